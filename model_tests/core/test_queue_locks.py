@@ -61,9 +61,19 @@ def test_a_group_that_holds_nothing_is_not_kept() -> None:
     """Names of groups come from clients: asking for nothing, or letting go of everything, leaves nothing behind."""
     locks = QueueLocks()
     locks.lock("G", "a", [], 0)
-    assert not locks._groups
+    assert not locks._holders
     locks.lock("G", "a", ["q0", "q1"], 0)
     locks.unlock("G", "a", ["q0"])
-    assert list(locks._groups) == ["G"]
+    assert list(locks._holders) == [("G", "q1")]
     locks.unlock("G", "a", ["q1"])
-    assert not locks._groups
+    assert not locks._holders
+    assert locks.quota.used == 0
+
+
+def test_locks_that_were_not_renewed_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of other groups, and of clients that have gone."""
+    monkeypatch.setattr(queue_locks, "LOCK_COUNT_MAX", 2)
+    locks = QueueLocks()
+    assert locks.lock("G", "a", ["q0", "q1"], 0) == ["q0", "q1"]
+    assert locks.lock("H", "b", ["q"], LIFE_MS) == []
+    assert locks.lock("H", "b", ["q"], LIFE_MS + 1) == ["q"]

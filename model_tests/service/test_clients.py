@@ -348,7 +348,7 @@ def test_who_cannot_be_asked_is_told_of(
     monkeypatch.setattr(client_calls, "CALL_MS_MAX", 0)
     late = client.call(RequestCode.GET_CONSUMER_RUNNING_INFO, ASKED)
     assert (late.code, "no answer" in str(late.remark)) == (207, True)
-    monkeypatch.setattr(client_calls, "CALL_COUNT_MAX", 0)
+    broker.administering.calls.quota.size_max = 0
     assert client.call(RequestCode.GET_CONSUMER_RUNNING_INFO, ASKED).code == 2
 
 
@@ -448,7 +448,7 @@ def test_members_that_say_too_much_of_where_they_are(
         reply_to(each, pushed(each, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT), at(5))
     answer = client.answer(opaque)
     assert (answer.code, "ask one by its clientAddr" in str(answer.remark)) == (1, True)
-    monkeypatch.setattr(client_calls, "CALL_COUNT_MAX", 1)
+    broker.administering.calls.quota.size_max = 1
     assert client.call(STATUS, OF_GROUP).code == 2
     assert not broker.handler.administering.calls.waiting_count
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 from prometheus_client.parser import text_string_to_metric_families
 
 from longpoll_broker import metrics
@@ -75,3 +76,31 @@ def test_strangers_make_no_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert found["longpoll_requests_total", "unknown"] == 10
     assert sum(name == "longpoll_requests_total" for name, *_labels in found) == 1
     assert sum(name == "longpoll_group_lag_messages" for name, *_labels in found) == 3
+
+
+def test_half_requests_hold_a_few_connections_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next is closed at once; those that are too slow are ended, and then others are served."""
+    monkeypatch.setattr(metrics, "HTTP_COUNT_MAX", 2)
+    now_ns = [0]
+    server, thread = start_http_server(0, "127.0.0.1", CollectorRegistry())
+    try:
+        metrics.limit(server, lambda: now_ns[0])
+        address = ("127.0.0.1", server.server_port)
+        half = [socket.create_connection(address, PATIENCE_S) for _ in range(3)]
+        half[0].sendall(b"GET /metrics HTTP/1.1\r\n")
+        assert half[2].recv(1) == b""
+        now_ns[0] = metrics.HTTP_NS_MAX + 1
+        assert [each.recv(1) for each in half[:2]] == [b"", b""]
+        for each in half:
+            each.close()
+
+        def is_served() -> bool:
+            with socket.create_connection(address, PATIENCE_S) as whole:
+                whole.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+                return whole.recv(12) == b"HTTP/1.0 200"
+
+        wait_until(is_served)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -185,7 +185,7 @@ def registered(address: str, name: str = "b", broker_id: int = 0, heard_ms: int 
     return RegisteredBroker("C", name, broker_id, address, None, (1, 1), heard_ms, topics)
 
 
-def test_silent_moved_and_too_many_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_moved_and_too_many_brokers() -> None:
     """One not heard of for two minutes is forgotten, one that moved has one address, and there is an end to them."""
     known = Routes()
     known.register(registered("a:1"))
@@ -194,7 +194,7 @@ def test_silent_moved_and_too_many_brokers(monkeypatch: pytest.MonkeyPatch) -> N
     known.register(registered("a:3", "c", heard_ms=60_000))
     known.expire(120_001)
     assert [broker.address for broker in known] == ["a:3"]
-    monkeypatch.setattr(routes, "BROKER_COUNT_MAX", 1)
+    known.quota.size_max = 1
     assert not known.register(registered("a:4", "d"))
     assert known.register(registered("a:3", "c"))
 

@@ -142,8 +142,27 @@ def test_who_has_said_nothing_gives_way_to_who_comes(caplog: pytest.LogCaptureFi
     bench.rounds(None)
     bench.connect(last)
     assert (bench.peers(), last.is_closed) == ([other.peer, more.peer], True)
-    assert reasons(caplog, "slave_closed") == ["it has not said what it wants, and another one is there"]
+    assert reasons(caplog, "slave_closed") == ["it has copied nothing yet, and another one is there"]
     assert reasons(caplog, "slave_refused") == ["there are 2 already"]
+
+
+def test_who_reports_and_copies_nothing_gives_way_to_who_comes() -> None:
+    """Eight bytes are soon said; one that has reported what it was sent keeps its place."""
+    bench = Bench(slave_count_max=2)
+    bench.log.log_end = 7
+    stranger, slave, late, more = (Slave(port=port) for port in (1, 2, 3, 4))
+    bench.connect(stranger, slave)
+    stranger.report(0)
+    slave.report(0)
+    bench.rounds(None)
+    slave.report(7)
+    bench.rounds(None)
+    bench.connect(late)
+    assert (bench.peers(), stranger.is_closed) == ([slave.peer, late.peer], True)
+    late.report(0)
+    bench.rounds(None)
+    bench.connect(more)
+    assert bench.peers() == [slave.peer, more.peer]
 
 
 def test_a_bad_slave_costs_others_nothing(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:

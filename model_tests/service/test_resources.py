@@ -8,12 +8,14 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import msgspec
 import pytest
+from attrs import evolve
 from model_tests.support.service import fields_of
 
 from longpoll_broker.broker import Broker
@@ -22,13 +24,14 @@ from longpoll_broker.core.tables.access import ADMIN_CODES
 from longpoll_broker.service.access.resources import FOR_EVERY_ACCOUNT, NAMED, codes_with_an_entry
 from longpoll_broker.service.io.channel import Channel
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, wait_until
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields
+from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields
 from longpoll_protocol import headers
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers.base import Header
-from longpoll_protocol.message import BatchMessage, encode_batch
+from longpoll_protocol.message import BatchMessage, encode_batch, message_id
 from longpoll_protocol.signature import ACCESS_KEY, SIGNATURE, sign
+from longpoll_protocol.tags import java_hash
 from longpoll_runtime.real import RealRuntime
 
 BOTH: Final = "PUB|SUB"
@@ -46,14 +49,22 @@ PREPARED: Final = "TRAN_MSG\x01true\x02PGROUP\x01P\x02UNIQ_KEY\x01u\x02"
 FURTHER: Final = "INNER_MULTI_DISPATCH\x01open,secret\x02"
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    """A broker with accounts, and a topic that the stranger has no right to."""
+@contextmanager
+def opened(tmp_path: Path, config: BrokerConfig) -> Iterator[Broker]:
+    """A broker with the accounts."""
     accounts = tmp_path / "plain_acl.yml"
     rows = [{"accessKey": name, "secretKey": SECRETS[name]} | rights for name, rights in RIGHTS.items()]
     accounts.write_text(json.dumps({"accounts": rows}))
-    config = BrokerConfig(acl_file=str(accounts))
-    with Broker.start(RealRuntime(), str(tmp_path / "store"), config=config, store_config=SMALL_STORE) as started:
+    config = evolve(config, acl_file=str(accounts))
+    store = evolve(SMALL_STORE, flush_interval_ms=20)
+    with Broker.start(RealRuntime(), str(tmp_path / "store"), config=config, store_config=store) as started:
+        yield started
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    """A broker with accounts, and a topic that the stranger has no right to."""
+    with opened(tmp_path, BrokerConfig()) as started:
         yield started
 
 
@@ -181,7 +192,7 @@ def test_a_request_is_refused_for_what_it_uses(broker: Broker, connect: Connect)
         else:
             assert is_refused(answer, resource), (code, fields, answer.remark)
             assert broker.store.log_end == before
-            assert broker.sending.checks.producer_of("theirs") is None
+            assert broker.administering.clients.producers.channels("theirs") == []
 
 
 @pytest.mark.parametrize("properties", ["DELAY\x019\x02", "REAL_TOPIC\x01open\x02"])
@@ -275,6 +286,73 @@ def test_topics_of_the_broker_are_closed(topic: str, properties: str, broker: Br
         assert (answer.code == 0, is_refused(answer, f"topic:{topic}")) == (is_read, not is_read)
     asked = {"topic": topic, "key": "k", "maxNum": "8", "beginTimestamp": "0", "endTimestamp": str(2**62)}
     assert is_refused(call(client, RequestCode.QUERY_MESSAGE, asked, account="trusted"), f"topic:{topic}")
+
+
+def colliding(text: str, prefix: str) -> str:
+    """What follows `prefix` in a text that has the Java hash of another: seven characters of 31."""
+    target, begun = java_hash(text), java_hash(prefix)
+    base = sum(ord("0") * 31**place for place in range(7))
+    left = (target - begun * 31**7 - base) % 2**32
+    return "".join(chr(ord("0") + left // 31**place % 31) for place in reversed(range(7)))
+
+
+def test_a_key_of_equal_hash_shows_no_other_topic(broker: Broker, connect: Connect) -> None:
+    """12 compares topic and key of what the index finds; a colliding message does not use up the asked count."""
+    client = connect(broker.address)
+    key = colliding("secret#hidden", "open#")
+    assert java_hash(f"open#{key}") == java_hash("secret#hidden")
+    place_of(client, "open", f"KEYS\x01{key}\x02")
+    place_of(client, "secret", "KEYS\x01hidden\x02")
+    asked = {"topic": "open", "key": key, "maxNum": "1", "beginTimestamp": "0", "endTimestamp": str(2**62)}
+    found = call(client, RequestCode.QUERY_MESSAGE, asked)
+    assert [record.topic for record in records_of(found)] == ["open"]
+    missed = call(
+        client, RequestCode.QUERY_MESSAGE, asked | {"key": "other-" + colliding("secret#hidden", "open#other-")}
+    )
+    assert (missed.code, bytes(missed.body)) == (22, b"")
+
+
+def member(connect: Connect, broker: Broker, account: str, body: bytes) -> RawClient:
+    """A connection that has sent a heartbeat as an account."""
+    client = connect(broker.address)
+    assert call(client, BEAT, body=body, account=account).code == 0
+    return client
+
+
+def test_a_producer_is_asked_about_messages_that_it_may_send_alone(tmp_path: Path, connect: Connect) -> None:
+    """39 has the message's body; of 60 others in the group none gets it, and none keeps it from the sender."""
+    quick = BrokerConfig(transaction_timeout_ms=0, transaction_check_interval_ms=3_600_000)
+    with opened(tmp_path, quick) as broker:
+        others = [member(connect, broker, "stranger", heartbeat("P")) for _ in range(60)]
+        allowed = member(connect, broker, "curious", heartbeat("P"))
+        sent = send_fields("secret", properties=PREPARED) | {"f": "4", "g": str(RealRuntime().unix_ms())}
+        assert call(allowed, SEND, sent, b"secret", "curious").code == 0
+        checks = broker.sending.checks
+        for _round in range(3):
+            checks._due_ns = 0
+            wait_until(lambda: checks._due_ns != 0)
+            assert allowed.wait_push().code == RequestCode.CHECK_TRANSACTION_STATE
+        for each in others:
+            assert call(each, RequestCode.GET_BROKER_RUNTIME_INFO).code == 0
+            assert each.pushes == []
+
+
+def test_a_message_is_taken_to_members_that_may_read_it_alone(broker: Broker, connect: Connect) -> None:
+    """309 with a message of another topic than the member's."""
+    client = member(connect, broker, "stranger", heartbeat(mine=["open"]))
+    assert client.wait_push().code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+    admin = connect(broker.address)
+    for topic, is_there in (("secret", False), ("open", True)):
+        place, _offset = place_of(admin, topic)
+        asked = {"consumerGroup": "mine", "clientId": "c", "msgId": message_id("127.0.0.1", 1, int(place))}
+        signed = asked | {ACCESS_KEY: "administrator"}
+        signed[SIGNATURE] = sign(signed, b"", SECRETS["administrator"])
+        opaque = admin.send(RequestCode.CONSUME_MESSAGE_DIRECTLY, signed)
+        if is_there:
+            assert client.wait_push().code == RequestCode.CONSUME_MESSAGE_DIRECTLY
+        else:
+            assert "not online" in str(admin.answer(opaque).remark)
+            assert client.pushes == []
 
 
 def test_every_code_has_an_entry(broker: Broker) -> None:

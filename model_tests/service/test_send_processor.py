@@ -109,7 +109,7 @@ class Told(SendEvents):
 
 def channel() -> Any:
     """A connection that has sent six requests."""
-    return SimpleNamespace(request_count=6, host_bytes=b"", peer_host=("127.0.0.2", 7), gives_way=False)
+    return SimpleNamespace(number=1, request_count=6, host_bytes=b"", peer_host=("127.0.0.2", 7), gives_way=False)
 
 
 def command(code: int = ONE_V2, body: bytes = b"body", *, flag: int = 0, without: str = "", **changes: Any) -> Command:

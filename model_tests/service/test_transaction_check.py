@@ -244,7 +244,7 @@ def test_the_table_of_producers_is_that_of_a_plain_set(steps: list[tuple[str, in
             members = {member for member, of in plain if of == name}
             picked = {table.pick(name) for _turn in range(max(len(members), 1))}
             assert picked == (members or {None})
-        assert table._count == len(plain)
+        assert table.quota.used == len(plain)
         clients = {channel: own for channel, own in clients.items() if any(pair[0] == channel for pair in plain)}
         for own in "xy":
             assert table.find(own) == next((each for each, id_ in reversed(clients.items()) if id_ == own), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -112,9 +112,17 @@ class World:
         return self.goes_on_at
 
     def find(
-        self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int
+        self,
+        topic: str,
+        key: str,
+        count_max: int,
+        begin_ms: int,
+        end_ms: int,
+        *,
+        is_meant: Callable[[int], bool],
     ) -> Generator[None, None, list[int]]:
-        """What a test says, after two turns."""
+        """What a test says, after two turns; the records have this key."""
+        assert all(map(is_meant, self.found))
         self.notes.append(("find", topic, key, count_max, begin_ms, end_ms))
         yield
         yield

@@ -103,7 +103,7 @@ class Broker(Stoppable):
             f"{advertised}:{self.address[1]}",
             "" if replicator is None else ha_text(replicator.address, advertised),
         )
-        self._name_server = NameServer(self._own, shared.traits, now_ms=shared.runtime.unix_ms, access=access)
+        self.name_server = NameServer(self._own, shared.traits, now_ms=shared.runtime.unix_ms, access=access)
         master, follower, tables = following_of(shared, self._show_copied)
         registrar = registrar_of(shared, self._own.address, self._own.ha_address, master)
         self.replicating = Replicating(replicator, follower, tables, registrar, shared)
@@ -118,7 +118,8 @@ class Broker(Stoppable):
             clean_soon=retention.clean_soon,
             pull_queue=self.pulling.queue,
             ha_status=lambda: self.replicating.status,
-            queues_elsewhere=self._name_server.queues_elsewhere,
+            queues_elsewhere=self.name_server.queues_elsewhere,
+            access=access,
         )
         self.sending = sending_of(
             shared,
@@ -156,7 +157,7 @@ class Broker(Stoppable):
                 f"io-{number}",
                 limits,
                 pass_ended=self._pass_ended,
-                has_more=lambda: self.administering.clients.notices.has_more or self.pulling.has_more,
+                has_more=lambda: self.administering.clients.has_more or self.pulling.has_more,
                 clock=self.hold_service if number == 0 else None,
                 totals=totals,
             )
@@ -167,14 +168,14 @@ class Broker(Stoppable):
         self.hold_service.run_clock_on(first.outbox, first.wake)
         self.pulling.wake_by(first.wake)
         first.add_listener(listeners[0], self.handler)
-        first.add_listener(listeners[1], self._name_server)
+        first.add_listener(listeners[1], self.name_server)
         return loops
 
     def _pass_ended(self, outbox: Outbox) -> None:
         """Make visible what a pass of a loop appended, and tell members what it changed in their groups."""
         self._flushed(outbox)
         self.pulling.turn(outbox)
-        self.administering.clients.notices.turn(outbox)
+        self.administering.clients.turn(outbox)
 
     def _flushed(self, outbox: Outbox) -> None:
         """Make visible what may be, and have slaves sent it."""

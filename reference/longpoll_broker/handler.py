@@ -17,6 +17,7 @@ from longpoll_broker.assembly.administering import Administering
 from longpoll_broker.assembly.pulling import Pulling
 from longpoll_broker.assembly.sending import Sending
 from longpoll_broker.assembly.shared import Shared
+from longpoll_broker.core.quota import Quota
 from longpoll_broker.errors import BrokerError
 from longpoll_broker.fast.pull_bursts import PullBursts, QuickPullProcessor
 from longpoll_broker.fast.send_bursts import SendBursts
@@ -97,6 +98,22 @@ class BrokerHandler:
         if self.reads_fields and serves_bursts:
             self.pull_bursts = PullBursts(self._serve, now_ns, holder)
 
+    @property
+    def quotas(self) -> tuple[Quota, ...]:
+        """Of every table that clients fill."""
+        clients, administering = self.shared.clients, self.administering
+        return (
+            self.shared.topics.quota,
+            self.shared.groups.quota,
+            self.shared.offsets.quota,
+            administering.locks.locks.quota,
+            administering.clients.producers.quota,
+            clients.members_quota,
+            clients.subscriptions_quota,
+            clients.filters.quota,
+            administering.calls.quota,
+        )
+
     def opened(self, channel: Channel) -> None:
         """Note a new connection."""
         if self.reads_fields:
@@ -128,6 +145,8 @@ class BrokerHandler:
         outbox = Outbox()
         self.administering.clients.closed(channel, outbox)
         self.administering.calls.closed(channel, outbox)
+        for quota in self.quotas:
+            quota.closed(channel)
         outbox.flush()
 
     def _receive(self, channel: Channel, command: Command, outbox: Outbox) -> SendBursts | PullBursts | None:

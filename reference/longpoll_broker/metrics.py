@@ -8,7 +8,9 @@ that starts the broker does (`longpoll serve --metrics`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from contextlib import suppress
+from socket import SHUT_RDWR, socket
+from typing import Any, Final, TypeAlias
 
 from attrs import define
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -21,7 +23,13 @@ from longpoll_broker.store.message_store import PARTS
 
 App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 """An application of WSGI (PEP 3333)."""
+HttpServer: TypeAlias = Any
+"""A threaded `socketserver.TCPServer`, as `prometheus_client.start_http_server` makes one."""
 HEALTH: Final = "/health"
+HTTP_COUNT_MAX: Final = 16
+"""Most connections that are served at a time: Prometheus needs one."""
+HTTP_NS_MAX: Final = 10_000_000_000
+"""How long one may take, from its start to the last byte of its answer."""
 LAG_COUNT_MAX: Final = 10_000
 """Most pairs of a group and a topic that are told of: each is a time series, and clients make groups."""
 
@@ -39,6 +47,38 @@ def with_health(metrics: App, broker: Broker) -> App:
         return [text.encode("utf-8", "backslashreplace")]
 
     return app
+
+
+def limit(server: HttpServer, now_ns: Callable[[], int]) -> None:
+    """Have an HTTP server serve a few connections at a time, and each for some seconds; the others are closed.
+
+    Each has a thread and a descriptor, which clients of the broker need too. Before the server gets its first request.
+    """
+    begin, end = server.process_request, server.shutdown_request
+    deadlines_ns: dict[socket, int] = {}
+
+    def process_request(request: socket, client_address: object) -> None:
+        if len(deadlines_ns) >= HTTP_COUNT_MAX:
+            end(request)
+            return
+        deadlines_ns[request] = now_ns() + HTTP_NS_MAX
+        begin(request, client_address)
+
+    def shutdown_request(request: socket) -> None:
+        deadlines_ns.pop(request, None)
+        end(request)
+
+    def service_actions() -> None:
+        """Called between requests, and twice a second."""
+        for request, deadline_ns in list(deadlines_ns.items()):
+            if now_ns() > deadline_ns:
+                # The thread that serves it sees the end, and lets go of it.
+                with suppress(OSError):
+                    request.shutdown(SHUT_RDWR)
+
+    server.process_request = process_request
+    server.shutdown_request = shutdown_request
+    server.service_actions = service_actions
 
 
 @define(eq=False)
@@ -86,6 +126,15 @@ class BrokerCollector(Collector):
         for limit in Reached:
             found.add_metric([limit.value], totals.reached[limit])
         yield found
+        entries = GaugeMetricFamily("longpoll_table_entries", "Entries of tables that clients fill.", labels=["table"])
+        refused = CounterMetricFamily(
+            "longpoll_table_refusals", "Entries for which a table or a share had no room.", labels=["table"]
+        )
+        for quota in (*self.broker.handler.quotas, *self.broker.name_server.routes.quotas):
+            entries.add_metric([quota.name], quota.used)
+            refused.add_metric([quota.name], quota.refused)
+        yield entries
+        yield refused
 
     def _log(self) -> Metric:
         store = self.broker.store

@@ -43,7 +43,7 @@ from longpoll_protocol.headers import (
     RegisterBrokerResponseHeader,
     UnRegisterBrokerRequestHeader,
 )
-from longpoll_protocol.names import PERM_READ, SYSTEM_TOPICS
+from longpoll_protocol.names import GROUP_SIZE_MAX, PERM_READ, SYSTEM_TOPICS
 
 REGISTERED_COUNT_MAX: Final = 50_000
 """Most topics of one registration, some 70 ms of work; as brokers write them no more than 30,000 fit into a body."""
@@ -150,7 +150,7 @@ class NameServer:
             if own is not None and broker.name == own.config.broker_name:
                 # A slave of this process's broker, or that one is the slave: it has told what there is.
                 continue
-            brokers.append(self._registered(broker))
+            brokers.append(self._registered(broker, self.routes.addresses(broker.name)))
             queues.append(self._queue_data(broker.name, topic))
         if not brokers:
             return _no_route(command, name)
@@ -171,18 +171,20 @@ class NameServer:
         """106: every cluster and its brokers."""
         self.routes.expire(self.now_ms())
         brokers: dict[str, BrokerData] = {}
-        clusters: dict[str, list[str]] = {}
+        clusters: dict[str, dict[str, None]] = {}
         if self.own is not None:
             config = self.own.config
             brokers[config.broker_name] = self._broker(self.own)
-            clusters[config.cluster_name] = [config.broker_name]
+            clusters[config.cluster_name] = {config.broker_name: None}
+        addresses = self.routes.addresses_by_name()
         for broker in self.routes:
             if broker.name not in brokers:
-                brokers[broker.name] = self._registered(broker)
-            members = clusters.setdefault(broker.cluster, [])
-            if broker.name not in members:
-                members.append(broker.name)
-        info = {"brokerAddrTable": brokers, "clusterAddrTable": clusters}
+                brokers[broker.name] = self._registered(broker, addresses[broker.name])
+            clusters.setdefault(broker.cluster, {})[broker.name] = None
+        info = {
+            "brokerAddrTable": brokers,
+            "clusterAddrTable": {cluster: list(names) for cluster, names in clusters.items()},
+        }
         return answer(command, ResponseCode.SUCCESS, None, None, msgspec.json.encode(info))
 
     def topic_list(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
@@ -260,6 +262,10 @@ class NameServer:
             return "crc32 not match"
         if header.compressed:
             return "a compressed registration is not read here: set compressedRegister=false"
+        names = (header.cluster_name, header.broker_name, header.broker_addr, header.ha_server_addr)
+        longest = max(map(len, names))
+        if longest > GROUP_SIZE_MAX:
+            return f"a name or an address has {longest} characters, over the limit of {GROUP_SIZE_MAX}; shorten it"
         own = None if self.own is None else (self.own.config.broker_name, self.own.config.broker_id)
         if (header.broker_name, header.broker_id) == own:
             return (
@@ -268,11 +274,11 @@ class NameServer:
             )
         return None
 
-    def _registered(self, broker: RegisteredBroker) -> BrokerData:
+    def _registered(self, broker: RegisteredBroker, addresses: dict[int, str]) -> BrokerData:
         return BrokerData(
             cluster=broker.cluster,
             broker_name=broker.name,
-            broker_addrs=self.routes.addresses(broker.name),
+            broker_addrs=addresses,
             enable_acting_master=False if self.traits.acting_master_fields else UNSET,
         )
 

@@ -26,7 +26,7 @@ from longpoll.options.server import ACCESS_KEY, SECRET_KEY, account_of
 from longpoll.output import Exit, emit_json, err, fail, say, user_mistakes
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
-from longpoll_broker.metrics import BrokerCollector, with_health
+from longpoll_broker.metrics import BrokerCollector, limit, with_health
 from longpoll_runtime import Event
 from longpoll_runtime.collector import no_collections, rare_collections
 from longpoll_runtime.logs import Format, logging_to
@@ -236,6 +236,7 @@ def _tell_metrics(broker: Broker, where: tuple[str, int], stack: ExitStack) -> s
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
         raise ConfigError(f"cannot serve metrics at {host}:{port}: {error}; choose another address") from None
+    limit(server, broker.runtime.monotonic_ns)
     server.set_app(with_health(make_wsgi_app(registry), broker))
     stack.callback(thread.join)
     stack.callback(server.server_close)

@@ -8,6 +8,7 @@ from attrs import frozen
 
 from longpoll_broker.assembly.shared import Shared
 from longpoll_broker.core.tables.queue_locks import QueueLocks
+from longpoll_broker.service.access.access_control import AccessControl
 from longpoll_broker.service.admin.admin_processor import AdminProcessor
 from longpoll_broker.service.admin.client_calls import ClientCalls
 from longpoll_broker.service.admin.client_processor import ClientProcessor
@@ -74,6 +75,7 @@ def administering_of(
     pull_queue: Callable[[], tuple[int, int]],
     ha_status: Callable[[], HAStatus],
     queues_elsewhere: Callable[[str], Iterable[MessageQueue]],
+    access: AccessControl | None = None,
 ) -> Administering:
     """Make the room; `topic_deleted` is called when a topic is gone."""
     runtime, traits = shared.runtime, shared.traits
@@ -85,6 +87,7 @@ def administering_of(
         property_filter=shared.config.property_filter,
         traits=traits,
         now_ms=runtime.unix_ms,
+        may_get=(lambda _channel, _record, _right: True) if access is None else access.may_get,
     )
     address = "{}:{}".format(*shared.address)
     return Administering(

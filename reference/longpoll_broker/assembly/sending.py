@@ -8,7 +8,7 @@ from attrs import frozen
 
 from longpoll_broker.assembly.shared import Shared
 from longpoll_broker.fast.send_heads import PatchedSendProcessor
-from longpoll_broker.service.io.channel import Channel, Outbox
+from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.io.processors import Processor
 from longpoll_broker.service.replication.replicator import Replicator
 from longpoll_broker.service.send.end_transaction_processor import EndTransactionProcessor
@@ -19,7 +19,7 @@ from longpoll_broker.service.send.message_maker import MessageMaker
 from longpoll_broker.service.send.recall_processor import RecallProcessor
 from longpoll_broker.service.send.send_back_processor import SendBackProcessor
 from longpoll_broker.service.send.send_processor import SendProcessor
-from longpoll_broker.service.send.transaction_check import TransactionChecks
+from longpoll_broker.service.send.transaction_check import ProducerOf, TransactionChecks
 
 
 @frozen(eq=False)
@@ -60,7 +60,7 @@ def sending_of(
     *,
     flushed: Callable[[Outbox], None],
     save_topics: Callable[[], None],
-    producer_of: Callable[[str], Channel | None],
+    producer_of: ProducerOf,
     replicator: Replicator | None = None,
     when_told: WhenTold | None = None,
 ) -> Sending:

@@ -152,6 +152,8 @@ class HoldTable:
     """Shared by the shards of one table; None is room without end."""
     queue_limit: int | None = None
     """Most pulls of one queue that are held or taken."""
+    channel_limit: int | None = None
+    """Most pulls of one connection that are held or taken."""
     keeps_empty: bool = False
     """Empty buckets stay until `remove_bucket`, as RocketMQ's do; a scan visits them too."""
     _buckets: dict[Key, Bucket] = field(factory=dict, init=False)
@@ -211,7 +213,7 @@ class HoldTable:
             bucket = self._buckets.get((pull.topic, pull.queue_id))
         if bucket is not None and self.queue_limit is not None and bucket.known >= self.queue_limit:
             return False
-        if self.room is not None and not self.room.take():
+        if self._is_full_of(pull.channel) or (self.room is not None and not self.room.take()):
             return False
         if bucket is None:
             key = (pull.topic, pull.queue_id)
@@ -227,6 +229,9 @@ class HoldTable:
         limit, left_out = self.queue_limit, 0
         for pull in pulls:
             assert pull.phase is MISSED
+            if self._is_full_of(pull.channel):
+                left_out += 1
+                continue
             key = (pull.topic, pull.queue_id)
             bucket = self._buckets.get(key)
             if bucket is None:
@@ -236,6 +241,10 @@ class HoldTable:
                 continue
             self._insert(pull, bucket)
         return left_out
+
+    def _is_full_of(self, channel: Hashable) -> bool:
+        """Whether a connection has its share of the table."""
+        return self.channel_limit is not None and len(self._channels.get(channel, ())) >= self.channel_limit
 
     def _insert(self, pull: Pull, bucket: Bucket) -> None:
         """Put in a pull for which room was taken."""

@@ -211,7 +211,7 @@ def check(pull: Pull, desk: Desk) -> Filter | Refused:  # noqa: PLR0911 - one re
     """Every check before the read, in order: the filter to read with, or the refusal."""
     if not desk.is_readable:
         return Refused(NO_PERMISSION, f"the broker[{desk.broker_ip}] pulling message is forbidden", FORBIDDEN_BROKER)
-    group = desk.groups.find(pull.group)
+    group = desk.groups.find(pull.group, pull.channel)
     if group is None:
         return Refused(SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{pull.group}] does not exist, {FAQ}")
     if not group.consume_enable:

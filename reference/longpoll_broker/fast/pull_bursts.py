@@ -139,13 +139,13 @@ class QuickPullProcessor(PullProcessor):
             passed is not None
             and pull.sys_flag & FLAG_SUBSCRIPTION
             and passed.topic is desk.topics.get(pull.topic)
-            and passed.group is desk.groups.find(pull.group)
+            and passed.group is desk.groups.find(pull.group, pull.channel)
             and 0 <= pull.queue_id < passed.topic.read_queue_nums
             and passed.subscription == pull.subscription
             and passed.expression_type == pull.expression_type
         ):
             return passed.filter
-        topic, group = desk.topics.get(pull.topic), desk.groups.find(pull.group)
+        topic, group = desk.topics.get(pull.topic), desk.groups.find(pull.group, pull.channel)
         wanted = super().check(pull)
         if not isinstance(wanted, Refused) and pull.sys_flag & FLAG_SUBSCRIPTION and topic and group:
             takes_all = isinstance(wanted, TagFilter) and wanted.all_tags

@@ -15,15 +15,22 @@ Source: `ConsumerFilterManager.java`, the same in 4.9.7 and 5.5.0, where each ru
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import Final
 
 from attrs import define, field
 
 from longpoll_broker.core.filter.filters import SqlFilter, sql_filter
+from longpoll_broker.core.quota import Quota
+from longpoll_protocol.sizes import MIB
 
 ORPHAN_COUNT_MAX: Final = 10_000
 """Most filters of groups without members; the oldest goes for one more."""
+
+FILTER_COST: Final = 100
+"""For how many characters a filter counts besides its text."""
+EXPRESSIONS_SIZE_MAX: Final = 64 * MIB
+"""Most characters of all filters: they may stay when their group has no members."""
 
 Place = tuple[str, str]
 """Topic and group."""
@@ -62,6 +69,7 @@ class FilterTable:
     """Whether a group's filters stay when its last member leaves."""
     with_parts: bool = False
     """Whether expressions are of 5.x's language, which has CONTAINS, STARTSWITH and ENDSWITH."""
+    quota: Quota = field(factory=lambda: Quota("characters of filters", EXPRESSIONS_SIZE_MAX), init=False)
     _by_place: dict[Place, FilterData] = field(factory=dict, init=False)
     _orphans: dict[Place, None] = field(factory=dict, init=False)
 
@@ -70,7 +78,9 @@ class FilterTable:
         known = self._by_place.get((topic, group))
         return None if known is None or known.filter.condition is None else known
 
-    def register(self, topic: str, group: str, expression: str, expression_type: str, version: int) -> None:
+    def register(  # noqa: PLR0917 - one caller
+        self, topic: str, group: str, expression: str, expression_type: str, version: int, channel: Hashable = None
+    ) -> None:
         """Take over a heartbeat's expression, which is not of type TAG, if its version is later than the known one.
 
         One that does not compile takes the known one away, so that pulls are told; an empty one does nothing at all.
@@ -81,7 +91,8 @@ class FilterTable:
         place = (topic, group)
         self._orphans.pop(place, None)
         known = self._by_place.get(place)
-        if known is None or known.is_known_bad or version > known.version:
+        is_newer = known is None or known.is_known_bad or version > known.version
+        if is_newer and self.quota.take(place, channel, FILTER_COST + len(topic) + len(group) + len(expression)):
             self._by_place[place] = FilterData(expression, expression_type, version, self.with_parts)
 
     def group_gone(self, group: str, topics: Iterable[str]) -> None:
@@ -96,8 +107,10 @@ class FilterTable:
             return
         if not self.outlive_groups:
             del self._by_place[place]
+            self.quota.release(place)
             return
         self._orphans[place] = None
         if len(self._orphans) > ORPHAN_COUNT_MAX:
             oldest = next(iter(self._orphans))
             del self._orphans[oldest], self._by_place[oldest]
+            self.quota.release(oldest)

@@ -146,6 +146,16 @@ def problem(
     return _missing_right(account, code, wanted())
 
 
+def may_use(rules: Rules, address: str, access_key: str, wanted: Wanted) -> bool:
+    """Whether a peer at an address, which has signed as this account before, may use all this now."""
+    if any(match(address) for match in rules.white):
+        return True
+    account = rules.accounts.get(access_key)
+    if account is None:
+        return False
+    return account.is_white(address) or _missing_right(account, 0, wanted) is None
+
+
 def _missing_right(account: Account, code: int, wanted: Wanted) -> str | None:
     resources = wanted.resources
     if (code in ADMIN_CODES or code in NAME_SERVER_ADMIN_CODES) and not account.is_admin:

@@ -8,12 +8,13 @@ May be shared between threads with a lock as `guard`; reading needs none. Leaves
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 from attrs import define, field
 
+from longpoll_broker.core.quota import Quota
 from longpoll_protocol.names import LMQ_PREFIX
 
 SEPARATOR: Final = "@"
@@ -29,6 +30,7 @@ class Offsets:
 
     by_pair: dict[str, dict[int, int]] = field(factory=dict)
     guard: AbstractContextManager[Any] = field(factory=nullcontext)
+    quota: Quota = field(factory=lambda: Quota("offsets", OFFSET_COUNT_MAX), init=False)
     light: bool = False
     """`enableLmq`: a light group has one queue of each topic, number 0."""
     pulled: Offsets | None = None
@@ -39,7 +41,16 @@ class Offsets:
         """The offset that a group asked for last, where that is noted."""
         return None if self.pulled is None else self.pulled.query(topic, group, queue_id)
 
-    def commit(self, topic: str, group: str, queue_id: int, offset: int, *, forward_only: bool = False) -> bool:
+    def commit(
+        self,
+        topic: str,
+        group: str,
+        queue_id: int,
+        offset: int,
+        *,
+        forward_only: bool = False,
+        channel: Hashable = None,
+    ) -> bool:
         """Store an offset; false when a limit forbids a new entry.
 
         With `forward_only` a lower one than is there changes nothing: what a pull carries along may be older than what
@@ -52,7 +63,7 @@ class Offsets:
         with self.guard:
             queues = self.by_pair.get(pair)
             if queues is None:
-                if len(self.by_pair) >= OFFSET_COUNT_MAX:
+                if not self.quota.take(pair, channel):
                     return False
                 queues = self.by_pair[pair] = {}
             if queue_id not in queues and len(queues) >= QUEUE_COUNT_MAX:
@@ -63,15 +74,20 @@ class Offsets:
             self.changed = True
         return True
 
-    def lay_over(self, table: Mapping[str, Mapping[int, int]]) -> None:
+    def note_loaded(self) -> None:
+        """Count what was read from a file."""
+        for pair in self.by_pair:
+            self.quota.take(pair)
+
+    def lay_over(self, table: Mapping[str, Mapping[int, int]], channel: Hashable = None) -> None:
         """Take over another broker's offsets, pair by pair (`SlaveSynchronize.syncConsumerOffset`).
 
         Pairs that it does not have stay; what would be too much is left out.
         """
         with self.guard:
             for pair, queues in table.items():
-                room = pair in self.by_pair or len(self.by_pair) < OFFSET_COUNT_MAX
-                if room and len(queues) <= QUEUE_COUNT_MAX and self.by_pair.get(pair) != queues:
+                is_new = len(queues) <= QUEUE_COUNT_MAX and self.by_pair.get(pair) != queues
+                if is_new and self.quota.take(pair, channel):
                     self.by_pair[pair] = dict(queues)
                     self.changed = True
 
@@ -112,11 +128,11 @@ class Offsets:
         """Whether a pair's group is a light one."""
         return self.light and pair.partition(SEPARATOR)[2].startswith(LMQ_PREFIX)
 
-    def clone(self, topic: str, group: str, other: str) -> None:
+    def clone(self, topic: str, group: str, other: str, channel: Hashable = None) -> None:
         """Let another group of a topic have the offsets that this one has; nothing when it has none."""
         queues = self.by_pair.get(f"{topic}{SEPARATOR}{group}")
         if queues is not None:
-            self.lay_over({f"{topic}{SEPARATOR}{other}": queues.copy()})
+            self.lay_over({f"{topic}{SEPARATOR}{other}": queues.copy()}, channel)
 
     def forget_group(self, group: str) -> None:
         """Drop one group's offsets of every topic."""
@@ -124,6 +140,7 @@ class Offsets:
         with self.guard:
             for pair in [pair for pair in self.by_pair if pair.endswith(suffix)]:
                 del self.by_pair[pair]
+                self.quota.release(pair)
                 self.changed = True
 
     def forget_topic(self, topic: str) -> None:
@@ -133,4 +150,5 @@ class Offsets:
         with self.guard:
             for pair in [pair for pair in self.by_pair if pair.startswith(prefix)]:
                 del self.by_pair[pair]
+                self.quota.release(pair)
                 self.changed = True

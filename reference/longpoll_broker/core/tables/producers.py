@@ -7,48 +7,55 @@ Source: `ProducerManager.java` 4.9: `registerProducer`, `getAvailableChannel`, `
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from itertools import islice
 from typing import Final
 
 from attrs import define, field
 
+from longpoll_broker.core.quota import Quota
 from longpoll_protocol.names import GROUP_SIZE_MAX
 
+LOOKS_MAX: Final = 256
+"""Most connections of a group that are looked at for one that may be asked."""
 PRODUCER_COUNT_MAX: Final = 100_000
 """Most pairs of a group and a connection; one more is not noted, and so never asked."""
 
 
 @define(slots=True, eq=False)
 class Producers:
-    """Invariant: `_groups` and `_groups_of` say the same from both sides, `_count` pairs, and no entry is empty.
+    """Invariant: `_groups`, `_groups_of` and `quota` have the same pairs, and no entry is empty.
 
     `_clients` and `_client_of` say from both sides which client id each connection of `_groups_of` last said it has.
     """
 
-    _groups: dict[str, dict[Hashable, None]] = field(factory=dict, init=False)
+    quota: Quota = field(factory=lambda: Quota("producers", PRODUCER_COUNT_MAX), init=False)
+    _groups: dict[str, OrderedDict[Hashable, None]] = field(factory=dict, init=False)
     _groups_of: dict[Hashable, set[str]] = field(factory=dict, init=False)
     _clients: dict[str, dict[Hashable, None]] = field(factory=dict, init=False)
     _client_of: dict[Hashable, str] = field(factory=dict, init=False)
-    _count: int = field(default=0, init=False)
+    _named: dict[str, Hashable] = field(factory=dict, init=False)
+    """The connections of `_groups_of`, by what `str` gives."""
 
     def register(self, channel: Hashable, group: str, client_id: str) -> None:
-        """A connection has a producer of the group; one with a longer name than groups have is not noted."""
-        members = self._groups.get(group, {})
+        """A connection has a producer of the group; not noted over the quota, or with too long a name."""
+        members = self._groups.get(group, ())
         if channel in members:
-            if self._client_of[channel] != client_id:
+            if self._client_of.get(channel) != client_id:
                 self._note_client(channel, client_id)
             return
-        if self._count >= PRODUCER_COUNT_MAX or len(group) > GROUP_SIZE_MAX:
+        if len(group) > GROUP_SIZE_MAX or not self.quota.take((channel, group), channel):
             return
-        self._groups.setdefault(group, {})[channel] = None
+        self._groups.setdefault(group, OrderedDict())[channel] = None
+        self._named[str(channel)] = channel
         self._groups_of.setdefault(channel, set()).add(group)
         self._note_client(channel, client_id)
-        self._count += 1
 
     def unregister(self, channel: Hashable, group: str) -> None:
         """It has none any more."""
-        members = self._groups.get(group, {})
-        if channel not in members:
+        members = self._groups.get(group)
+        if members is None or channel not in members:
             return
         del members[channel]
         if not members:
@@ -57,13 +64,16 @@ class Producers:
         groups.discard(group)
         if not groups:
             del self._groups_of[channel]
+            del self._named[str(channel)]
             self._forget_client(channel)
-        self._count -= 1
+        self.quota.release((channel, group))
 
-    def close(self, channel: Hashable) -> None:
-        """The connection is gone."""
-        for group in list(self._groups_of.get(channel, ())):
+    def close(self, channel: Hashable, count_max: int | None = None) -> int:
+        """The connection is gone: it leaves its groups, or `count_max` of them; how many it has left."""
+        groups = list(islice(self._groups_of.get(channel, ()), count_max))
+        for group in groups:
             self.unregister(channel, group)
+        return len(groups)
 
     def by_group(self) -> dict[str, list[Hashable]]:
         """Every group's connections."""
@@ -79,6 +89,11 @@ class Producers:
 
     def _note_client(self, channel: Hashable, client_id: str) -> None:
         self._forget_client(channel)
+        # A reply (326) goes to a client id: who has another account cannot have it brought to itself.
+        if any(
+            getattr(each, "account", "") != getattr(channel, "account", "") for each in self._clients.get(client_id, ())
+        ):
+            return
         self._client_of[channel] = client_id
         self._clients.setdefault(client_id, {})[channel] = None
 
@@ -89,11 +104,23 @@ class Producers:
             if not self._clients[known]:
                 del self._clients[known]
 
-    def pick(self, group: str) -> Hashable | None:
-        """One of the group's connections, each in its turn; None when there is none."""
+    def pick(
+        self, group: str, may_ask: Callable[[Hashable], bool] = lambda _channel: True, *, first: str = ""
+    ) -> Hashable | None:
+        """One of the group's connections that may be asked, each in its turn; None when there is none.
+
+        The one whose name (`str`) is `first` comes before its turn.
+        """
         members = self._groups.get(group)
         if not members:
             return None
-        channel = next(iter(members))
-        members[channel] = members.pop(channel)
-        return channel
+        channel = self._named.get(first)
+        if channel in members and may_ask(channel):
+            members.move_to_end(channel)
+            return channel
+        for _ in range(min(len(members), LOOKS_MAX)):
+            channel = next(iter(members))
+            members.move_to_end(channel)
+            if may_ask(channel):
+                return channel
+        return None

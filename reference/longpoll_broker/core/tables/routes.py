@@ -13,6 +13,7 @@ from typing import Final
 
 from attrs import define, field
 
+from longpoll_broker.core.quota import Quota
 from longpoll_broker.core.tables.topics import TOPIC_COUNT_MAX, TopicConfig
 from longpoll_protocol.names import name_problem
 
@@ -53,7 +54,14 @@ class RegisteredBroker:
 class Routes:
     """Every registered broker. Invariant: at most one for each address, and for each name and id."""
 
+    quota: Quota = field(factory=lambda: Quota("registered brokers", BROKER_COUNT_MAX), init=False)
+    topics_quota: Quota = field(factory=lambda: Quota("topics of brokers", TOLD_IN_ALL_MAX), init=False)
     _by_address: dict[str, RegisteredBroker] = field(factory=dict, init=False)
+
+    @property
+    def quotas(self) -> tuple[Quota, ...]:
+        """Of brokers, and of their topics."""
+        return self.quota, self.topics_quota
 
     def __iter__(self) -> Iterator[RegisteredBroker]:
         return iter(list(self._by_address.values()))
@@ -67,32 +75,42 @@ class Routes:
         for other in self:
             is_same_place = (other.name, other.broker_id) == (broker.name, broker.broker_id)
             if is_same_place and other.address != broker.address:
-                del self._by_address[other.address]
-        if broker.address not in self._by_address and len(self._by_address) >= BROKER_COUNT_MAX:
+                self.remove(other.address)
+        known = self._by_address.get(broker.address)
+        if known is not None and known.channel is not broker.channel:
+            self.remove(broker.address)
+        if not self.quota.take(broker.address, broker.channel):
+            self.topics_quota.release(broker.address)
             return False
         self._by_address[broker.address] = broker
         return True
 
     def has_room(self, broker: RegisteredBroker) -> bool:
         """Whether the topics of a broker that registers are not too many beside those of all others."""
-        others = sum(len(other.topics) for other in self if other.address != broker.address)
-        return others + len(broker.topics) <= TOLD_IN_ALL_MAX
+        known = self._by_address.get(broker.address)
+        if known is not None and known.channel is not broker.channel:
+            self.topics_quota.release(broker.address)
+        return self.topics_quota.take(broker.address, broker.channel, len(broker.topics))
 
     def remove(self, address: str) -> None:
         """Forget the broker at an address."""
-        self._by_address.pop(address, None)
+        if self._by_address.pop(address, None) is not None:
+            self.quota.release(address)
+            self.topics_quota.release(address)
 
     def closed(self, channel: object) -> None:
         """Forget the brokers that registered by this connection."""
         for broker in self:
             if broker.channel is channel:
-                del self._by_address[broker.address]
+                self.remove(broker.address)
+        for quota in self.quotas:
+            quota.closed(channel)
 
     def expire(self, now_ms: int) -> None:
         """Forget who has not been heard of for too long."""
         for broker in self:
             if now_ms - broker.heard_ms > LIVE_MS_MAX:
-                del self._by_address[broker.address]
+                self.remove(broker.address)
 
     def with_topic(self, topic: str) -> list[tuple[RegisteredBroker, TopicConfig]]:
         """The first broker of each name that has a topic, mostly the master, and how it has it."""
@@ -108,6 +126,13 @@ class Routes:
         for broker in self:
             if topic in broker.topics and cluster in {None, broker.cluster}:
                 broker.topics = {name: config for name, config in broker.topics.items() if name != topic}
+
+    def addresses_by_name(self) -> dict[str, dict[int, str]]:
+        """The addresses of all brokers, by their names and ids."""
+        found: dict[str, dict[int, str]] = {}
+        for broker in self:
+            found.setdefault(broker.name, {})[broker.broker_id] = broker.address
+        return found
 
     def addresses(self, name: str) -> dict[int, str]:
         """The addresses of all brokers of one name, by their ids."""

@@ -7,16 +7,23 @@ Source: `ConsumerManager.java`, `ConsumerGroupInfo.java`.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from itertools import islice
 from typing import Final
 
 from attrs import define, field, frozen
 
 from longpoll_broker.core.filter.data import FilterTable
 from longpoll_broker.core.filter.filters import SUBSCRIBE_ALL, TAG, ExpressionError, TagFilter, is_tag_type, tag_filter
+from longpoll_broker.core.quota import Quota
+from longpoll_protocol.sizes import MIB
 
 BROADCASTING: Final = "BROADCASTING"
 MEMBER_COUNT_MAX: Final = 100_000
-"""Most members of one group."""
+"""Most pairs of a group and a member of it."""
+SUBSCRIPTION_SIZE_MAX: Final = 128 * MIB
+"""Most characters of all subscriptions."""
+SUBSCRIPTION_COST: Final = 100
+"""For how many characters a subscription counts besides its text, and each of its tags."""
 
 
 @frozen
@@ -64,6 +71,10 @@ class Clients:
 
     filters: FilterTable = field(factory=FilterTable)
     """The filters of subscriptions that are not by tag."""
+    members_quota: Quota = field(factory=lambda: Quota("members of groups", MEMBER_COUNT_MAX), init=False)
+    subscriptions_quota: Quota = field(
+        factory=lambda: Quota("characters of subscriptions", SUBSCRIPTION_SIZE_MAX), init=False
+    )
     _groups: dict[str, Group] = field(factory=dict, init=False)
     _groups_of: dict[Hashable, set[str]] = field(factory=dict, init=False)
 
@@ -101,21 +112,21 @@ class Clients:
         None for subscriptions leaves those that the group has.
         """
         group = self._groups.get(name)
+        changed = group is None or channel not in group.members
+        if changed and not self.members_quota.take((channel, name), channel):
+            return False
         if group is None:
             group = self._groups[name] = Group(name)
         group.message_model = message_model
         group.consume_type = consume_type
         group.consume_from_where = consume_from_where
-        changed = channel not in group.members
-        if changed and len(group.members) >= MEMBER_COUNT_MAX:
-            return False
         if group.members.get(channel) != client_id:
             group.encoded_ids = None
         group.members[channel] = client_id
         self._groups_of.setdefault(channel, set()).add(name)
         if subscriptions is None:
             return changed
-        return self._subscribe(group, list(subscriptions)) or changed
+        return self._subscribe(group, list(subscriptions), channel) or changed
 
     def note_fingerprint(self, name: str, fingerprint: int, *, without_subscriptions: bool) -> bool:
         """Note the hash of a member's subscriptions; true when the group's own are other ones, or are not known.
@@ -134,8 +145,11 @@ class Clients:
         if group is None or group.members.pop(channel, None) is None:
             return False
         group.encoded_ids = None
+        self.members_quota.release((channel, name))
         if not group.members:
             del self._groups[name]
+            for topic in group.subscriptions:
+                self.subscriptions_quota.release((name, topic))
             self.filters.group_gone(name, group.subscriptions)
         names = self._groups_of[channel]
         names.discard(name)
@@ -143,24 +157,35 @@ class Clients:
             del self._groups_of[channel]
         return True
 
-    def close(self, channel: Hashable) -> list[str]:
-        """A channel is gone: the groups that lost a member by it."""
-        return [name for name in list(self._groups_of.get(channel, ())) if self.unregister(channel, name)]
+    def close(self, channel: Hashable, count_max: int | None = None) -> list[str]:
+        """A channel is gone: the groups that lost a member by it, all or `count_max` of them."""
+        names = list(islice(self._groups_of.get(channel, ()), count_max))
+        return [name for name in names if self.unregister(channel, name)]
 
-    def _subscribe(self, group: Group, wanted: list[Subscription]) -> bool:
+    def _subscribe(self, group: Group, wanted: list[Subscription], channel: Hashable) -> bool:
         """Take over newer subscriptions, forget topics no longer named; true when the set of topics changed."""
         before = set(group.subscriptions)
         for subscription in wanted:
+            key = (group.name, subscription.topic)
+            tags = subscription.tags
+            size = len(subscription.topic) + len(tags.expression) + SUBSCRIPTION_COST * (1 + len(tags.codes))
+            if not self.subscriptions_quota.take(key, channel, size):
+                continue
             known = group.subscriptions.get(subscription.topic)
             if known is None or subscription.sub_version > known.sub_version:
                 group.subscriptions[subscription.topic] = subscription
             if not subscription.is_by_tag:
-                tags = subscription.tags
                 self.filters.register(
-                    subscription.topic, group.name, tags.expression, tags.expression_type, subscription.sub_version
+                    subscription.topic,
+                    group.name,
+                    tags.expression,
+                    tags.expression_type,
+                    subscription.sub_version,
+                    channel,
                 )
         for topic in before - {subscription.topic for subscription in wanted}:
             del group.subscriptions[topic]
+            self.subscriptions_quota.release((group.name, topic))
             self.filters.unsubscribed(topic, group.name)
         return before != set(group.subscriptions)
 

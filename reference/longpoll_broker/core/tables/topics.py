@@ -8,12 +8,13 @@ Source: `TopicConfigManager.java`, `TopicValidator.java`, `PermName.java`, `Subs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Final, Generic, TypeVar
 
 import msgspec
 from attrs import define, field
 
+from longpoll_broker.core.quota import Quota
 from longpoll_broker.core.tables.topic_attributes import changed
 from longpoll_protocol.names import (
     DEFAULT_TOPIC,
@@ -92,20 +93,29 @@ class _Named(Generic[Config]):
     nothing.
     """
 
+    quota: Quota = field(init=False)
     by_name: dict[str, Config] = field(factory=dict, init=False)
     changed: bool = field(default=False, init=False)
     version: int = field(default=0, init=False)
     """Counts the changes since the start; who copies the table sees by it whether there were some."""
 
+    @quota.default
+    def _new_quota(self) -> Quota:
+        return Quota(type(self).__name__.lower(), TOPIC_COUNT_MAX)
+
     def replace(self, by_name: Mapping[str, Config]) -> None:
         """Have these and no others; the names are right."""
         self.by_name = dict(by_name)
+        self.quota = self._new_quota()
+        for name in by_name:
+            self.quota.take(name)
         self._has_changed()
 
     def remove(self, name: str) -> bool:
         """Forget what has this name; false when there was none."""
         if self.by_name.pop(name, None) is None:
             return False
+        self.quota.release(name)
         self._has_changed()
         return True
 
@@ -113,8 +123,8 @@ class _Named(Generic[Config]):
         self.version += 1
         self.changed = True
 
-    def _keep(self, name: str, config: Config) -> bool:
-        if name not in self.by_name and len(self.by_name) >= TOPIC_COUNT_MAX:
+    def _keep(self, name: str, config: Config, channel: Hashable) -> bool:
+        if name not in self.by_name and not self.quota.take(name, channel):
             return False
         self.by_name[name] = config
         self._has_changed()
@@ -166,13 +176,13 @@ class Topics(_Named[TopicConfig]):
         before = {} if known is None or not known.attributes else known.attributes
         return msgspec.structs.replace(topic, attributes=changed(before, changes) or msgspec.UNSET)
 
-    def put(self, topic: TopicConfig) -> bool:
+    def put(self, topic: TopicConfig, channel: Hashable = None) -> bool:
         """Make or replace a topic; false when there are too many."""
         name = topic.topic_name
         assert name_problem(name) is None
         # First, so that a thread that finds the topic also finds it unsaved.
         self.unsaved[name] = topic
-        is_kept = self._keep(name, topic)
+        is_kept = self._keep(name, topic, channel)
         if not is_kept:
             self.unsaved.pop(name, None)
         return is_kept
@@ -213,7 +223,13 @@ class Topics(_Named[TopicConfig]):
                 self._own.add(own.topic_name)
 
     def make_for_send(
-        self, name: str, default_topic: str, asked_queue_count: int, *, unit: bool = False
+        self,
+        name: str,
+        default_topic: str,
+        asked_queue_count: int,
+        *,
+        unit: bool = False,
+        channel: Hashable = None,
     ) -> TopicConfig | None:
         """The topic a message is sent to, made from the default topic if need be (`createTopicInSendMessageMethod`).
 
@@ -223,26 +239,28 @@ class Topics(_Named[TopicConfig]):
         if topic is not None:
             return topic
         if name.startswith(RETRY_PREFIX):
-            return self.make_retry(name, 1, UNIT_RETRY_FLAG if unit else 0)
+            return self.make_retry(name, 1, UNIT_RETRY_FLAG if unit else 0, channel=channel)
         model = self.by_name.get(default_topic)
         if model is None or not model.perm & PERM_INHERIT or not self.auto_create:
             return None
         count = max(min(asked_queue_count, model.write_queue_nums), 0)
         perm = model.perm & ~PERM_INHERIT
         made = TopicConfig(name, count, count, perm, model.topic_filter_type, UNIT_FLAG if unit else 0)
-        return self._made(made)
+        return self._made(made, channel)
 
-    def make_retry(self, name: str, queue_count: int, sys_flag: int = 0) -> TopicConfig | None:
+    def make_retry(
+        self, name: str, queue_count: int, sys_flag: int = 0, *, channel: Hashable = None
+    ) -> TopicConfig | None:
         """A retry or dead-letter topic, made if need be (`createTopicInSendMessageBackMethod`); None if it cannot."""
         topic = self.by_name.get(name)
         if topic is not None:
             return topic
         if name_problem(name) is not None or queue_count > QUEUE_COUNT_MAX:
             return None
-        return self._made(TopicConfig(name, queue_count, queue_count, topic_sys_flag=sys_flag))
+        return self._made(TopicConfig(name, queue_count, queue_count, topic_sys_flag=sys_flag), channel)
 
-    def _made(self, topic: TopicConfig) -> TopicConfig | None:
-        if not self.put(topic):
+    def _made(self, topic: TopicConfig, channel: Hashable) -> TopicConfig | None:
+        if not self.put(topic, channel):
             return None
         self.told_whole += 1
         return topic
@@ -263,7 +281,7 @@ class Groups(_Named[GroupConfig]):
     validates: bool = False
     """Only names that 5.x allows are made."""
 
-    def find(self, name: str) -> GroupConfig | None:
+    def find(self, name: str, channel: Hashable = None) -> GroupConfig | None:
         """The group, made if that is allowed; None when there is none (`findSubscriptionGroupConfig`)."""
         group = self.by_name.get(name)
         if group is not None or len(name) > self.size_max:
@@ -273,8 +291,8 @@ class Groups(_Named[GroupConfig]):
         if not self.auto_create or (self.validates and group_problem(name) is not None):
             return None
         made = GroupConfig(name)
-        return made if self.put(made) else None
+        return made if self.put(made, channel) else None
 
-    def put(self, group: GroupConfig) -> bool:
+    def put(self, group: GroupConfig, channel: Hashable = None) -> bool:
         """Make or replace a group; false when there are too many."""
-        return self._keep(group.group_name, group)
+        return self._keep(group.group_name, group, channel)

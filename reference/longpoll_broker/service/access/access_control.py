@@ -17,16 +17,27 @@ import msgspec
 from attrs import define, field
 from msgspec import Meta, Struct
 
-from longpoll_broker.core.tables.access import RIGHTS, Account, Claim, Right, Rules, problem, read_rights
+from longpoll_broker.core.tables.access import (
+    RIGHTS,
+    Account,
+    Claim,
+    Right,
+    Rules,
+    Wanted,
+    may_use,
+    problem,
+    read_rights,
+)
 from longpoll_broker.core.tables.addresses import address_match
 from longpoll_broker.service.access.account_file import AccountFile
-from longpoll_broker.service.access.resources import RecordAt, wanted_by
+from longpoll_broker.service.access.resources import RecordAt, add_record, wanted_by
 from longpoll_broker.service.io.channel import Channel, Parts
 from longpoll_broker.service.io.processors import answer
 from longpoll_protocol.bodies import ClusterAclConfig, PlainAccessConfig
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command
+from longpoll_protocol.log_record import Record
 from longpoll_protocol.signature import ACCESS_KEY, SIGNATURE, sign
 from longpoll_protocol.sizes import MIB
 from longpoll_runtime import Lock, Runtime
@@ -118,6 +129,7 @@ class AccessControl:
         except HeaderError as error:
             reason = str(error)
         if reason is None:
+            channel.account = claim.access_key or ""
             return None
         log.warning(
             "%s request %d is refused: %s",
@@ -127,6 +139,13 @@ class AccessControl:
             extra=event("access_refused", peer=channel.peer, code=command.code, reason=reason),
         )
         return answer(command, ResponseCode.SYSTEM_ERROR, f"{JAVA_ERROR}: {reason}")
+
+    def may_get(self, channel: Channel, record: Record, right: Right) -> bool:
+        """Whether a peer that has asked for nothing may be sent a message: its last account needs the right to it."""
+        self._look()
+        wanted = Wanted()
+        add_record(wanted, record, right)
+        return may_use(self._rules, channel.peer_host[0], channel.account, wanted)
 
     def _look(self) -> None:
         """Take the file's new content, twice a second at most."""

@@ -80,22 +80,22 @@ def _add_further_queues(wanted: Wanted, properties: str | None) -> None:
 
 def _view(command: Command, wanted: Wanted, record_at: RecordAt) -> None:
     """33: the topic of the message."""
-    _add_record(wanted, record_at(ViewMessageRequestHeader.decode(command.ext_fields).offset), Right.SUB)
+    add_record(wanted, record_at(ViewMessageRequestHeader.decode(command.ext_fields).offset), Right.SUB)
 
 
 def _send_back(command: Command, wanted: Wanted, record_at: RecordAt) -> None:
     """36: the group, and the topic of the message, which it would come to read."""
     header = ConsumerSendMsgBackRequestHeader.decode(command.ext_fields)
     wanted.group(header.group)
-    _add_record(wanted, record_at(header.offset), Right.SUB)
+    add_record(wanted, record_at(header.offset), Right.SUB)
 
 
 def _end(command: Command, wanted: Wanted, record_at: RecordAt) -> None:
     """37: the topic that the prepared message goes to."""
-    _add_record(wanted, record_at(EndTransactionRequestHeader.decode(command.ext_fields).commit_log_offset), Right.PUB)
+    add_record(wanted, record_at(EndTransactionRequestHeader.decode(command.ext_fields).commit_log_offset), Right.PUB)
 
 
-def _add_record(wanted: Wanted, record: Record | None, right: Right) -> None:
+def add_record(wanted: Wanted, record: Record | None, right: Right) -> None:
     """A message by the topic that it was sent to; one of a group's dead letters or retries is the group's."""
     if record is None:
         return

@@ -84,7 +84,7 @@ class AdminProcessor(Serving):
         return _BOOT_FIRST if self.store.visible_start(topic, queue_id) > 0 else None
 
     @serves(RequestCode.UPDATE_CONSUMER_OFFSET)
-    def update_offset(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+    def update_offset(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """15: store the group's offset, whatever it is."""
         if self.traits.commits_of_known_only:
             refusal = self._unknown(command)
@@ -94,7 +94,9 @@ class AdminProcessor(Serving):
         for kind, name in (("group", header.consumer_group), ("topic", header.topic)):
             if len(name) > self.groups.size_max:
                 return answer(command, ResponseCode.SYSTEM_ERROR, self._too_long(kind))
-        stored = self.offsets.commit(header.topic, header.consumer_group, header.queue_id, header.commit_offset)
+        stored = self.offsets.commit(
+            header.topic, header.consumer_group, header.queue_id, header.commit_offset, channel=channel
+        )
         if not stored:
             return answer(command, ResponseCode.SYSTEM_ERROR, "too many offsets are stored; this one is not")
         return answer(command, ResponseCode.SUCCESS)
@@ -187,7 +189,7 @@ class AdminProcessor(Serving):
             topic = self.topics.with_attributes(topic, read_changes(header.attributes))
         except AttributeRefusedError as error:
             return answer(command, ResponseCode.SYSTEM_ERROR, str(error))
-        if not self.topics.put(topic):
+        if not self.topics.put(topic, channel):
             return answer(command, ResponseCode.SYSTEM_ERROR, "there are too many topics; delete one first")
         # Java's reply carries this text on success as well.
         return self.when_saved(channel, command, answer(command, ResponseCode.SUCCESS, "not set any response code"))
@@ -227,7 +229,7 @@ class AdminProcessor(Serving):
             return answer(command, ResponseCode.INVALID_PARAMETER, problem)
         if len(group.group_name) > self.groups.size_max:
             return answer(command, ResponseCode.SYSTEM_ERROR, self._too_long("group"))
-        if not self.groups.put(group):
+        if not self.groups.put(group, channel):
             return answer(command, ResponseCode.SYSTEM_ERROR, "there are too many groups; delete one first")
         return self.when_saved(channel, command, answer(command, ResponseCode.SUCCESS))
 

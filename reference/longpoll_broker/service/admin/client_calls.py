@@ -19,6 +19,8 @@ import msgspec
 from attrs import define, field, frozen
 from msgspec import structs
 
+from longpoll_broker.core.quota import Quota
+from longpoll_broker.core.tables.access import Right
 from longpoll_broker.core.tables.offsets import Offsets
 from longpoll_broker.core.tables.topics import Topics
 from longpoll_broker.service.admin.client_processor import ClientProcessor
@@ -41,6 +43,7 @@ from longpoll_protocol.headers import (
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
+from longpoll_protocol.log_record import Record
 from longpoll_protocol.message import message_id_position
 from longpoll_protocol.properties import (
     PUSH_REPLY_TIME,
@@ -191,6 +194,7 @@ class ClientCalls(Serving):
     address: str
     """Host:port of the broker."""
     lock: Lock
+    quota: Quota = field(factory=lambda: Quota("waiting calls", CALL_COUNT_MAX), init=False)
     _waiting: dict[tuple[Channel, int], _Waiting] = field(factory=dict, init=False)
     """By the member's connection and the opaque of what it was asked."""
     _opaques: itertools.count[int] = field(factory=lambda: itertools.count(1), init=False)
@@ -214,11 +218,13 @@ class ClientCalls(Serving):
         header = ConsumeMessageDirectlyResultRequestHeader.decode(command.ext_fields)
         _host, _port, physical_offset = message_id_position(header.msg_id)
         record = self.store.record_at(physical_offset) if physical_offset >= 0 else None
-        if record is None:
+        read = self.store.read_record(physical_offset) if record is not None else None
+        if record is None or read is None:
             return answer(command, ResponseCode.SYSTEM_ERROR, f"there is no message {header.msg_id[:56]} here")
         fields = header.encode() | {"brokerName": self.broker_name}
         asked = _request(command.code, fields, bytes(record), flag=command.flag)
-        return self._call(channel, command, asked, outbox, member=(header.consumer_group, header.client_id or ""))
+        member = (header.consumer_group, header.client_id or "")
+        return self._call(channel, command, asked, outbox, member=member, record=read)
 
     @serves(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
     def reset_offset(self, _channel: Channel, command: Command, outbox: Outbox) -> Parts:
@@ -291,7 +297,7 @@ class ClientCalls(Serving):
         with self.lock:
             for key, each in list(self._waiting.items()):
                 if isinstance(each, _WaitingStatus) and each.gathering is gathering:
-                    del self._waiting[key]
+                    self._take_out(key)
 
     @serves(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
     def push_reply(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
@@ -338,10 +344,15 @@ class ClientCalls(Serving):
         # The body lies in the asker's receive buffer, which is used again.
         return _request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, told.encode(), bytes(body), flag=0)
 
+    def _take_out(self, key: tuple[Channel, int]) -> _Waiting | None:
+        """Who waits for a member's answer, and waits no more; with the lock."""
+        self.quota.release(key)
+        return self._waiting.pop(key, None)
+
     def answered(self, channel: Channel, command: Command, outbox: Outbox) -> None:
         """A member answers: pass it on; an answer that nobody waits for is thrown away."""
         with self.lock:
-            waiting = self._waiting.pop((channel, command.opaque), None)
+            waiting = self._take_out((channel, command.opaque))
         if waiting is not None:
             _write(outbox, waiting, waiting.passed_on(command))
 
@@ -349,7 +360,7 @@ class ClientCalls(Serving):
         """A connection is gone: who waits for it is told, and what it waits for is forgotten."""
         with self.lock:
             found = [key for key, each in self._waiting.items() if channel in {key[0], each.asker}]
-            gone = [self._waiting.pop(key) for key in found]
+            gone = [waiting for key in found if (waiting := self._take_out(key)) is not None]
         for waiting in gone:
             if waiting.asker is not channel:
                 _write(outbox, waiting, waiting.gone())
@@ -359,35 +370,47 @@ class ClientCalls(Serving):
         now_ns = self.runtime.monotonic_ns()
         with self.lock:
             late = [key for key, waiting in self._waiting.items() if waiting.deadline_ns <= now_ns]
-            expired = [self._waiting.pop(key) for key in late]
+            expired = [waiting for key in late if (waiting := self._take_out(key)) is not None]
         outbox = Outbox()
         for waiting in expired:
             _write(outbox, waiting, waiting.late())
         outbox.flush()
 
     def _call(
-        self, asker: Channel, command: Command, asked: Command, outbox: Outbox, *, member: tuple[str, str]
+        self,
+        asker: Channel,
+        command: Command,
+        asked: Command,
+        outbox: Outbox,
+        *,
+        member: tuple[str, str],
+        record: Record | None = None,
     ) -> Parts | None:
-        """Ask a member, by its group and client id; None when it is asked, else the refusal."""
+        """Ask a member, by its group and client id; None when it is asked, else the refusal.
+
+        A member that may not read `record`, which it is sent, counts as not there.
+        """
         group, client_id = member
         name = f"<{group[:255]}> <{client_id[:255]}>"
         with self.members.lock:
             live = self.members.clients.group(group)
             found = [] if live is None else [each for each, other in live.members.items() if other == client_id]
-        if not found:
+        channel = next((each for each in found if isinstance(each, Channel) and self._may_get(each, record)), None)
+        if channel is None:
             return answer(command, ResponseCode.SYSTEM_ERROR, f"The Consumer {name} not online")
-        channel = found[0]
-        assert isinstance(channel, Channel)
         return self._ask(channel, asked, _Waiting(asker, command, name, self._deadline_ns()), outbox)
+
+    def _may_get(self, channel: Channel, record: Record | None) -> bool:
+        return record is None or self.members.may_get(channel, record, Right.SUB)
 
     def _ask(self, channel: Channel, asked: Command, waiting: _Waiting, outbox: Outbox) -> Parts | None:
         """Ask a client by its connection; None when it is asked, else the refusal."""
         opaque = self._opaque()
         with self.lock:
-            if len(self._waiting) >= CALL_COUNT_MAX:
-                told = f"{CALL_COUNT_MAX} requests wait for members already; ask again later"
-                return answer(waiting.asked, ResponseCode.SYSTEM_BUSY, told)
             if not waiting.asked.is_one_way:
+                if not self.quota.take((channel, opaque), waiting.asker):
+                    told = f"{self.quota.used} requests wait for members already; ask again later"
+                    return answer(waiting.asked, ResponseCode.SYSTEM_BUSY, told)
                 self._waiting[channel, opaque] = waiting
         outbox.write(channel, encode(structs.replace(asked, opaque=opaque)))
         if channel.closed or channel.broken:

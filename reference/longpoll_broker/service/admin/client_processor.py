@@ -7,11 +7,13 @@ Source: `ClientManageProcessor.java`, `ConsumerManageProcessor.java`, `DefaultCo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from typing import Final
 
 from attrs import Factory, define, field, frozen
 
 from longpoll_broker.core.filter.filters import is_tag_type, not_supported, sql_filter
+from longpoll_broker.core.tables.access import Right
 from longpoll_broker.core.tables.producers import Producers
 from longpoll_broker.core.tables.subscription import Clients, subscription_of
 from longpoll_broker.core.tables.topics import Groups, Topics
@@ -21,10 +23,17 @@ from longpoll_broker.service.io.channel import Channel, Outbox, Parts
 from longpoll_broker.service.io.processors import Serving, answer, serves
 from longpoll_protocol.bodies import CheckClientData, ConsumerData, ConsumerList, HeartbeatData
 from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import GetConsumerListByGroupRequestHeader, UnregisterClientRequestHeader
-from longpoll_protocol.names import RETRY_PREFIX
+from longpoll_protocol.log_record import Record, host_text
+from longpoll_protocol.names import GROUP_SIZE_MAX, RETRY_PREFIX
 from longpoll_runtime import Lock
+
+LEAVES_MAX: Final = 1_000
+"""Most groups that closed connections leave in one pass: some 10 ms."""
+LANGUAGE_SIZE_MAX: Final = 32
+"""Characters of a client's language that are kept; Java's names have 7 at most."""
 
 
 @frozen
@@ -53,9 +62,15 @@ class ClientProcessor(Serving):
     traits: Traits = STRICT_TRAITS
     now_ms: Callable[[], int] = lambda: 0
     """The wall clock."""
+    may_get: Callable[[Channel, Record, Right], bool] = lambda _channel, _record, _right: True
+    """Whether the accounts let a client have a message that it has not asked for."""
     producers: Producers = field(factory=Producers, init=False)
     programs: dict[Channel, Program] = field(factory=dict, init=False)
     """Who is at the other end of a connection, as its last heartbeat said; `lock` guards it."""
+    _closing: dict[Channel, None] = field(factory=dict, init=False)
+    """Closed connections that have not left all of their groups yet; `lock` guards it."""
+    _leaves_left: int = field(default=LEAVES_MAX, init=False)
+    """How many groups may still be left in this pass."""
     notices: MemberNotices = field(
         init=False, default=Factory(lambda self: MemberNotices(self.clients, self.lock), takes_self=True)
     )
@@ -64,17 +79,20 @@ class ClientProcessor(Serving):
     def heartbeat(self, channel: Channel, command: Command, outbox: Outbox) -> Parts:
         """34: register the client in its groups; members are told when a group changed."""
         data = HeartbeatData.decode(command.body)
+        self._check_sizes(data)
         with self.lock:
-            self.programs[channel] = Program(data.client_id, command.language, command.version, self.now_ms())
+            self.programs[channel] = Program(
+                data.client_id, command.language[:LANGUAGE_SIZE_MAX], command.version, self.now_ms()
+            )
             for producer in data.producer_data_set:
                 self.producers.register(channel, producer.group_name, data.client_id)
         wants_subscriptions = False
         for consumer in data.consumer_data_set:
-            group = self.groups.find(consumer.group_name)
+            group = self.groups.find(consumer.group_name, channel)
             if group is None and not self.traits.registers_unknown_groups:
                 continue
             if group is not None:
-                self.topics.make_retry(RETRY_PREFIX + consumer.group_name, group.retry_queue_nums)
+                self.topics.make_retry(RETRY_PREFIX + consumer.group_name, group.retry_queue_nums, channel=channel)
             with self.lock:
                 if data.heartbeat_fingerprint:
                     wants_subscriptions |= self.clients.note_fingerprint(
@@ -84,6 +102,18 @@ class ClientProcessor(Serving):
             if changed and (group is None or group.notify_consumer_ids_changed_enable):
                 self.notices.changed(consumer.group_name, outbox)
         return answer(command, ResponseCode.SUCCESS, None, self._heartbeat_fields(data, wants_subscriptions))
+
+    def _check_sizes(self, data: HeartbeatData) -> None:
+        """Raise HeaderError for a name that is too long: members' names are told to every other member."""
+        group_max = self.groups.size_max
+        names = [("clientID", data.client_id, GROUP_SIZE_MAX)]
+        for consumer in data.consumer_data_set:
+            names.append(("groupName", consumer.group_name, group_max))
+            names += [("topic", item.topic, group_max + len(RETRY_PREFIX)) for item in consumer.subscription_data_set]
+        for name, value, size_max in names:
+            if len(value) > size_max:
+                told = f"has {len(value)} characters, over the limit of {size_max}; shorten it"
+                raise HeaderError("HeartbeatData", name, told)
 
     def _heartbeat_fields(self, data: HeartbeatData, wants_subscriptions: bool) -> dict[str, str] | None:
         """What 5.x says: that a heartbeat without subscriptions would do, and whether the next one must have them."""
@@ -139,16 +169,50 @@ class ClientProcessor(Serving):
     def closed(self, channel: Channel, outbox: Outbox) -> None:
         """A channel is gone, and with it a member of its groups."""
         with self.lock:
-            self.producers.close(channel)
-            groups = self.clients.close(channel)
-            self.programs.pop(channel, None)
+            self._closing[channel] = None
+        self._close_some(outbox)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether a later pass has something to do here; about right without the lock."""
+        return bool(self._closing) or self.notices.has_more
+
+    def turn(self, outbox: Outbox) -> None:
+        """End a pass: go on with closed connections that were in many groups, and with members to be told."""
+        self._leaves_left = LEAVES_MAX
+        if self._closing:
+            self._close_some(outbox)
+        self.notices.turn(outbox)
+
+    def _close_some(self, outbox: Outbox) -> None:
+        """Have closed connections leave their groups, as many as one pass may."""
+        groups: list[str] = []
+        with self.lock:
+            while self._closing and self._leaves_left > 0:
+                channel = next(iter(self._closing))
+                self._leaves_left -= self.producers.close(channel, self._leaves_left)
+                left = self.clients.close(channel, self._leaves_left)
+                self._leaves_left -= len(left)
+                groups += left
+                if self._leaves_left > 0:
+                    self._closing.pop(channel)
+                    self.programs.pop(channel, None)
         for group in groups:
             self.notices.changed(group, outbox)
 
-    def producer_of(self, group: str) -> Channel | None:
-        """A connection of a producer group, another one each time; None when nobody is there."""
+    def producer_of(self, group: str, half: Record, *, sender_first: bool) -> Channel | None:
+        """A producer's connection that may be asked about a prepared message; None when there is none.
+
+        It needs the right to publish to the message's topic. Each is asked in its turn, or the one that has sent the
+        message before its turn.
+        """
+
+        def may_ask(channel: Hashable) -> bool:
+            assert isinstance(channel, Channel)
+            return self.may_get(channel, half, Right.PUB)
+
         with self.lock:
-            channel = self.producers.pick(group)
+            channel = self.producers.pick(group, may_ask, first=f"/{host_text(half.born_host)}" if sender_first else "")
         assert channel is None or isinstance(channel, Channel)
         return channel
 

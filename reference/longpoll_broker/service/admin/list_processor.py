@@ -63,7 +63,7 @@ class ListProcessor(Serving):
             wanted = [self.topics.with_attributes(topic, topic.attributes or {}) for topic in wanted]
         except AttributeRefusedError as error:
             return answer(command, ResponseCode.SYSTEM_ERROR, str(error))
-        if not all(self.topics.put(topic) for topic in wanted):
+        if not all(self.topics.put(topic, channel) for topic in wanted):
             return answer(command, ResponseCode.SYSTEM_ERROR, "there are too many topics; delete one first")
         return self.when_saved(channel, command, answer(command, ResponseCode.SUCCESS, NOT_SET))
 
@@ -75,7 +75,7 @@ class ListProcessor(Serving):
             problem = self._group_problem(group.group_name)
             if problem is not None:
                 return answer(command, self.traits.bad_parameter_code, problem)
-        if not all(self.groups.put(group) for group in wanted):
+        if not all(self.groups.put(group, channel) for group in wanted):
             return answer(command, ResponseCode.SYSTEM_ERROR, "there are too many groups; delete one first")
         return self.when_saved(channel, command, answer(command, ResponseCode.SUCCESS))
 
@@ -90,10 +90,10 @@ class ListProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS, body=msgspec.json.encode(told))
 
     @serves(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
-    def group(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+    def group(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """352: a group's settings; it is made where groups are made on use, else 26."""
         name = GetSubscriptionGroupConfigRequestHeader.decode(command.ext_fields).group
-        found = self.groups.find(name)
+        found = self.groups.find(name, channel)
         if found is None:
             told = f"No group in this broker. group: {name[:255]}"
             return answer(command, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, told)

@@ -46,13 +46,12 @@ class LockProcessor(Serving):
     """Guards `locks`."""
 
     @serves(RequestCode.LOCK_BATCH_MQ)
-    def lock(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+    def lock(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """41: the queues that the client holds now, of those it asked for."""
         asked = LockBatchRequest.decode(command.body)
         with self.guard:
-            got = self.locks.lock(
-                asked.consumer_group, asked.client_id, asked.mq_set, self.runtime.monotonic_ns() // 1_000_000
-            )
+            now_ms = self.runtime.monotonic_ns() // 1_000_000
+            got = self.locks.lock(asked.consumer_group, asked.client_id, asked.mq_set, now_ms, channel)
         return answer(command, ResponseCode.SUCCESS, body=LockBatchResponse(lock_ok_mq_set=got).encode())
 
     @serves(RequestCode.UNLOCK_BATCH_MQ)

@@ -128,7 +128,7 @@ class ProgressProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS, body=_body({"consumeTimeSpanSet": spans}))
 
     @serves(RequestCode.CLONE_GROUP_OFFSET)
-    def clone(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+    def clone(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """314: a group begins where another one is; success also when there is nothing to copy."""
         header = CloneGroupOffsetRequestHeader.decode(command.ext_fields)
         topic, group = header.topic, header.src_group
@@ -137,7 +137,7 @@ class ProgressProcessor(Serving):
             return answer(command, ResponseCode.SYSTEM_ERROR, told)
         # Java goes through every topic when none is named, and copies the offsets of no name each time.
         if topic is not None and (self._consumed(group, topic) or (header.offline and self.topics.get(topic))):
-            self.offsets.clone(topic, group, header.dest_group)
+            self.offsets.clone(topic, group, header.dest_group, channel)
         return answer(command, ResponseCode.SUCCESS)
 
     @serves(RequestCode.GET_BROKER_CONSUME_STATS)

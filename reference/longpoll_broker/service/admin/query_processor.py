@@ -1,6 +1,7 @@
 """Serves 12: messages by their key.
 
-A key of equal hash finds the same messages, and the client compares, as in RocketMQ. Leaves out the index itself
+Unlike RocketMQ, which leaves that to the client, a message of equal hash with another topic or key is not found.
+Leaves out the index itself
 (`store.index.index`) and 33, the message at a physical offset (`service.admin.admin_processor`).
 
 Source: `QueryMessageProcessor.java` 4.9.

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from attrs import frozen
 
-from longpoll_broker.service.io.totals import Amount, Reached
+from longpoll_broker.service.io.totals import Amount, Reached, address_of
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.connection import Connection
 from longpoll_protocol.sizes import MIB
@@ -86,6 +86,7 @@ class Channel:
         "_unsent",
         "_unsent_size",
         "_watches_write",
+        "account",
         "begun_ns",
         "broken",
         "close_reason",
@@ -138,6 +139,8 @@ class Channel:
         """Counts the connections of this broker's life."""
         self.peer = f"{peer[0]}:{peer[1]}"
         self.peer_host = peer
+        self.account = ""
+        """The access key of its last request that the accounts let in; empty without accounts or a key."""
         self.host_bytes = b""
         """The peer's address as a record holds it; filled in when a message of this channel is first stored."""
         self.closed = False
@@ -172,6 +175,11 @@ class Channel:
 
     def __str__(self) -> str:
         return f"/{self.peer}"
+
+    @property
+    def owner(self) -> str:
+        """For whom what it makes counts: its account, or, without one, its address."""
+        return self.account or address_of(self.peer_host[0])
 
     def write(self, parts: Parts) -> None:
         """Queue one command; `flush` sends it. Callable from any thread."""

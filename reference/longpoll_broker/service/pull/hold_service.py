@@ -19,6 +19,7 @@ from longpoll_broker.core.filter.sql92 import Lookup
 from longpoll_broker.core.hold import HELD, MISSED, QUEUED, Bucket, Cause, HoldTable, Key, Pull, Room
 from longpoll_broker.core.notifier import Walk
 from longpoll_broker.core.pull import Store, wants_visible
+from longpoll_broker.core.quota import CONNECTION_PART
 from longpoll_broker.service.io.channel import FLUSH_COUNT, Channel, Outbox
 from longpoll_broker.service.pull.pull_events import PullEvents
 from longpoll_runtime import Lock, Runtime
@@ -28,6 +29,8 @@ from longpoll_spec.policy import Policy
 log = logging.getLogger(__name__)
 
 SHARD_COUNT: Final = 8
+SMALL_TABLE: Final = 1000
+"""As many pulls one connection may have held in one shard, however small the table is."""
 """Locks of the table; buckets are dealt to them by hash."""
 EXPIRED_COUNT: Final = 2_000
 """Pulls let go at their deadlines, about 20 ms of work, after which other connections have their turn."""
@@ -115,6 +118,9 @@ class HoldService:
         self._stopping = False
         own_deadlines = policy.expiry == "own_deadline"
         one_shot = policy.heap_entry == "one_shot"
+        # A quarter, or what little a small table has: others find room in it and in each of its queues.
+        limit_max = min(queue_held_count_max or held_count_max, held_count_max // shard_count)
+        connection_limit = max(limit_max // CONNECTION_PART, SMALL_TABLE)
         self._shards = tuple(
             Shard(
                 runtime.lock(),
@@ -123,6 +129,7 @@ class HoldService:
                     one_shot=one_shot,
                     room=self._room,
                     queue_limit=queue_held_count_max if policy.hold_limit == "in_lock" else None,
+                    channel_limit=connection_limit if policy.hold_limit == "in_lock" else None,
                     keeps_empty=policy.bucket_removal != "rechecked_under_lock",
                 ),
             )

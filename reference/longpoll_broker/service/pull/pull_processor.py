@@ -118,7 +118,9 @@ class PullProcessor:
 
     def _commit(self, pull: Pull) -> None:
         forward_only = self.policy.commit == "monotone_max"
-        self.offsets.commit(pull.topic, pull.group, pull.queue_id, pull.commit_offset, forward_only=forward_only)
+        self.offsets.commit(
+            pull.topic, pull.group, pull.queue_id, pull.commit_offset, forward_only=forward_only, channel=pull.channel
+        )
 
     def _decode(self, channel: Channel, command: Command) -> Pull:
         header = self.header_of(command)

@@ -2,7 +2,7 @@
 
 It wakes when something was appended, and looks every 100 ms besides, as RocketMQ does. Every peer that connects is
 shown all of the log: the port knows no accounts, only addresses. So that strangers do not keep the places of slaves,
-who reports nothing or gets no further is let go, and who has not reported yet gives way to who comes. Leaves out one
+who reports nothing or gets no further is let go, and who has copied nothing yet gives way to who comes. Leaves out one
 connection (`slave_link`) and what the log's bytes are.
 
 Source: `HAService.java` 4.9.7, `DefaultHAService.java` 5.x.
@@ -244,10 +244,10 @@ class Replicator:
             if not any((mapped or address) in network for network in settings.networks):
                 return "slaveAddresses does not have it"
         if len(self._links) >= settings.slave_count_max:
-            silent = next((link for link in self._links if link.asked_offset is None), None)
-            if silent is None:
+            idle = next((link for link in self._links if link.gives_way), None)
+            if idle is None:
                 return f"there are {len(self._links)} already"
-            self._close(silent, "it has not said what it wants, and another one is there")
+            self._close(idle, "it has copied nothing yet, and another one is there")
         return ""
 
     def _serve(self, link: SlaveLink, what: str, now_ns: int) -> bool:

@@ -141,6 +141,11 @@ class SlaveLink:
         return max(self.next_offset - max(self._first_offset, self.reported_offset), 0)
 
     @property
+    def gives_way(self) -> bool:
+        """Whether it has copied nothing so far of what it asked for, or has not asked: anybody may say some bytes."""
+        return self.asked_offset is None or (self.lacked_size > 0 and self.reported_offset <= self.asked_offset)
+
+    @property
     def is_blocked(self) -> bool:
         """Whether something that was begun waits until the socket takes it."""
         return bool(self._out)

@@ -58,10 +58,10 @@ class SendBackProcessor(Serving):
     _next_queue: itertools.count[int] = field(factory=itertools.count, init=False)
 
     @serves(RequestCode.CONSUMER_SEND_MSG_BACK)
-    def receive(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:  # noqa: PLR0911 - one return a check
+    def receive(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:  # noqa: PLR0911 - one return a check
         """36: store the message again for the group."""
         header = ConsumerSendMsgBackRequestHeader.decode(command.ext_fields)
-        group = self.groups.find(header.group)
+        group = self.groups.find(header.group, channel)
         if group is None:
             return answer(
                 command,
@@ -77,7 +77,7 @@ class SendBackProcessor(Serving):
         if group.retry_queue_nums <= 0:
             return answer(command, ResponseCode.SUCCESS)
         retry_topic = RETRY_PREFIX + header.group
-        topic = self.topics.make_retry(retry_topic, group.retry_queue_nums)
+        topic = self.topics.make_retry(retry_topic, group.retry_queue_nums, channel=channel)
         if topic is None:
             return answer(command, ResponseCode.SYSTEM_ERROR, f"topic[{retry_topic[:128]}] not exist")
         if not topic.perm & PERM_WRITE:

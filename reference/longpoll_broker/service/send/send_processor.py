@@ -133,7 +133,7 @@ class SendProcessor(Serving):
         """The queue to write to; raises SendRefusedError."""
         topic = self.topics.get(header.topic)
         if topic is None or header.topic in NOT_FOR_SENDING:
-            topic = self._make_topic(header)
+            topic = self._make_topic(header, channel)
         queue_id = header.queue_id
         if queue_id >= topic.write_queue_nums and queue_id >= topic.read_queue_nums:
             raise SendRefusedError(
@@ -146,7 +146,7 @@ class SendProcessor(Serving):
             return next(self._next_queue) % max(topic.write_queue_nums, 1)
         return queue_id
 
-    def _make_topic(self, header: SendMessageRequestHeader) -> TopicConfig:
+    def _make_topic(self, header: SendMessageRequestHeader, channel: Channel) -> TopicConfig:
         """The topic of a first send; raises SendRefusedError when there must be none."""
         problem = name_problem(header.topic)
         if problem is not None:
@@ -161,6 +161,7 @@ class SendProcessor(Serving):
             header.default_topic or "",
             DEFAULT_QUEUE_COUNT if count is None else count,
             unit=header.unit_mode,
+            channel=channel,
         )
         if topic is None:
             raise SendRefusedError(

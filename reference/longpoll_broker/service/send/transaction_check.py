@@ -18,8 +18,7 @@ from __future__ import annotations
 import itertools
 import logging
 import struct
-from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from attrs import define, field
 
@@ -55,6 +54,14 @@ LOOKS_MAX: Final = 10_000
 HOUR_MS: Final = 3_600_000
 
 
+class ProducerOf(Protocol):
+    """Finds a connection of a producer group that may be asked about a prepared message."""
+
+    def __call__(self, group: str, half: Record, *, sender_first: bool) -> Channel | None:
+        """Another one each time, or the sender's; None when there is none."""
+        ...
+
+
 @define(slots=True, eq=False)
 class TransactionChecks:
     """The rounds over the half topic; one thread calls `run_if_due`."""
@@ -65,8 +72,7 @@ class TransactionChecks:
     reserved_hours: int
     """A message older than this is given up: the log may lose it (`fileReservedTime`)."""
     offsets: Offsets
-    producer_of: Callable[[str], Channel | None]
-    """A connection of a producer group."""
+    producer_of: ProducerOf
     _due_ns: int = field(init=False)
     _opaques: itertools.count[int] = field(factory=lambda: itertools.count(1), init=False)
 
@@ -191,7 +197,8 @@ class TransactionChecks:
     def _tell(self, half: Record, properties: dict[str, str], copy: PutResult, outbox: Outbox) -> None:
         """39, one-way, to a producer of the group; the body is the message as it would be in its own topic."""
         group = properties.get(PRODUCER_GROUP, "")
-        channel = self.producer_of(group)
+        # Every other question goes to the connection that has sent the message, however many others join its group.
+        channel = self.producer_of(group, half, sender_first=int(properties[CHECK_TIMES]) % 2 == 1)
         if channel is None:
             log.info(
                 "nobody of group %s is there to be asked about a transaction",

@@ -141,6 +141,7 @@ class ConfigFiles:
         if light:
             for pair, row in self._table(name, "lmqOffsetTable"):
                 self.offsets.by_pair[pair] = {0: _convert(row, Offset, name)}
+        self.offsets.note_loaded()
 
     def _save_offsets(self) -> None:
         offsets = self.offsets

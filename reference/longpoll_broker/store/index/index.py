@@ -17,7 +17,7 @@ import contextlib
 import datetime as dt
 import itertools
 import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Final, NamedTuple
 
 from longpoll_broker.errors import StoreUserError
@@ -248,11 +248,19 @@ class Index:
         return max(name, f"{int(last.path.rpartition('/')[2]) + 1:0{NAME_DIGITS}d}")
 
     def find(
-        self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int
+        self,
+        topic: str,
+        key: str,
+        count_max: int,
+        begin_ms: int,
+        end_ms: int,
+        *,
+        is_meant: Callable[[int], bool] = lambda _physical_offset: True,
     ) -> Generator[None, None, list[int]]:
         """Physical offsets of up to `count_max` messages, the newest ones, in log order (`queryOffset`).
 
-        It yields every `WALKED_MAX` entries, so that others can have their turn.
+        `is_meant` tells apart those of equal hash. It yields every `WALKED_MAX` entries, so that others can have their
+        turn.
         """
         (hashed,) = key_hashes([f"{topic}#{key}"])
         found: list[int] = []
@@ -262,7 +270,7 @@ class Index:
                 for physical_offset in file.find(hashed, begin_ms, end_ms):
                     if len(found) >= count_max:
                         break
-                    if physical_offset is not None:
+                    if physical_offset is not None and is_meant(physical_offset):
                         found.append(physical_offset)
                     walked += 1
                     if walked % WALKED_MAX == 0:

@@ -15,7 +15,7 @@
       16              4       number of the slot's entry before this one, 0 for none
 
 A key's slot is its hash modulo S. A file made after a full one begins with that one's last message in its header. Keys
-of equal hash are not told apart: who asks compares what was found. Leaves out which file is written (`index`).
+of equal hash are not told apart: the indexer compares what was found. Leaves out which file is written (`index`).
 """
 
 from __future__ import annotations

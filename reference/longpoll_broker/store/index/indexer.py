@@ -162,7 +162,16 @@ class Indexer:
                     break
                 yield
         index, log = self._index, self._log
-        offsets = yield from index.find(topic, key, min(count_max, QUERY_COUNT_MAX), *stored_ms)
+
+        def is_meant(physical_offset: int) -> bool:
+            """Whether a message has the key: others of equal hash may be of a topic that the asker must not read."""
+            found = log.read(physical_offset)
+            if not isinstance(found, Record):
+                return True
+            return found.topic == topic and key in keys_of(found.sys_flag, bytes(found.properties))
+
+        count = min(count_max, QUERY_COUNT_MAX)
+        offsets = yield from index.find(topic, key, count, *stored_ms, is_meant=is_meant)
         if not offsets:
             return QueryResult([], 0, 0)
         # As in Java an answer says how far the index is once something was found there, be it gone from the log. That

@@ -1,0 +1,271 @@
+"""No client uses up a table: each attack that filled one is made against every table that clients fill."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from model_tests.service.sockless import Peer, ThreadlessBroker
+
+from longpoll_broker.broker import Broker
+from longpoll_broker.core import filter as filter_package
+from longpoll_broker.core import tables as tables_package
+from longpoll_broker.core.quota import Quota
+from longpoll_broker.core.tables.routes import RegisteredBroker, Routes
+from longpoll_broker.core.tables.topics import TopicConfig
+from longpoll_broker.service.admin import client_processor
+from longpoll_broker.service.io.channel import Channel, Outbox
+from longpoll_broker.testing.brokers import SMALL_STORE
+from longpoll_broker.testing.raw_client import pull_fields, send_fields
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command, encode
+from longpoll_runtime.real import RealRuntime
+
+SIZE: Final = 400
+Request = tuple[int, dict[str, str], bytes]
+
+
+def heartbeat(number: int, *, consumer: bool, sql: bool = False) -> Request:
+    """A client in one group."""
+    expression = {"subString": "a = 'x'", "expressionType": "SQL92"} if sql else {"subString": "*"}
+    consumers = [{"groupName": f"g{number}", "subscriptionDataSet": [{"topic": "T", "subVersion": 1} | expression]}]
+    producers = [] if consumer else [{"groupName": f"g{number}"}]
+    body = {"clientID": "c", "producerDataSet": producers, "consumerDataSet": consumers if consumer else []}
+    return RequestCode.HEART_BEAT, {}, msgspec.json.encode(body)
+
+
+def locked(number: int) -> Request:
+    queue = {"topic": "T", "brokerName": "b", "queueId": number}
+    return RequestCode.LOCK_BATCH_MQ, {}, msgspec.json.encode({"consumerGroup": "G", "clientId": "c", "mqSet": [queue]})
+
+
+def commit(number: int) -> Request:
+    fields = {"consumerGroup": f"g{number}", "topic": "T", "queueId": "0", "commitOffset": "0"}
+    return RequestCode.UPDATE_CONSUMER_OFFSET, fields, b""
+
+
+def call(number: int) -> Request:
+    fields = {"consumerGroup": f"g{number % 2}", "clientId": "c"}
+    return RequestCode.GET_CONSUMER_RUNNING_INFO, fields, b""
+
+
+ATTACKS: Final[dict[str, Callable[[int], Request]]] = {
+    "topics": lambda number: (RequestCode.SEND_MESSAGE_V2, send_fields(f"t{number}", 0), b"x"),
+    "groups": lambda number: (RequestCode.PULL_MESSAGE, pull_fields("TBW102", 0, group=f"g{number}"), b""),
+    "offsets": commit,
+    "queue locks": locked,
+    "producers": lambda number: heartbeat(number, consumer=False),
+    "members of groups": lambda number: heartbeat(number, consumer=True),
+    "characters of subscriptions": lambda number: heartbeat(number, consumer=True),
+    "characters of filters": lambda number: heartbeat(number, consumer=True, sql=True),
+    "waiting calls": call,
+}
+"""By the name of a table's quota, a request that makes one more entry."""
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    """A broker that is told without sockets."""
+    with ThreadlessBroker.start(RealRuntime(), str(tmp_path / "store"), store_config=SMALL_STORE) as started:
+        yield started
+
+
+def tell(peer: Peer, request: Request) -> None:
+    code, fields, body = request
+    peer.tell(b"".join(map(bytes, encode(Command(code=code, opaque=1, ext_fields=fields, body=body)))))
+
+
+def of(broker: Broker, name: str) -> Quota:
+    """The quota of a table, which has little room left."""
+    (quota,) = (each for each in broker.handler.quotas if each.name == name)
+    quota.size_max = quota.used + SIZE * (100 if name.startswith("characters") else 1)
+    return quota
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_one_connection_leaves_room_for_others(name: str, broker: Broker) -> None:
+    """It is refused when it has its share; another one of the same address, and one of another address, get in."""
+    tell(Peer(broker, 1), heartbeat(0, consumer=True))
+    tell(Peer(broker, 2), heartbeat(1, consumer=True))
+    quota, request = of(broker, name), ATTACKS[name]
+    attacker = Peer(broker, 7)
+    for number in range(2, SIZE + 2):
+        tell(attacker, request(number))
+    assert quota.refused > 0
+    used = quota.used
+    assert quota.size_max - used > quota.size_max // 2
+    other = Peer(broker, 8)
+    for number in range(SIZE + 2, SIZE + 12):
+        before = quota.used
+        tell(other, request(number))
+        assert quota.used > before
+
+
+@pytest.mark.parametrize("name", ["producers", "members of groups", "characters of subscriptions", "waiting calls"])
+def test_what_a_connection_made_goes_with_it(name: str, broker: Broker) -> None:
+    tell(Peer(broker, 1), heartbeat(0, consumer=True))
+    tell(Peer(broker, 2), heartbeat(1, consumer=True))
+    quota, request = of(broker, name), ATTACKS[name]
+    before = quota.used
+    attacker = Peer(broker, 7)
+    for number in range(2, SIZE + 2):
+        tell(attacker, request(number))
+    assert quota.used > before
+    broker.handler.closed(attacker.channel)
+    assert quota.used == before
+
+
+def test_a_connection_leaves_many_groups_in_turns(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are served between; a member that has gone is asked and told nothing meanwhile."""
+    monkeypatch.setattr(client_processor, "LEAVES_MAX", 40)
+    clients, outbox = broker.administering.clients, Outbox()
+    member, stayed = Peer(broker, 7), Peer(broker, 8)
+    for number in range(100):
+        tell(member, heartbeat(number, consumer=number % 2 == 0))
+    tell(stayed, heartbeat(98, consumer=True))
+    clients.turn(outbox)
+    broker.handler.closed(member.channel)
+    left = []
+    while clients.has_more:
+        left.append(clients.producers.quota.used + clients.clients.members_quota.used)
+        clients.turn(outbox)
+    assert left == [61, 21]
+    assert clients.producers.quota.used == 0
+    assert clients.clients.channels("g98") == [stayed.channel]
+    assert list(clients.programs) == [stayed.channel]
+
+
+def test_names_of_a_heartbeat_have_an_end(broker: Broker) -> None:
+    """It is answered 1, says which name is too long, and nothing of it is kept."""
+    used = [quota.used for quota in broker.handler.quotas]
+    for client_id, group, topic, named in (
+        ("c" * 256, "g", "T", "clientID"),
+        ("c", "g" * 256, "T", "groupName"),
+        ("c", "g", "T" * 300, "topic"),
+    ):
+        consumer = {"groupName": group, "subscriptionDataSet": [{"topic": topic, "subString": "*"}]}
+        body = msgspec.json.encode({"clientID": client_id, "consumerDataSet": [consumer]})
+        request = encode(Command(code=RequestCode.HEART_BEAT, opaque=1, body=body))
+        answered = Peer(broker).tell(b"".join(map(bytes, request)))
+        assert b"shorten it" in answered
+        assert named.encode() in answered
+    assert [quota.used for quota in broker.handler.quotas] == used
+    assert broker.administering.clients.programs == {}
+
+
+def test_every_quota_has_an_attack_and_a_line_in_the_docs(broker: Broker) -> None:
+    names = [quota.name for quota in broker.handler.quotas]
+    assert sorted(names) == sorted(ATTACKS)
+    page = (Path(__file__).parents[2] / "docs/safety.md").read_text()
+    for quota in (*broker.handler.quotas, *broker.name_server.routes.quotas):
+        assert f"| {quota.name} | {quota.size_max:,} |" in page
+
+
+WITHOUT: Final = {
+    "Rules": "an administrator's file",
+    "Account": "an administrator's file",
+    "Wanted": "lives as long as a request",
+    "KvSettings": "has a limit of its own; with accounts only administrators make settings",
+    "Statistics": "its rows are those of topics and groups",
+    "ToldTopics": "has topics that are in `Topics`, or were",
+    "Group": "its rows count in `Clients`",
+    "RegisteredBroker": "its topics count in `Routes`",
+    "TimerOffsets": "has as many rows as the broker's own timers",
+    "TimerCounts": "its rows are those of topics",
+    "Rates": "its rows are those of topics and groups",
+    "Quota": "the quota itself",
+}
+"""Classes with a table that have no quota, and why that is right."""
+
+
+def tables_without(packages: Any) -> set[str]:
+    """The attrs classes of these packages with a dict and without a quota."""
+    found = set()
+    for package in packages:
+        for module_info in pkgutil.iter_modules(package.__path__):
+            module = importlib.import_module(f"{package.__name__}.{module_info.name}")
+            for kind in vars(module).values():
+                if isinstance(kind, type) and kind.__module__ == module.__name__ and attrs.has(kind):
+                    types = [str(each.type) for each in attrs.fields(kind)]
+                    has_table = any(each.lower().startswith(("dict[", "ordereddict[", "mapping[")) for each in types)
+                    if has_table and not any("Quota" in each for each in types):
+                        found.add(kind.__name__)
+    return found
+
+
+def test_every_table_has_a_quota() -> None:
+    assert tables_without([tables_package, filter_package]) - WITHOUT.keys() == set()
+
+
+class Sender:
+    """A connection as a quota sees it."""
+
+    def __init__(self, number: int, owner: str) -> None:
+        self.number = number
+        self.owner = owner
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.integers(1, 9), st.booleans())))
+def test_a_quota_counts_what_it_has(steps: list[tuple[int, int, int, bool]]) -> None:
+    """The sum of what was taken and not released; nobody is over the whole table."""
+    quota = Quota("table", 40)
+    senders = [Sender(number, "ab"[number % 2]) for number in range(6)]
+    plain: dict[int, int] = {}
+    for number, key, size, takes in steps:
+        if takes and quota.take(key, senders[number], size):
+            plain[key] = max(size, plain.get(key, 0))
+        elif not takes:
+            quota.release(key)
+            plain.pop(key, None)
+        assert quota.used == sum(plain.values()) <= 40
+    for key in list(plain):
+        quota.release(key)
+    assert not quota._counts
+
+
+def test_an_address_leaves_room_for_others_however_many_connections_it_has() -> None:
+    quota = Quota("table", 10_000)
+    for number in range(200):
+        for each in range(60):
+            quota.take((number, each), Sender(number, "10.0.0.1"))
+    assert 4_900 <= quota.used <= 5_000
+    for number in range(200):
+        for each in range(60):
+            quota.take((number, each, 2), Sender(1000 + number, "10.0.0.2"))
+    assert 7_400 <= quota.used <= 7_500
+    assert quota.take("late", Sender(5000, "10.0.0.3"))
+
+
+def test_one_connection_registers_a_share_of_the_brokers() -> None:
+    """And of their topics; when it closes, both are free again."""
+    known = Routes()
+    attacker, other = Sender(1, "10.0.0.1"), Sender(2, "10.0.0.2")
+
+    def register(number: int, sender: Sender, topic_count: int) -> bool:
+        topics = {f"t{each}": TopicConfig(f"t{each}") for each in range(topic_count)}
+        broker = RegisteredBroker("C", f"b{number}", 0, f"a:{number}", sender, (1, 1), 0, topics)
+        return known.has_room(broker) and known.register(broker)
+
+    taken = [register(number, attacker, 0) for number in range(1000)]
+    assert sum(taken) == 200
+    known.topics_quota.size_max = 500
+    assert [register(number, attacker, 50) for number in range(3)] == [True, True, False]
+    assert register(2000, other, 50)
+    known.closed(attacker)
+    assert [broker.channel for broker in known] == [other]
+    assert [quota.used for quota in known.quotas] == [1, 50]
+
+
+def test_a_channel_counts_for_its_account_or_else_its_address(broker: Broker) -> None:
+    channel: Channel = Peer(broker).channel
+    assert channel.owner == "127.0.0.1"
+    channel.account = "key"
+    assert channel.owner == "key"
