@@ -103,6 +103,19 @@ def test_a_mute_server_delays_no_unrelated_call(cluster: Cluster, where: str) ->
     run(cluster, story)
 
 
+def test_a_time_out_of_the_send_is_no_late_reply(cluster: Cluster) -> None:
+    """A request whose broker does not answer the send says so: no reply is expected of anybody yet."""
+
+    async def unanswered(_properties: object) -> None:
+        raise AnswerTimeoutError("no answer to the send")
+
+    async def story(producer: AsyncProducer) -> None:
+        with pytest.raises(AnswerTimeoutError, match="no answer to the send"):
+            await producer._asking().ask("1", PATIENCE_S, unanswered)
+
+    run(cluster, story)
+
+
 def test_a_send_may_be_cancelled_at_every_await(cluster: Cluster) -> None:
     """After any number of the loop's turns: no call is left, and the next send is as good as any."""
     story_turns: list[int] = []

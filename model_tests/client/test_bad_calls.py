@@ -25,6 +25,7 @@ from longpoll_client import (
     AsyncTransactionProducer,
     ConsumerConfig,
     ConsumeStatus,
+    Later,
     MessageQueue,
     OutgoingMessage,
     Producer,
@@ -288,6 +289,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"properties": {"": "a"}}, "property ''"),
     ({"delay_level": "2"}, "delay_level"),
     ({"delay_level": -1}, "delay_level"),
+    ({"delay_level": True}, "delay_level"),
+    ({"delay_level": 99}, "delay_level is 99; pass 1 to 18"),
+    ({"tags": "red || blue"}, "one tag without"),
+    ({"tags": " red"}, "one tag without"),
+    ({"tags": "*"}, "one tag without"),
     ({"topic": 5}, "topic '5'"),
 ]
 
@@ -299,6 +305,20 @@ def test_what_cannot_be_sent_is_told_before_it_is(wrong: dict[str, Any], words: 
         producer.send(**{"topic": "T", "body": b"x"} | wrong)
     with pytest.raises(ConfigError, match="is not text"):
         Producer(RUNTIME, None)  # type: ignore[arg-type] # a mistake
+
+
+def test_several_name_servers_have_semicolons() -> None:
+    """A comma, as other systems have it, is refused with a hint."""
+    for wrong in ("127.0.0.1:1,127.0.0.1:2", "127.0.0.1:1, b"):
+        with pytest.raises(ConfigError, match="a semicolon between several"):
+            Producer(RUNTIME, wrong)
+
+
+def test_a_level_that_no_broker_has_is_refused_of_a_listener_too() -> None:
+    """A broker would wait for its longest delay; below 0 is a dead letter."""
+    with pytest.raises(ConfigError, match="delay_level is 19; pass 1 to 18"):
+        Later(delay_level=19)
+    assert [Later(level).delay_level for level in (-1, 0, 18)] == [-1, 0, 18]
 
 
 def test_a_callback_that_waits_for_an_answer_is_told_at_once(name_server: str, topic: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from attrs import define, field
-from model_tests.client.relay import Relay
+from longpoll_broker.testing.relay import Relay
 from model_tests.support.client import PATIENCE_S, RUNTIME, Clients, Cluster, OneServer, route_of, take
 
 from longpoll_broker.testing.brokers import wait_until

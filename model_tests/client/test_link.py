@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from model_tests.support.client import PATIENCE_S
 
 from longpoll_client.errors import (
+    RETRIED_CODES,
     AnswerTimeoutError,
     ClientError,
     ConnectionLostError,
@@ -26,7 +27,7 @@ from longpoll_client.link.routes import ROUTE_AGE_S_MAX, ROUTE_RETRY_S, Route, R
 from longpoll_client.link.shared_waits import SharedWaits
 from longpoll_client.produce.outgoing import OutgoingMessage, Parcel, batch_parcel, single_parcel
 from longpoll_client.produce.slow_brokers import MS, SlowBrokers, away_ms
-from longpoll_client.produce.tries import ATTEMPT_COUNT, RETRIED_CODES, Tries, is_lost, selector
+from longpoll_client.produce.tries import ATTEMPT_COUNT, Tries, is_lost, selector
 from longpoll_protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData
 from longpoll_protocol.codes import SEND_SUCCESS_CODES, CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import LocalProtocolError

@@ -25,6 +25,11 @@ from longpoll_spec.law import fairness_of, law_of, properties_of
 from longpoll_spec.model import Model, Property, SeenStep, order_of
 from longpoll_spec.policy import PRESETS, policy_named, preset
 from longpoll_spec.render.export.tla import ANSWERED, FAIRNESS, NEVER, TIME_PASSES, tla_configuration_of, tla_of
+from longpoll_spec.render.export.tla_parametric import (
+    parametric_name_of,
+    tla_parametric_configuration_of,
+    tla_parametric_of,
+)
 from longpoll_spec.render.notation import name_of, parameters_of
 from longpoll_spec.terms import TRUE
 from longpoll_spec.testing.tlc import TlcRun, TlcViolation, keeps, only_invariants, placed_by_tlc, run_tlc, why_no_tlc
@@ -279,3 +284,45 @@ def test_a_thousand_histories_have_the_same_verdict(tmp_path: Path, capsys: pyte
 
     assert len(found) == 1000
     assert 450 <= sum(one.conforms for one in found) <= 550
+
+
+def _parametric(policy: str, bounds: Bounds, checked: Iterable[str], directory: Path) -> TlcRun | TlcViolation:
+    """TLC on the parametric module, with these lines of its configuration besides the types."""
+    model = law_of(preset(policy), bounds)
+    configuration = tla_parametric_configuration_of(model)
+    assert set(checked) <= set(configuration.splitlines())
+    chosen = "\n".join([only_invariants(configuration, ["TypeOK"]), *checked, ""])
+    return run_tlc(parametric_name_of(model), tla_parametric_of(model), chosen, directory)
+
+
+@pytest.mark.skipif(why_no_tlc() is not None, reason=f"TLC NOT TRIED: {why_no_tlc()}")
+@pytest.mark.long
+@pytest.mark.parametrize("policy", ["strict", "rocketmq-4.9"])
+@pytest.mark.parametrize(("requests", "queues"), [(2, 1), (3, 1), (2, 2)])
+def test_tlc_finds_our_counts_in_the_parametric_module(policy: str, requests: int, queues: int, tmp_path: Path) -> None:
+    """One text, whose sizes are constants: two requests and three, one queue and two."""
+    bounds = named("tiny", preset(policy), requests=requests, queues=queues)
+    ours = explore(law_of(preset(policy), bounds))
+
+    assert _parametric(policy, bounds, [], tmp_path) == TlcRun(ours.distinct_states, ours.transitions, ours.depth)
+
+
+@pytest.mark.skipif(why_no_tlc() is not None, reason=f"TLC NOT TRIED: {why_no_tlc()}")
+@pytest.mark.long
+@pytest.mark.parametrize("policy", ["strict", "rocketmq-4.9"])
+def test_tlc_finds_our_verdicts_in_the_parametric_module(policy: str, tmp_path: Path) -> None:
+    """TLC violates each property of the module that our engine violates, at the same length, and keeps the others."""
+    entry = next(each for each in TINY if each.policy == policy)
+    bounds = named("tiny", preset(policy))
+    lines = tla_parametric_configuration_of(law_of(preset(policy), bounds)).splitlines()
+    checked = {line.split()[1]: line for line in lines if line.startswith(("INVARIANT", "PROPERTY"))}
+    assert set(entry.violated) < set(checked)
+
+    kept = [line for name, line in checked.items() if name not in entry.violated and name != "TypeOK"]
+    assert _parametric(policy, bounds, kept, tmp_path) == _counts(entry)
+    for name, length in entry.violated.items():
+        found = _parametric(policy, bounds, [checked[name]], tmp_path)
+        assert isinstance(found, TlcViolation), name
+        export = _Export(entry).property(name)
+        ends_before = checked[name].startswith("INVARIANT") and export.here is TRUE and bool(export.closing)
+        assert (found.invariant, found.length + ends_before) == (name, length)

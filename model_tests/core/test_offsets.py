@@ -33,6 +33,22 @@ def test_what_a_pull_carries_along_never_goes_back() -> None:
     assert offsets.query("T", "G", 0) == 2
 
 
+def test_what_was_asked_for_is_forgotten_with_its_group_and_topic_only() -> None:
+    """Looking at the offsets changes nothing."""
+    offsets = Offsets(pulled=Offsets())
+    assert offsets.pulled is not None
+    for topic, group in (("T", "G"), ("T", "H"), ("U", "G")):
+        offsets.commit(topic, group, 0, 1)
+        offsets.pulled.commit(topic, group, 0, 3)
+    assert (offsets.topics_of("G"), offsets.groups_of("T")) == (["T", "U"], ["G", "H"])
+    assert offsets.pulled_to("T", "G", 0) == 3
+    offsets.forget_group("G")
+    assert [offsets.pulled_to(topic, "G", 0) for topic in ("T", "U")] == [None, None]
+    assert offsets.pulled_to("T", "H", 0) == 3
+    offsets.forget_topic("T")
+    assert offsets.pulled_to("T", "H", 0) is None
+
+
 def test_limits_bound_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new entry over a limit is refused; a known one may still change."""
     monkeypatch.setattr(offsets_module, "OFFSET_COUNT_MAX", 2)

@@ -184,8 +184,8 @@ def test_what_is_said_of_both_requests_is_said_once() -> None:
     first, second = (int_variable(f"phase_{slot}") for slot in (0, 1))
     reader = reader_of(model)
 
-    assert bare(reader.text(all_of((first.is_(0), second.is_(0))))) == "every q: phase[q] = idle"
-    assert bare(reader.text(any_of((first.is_(0), second.is_(0))))) == "some q: phase[q] = idle"
+    assert bare(reader.text(all_of((first.is_(0), second.is_(0))))) == "every s: phase[s] = idle"
+    assert bare(reader.text(any_of((first.is_(0), second.is_(0))))) == "some s: phase[s] = idle"
     assert bare(reader.text(all_of((first.is_(0), second.is_(1))))) == "phase[r] = idle and phase[other] = pulling"
 
 

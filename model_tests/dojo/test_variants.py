@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from longpoll_dojo.explore import Bounds, Search
+from longpoll_dojo.explore import Bounds, Search, replayed
+from longpoll_dojo.moves import moves_of, token_of
 from longpoll_dojo.program import Program
 from longpoll_dojo.starters import starters
 from longpoll_dojo.world import Allowances
@@ -44,6 +45,22 @@ SLIPS = {
     ),
 }
 
+APPEND = '        self.logs.setdefault(message["queue"], []).append(message["message"])\n'
+SAYS = '"messages": messages,'
+EXTREMES = {
+    "a wait of 1 ms that never ends": (DUE, f'({DUE} or pull["wait_ms"] == 1)', "answered_by_deadline", 1),
+    "a wait of an hour that is none": (DUE, f'{DUE} and pull["wait_ms"] < 1_000_000', "not_answered_early", 1),
+    "room for 128 messages": (APPEND, f'        if message["offset"] < 128:\n    {APPEND}', "no_lost_wakeup", 132),
+    "an answer of at most 10,000 letters": (
+        SAYS,
+        '"messages": messages[: 10_000 // max(map(len, messages), default=1)],',
+        "offset_goes_on",
+        26,
+    ),
+}
+"""The old line, the new one, the property, and how many moves show it at most, without those of `go`."""
+SHORT = Bounds(moves=2, interleaved=1)
+
 
 def searched(source: str, directory: Path, bounds: Bounds) -> Search:
     """What the dojo says of a program."""
@@ -62,6 +79,25 @@ def test_a_slip_is_found(name: str, tmp_path: Path) -> None:
 
     assert search.finding is not None
     assert search.finding.violation.property == prop
+
+
+@pytest.mark.parametrize("name", EXTREMES)
+def test_an_extreme_is_found_by_the_fewest_moves(name: str, tmp_path: Path) -> None:
+    """By default, also where no short order shows it."""
+    old, new, prop, moves_max = EXTREMES[name]
+    assert RIGHT.count(old) == 1
+    search = searched(RIGHT.replace(old, new), tmp_path, SHORT)
+
+    assert search.finding is not None
+    assert search.finding.violation.property == prop
+    assert sum(move.kind != "go" for move in search.finding.played.moves) <= moves_max
+    assert len(str(search.finding.violation)) < 1_000
+    again = Search(SHORT, Allowances())
+    program = [sys.executable, "-S", str(tmp_path / "program.py")]
+    moves = moves_of(token_of(search.finding.played.moves))
+    found = replayed(moves, lambda: Program(program), Allowances(), again)
+    assert found is not None
+    assert found.violation.property == prop
 
 
 def test_a_notifier_that_looks_again_after_it_kept_is_right(tmp_path: Path) -> None:

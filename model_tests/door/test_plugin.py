@@ -20,19 +20,19 @@ BROKEN = """
 from longpoll_judge.testing.plant import plant
 
 
-def test_broken(longpoll_broker, longpoll_client, longpoll_topic, longpoll_history, tmp_path):
-    consumer = longpoll_client.consumer(longpoll_topic)
-    longpoll_client.producer.send(longpoll_topic, b"hello")
+def test_broken(rocketmq_broker, rocketmq_client, rocketmq_topic, rocketmq_history, tmp_path):
+    consumer = rocketmq_client.consumer(rocketmq_topic)
+    rocketmq_client.producer.send(rocketmq_topic, b"hello")
     assert consumer.poll(timeout_s=30)
-    longpoll_broker.close()
-    plant(longpoll_history.directory, "answer_duplicated", tmp_path / "planted")
-    for part in longpoll_history.directory.iterdir():
+    rocketmq_broker.close()
+    plant(rocketmq_history.directory, "answer_duplicated", tmp_path / "planted")
+    for part in rocketmq_history.directory.iterdir():
         part.unlink()
     for part in (tmp_path / "planted").iterdir():
-        part.rename(longpoll_history.directory / part.name)
+        part.rename(rocketmq_history.directory / part.name)
 """
 ALONE = """
-def test_nothing(longpoll_history):
+def test_nothing(rocketmq_history):
     pass
 """
 MANY = """
@@ -43,10 +43,95 @@ BEGUN = []
 
 
 @pytest.mark.parametrize("number", range(5))
-def test_each_has_its_own(number, longpoll_broker, longpoll_topic):
-    BEGUN.append((longpoll_broker.name_server, longpoll_topic))
+def test_each_has_its_own(number, rocketmq_broker, rocketmq_topic):
+    BEGUN.append((rocketmq_broker.name_server, rocketmq_topic))
     assert len(set(BEGUN)) == len(BEGUN)
-    assert "each_has_its_own" in longpoll_topic
+    assert "each_has_its_own" in rocketmq_topic
+"""
+
+WRONG_ORDER = """
+import pytest
+import longpoll
+
+ENDS = []
+
+
+@pytest.fixture
+def producer(rocketmq_broker):
+    with longpoll.Producer(rocketmq_broker.runtime, rocketmq_broker.name_server) as producer:
+        yield producer
+        producer.send("After", b"the broker still serves")
+    ENDS.append("producer")
+
+
+def test_order(producer, rocketmq_history):
+    pass
+
+
+def test_other_order(rocketmq_history, producer):
+    assert ENDS == ["producer"]
+"""
+SHARED = """
+import asyncio
+import longpoll_broker  # no fixture has a package's name
+import pytest
+from longpoll.pytest_plugin import broker_fixture
+
+rocketmq_broker = broker_fixture("session", record=True)
+SEEN = set()
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_shared(number, rocketmq_broker, rocketmq_client, rocketmq_topic, rocketmq_history):
+    SEEN.add(rocketmq_broker.name_server)
+    assert len(SEEN) == 1
+
+    async def told():
+        async with rocketmq_client.async_producer() as producer:
+            await producer.send(rocketmq_topic, b"hello")
+        async with rocketmq_client.async_consumer(rocketmq_topic) as consumer:
+            return [message.body for message in await consumer.poll(timeout_s=30)]
+
+    assert asyncio.run(told()) == [b"hello"]
+"""
+FAULTS = """
+import pytest
+import longpoll
+
+
+def fails(producer, topic):
+    with pytest.raises(longpoll.LongpollError) as caught:
+        producer.send(topic, b"x", timeout_s=0.3)
+    assert caught.value.retriable
+    return caught.value
+
+
+def test_faults(rocketmq_broker, rocketmq_topic, rocketmq_client):
+    producer = rocketmq_client.producer
+    producer.send(rocketmq_topic, b"before")
+    rocketmq_broker.pause()
+    assert isinstance(fails(producer, rocketmq_topic), TimeoutError)
+    rocketmq_broker.resume()
+    producer.send(rocketmq_topic, b"resumed")
+    rocketmq_broker.stop()
+    assert isinstance(fails(producer, rocketmq_topic), ConnectionError)
+    rocketmq_broker.restart()
+    after = producer.send(rocketmq_topic, b"after")
+    assert after.queue_offset >= 2
+
+
+def test_relay(rocketmq_broker, rocketmq_topic):
+    with rocketmq_broker.relay() as relay, longpoll.Producer(rocketmq_broker.runtime, relay.name_server) as producer:
+        producer.send(rocketmq_topic, b"through")
+        relay.delay()
+        producer.send(rocketmq_topic, b"later")
+        relay.black_hole()
+        assert isinstance(fails(producer, rocketmq_topic), TimeoutError)
+        relay.heal()
+        relay.cut()
+        assert isinstance(fails(producer, rocketmq_topic), ConnectionError)
+        relay.heal()
+        producer.send(rocketmq_topic, b"healed")
 """
 
 
@@ -91,6 +176,23 @@ def test_a_violation_is_an_error_of_the_test(tmp_path: Path) -> None:
 @pytest.mark.parametrize("policy", quick_if(["strict", "rocketmq-4.9"], lambda policy: policy != "strict"))
 def test_each_test_has_its_own(policy: str, tmp_path: Path) -> None:
     done = run(tmp_path, MANY, words=[f"--longpoll-policy={policy}"])
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 passed" in done.stdout
+
+
+def test_the_broker_ends_last_in_whichever_order_a_test_names_its_fixtures(tmp_path: Path) -> None:
+    """Clients of the user's own close before the history is judged, and warn of nothing."""
+    done = run(tmp_path, WRONG_ORDER)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 passed" in done.stdout
+    assert done.stdout.count("the history is unknown: ") == 2
+
+
+def test_a_broker_is_shared_and_fails_on_request(tmp_path: Path) -> None:
+    """By a session; asynchronous clients; stopped, paused, and behind a relay."""
+    done = run(tmp_path, SHARED, FAULTS)
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "5 passed" in done.stdout

@@ -52,7 +52,7 @@ def told(*causes: Cause) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("one", "other", "share"),
     [
-        (("pull.found.next", ASKED, ANSWERED), ("commit.told.least", ANSWERED), True),
+        (("pull.found.next", ASKED, ANSWERED), ("commit.told.kept", ANSWERED), True),
         (("pull.found.next", ANSWERED), ("pull.found.next", event("answer_sent", request="2")), False),
         (("pull.found.next", ANSWERED), ("pull.found.next", event("answer_sent", source="t")), False),
         (("pull.deadline.met", ASKED, ANSWERED), ("pull.wake.prompt", ASKED), True),

@@ -89,6 +89,8 @@ The faults of the contract name their clause themselves.
 ELSEWHERE = {
     "pull.next.visible": "told after others that the same fault breaks as a rule: no fault shows it alone yet",
     "pull.stop.answered": "the history ends with a pull that is open",
+    **dict.fromkeys(("pull.found.within", "pull.min.kept", "pull.filter.agrees", "pull.step.held"), "test_outsider"),
+    **dict.fromkeys(("pull.take.once", "send.code.known", "send.batch.gapless"), "test_outsider"),
     "law.step": "test_conformance",
     "evidence.unknown_law": "test_conformance",
     "evidence.begun_anew": "test_lives",

@@ -82,6 +82,7 @@ def pulls_of(ones: tuple[One, ...]) -> Pulls:
         is_closed=np.array([one.is_closed for one in ones], dtype=np.bool_),
         source_facts=facts,
         source=np.arange(count, dtype=np.int32),
+        hold_is_told=np.ones(count, dtype=np.bool_),
     )
 
 
@@ -102,7 +103,7 @@ def case_of(ones: tuple[One, ...], *, answers_on_stop: bool, is_white_box: bool)
             rows=lambda _name: ROW_STEP * np.arange(len(ones)) + 1,
             request_key=np.repeat(np.arange(len(ones)), ROW_STEP),
         ),
-        log=SimpleNamespace(is_white_box=is_white_box),
+        log=SimpleNamespace(is_white_box=is_white_box, slack_ns=WAKE_MS * MS),
         matchings=[matching],
         first_visible=tuple(np.where(is_there, each, NEVER) for each in visible),
         is_unread=lambda wanted, _first_ns, _last_ns: wanted & unread,

@@ -238,27 +238,39 @@ def test_a_message_with_another_tag_is_found() -> None:
 def test_a_message_that_was_left_out_is_found() -> None:
     """More that match lie in what was passed over than the answer carries; those that it does not carry come first."""
     why = f"{name(0)} carries 1 messages although 2 messages in [3, 6) match"
-    assert found(*of(0, 5, pull=ONLY_A)) == [("pull.found.complete", why, [3, 5])]
-    assert clauses(of(0, 3, pull=ONLY_A, offset_next=6)) == ["pull.found.complete"]
-    everything = found(*of(0, 3, 5))
+    assert found(*of(0, 5, pull=ONLY_A), is_own=True) == [("pull.found.complete", why, [3, 5])]
+    assert clauses(of(0, 3, pull=ONLY_A, offset_next=6), is_own=True) == ["pull.found.complete"]
+    everything = found(*of(0, 3, 5), is_own=True)
     assert everything == [
         ("pull.found.complete", f"{name(0)} carries 2 messages although 3 messages in [3, 6) match", [4, 3, 5])
     ]
-    assert clauses(of(0, 3, 5, pull={"expression_type": "SQL92", "expression": "x > 1"})) == []
-    many = found(*of(0, 3, pull=ONLY_A, offset_next=8))
+    assert clauses(of(0, 3, 5, pull={"expression_type": "SQL92", "expression": "x > 1"}), is_own=True) == []
+    many = found(*of(0, 3, pull=ONLY_A, offset_next=8), is_own=True)
     assert many[0][1:] == (f"{name(0)} carries 1 messages although 3 messages in [3, 8) match", [5, 7])
+
+
+def test_retention_may_have_removed_what_was_passed_over() -> None:
+    """What lies before all that is delivered, of a broker that is not one of ours; not what lies behind."""
+    assert clauses(of(0, 5, pull=ONLY_A)) == ["pull.found.complete?"]
+    assert clauses(of(0, 3, 5)) == ["pull.found.complete"]
+    assert clauses(of(20, offset=4, pull=ONLY_A, offset_next=8)) == ["pull.passed.none_match?"]
+    removed = {"b\0T\x000": 5}
+    assert clauses(of(0, 5, pull=ONLY_A), removed=removed) == []
 
 
 def test_matching_messages_that_were_passed_over_are_found() -> None:
     """The first is named; what no tag decides is not asked for this."""
     why = f"{name(20, 4)} passes over 2 matching messages before offset_next 8"
-    assert found(*of(20, offset=4, pull=ONLY_A, offset_next=8)) == [("pull.passed.none_match", why, [5])]
-    one = found(*of(20, offset=4, pull=ONLY_A, offset_next=6))
+    assert found(*of(20, offset=4, pull=ONLY_A, offset_next=8), is_own=True) == [("pull.passed.none_match", why, [5])]
+    one = found(*of(20, offset=4, pull=ONLY_A, offset_next=6), is_own=True)
     assert one[0][1:] == (f"{name(20, 4)} passes over 1 matching messages before offset_next 6", [5])
-    assert clauses(of(20, offset=4, pull=ONLY_A, offset_next=5)) == []
-    every = found(*of(20, offset=4, offset_next=6))
+    assert clauses(of(20, offset=4, pull=ONLY_A, offset_next=5), is_own=True) == []
+    every = found(*of(20, offset=4, offset_next=6), is_own=True)
     assert every[0][1:] == (f"{name(20, 4)} passes over 2 matching messages before offset_next 6", [4])
-    assert clauses(of(20, offset=4, pull={"expression_type": "SQL92", "expression": "x > 1"}, offset_next=8)) == []
+    assert (
+        clauses(of(20, offset=4, pull={"expression_type": "SQL92", "expression": "x > 1"}, offset_next=8), is_own=True)
+        == []
+    )
 
 
 def test_nothing_new_although_there_was_a_message_is_found() -> None:

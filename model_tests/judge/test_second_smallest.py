@@ -93,7 +93,7 @@ def clocks() -> Iterator[Row]:
 
 def lives() -> Iterator[Row]:
     """Queues that begin again, seen or unseen."""
-    for gap_ms, says in ((-20, "invalid"), (300, "valid")):
+    for gap_ms, says in ((-20, "invalid"), (300, "unknown")):
         first = watched(10, 500, acknowledged(50, 0), acknowledged(60, 1))
         second = watched(500 + gap_ms, 1_400 + gap_ms, pull(800 + gap_ms, "1-2", 0, 0, end=1))
         yield "between two observers", strictly(first, second), says
@@ -291,7 +291,8 @@ def steps() -> Iterator[Row]:
             (60, "1-3", asked, "unknown"),
             (60, "2-1", asked, "unknown"),
         ):
-            told = by_time([first, answer], step(at, request, name), sent(20, "2-1"))
+            table = [*step(51, "1-2"), *(step(55, "1-2", "take") if name == "keep" else [])] * (first is asked)
+            told = by_time([first, answer], table, step(at, request, name), sent(20, "2-1"))
             yield f"a {name} at {at} of {request}", strictly(watched(10, 900, told)), says
     told = watched(10, 900, [asked, answer], step(90, "1-2", "recheck", visible_end=0))
     yield "a recheck after the answer", strictly(told), "valid"
@@ -315,7 +316,16 @@ def steps() -> Iterator[Row]:
         (7_000, closed(60), "unknown"),
         (21_000, [], "invalid"),
     ):
-        told = watched(10, until_ms, log, [asked], step(50.5, "1-2", "stop"), [answer | {"offset_max": 3}], close)
+        told = watched(
+            10,
+            until_ms,
+            log,
+            [asked],
+            step(50.2, "1-2"),
+            step(50.5, "1-2", "stop"),
+            [answer | {"offset_max": 3}],
+            close,
+        )
         yield "a 19 before the end and a stop", strictly(told), says
     for held_ms, says in ((20, "pull.hold.after_request"), (51.5, "hold.limit.kept")):
         events = [*pull(15, "1-1", 0, 19, end=0, took=25, may_hold=True, timeout_ms=25), *step(15.5, "1-1")]

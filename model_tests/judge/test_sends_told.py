@@ -251,7 +251,7 @@ DUE: Final = 5 + SEND_MS
     ("rows", "known", "clause"),
     [
         ((), {}, [ANSWERED]),
-        ((acked(LONG_MS),), {}, []),
+        ((acked(LONG_MS),), {}, [ANSWERED + "?"]),
         ((refused(LONG_MS),), {}, []),
         ((refused(9, "x"),), {}, [ANSWERED]),
         ((), {"sources": {"s": facts(DUE)}}, []),

@@ -356,7 +356,7 @@ def offsets_forgotten(_events: list[Event]) -> list[Event]:
     [
         (ends_moved_back, (logged, "LOGGED_MAX"), "log.visible.monotone"),
         (least_that_falls, (beside, "FINDINGS_MAX"), "pull.min.never_falls"),
-        (offsets_forgotten, (offsets, "FINDINGS_MAX"), "commit.told.least"),
+        (offsets_forgotten, (offsets, "FINDINGS_MAX"), "commit.told.kept"),
     ],
 )
 def test_what_is_found_beside_the_queues_goes_on_too(

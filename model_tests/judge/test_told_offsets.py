@@ -19,7 +19,7 @@ from longpoll_judge.rules import commits
 from longpoll_judge.rules.commits import judge_commits
 from longpoll_judge.rules.steps import MS
 
-LEAST, SOME, MOST, WRITTEN = (f"commit.told.{name}" for name in ("least", "some", "most", "written"))
+LEAST, SOME, MOST, WRITTEN = (f"commit.told.{name}" for name in ("kept", "some", "most", "written"))
 KNOWN, ANSWERED = "commit.code.known", "commit.answered"
 PULL, ASK, UPDATE = 11, 14, 15
 NONE: Final = None
@@ -188,11 +188,13 @@ def test_every_pull_that_was_read_has_committed(code: int) -> None:
         (update(5, -20, 1), False),
         (open_(update(5, -20)), True),
         (update(5, 5, code=1), True),
-        (pull(5, 5), False),
+        (pull(5, 5), True),
+        (pull(6, 5), False),
+        (pull(5, -20, 12), False),
     ],
 )
-def test_an_explicit_commit_may_have_put_it_back(excuse: One, is_one: bool) -> None:
-    """To no more than what was told, begun before the answer, and not certainly done before the greater one came."""
+def test_a_commit_of_its_own_may_have_put_it_back(excuse: One, is_one: bool) -> None:
+    """To no more than what was told, begun before the answer; a pull was received later, an update ended later."""
     commit = One(PULL, 9, 3, 13)
     assert says(LEAST, commit, ask(5, 30, 40), excuse) == ([] if is_one else [LEAST])
 

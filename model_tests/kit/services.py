@@ -302,6 +302,62 @@ class AnswersNothingAtTimes(TakeQueue):
         return super().answer(poll) if len(self.queues[poll.queue]) < MESSAGES_MAX else []
 
 
+class NeverEndsAMillisecond(Feed):
+    """A wait of less than 2 ms is rounded down to none, which stands for no deadline."""
+
+    def poll(self, poll: Poll) -> list[bytes]:
+        """Wait for ever."""
+        if poll.timeout_ms == 1:
+            poll.timeout_ms = 3_600_000
+        return super().poll(poll)
+
+
+class DropsWhatIsBuffered(Feed):
+    """A queue has room for 128 messages that were not read; what comes then is dropped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: dict[str, int] = defaultdict(int)
+
+    def publish(self, queue: str, body: bytes) -> None:
+        """Append if there is room."""
+        if len(self.queues[queue]) - self.read[queue] < 128:
+            super().publish(queue, body)
+
+    def answer(self, poll: Poll) -> list[bytes]:
+        """Note how far it was read."""
+        self.read[poll.queue] = max(self.read[poll.queue], poll.offset)
+        return super().answer(poll)
+
+
+class TakesMoreThanItGives(TakeQueue):
+    """An answer has at most 100,000 bytes; what was taken beyond them is gone."""
+
+    def answer(self, poll: Poll) -> list[bytes]:
+        """Cut the answer off."""
+        taken = super().answer(poll)
+        while sum(map(len, taken)) > 100_000:
+            taken.pop()
+        return taken
+
+
+class CutsBodies(Feed):
+    """A request has at most 32 KiB; the rest is not read."""
+
+    def publish(self, queue: str, body: bytes) -> None:
+        """Publish the beginning."""
+        super().publish(queue, body[: 1 << 15])
+
+
+class AnswersEarly(Feed):
+    """A correct service whose polls may end at any time with nothing, and are then sent again."""
+
+    def poll(self, poll: Poll) -> list[bytes]:
+        """Wait for half the time."""
+        poll.timeout_ms //= 2
+        return super().poll(poll)
+
+
 class InMemory(LongPollSubject):
     """A service of this module as a subject."""
 

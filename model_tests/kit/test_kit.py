@@ -44,6 +44,10 @@ FAULTS: Final = {
     services.GivesToAll: {"answered_once"},
     services.TakesLastFirst: {"in_order"},
     services.AnswersNothingAtTimes: {"not_early", "nothing_lost"},
+    services.NeverEndsAMillisecond: {"answered_by_deadline"},
+    services.DropsWhatIsBuffered: {"nothing_lost"},
+    services.TakesMoreThanItGives: {"nothing_lost"},
+    services.CutsBodies: {"right_messages"},
 }
 """A service with a fault -> the properties by which it may be found first."""
 
@@ -53,6 +57,9 @@ QUICK: Final = {
     services.RepeatsItself,
     services.LeavesOneOut,
     services.MixesQueues,
+    services.DropsWhatIsBuffered,
+    services.CutsBodies,
+    services.Late,
 }
 """One of each kind that no other test has; the others say the same of a fault that is like it.
 

@@ -28,7 +28,8 @@ def run(directory: Path, service: str) -> subprocess.CompletedProcess[str]:
     (directory / "service.py").write_text(service)
     (directory / "test_service.py").write_text(FILES["test_service.py"])
     (directory / "conftest.py").write_text(
-        "from hypothesis import Phase, settings\nfrom longpoll_kit.testcase import MachineTestCase\n"
+        "from hypothesis import Phase, settings\nimport longpoll\nfrom longpoll_kit.testcase import MachineTestCase\n"
+        "longpoll.LongPollMachine.wake_ms = longpoll.LongPollMachine.late_ms = 3_000\n"  # a busy host is no fault
         "MachineTestCase.settings = settings("
         "max_examples=10, stateful_step_count=15, database=None, phases=(Phase.generate,))\n"
     )
@@ -63,6 +64,8 @@ def test_the_other_snippets_run(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert capsys.readouterr().out == "valid []\n"
     assert names["Patient"].TestCase.settings.max_examples == 100
     assert told == {name: str(getattr(machine, name)) for name in told}
+    own = re.findall(r"^    (burst|body_max|may_answer_early) = .*; (\S+)$", SNIPPETS[-1], re.MULTILINE)
+    assert dict(own) == {name: str(getattr(machine, name)) for name in ("burst", "body_max", "may_answer_early")}
     assert set(told) == {name for name in vars(machine) if name.endswith("_ms")}
     assert Allowances() == Allowances(machine.wake_ms, machine.late_ms, machine.early_ms, machine.visible_ms)
 

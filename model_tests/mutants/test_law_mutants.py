@@ -14,7 +14,7 @@ from longpoll_spec.bounds import EXPLORATIONS, Bounds, named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.exploration import Exploration
 from longpoll_spec.engines.manifest import pinned_entry
-from longpoll_spec.engines.smt.worlds import WORLDS
+from longpoll_spec.engines.smt.combinations import WORLDS
 from longpoll_spec.law import law_of
 from longpoll_spec.policy import PRESETS, preset
 from longpoll_spec.testing import slip_table

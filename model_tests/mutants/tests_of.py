@@ -38,7 +38,12 @@ LET_IN: Final = (
     "service/test_resources.py",
 )
 SCHEDULED: Final = ("simulate/test_refinement.py", "simulate/test_preempted.py", "simulate/test_two_pulls.py")
-DISPATCHED: Final = ("store/test_dispatcher.py", "store/test_retention.py", "store/test_recovery.py")
+DISPATCHED: Final = (
+    "store/test_dispatcher.py",
+    "store/test_visible_or_refused.py",
+    "store/test_retention.py",
+    "store/test_recovery.py",
+)
 KEPT_TIDY: Final = (
     "store/test_failed_sync.py",
     "store/test_retention.py",
@@ -222,6 +227,8 @@ KNOWN: Final = (
     Known(f"{RULES}/sends.py", (), ("judge/test_sends_told.py",)),
     Known(f"{RULES}/shown.py", (), ("judge/test_shown.py",)),
     Known(f"{RULES}/falls.py", (), ("judge/test_falls.py",)),
+    Known(f"{RULES}/connected.py", (), ("judge/test_falls.py", "judge/test_outsider.py")),
+    Known(f"{RULES}/filters.py", (), ("judge/test_outsider.py",)),
     Known(f"{RULES}/pulls/codes.py", (), ("judge/test_pulls.py",)),
     Known(f"{RULES}/pulls/holding.py", (), ("judge/test_holding.py",)),
     Known(f"{RULES}/pulls/rightness.py", (), ("judge/test_rightness.py",)),

@@ -16,12 +16,21 @@ from longpoll_spec.engines.smt import any_number as smt_any
 from longpoll_spec.engines.smt import situations
 from longpoll_spec.engines.smt import worlds as smt_worlds
 from longpoll_spec.engines.smt.any_number import READ, AnyProof, Statements, prove_any, statements_of, worlds_within
+from longpoll_spec.engines.smt.combinations import (
+    TOGETHER,
+    WORLDS,
+    Question,
+    features_of,
+    not_taken,
+    questions_of,
+    worlds_of,
+)
 from longpoll_spec.engines.smt.inductive import Answer, Induction, Outcome
 from longpoll_spec.engines.smt.proof import PLAIN, Obligation, Proof, StepName, prove_model
 from longpoll_spec.engines.smt.rest import NotUniformError, Rests
 from longpoll_spec.engines.smt.runs import explored
 from longpoll_spec.engines.smt.situations import Found, Situation, situations_of
-from longpoll_spec.engines.smt.worlds import WORLDS, WorldProof, chosen, prove_worlds, unstated, verdicts, worst
+from longpoll_spec.engines.smt.worlds import WorldProof, chosen, prove_worlds, unstated, verdicts, worst
 from longpoll_spec.engines.tokens import parse
 from longpoll_spec.errors import UnknownPropertyError, UnknownWorldError
 from longpoll_spec.law import law_of, properties_of
@@ -162,7 +171,7 @@ def test_a_world_leaves_out_what_excuses_and_another_has_it() -> None:
     """Of a queue that is cut back less is promised: it is in the whole world, and no other is without it alone."""
     whole, uncut, plain = (WORLDS[name].aspects for name in ("whole", "uncut", "plain"))
 
-    assert set(WORLDS) == {"plain", "uncut", "whole"}
+    assert set(WORLDS) == {"plain", "bare", "uncut", "whole"}
     assert (set(ASPECTS) - whole, set(whole - uncut), set(plain)) == ({"lateness"}, {"truncate"}, set[str]())
 
 
@@ -253,7 +262,7 @@ def test_what_fails_at_one_number_is_proved_for_none(broken_by_two: bool, monkey
     monkeypatch.setattr(smt_any, "READ", 3)
     few = whole_of({FIRST: "unknown" if broken_by_two else "proved"}).proof
     monkeypatch.setattr(smt_any, "prove_model", lambda *_all, **_options: few)
-    monkeypatch.setattr(smt_any, "_at_each", lambda *_all: (by_size, (1, 4)))
+    monkeypatch.setattr(smt_any, "_at_each", lambda *_all, **_options: (by_size, (1, 4)))
     monkeypatch.setattr(smt_any, "_runs", runs)
     found = prove_any(STRICT, world=PLAIN, names=[FIRST])
 
@@ -266,7 +275,9 @@ def test_what_a_solver_leaves_open_of_two_requests_may_be_proved_of_any(monkeypa
     few = whole_of({FIRST: "unknown"}).proof
     monkeypatch.setattr(smt_any, "READ", 3)
     monkeypatch.setattr(smt_any, "prove_model", lambda *_all, **_options: few)
-    monkeypatch.setattr(smt_any, "_at_each", lambda _m, _r, left, *_l: ([{(left[0], "implies"): Outcome()}], (1, 4)))
+    monkeypatch.setattr(
+        smt_any, "_at_each", lambda _m, _r, left, *_l, **_o: ([{(left[0], "implies"): Outcome()}], (1, 4))
+    )
     monkeypatch.setattr(smt_any, "_runs", lambda _make, _world, names, **_l: rows_of(dict.fromkeys(names, "unknown")))
     found = prove_any(STRICT, world=PLAIN, names=[FIRST])
 
@@ -277,7 +288,7 @@ def test_what_a_solver_leaves_open_of_two_requests_may_be_proved_of_any(monkeypa
 def test_what_the_text_does_not_allow_is_proved_of_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has a reason and no numbers, and every lemma is given up, whatever is so of two requests."""
 
-    def refused(*_all: object) -> tuple[list[Outcomes], tuple[int, ...]]:
+    def refused(*_all: object, **_options: object) -> tuple[list[Outcomes], tuple[int, ...]]:
         raise NotUniformError("one is spared")
 
     few = whole_of({FIRST: "proved"}).proof
@@ -297,7 +308,7 @@ def test_what_two_requests_break_is_refuted_and_the_rest_is_proved(monkeypatch: 
     asked: list[Sequence[str]] = []
 
     def at_each(
-        _make: object, _read: object, left: Sequence[str], *_limits: object
+        _make: object, _read: object, left: Sequence[str], *_limits: object, **_options: object
     ) -> tuple[list[Outcomes], tuple[int, ...]]:
         asked.append(left)
         return [{(SECOND, "implies"): Outcome()}], (1, 4)
@@ -321,7 +332,9 @@ def test_the_same_statements_are_inductive_at_each_number(monkeypatch: pytest.Mo
     asked: list[tuple[int, bool]] = []
     compared: list[int] = []
 
-    def at(law: Statements, wanted: set[str], _needed: object, _timeout_s: float) -> tuple[Outcomes, set[str]]:
+    def at(
+        law: Statements, wanted: set[str], _needed: object, _timeout_s: float, **_options: object
+    ) -> tuple[Outcomes, set[str]]:
         requests = law.model.bounds.requests
         asked.append((requests, lost in wanted))
         return {(FIRST, "implies"): Outcome("proved", len(asked))}, wanted - ({lost} if requests == 3 else set[str]())
@@ -434,7 +447,7 @@ def test_what_only_restricts_hides_no_slip(case: tuple[str, str]) -> None:
 def test_they_are_refuted_for_any_number_in_every_world(slip: str, policy: str) -> None:
     """The same for any number of requests, by a run, in each world and for both policies of ours."""
     told = RESTRICTED_IN_VAIN[slip]
-    proofs = prove_worlds(preset(policy), names=told, model_of=partial(_planted, policy, slip))
+    proofs = prove_worlds(preset(policy), worlds=WORLDS, names=told, model_of=partial(_planted, policy, slip))
 
     assert {each.name: each.whole for each in proofs} == dict.fromkeys(WORLDS, "refuted")
     assert {each.found.proof.verdict(name) for each in proofs for name in told} == {"refuted"}
@@ -585,12 +598,11 @@ def test_ours_are_proved_in_every_world(policy: str) -> None:
     proofs = prove_worlds(preset(policy))
     missing = unstated(proofs)
 
-    assert [each.name for each in proofs] == list(WORLDS)
+    assert [each.name for each in proofs] == list(worlds_of(questions_of(partial(law_of, preset(policy)))))
     assert {each.whole for each in proofs} == {"proved"}
     assert {each.found.why_not for each in proofs} == {None}
     assert all(each.found.cutoff is not None and 2 < each.found.cutoff < READ for each in proofs)
-    assert "not_answered_early" in proofs[1].found.proof.needed
-    assert missing["uncut"] == ["moved_is_told"]
+    assert "moved_is_told" in missing["uncut"]
     assert missing["whole"] == []
 
 
@@ -607,15 +619,46 @@ def test_every_property_is_stated_in_some_world() -> None:
         assert set(_stated(PLAIN)) <= set(_stated(world))
 
 
+def test_every_three_features_of_a_question_are_in_some_world() -> None:
+    """Whatever the text branches on; and with one world less some combination of a question is named as not taken."""
+    questions = questions_of(LAW)
+    worlds = worlds_of(questions)
+    few = [each for each in questions if len(each.features) <= TOGETHER]
+    named = {(each.action, each.statement): each.features for each in questions}
+
+    assert named["make_visible", "visible_is_monotone"] == {"queues", "tags", "sql", "crash"}
+    assert len(few) > len(questions) / 2
+    assert not_taken(few, worlds.values()) == ()
+    for name in [each for each in worlds if each not in WORLDS]:
+        fewer = [world for other, world in worlds.items() if other != name]
+        assert len(not_taken(questions, fewer)) > len(not_taken(questions, worlds.values())), name
+    (missed,) = not_taken([Question("hold", "answered_once", frozenset({"crash"}))], [PLAIN])
+    assert (missed.features, missed.on, missed.questions) == (("crash",), ("crash",), ("hold: answered_once",))
+
+
+def test_what_a_feature_leaves_empty_is_not_proved_there() -> None:
+    """A property that says nothing in one world and something in another is not stated in the first."""
+    one_queue, several = stated(2), stated(2, WORLDS["bare"])
+    proofs = [
+        WorldProof(name, PLAIN, AnyProof(Proof(law.model, law.stated, 0, (), {}), (1,)), ())
+        for name, law in {"plain": one_queue, "bare": several}.items()
+    ]
+
+    assert {item.name for item in one_queue.stated if item.by_construction} == {"offset_goes_on"}
+    assert set(unstated(proofs)["plain"]) == {"offset_goes_on", "round_is_whole"}
+    assert unstated(proofs)["bare"] == []
+
+
 def test_worlds_are_chosen_by_name() -> None:
-    """All by default; one by its name; a world of one's own begins as the one that is named; else a clear refusal."""
-    assert list(chosen((), any_number=True, changes={})) == list(WORLDS)
+    """The text decides by default; one by its name or its features; one's own begins as the named one; else refused."""
+    assert chosen((), any_number=True, changes={}) == {}
     assert list(chosen((), any_number=False, changes={})) == ["plain"]
     assert chosen(("uncut",), any_number=True, changes={}) == {"uncut": WORLDS["uncut"]}
     assert chosen(("uncut",), any_number=True, changes={"tags": 1}) == {"own": attrs.evolve(WORLDS["uncut"], tags=1)}
-    with pytest.raises(UnknownWorldError, match="known: plain, uncut, whole"):
+    assert features_of(chosen(("crash+queues",), any_number=True, changes={})["crash+queues"]) == {"crash", "queues"}
+    with pytest.raises(UnknownWorldError, match="known: plain, bare, uncut, whole"):
         chosen(("nowhere",), any_number=True, changes={})
     with pytest.raises(UnknownWorldError, match="name one world"):
         chosen(("plain", "whole"), any_number=False, changes={})
     with pytest.raises(UnknownPropertyError):
-        prove_worlds(STRICT, names=["made_up"])
+        prove_worlds(STRICT, worlds=WORLDS, names=["made_up"])

@@ -72,7 +72,7 @@ def test_the_tables_have_rocketmqs_shape(start_broker: StartBroker, connect: Con
 
 
 def test_fastjsons_unquoted_keys_and_a_backup_are_read(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path
+    start_broker: StartBroker, connect: Connect, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = tmp_path / "store" / "config"
     config.mkdir(parents=True)
@@ -84,7 +84,8 @@ def test_fastjsons_unquoted_keys_and_a_backup_are_read(
     )
     client = connect(start_broker().address)
     asked = client.call(RequestCode.QUERY_CONSUMER_OFFSET, {"consumerGroup": "G", "topic": "T", "queueId": "1"})
-    assert asked.ext_fields == {"offset": "7"}
+    assert asked.ext_fields == {"offset": "0"}
+    assert "group G was at 7 of T queue 1, which ends at 0" in caplog.text
     assert client.call(PULL, pull_fields("T", 0, queue_id=1)).code == 19
     assert client.call(PULL, pull_fields("T", 0, queue_id=2)).code == 1
 

@@ -72,6 +72,8 @@ class World(Noting):
     def log_end(self) -> int:
         return 10 * len(self.appended)
 
+    is_behind = False
+
     @property
     def dispatchable_end(self) -> int:
         return 10 * (len(self.appended) if self.durable is None else self.durable)

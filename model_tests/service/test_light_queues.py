@@ -13,11 +13,13 @@ from model_tests.service.observed import events_of, observing
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
+from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.store.verify import verify
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from longpoll_broker.testing.stores import message
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.properties import read_properties
 from longpoll_runtime.real import RealRuntime
@@ -162,9 +164,17 @@ def commit(client: RawClient, group: str, queue_id: int, offset: int) -> None:
     assert client.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == 0
 
 
+def fill(store: MessageStore) -> None:
+    """Eight messages in queue 3 of T, and in 0 and 1."""
+    for queue_id in (0, 1, 3):
+        store.put_batch([message("T", queue_id)] * 8)
+    store.dispatch(100)
+
+
 def test_a_light_group_has_one_offset_a_topic(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
     """Whatever queue it names; both tables stand in the file as Java writes them, and are there after a restart."""
     broker = start_broker(store_config=LIGHT)
+    broker.store.put_batch([message("T", 3)] * 8)
     client = connect(broker.address)
     commit(client, "%LMQ%g", 3, 8)
     commit(client, "G", 3, 5)
@@ -185,7 +195,7 @@ def test_without_light_queues_the_name_means_nothing(
     broker: Broker, start_broker: StartBroker, client: RawClient, connect: Connect, tmp_path: Path
 ) -> None:
     """Each queue has its offset, in the one file; a broker that comes to have light queues takes them over."""
-    send_message(client, "T")
+    fill(broker.store)
     commit(client, "%LMQ%g", 0, 8)
     commit(client, "%LMQ%g", 3, 5)
     assert [committed(client, "%LMQ%g", queue_id) for queue_id in (0, 3)] == [8, 5]
@@ -201,9 +211,12 @@ def test_javas_file_of_offsets_is_read(start_broker: StartBroker, connect: Conne
     """Also from its .bak, with fastjson's unquoted keys; the other file does not count any more."""
     config = tmp_path / "store" / "config"
     config.mkdir(parents=True)
+    store = MessageStore.open(RealRuntime(), str(tmp_path / "store"), LIGHT)
+    fill(store)
+    store.close()
     (config / "lmqConsumerOffset.json").write_text("")
     (config / "lmqConsumerOffset.json.bak").write_text(
-        '{\n\t"lmqOffsetTable":{"T@%LMQ%g":8\n\t},\n\t"offsetTable":{"T@G":{0:12,1:7}}\n}'
+        '{\n\t"lmqOffsetTable":{"T@%LMQ%g":8\n\t},\n\t"offsetTable":{"T@G":{0:2,1:7}}\n}'
     )
     (config / "consumerOffset.json").write_text('{"offsetTable":{"T@G":{0:1},"T@H":{0:1}}}')
     client = connect(start_broker(store_config=LIGHT).address)

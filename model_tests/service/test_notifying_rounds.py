@@ -28,6 +28,7 @@ class Rounds:
     body: Callable[[], None] = lambda: None
     dispatched_end: int = 0
     dispatchable_end: int = 1
+    is_behind: bool = False
 
     def spawn(self, _name: str, target: Callable[[], None]) -> None:
         self.body = target

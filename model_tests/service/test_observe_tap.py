@@ -21,7 +21,7 @@ from longpoll_protocol.tags import java_hash
 from longpoll_recorder.offsets import NUMBER_MAX
 from longpoll_recorder.recorder import HistoryRecorder
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.history import Event
+from longpoll_spec.history import ABSENT, Event
 
 PULL, SEND = RequestCode.PULL_MESSAGE.value, RequestCode.SEND_MESSAGE_V2.value
 EMPTY_19 = {"suggestWhichBrokerId": "0", "nextBeginOffset": "7", "minOffset": "0", "maxOffset": "7"}
@@ -143,7 +143,7 @@ def test_what_a_broker_stores_elsewhere_is_no_message_of_the_queue(scene: Scene,
     asked, answered = scene.events()
     assert (asked.event, answered.event, answered.code) == ("request_received", "answer_sent", 0)
     assert (answered.request, answered.topic, answered.queue) == (asked.request, asked.topic, asked.queue)
-    assert (answered.queue_offset, answered.offset_min) == (-1, -1)
+    assert (answered.queue_offset, answered.offset_min) == (-1, ABSENT)
 
 
 def test_one_way_requests_and_the_brokers_own_leave_nothing(scene: Scene) -> None:

@@ -101,6 +101,7 @@ class Log:
     lock: Any
     waiting: deque[Key] = field(factory=deque)
     dispatched_end: int = 0
+    is_behind: bool = False
     dispatchable_end: int = 0
 
     def append(self, key: Key) -> None:

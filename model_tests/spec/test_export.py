@@ -30,7 +30,9 @@ from longpoll_spec.render.export import tla
 from longpoll_spec.render.export.jani import _Writer, jani_of
 from longpoll_spec.render.export.promela import promela_of, promela_type
 from longpoll_spec.render.export.promela_effects import SAVED, sequence
+from longpoll_spec.render.export.quantified import NotUniformError, generalised
 from longpoll_spec.render.export.tla import tla_configuration_of, tla_of
+from longpoll_spec.render.export.tla_parametric import tla_parametric_configuration_of, tla_parametric_of
 from longpoll_spec.render.notation import Notation, Writer, identifier, name_of, parameters_of
 from longpoll_spec.render.story.terms_of_rocketmq import place_of
 from longpoll_spec.state import Variable
@@ -155,6 +157,43 @@ def test_a_trace_of_tlc_shows_words() -> None:
     assert "phase_0 |-> PHASE_LABELS[phase_0 + 1]" in shown
     assert f"\nPHASE_LABELS == <<{phases}>>\n" in module
     assert "ALIAS Shown\n" in tla_configuration_of(model, ())
+
+
+@pytest.mark.parametrize("policy", ["strict", "rocketmq-4.9"])
+def test_a_parametric_module_is_short_and_the_same_for_all_sizes(policy: str) -> None:
+    """The sizes are in the configuration alone; TLC checks what the module says (`conformance/test_tlc.py`)."""
+    tiny, large = (law_of(preset(policy), named("tiny", preset(policy), requests=each)) for each in (2, 3))
+    lines = tla_parametric_of(tiny).splitlines()
+    configuration = tla_parametric_configuration_of(large)
+
+    assert tla_parametric_of(large).splitlines() == lines
+    assert len(lines) <= 500
+    assert max(map(len, lines)) <= 120
+    assert {"Lost(r) ==", "Fairness ==", "Answered == \\A r \\in Requests : open[r] ~> ~open[r]"} <= set(lines)
+    assert "CONSTANT Requests = {r0, r1, r2}" in configuration
+    named_there = re.findall(r"^(?:INVARIANT|PROPERTY) (\w+)$", configuration, re.MULTILINE)
+    assert [name for name in named_there if not any(line.startswith(f"{name} ==") for line in lines)] == []
+
+
+def test_what_is_said_of_one_request_alone_has_no_parametric_text() -> None:
+    """A quantifier stands for what is said of every one; a part that lacks one of them is an error."""
+    idle = [("eq", ("var", "phase", False, ("slot", "request", each)), ("word", "idle")) for each in range(3)]
+
+    assert generalised(("and", *idle), {})[:3] == ("every", "r", "request")
+    assert generalised(("or", *idle[1:]), {("request", 0): "r"})[1:4] == ("s", "request", ("letters", "r"))
+    with pytest.raises(NotUniformError, match="does not say of request 2"):
+        generalised(("and", *idle[:2]), {})
+    with pytest.raises(NotUniformError, match="request 1 alone"):
+        generalised(idle[1], {("request", 0): "r"})
+
+
+def test_only_tla_is_parametric(tmp_path: Path) -> None:
+    code, said = _export("--to", "jani", "--parametric", str(tmp_path / "new"))
+    assert code == 2
+    assert "--parametric goes with --to tla" in said
+    code, said = _export("--to", "tla", "--parametric", "--json", str(tmp_path / "new"))
+    assert code == 0
+    assert [Path(each).name for each in json.loads(said)["files"]] == ["longpoll_strict.tla", "longpoll_strict.cfg"]
 
 
 def _export(*words: str) -> tuple[int, str]:

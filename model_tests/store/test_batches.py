@@ -91,6 +91,7 @@ def test_a_burst_takes_what_is_plain_and_no_more() -> None:
             structs.replace(plain, inner_queues=(("U", 0),)),
             structs.replace(plain, flag=2**31),
         ):
+            store.put(plain)
             (arrival,) = store.put_burst([plain, other, plain])
             assert store.log_end == arrival.log_end
         store.abandon()
@@ -99,7 +100,7 @@ def test_a_burst_takes_what_is_plain_and_no_more() -> None:
 def test_a_burst_ends_with_the_file() -> None:
     """A record that does not fit is for `put`, which goes on in the next file."""
     with tempfile.TemporaryDirectory() as directory:
-        store = open_store(directory)
+        store = open_store(directory, evolve(SMALL, consume_queue_file_size=4_000))
         put_each(store, [message()])
         size = store.log_end
 

@@ -215,18 +215,22 @@ def test_nothing_is_shown_before_it_is_durable() -> None:
 
 
 @pytest.mark.parametrize("handed", [True, False])
-def test_a_queue_that_cannot_grow_keeps_the_cursor_before_its_record(handed: bool) -> None:
-    """What arrived before is told first, and the next call raises."""
+def test_a_queue_that_cannot_grow_keeps_back_its_own_records_only(handed: bool) -> None:
+    """They are tried again with every call, before what comes behind them."""
     bench = Bench(0 if handed else 2)
+    other = Queue(1)
     if handed:
         bench.append(0, 1)
     bench.dispatched(1)
     bench.queue.is_full = True
-    with pytest.raises(OSError, match="no room"):
-        bench.dispatched()
-    assert bench.cursor.cursor == SIZE
+    assert (bench.dispatched(), bench.cursor.cursor, bench.cursor.visible_end) == ([], 2 * SIZE, SIZE)
+    bench.append(2, queue=other)
+    bench.append(3)
+    assert (bench.dispatched(), str(bench.cursor.trouble)) == ([2], "no room")
     bench.queue.is_full = False
-    assert bench.dispatched() == [1]
+    bench.append(4, queue=other)
+    assert bench.dispatched() == [1, 3, 4]
+    assert (bench.cursor.trouble, bench.cursor.visible_end) == (None, 5 * SIZE)
 
 
 def test_arrivals_are_told_of_before_damage() -> None:

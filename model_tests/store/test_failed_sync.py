@@ -392,7 +392,8 @@ def test_a_queue_that_was_synced_for_its_map_in_vain_is_known() -> None:
     maps.count_max = 1
     for queue_id in range(2):
         world.store.put(message(queue_id=queue_id))
-    world.failing("sync", "consumequeue", lambda: [world.store.dispatch(1) for _ in range(20)])
+    world.fails = [("sync", "consumequeue")]
+    world.store.dispatch(20)
     with pytest.raises(SyncFailedError, match=EARLIER):
         world.store.flush_queues()
 

@@ -160,7 +160,7 @@ def test_planted_faults_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     pytest.fail(f"not seen: {planted}")
 
 
-QUICK_COUNT = 100
+QUICK_COUNT = 110
 FOUND_WITHIN = 2000
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ EXTENDED = evolve(SMALL, extended_queues=True)
 
 def table_of(store: Path, config: StoreConfig = SMALL, *, lengthen: bool = False) -> QueueTable:
     """The table of a store's directory, before it has looked there."""
-    return QueueTable(RealFiles(), str(store), config, lengthen=lengthen)
+    return QueueTable(RealFiles(), str(store), config, threading.Lock(), lengthen=lengthen)
 
 
 def write(store: Path, topic: str, queue: str, size: int = SMALL.consume_queue_file_size) -> Path:

@@ -450,7 +450,7 @@ def test_files_of_the_index_go_with_those_of_the_log(tmp_path: Path) -> None:
 
 
 def test_a_queue_counts_before_its_message_is_seen(tmp_path: Path) -> None:
-    """What has no files yet is among all queues, and not among those that have some."""
+    """A queue whose message is not visible yet is among all queues, and not among those that have visible ones."""
     with closing(open_store(tmp_path)) as store:
         for queue_id in (1, 0):
             store.put(message("T", queue_id, b""))

@@ -248,7 +248,7 @@ def test_exit_codes_and_shape(sound: Path, tmp_path: Path) -> None:
     """Verify prints one JSON object and ends 0 when sound, 1 on damage, 0 on a tail, 2 when it is no store."""
     run = CliRunner().invoke
     clean = run(main, ["store", "verify", str(sound), "--json"])
-    keys = ["cut", "lackingSectors", "messages", "problems", "queues"]
+    keys = ["cut", "lackingSectors", "messages", "problems", "queues", "unread"]
     assert (clean.exit_code, sorted(json.loads(clean.stdout))) == (0, keys)
     broken = damaged(sound, tmp_path / "store", LOG, flip(100))
     result = run(main, ["store", "verify", broken, "--json"])

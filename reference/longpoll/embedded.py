@@ -6,7 +6,9 @@ Leaves out serving for others (`longpoll serve`), with its signals, logs and met
 from __future__ import annotations
 
 import tempfile
+import threading
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from longpoll_broker.broker import Broker as BrokerInThreads
@@ -14,8 +16,11 @@ from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.name_server import NameServer as NameServerHandler
 from longpoll_broker.opening import limits_of, open_listener
 from longpoll_broker.service.io.transport import IoLoop
+from longpoll_runtime import Poller
 from longpoll_runtime.closeable import Closeable
 from longpoll_runtime.real import RealRuntime
+from longpoll_runtime.sockets import RealPoller
+from longpoll_spec.errors import UserError
 from longpoll_spec.policy import STRICT, Policy, policy_of
 
 
@@ -51,20 +56,22 @@ class Broker(Closeable):
         """See the class."""
         self.runtime = RealRuntime()
         """Threads, clock, sockets and files: clients of this process may use the same."""
+        self._own_runtime = _PausableRuntime()
         with ExitStack() as undo:
             directory = store or undo.enter_context(tempfile.TemporaryDirectory(prefix="longpoll-store-"))
-            self.broker = BrokerInThreads.start(
-                self.runtime,
+            self._serve = partial(
+                BrokerInThreads.start,
+                self._own_runtime,
                 str(Path(directory).absolute()),
                 policy=policy_of(policy),
                 config=config,
                 store_config=store_config,
-                listen=("127.0.0.1", port),
-                name_server=("127.0.0.1", name_server_port),
                 record_directory=None if record is None else str(Path(record).absolute()),
             )
-            undo.callback(self.broker.stop)
+            self.broker = self._serve(listen=("127.0.0.1", port), name_server=("127.0.0.1", name_server_port))
+            undo.callback(self.stop)
             self._undo = undo.pop_all()
+        self._is_closed = False
 
     @property
     def address(self) -> str:
@@ -81,9 +88,61 @@ class Broker(Closeable):
         """After `close`: what the recorded history lacks, as a sentence; empty when it is whole."""
         return self.broker.record_trouble
 
+    def stop(self) -> None:
+        """Stop the broker and its name server, and keep the store for `restart`. A second call does nothing."""
+        self.resume()
+        self.broker.stop()
+
+    def restart(self) -> None:
+        """Stop, and serve the same store at the same addresses; raises UserError after `close`."""
+        if self._is_closed:
+            raise UserError("the broker is closed and its store may be gone; make a new one")
+        self.stop()
+        broker = self.broker
+        assert broker.name_server_address is not None
+        self.broker = self._serve(listen=broker.address, name_server=broker.name_server_address)
+
+    def pause(self) -> None:
+        """Read and answer nothing until `resume`; the system still accepts connections, as for a stopped process."""
+        self._own_runtime.goes_on.clear()
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._own_runtime.goes_on.set()
+
     def close(self) -> None:
         """Answer what is held, stop, and remove a temporary store. A second call does nothing."""
+        self._is_closed = True
         self._undo.close()
+
+
+class _PausablePoller(RealPoller):
+    """A poller whose thread stands still after each wait while its runtime is paused."""
+
+    __slots__ = ("_goes_on",)
+
+    def __init__(self, goes_on: threading.Event) -> None:
+        super().__init__()
+        self._goes_on = goes_on
+
+    def poll(self, timeout: float | None) -> list[tuple[object, bool, bool]]:
+        """Wait, and then until the runtime goes on."""
+        found = super().poll(timeout)
+        self._goes_on.wait()
+        return found
+
+
+class _PausableRuntime(RealRuntime):
+    """The runtime of a broker whose network threads can be paused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+
+    def poller(self) -> Poller:
+        """A new poller, which this runtime pauses."""
+        return _PausablePoller(self.goes_on)
 
 
 class NameServer(Closeable):

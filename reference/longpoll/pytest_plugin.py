@@ -1,7 +1,7 @@
 """Pytest fixtures for programs that use a broker; pytest finds them when longpoll is installed.
 
-`longpoll_broker` is a new broker, or a running one (`--longpoll-name-server`). `longpoll_topic` is a new topic.
-`longpoll_client` has clients that close with the test. `longpoll_history` records the test's history and judges it at
+`rocketmq_broker` is a new broker, or a running one (`--longpoll-name-server`). `rocketmq_topic` is a new topic.
+`rocketmq_client` has clients that close with the test. `rocketmq_history` records the test's history and judges it at
 the end. The fixtures import slow modules on first use.
 """
 
@@ -13,13 +13,17 @@ import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pytest
 from attrs import define, field, frozen
 
+from longpoll_runtime.closeable import Closeable
+from longpoll_spec.errors import UserError
+
 if TYPE_CHECKING:
-    from longpoll_client import Admin, ConsumerConfig, Producer, PullConsumer
+    from longpoll.embedded import Broker
+    from longpoll_client import Admin, AsyncProducer, AsyncPullConsumer, ConsumerConfig, Producer, PullConsumer
     from longpoll_judge.contract.result import Result
     from longpoll_runtime.real import RealRuntime
 
@@ -45,17 +49,88 @@ class BrokerOfTest:
     directory: Path | None = None
     """The directory of the recorded history; None without one."""
     ends: ExitStack = field(factory=ExitStack)
+    _own: Broker | None = None
+
+    @property
+    def own(self) -> Broker:
+        """The broker in this process: `stop`, `restart`, `pause`, `resume`. Raises UserError for an external one."""
+        if self._own is None:
+            raise UserError("an external broker cannot be stopped from here; run without --longpoll-name-server")
+        return self._own
+
+    def stop(self) -> None:
+        """Stop the broker and its name server; the store stays for `restart`."""
+        self.own.stop()
+
+    def restart(self) -> None:
+        """Stop if needed, and serve the same store at the same addresses."""
+        self.own.restart()
+
+    def pause(self) -> None:
+        """Read and answer nothing until `resume`."""
+        self.own.pause()
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self.own.resume()
+
+    def relay(self) -> RelayOfTest:
+        """A way to the broker that fails on request: a context manager with a `name_server` for clients."""
+        return RelayOfTest(self.own)
 
     def close(self) -> None:
         """Stop the test's own broker and complete the history. A second call does nothing."""
         self.ends.close()
 
 
+class RelayOfTest(Closeable):
+    """Passes all bytes between clients and a broker, until it is told to fail."""
+
+    def __init__(self, broker: Broker) -> None:
+        from longpoll.addresses import address_of  # noqa: PLC0415 - not every test needs one
+        from longpoll_broker.testing.relay import Relay  # noqa: PLC0415
+
+        self._broker = Relay(address_of(broker.address))
+        self._names = Relay(address_of(broker.name_server))
+        there, here = broker.address.encode(), "{}:{}".format(*self._broker.address).encode()
+        if len(there) != len(here):
+            self.close()
+            raise UserError("a relay needs ports of five digits; let the broker take any free port")
+        self._names.rewrites = {there: here}
+
+    @property
+    def name_server(self) -> str:
+        """HOST:PORT, for clients whose connections go through the relay."""
+        return "{}:{}".format(*self._names.address)
+
+    def delay(self) -> None:
+        """Pass each chunk of bytes on 50 ms later."""
+        self._broker.begin("slow")
+
+    def cut(self) -> None:
+        """Reset the connections to the broker, and refuse new ones."""
+        self._broker.begin("reset")
+
+    def black_hole(self) -> None:
+        """Accept connections to the broker and their bytes, and drop all of them."""
+        self._broker.begin("black hole")
+
+    def heal(self) -> None:
+        """Pass everything from now on; what was dropped stays lost."""
+        self._broker.end()
+
+    def close(self) -> None:
+        """End every connection."""
+        self._broker.close()
+        self._names.close()
+
+
 @define
 class ClientsOfTest:
-    """Clients of a broker, created on first use and closed before the broker."""
+    """Clients of a broker, created on first use and closed with the test, before the broker."""
 
     broker: BrokerOfTest
+    ends: ExitStack
     _producer: Producer | None = None
     _admin: Admin | None = None
 
@@ -65,7 +140,7 @@ class ClientsOfTest:
         from longpoll_client import Producer  # noqa: PLC0415 - not every test needs one
 
         if self._producer is None:
-            self._producer = self.broker.ends.enter_context(Producer(self.broker.runtime, self.broker.name_server))
+            self._producer = self.ends.enter_context(Producer(self.broker.runtime, self.broker.name_server))
         return self._producer
 
     @property
@@ -74,7 +149,7 @@ class ClientsOfTest:
         from longpoll_client import Admin  # noqa: PLC0415 - not every test needs one
 
         if self._admin is None:
-            self._admin = self.broker.ends.enter_context(Admin(self.broker.runtime, self.broker.name_server))
+            self._admin = self.ends.enter_context(Admin(self.broker.runtime, self.broker.name_server))
         return self._admin
 
     def consumer(self, topic: str, config: ConsumerConfig | None = None) -> PullConsumer:
@@ -84,14 +159,33 @@ class ClientsOfTest:
             topic: The topic to subscribe to.
             config: Its configuration. Default: a new group that starts at the topic's first message.
         """
-        from longpoll_client import ConsumerConfig, PullConsumer, StartAt  # noqa: PLC0415 - not every test needs one
+        from longpoll_client import PullConsumer  # noqa: PLC0415 - not every test needs one
 
-        config = config or ConsumerConfig(f"group-{uuid.uuid4().hex}", start_at=StartAt.FIRST, waits_for_topics=False)
-        made = PullConsumer(self.broker.runtime, self.broker.name_server, config)
-        consumer = self.broker.ends.enter_context(made)
+        made = PullConsumer(self.broker.runtime, self.broker.name_server, config or _new_group())
+        consumer = self.ends.enter_context(made)
         consumer.subscribe(topic)
         consumer.start()
         return consumer
+
+    def async_producer(self) -> AsyncProducer:
+        """A producer for the running event loop: `async with` it."""
+        from longpoll_client import AsyncProducer  # noqa: PLC0415 - not every test needs one
+
+        return AsyncProducer(self.broker.runtime, self.broker.name_server)
+
+    def async_consumer(self, topic: str, config: ConsumerConfig | None = None) -> AsyncPullConsumer:
+        """As `consumer`, for the running event loop: `async with` starts it."""
+        from longpoll_client import AsyncPullConsumer  # noqa: PLC0415 - not every test needs one
+
+        made = AsyncPullConsumer(self.broker.runtime, self.broker.name_server, config or _new_group())
+        made.subscribe(topic)
+        return made
+
+
+def _new_group() -> ConsumerConfig:
+    from longpoll_client import ConsumerConfig, StartAt  # noqa: PLC0415 - not every test needs one
+
+    return ConsumerConfig(f"group-{uuid.uuid4().hex}", start_at=StartAt.FIRST, waits_for_topics=False)
 
 
 @frozen
@@ -125,24 +219,58 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-@pytest.fixture
-def longpoll_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BrokerOfTest]:
-    """A broker with its name server: a new one in this process, or an external one."""
-    directory = tmp_path / "longpoll-history" if "longpoll_history" in request.fixturenames else None
-    elsewhere = request.config.getoption("--longpoll-name-server")
-    with ExitStack() as ends:
-        if elsewhere is None:
-            made = _own(str(request.config.getoption("--longpoll-policy")), directory, ends)
-        else:
-            made = _elsewhere(str(elsewhere), directory, ends)
-        yield made
+def broker_fixture(
+    scope: Literal["function", "class", "module", "package", "session"] = "function",
+    *,
+    policy: str | None = None,
+    record: bool | None = None,
+) -> Any:
+    """A fixture `rocketmq_broker` of another scope: assign it to that name in a `conftest.py` or a test module.
+
+    Args:
+        scope: The tests that share the broker.
+        policy: Its policy. Default: that of `--longpoll-policy`.
+        record: Whether to record and judge a history. Default: if the first test of the scope asks for it.
+    """
+
+    @pytest.fixture(scope=scope)
+    def rocketmq_broker(
+        request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    ) -> Iterator[BrokerOfTest]:
+        """A broker with its name server: a new one in this process, or an external one."""
+        is_recorded = "rocketmq_history" in request.fixturenames if record is None else record
+        directory = tmp_path_factory.mktemp("longpoll") / "longpoll-history" if is_recorded else None
+        elsewhere = request.config.getoption("--longpoll-name-server")
+        with ExitStack() as ends:
+            if elsewhere is None:
+                made = _own(policy or str(request.config.getoption("--longpoll-policy")), directory, ends)
+            else:
+                made = _elsewhere(str(elsewhere), directory, ends)
+            yield made
+            # Every fixture and client that uses the broker has ended, in whichever order a test names them.
+            if directory is not None:
+                _judge(HistoryOfTest(directory, made), request.node)
+
+    return rocketmq_broker
+
+
+rocketmq_broker = broker_fixture()
+
+
+def _judge(history: HistoryOfTest, node: pytest.Item | pytest.Collector) -> None:
+    result = history.judge()
+    if result.verdict == "invalid":
+        raise ViolationError(told(result, history.directory))
+    said = "; ".join(str(gap["why"]) for gap in result.gaps) or f"{result.requests} pulls were judged"
+    if isinstance(node, pytest.Item):
+        node.add_report_section("teardown", "longpoll", f"the history is {result.verdict}: {said}")
 
 
 def _own(policy: str, directory: Path | None, ends: ExitStack) -> BrokerOfTest:
     from longpoll.embedded import Broker  # noqa: PLC0415 - not every test needs one
 
     broker = ends.enter_context(Broker(policy=policy, record=directory))
-    return BrokerOfTest(broker.name_server, broker.runtime, broker.address, directory, ends)
+    return BrokerOfTest(broker.name_server, broker.runtime, broker.address, directory, ends, broker)
 
 
 def _elsewhere(name_server: str, directory: Path | None, ends: ExitStack) -> BrokerOfTest:
@@ -157,34 +285,31 @@ def _elsewhere(name_server: str, directory: Path | None, ends: ExitStack) -> Bro
 
 
 @pytest.fixture
-def longpoll_client(longpoll_broker: BrokerOfTest) -> ClientsOfTest:
+def rocketmq_client(rocketmq_broker: BrokerOfTest) -> Iterator[ClientsOfTest]:
     """A producer, an admin and consumers of the broker; they close with the test."""
-    return ClientsOfTest(longpoll_broker)
+    with ExitStack() as ends:
+        rocketmq_broker.ends.callback(ends.close)
+        yield ClientsOfTest(rocketmq_broker, ends)
 
 
 @pytest.fixture
-def longpoll_topic(request: pytest.FixtureRequest, longpoll_client: ClientsOfTest) -> str:
+def rocketmq_topic(request: pytest.FixtureRequest, rocketmq_client: ClientsOfTest) -> str:
     """A new topic with one queue, whose name begins with the test's name."""
     plain = re.sub("[^a-zA-Z0-9_-]+", "-", request.node.name)[:NAME_SIZE_MAX].strip("-")
     topic = f"{plain}-{time.time_ns():x}-{uuid.uuid4().hex[:8]}"
-    longpoll_client.admin.create_topic(topic, 1)
+    rocketmq_client.admin.create_topic(topic, 1)
     return topic
 
 
 @pytest.fixture
-def longpoll_history(request: pytest.FixtureRequest, longpoll_broker: BrokerOfTest) -> Iterator[HistoryOfTest]:
-    """Records the test's history and judges it at the end of the test; a violation fails the test.
+def rocketmq_history(rocketmq_broker: BrokerOfTest) -> HistoryOfTest:
+    """The recorded history. At the end of the broker it is judged, and a violation is an error.
 
     A verdict `unknown` appears in the report's section "longpoll" and does not fail the test.
     """
-    assert longpoll_broker.directory is not None
-    history = HistoryOfTest(longpoll_broker.directory, longpoll_broker)
-    yield history
-    result = history.judge()
-    if result.verdict == "invalid":
-        raise ViolationError(told(result, history.directory))
-    said = "; ".join(str(gap["why"]) for gap in result.gaps) or f"{result.requests} pulls were judged"
-    request.node.add_report_section("teardown", "longpoll", f"the history is {result.verdict}: {said}")
+    if rocketmq_broker.directory is None:
+        raise pytest.UsageError("this broker records nothing; make it by broker_fixture(..., record=True)")
+    return HistoryOfTest(rocketmq_broker.directory, rocketmq_broker)
 
 
 def told(result: Result, directory: Path) -> str:

@@ -36,6 +36,7 @@ from longpoll_broker.name_server import NameServer, OwnBroker
 from longpoll_broker.opening import (
     ANY_PORT,
     adopt_topics,
+    correct_positions,
     ha_address,
     ha_text,
     know_copied_topics,
@@ -86,8 +87,13 @@ class Broker(Stoppable):
             shared.offsets,
             shared.delays,
             shared.timers,
+            shared.store.flush,
         )
         config_files.load()
+        if not shared.standing.is_slave and correct_positions(
+            shared.offsets, shared.delays, shared.timers, shared.store
+        ):
+            config_files.save()
         access = open_access_control(shared.runtime, shared.config, shared.store)
         shared.topics.add_system_topics(shared.config.broker_name, shared.config.cluster_name)
         adopt_topics(shared.topics, shared.store)

@@ -12,20 +12,27 @@ from typing import Final
 from msgspec.structs import replace
 
 from longpoll_broker.config import BrokerConfig
+from longpoll_broker.core.tables.offsets import SEPARATOR, Offsets
+from longpoll_broker.core.tables.timer_offsets import TimerOffsets
 from longpoll_broker.core.tables.topics import TopicConfig, Topics
 from longpoll_broker.errors import BrokerUserError
 from longpoll_broker.service.access.access_control import AccessControl
 from longpoll_broker.service.io.channel import Limits
 from longpoll_broker.service.send.end_transaction_processor import OP_TOPIC
+from longpoll_broker.service.upkeep.schedule_service import DelayOffsets
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_protocol.names import name_problem
+from longpoll_protocol.log_record import SCHEDULE_TOPIC
+from longpoll_protocol.names import TIMER_TOPIC, queue_name_problem
 from longpoll_runtime import Address, Listener, Runtime
+from longpoll_runtime.logs import event
 from longpoll_spec.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
 VIP_DISTANCE: Final = 2
 """How far below its port a Java broker has another one (`MixAll.brokerVIPChannel`)."""
+CORRECTED_TOLD_MAX: Final = 100
+"""Lines in the log about positions; a log that was cut may correct those of every group."""
 ANY_PORT: Final[Address] = ("127.0.0.1", 0)
 
 
@@ -89,9 +96,44 @@ def adopt_topics(topics: Topics, store: MessageStore) -> None:
     for topic, queue_id in store.queues():
         counts[topic] = max(counts.get(topic, 0), queue_id + 1)
     for topic, count in counts.items():
-        if topics.get(topic) is None and name_problem(topic) is None and topic != OP_TOPIC:
+        if topics.get(topic) is None and queue_name_problem(topic) is None and topic != OP_TOPIC:
             log.warning("topic %s has queues but no configuration; it gets %d queues", topic, count)
             topics.put(TopicConfig(topic, count, count))
+
+
+def correct_positions(offsets: Offsets, delays: DelayOffsets, timers: TimerOffsets, store: MessageStore) -> bool:
+    """Move each position that is beyond its queue's end to that end; whether there was one.
+
+    A log that was cut at a damaged record, or a file that somebody put back, leaves such: the messages that come next
+    would be passed over. To be saved before any come.
+    """
+    wrong: list[str] = []
+    light_ends: dict[str, int] = {}
+    for topic, queue_id in store.queues() if offsets.light else ():
+        light_ends[topic] = max(light_ends.get(topic, 0), store.visible_end(topic, queue_id))
+    for pair, queues in offsets.by_pair.items():
+        topic, _at, group = pair.partition(SEPARATOR)
+        for queue_id, offset in queues.items():
+            # The one offset of a light group may be that of any queue.
+            end = light_ends.get(topic, 0) if offsets.is_light(pair) else store.visible_end(topic, queue_id)
+            if offset > end:
+                queues[queue_id] = end
+                offsets.changed = True
+                wrong.append(f"group {group} was at {offset} of {topic} queue {queue_id}, which ends at {end}")
+    for level, offset in delays.by_level.items():
+        end = store.visible_end(SCHEDULE_TOPIC, level - 1)
+        if offset > end:
+            delays.put(level, end)
+            wrong.append(f"delay level {level} was at {offset} of its queue, which ends at {end}")
+    end = store.visible_end(TIMER_TOPIC, 0)
+    if max(timers.first, timers.read) > end:
+        wrong.append(f"the timer was at {max(timers.first, timers.read)} of its queue, which ends at {end}")
+        timers.put(min(timers.first, end), min(timers.read, end), timers.delivered_ms, 0)
+    for line in wrong[:CORRECTED_TOLD_MAX]:
+        log.warning("%s: it goes on there", line, extra=event("position_corrected"))
+    if len(wrong) > CORRECTED_TOLD_MAX:
+        log.warning("%d more positions were corrected", len(wrong) - CORRECTED_TOLD_MAX)
+    return bool(wrong)
 
 
 def know_copied_topics(topics: Topics, store: MessageStore) -> None:
@@ -103,7 +145,7 @@ def know_copied_topics(topics: Topics, store: MessageStore) -> None:
         known = topics.get(topic)
         if known is not None and known.read_queue_nums > queue_id:
             continue
-        if name_problem(topic) is None and topic != OP_TOPIC:
+        if queue_name_problem(topic) is None and topic != OP_TOPIC:
             count = queue_id + 1
             topics.put(TopicConfig(topic, count, count) if known is None else replace(known, read_queue_nums=count))
 

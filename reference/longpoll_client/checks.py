@@ -18,6 +18,8 @@ from longpoll_spec.errors import ConfigError
 
 GROUP_SIZE_MAX: Final = 255
 CLIENT_ID_SIZE_MAX: Final = 255
+DELAY_LEVEL_MAX: Final = 18
+"""Of "1s 5s 10s 30s 1m ... 2h"."""
 OF_GROUPS: Final = (RETRY_PREFIX, DEAD_PREFIX)
 
 
@@ -70,6 +72,25 @@ def check_whole(name: str, value: object, least: int | None = None) -> None:
         raise ConfigError(f"{name} is {repr(value)[:40]}: it must be a whole number")
     if least is not None and value < least:
         raise ConfigError(f"{name} is {value}: it must be at least {least}")
+
+
+def check_delay_level(value: object, least: int | None = 0) -> None:
+    """A level that a broker has; it would store a higher one as its highest, which is two hours."""
+    check_whole("delay_level", value, least)
+    if value > DELAY_LEVEL_MAX:  # type: ignore[operator] # a number, as just seen
+        raise ConfigError(f"delay_level is {value}; pass 1 to {DELAY_LEVEL_MAX}, or 0 for no delay")
+
+
+def check_tags(value: object) -> None:
+    """The one tag of a message, as a subscription can name it."""
+    if value is None:
+        return
+    if not isinstance(value, str):
+        raise ConfigError(f"tags is {repr(value)[:40]}; pass text")
+    if "||" in value or value != value.strip() or value == "*":
+        raise ConfigError(
+            f"tags is {repr(value)[:40]}, which no subscription matches; pass one tag without ||, outer spaces or *"
+        )
 
 
 def check_seconds(name: str, value: object, *, may_be_none: bool) -> None:

@@ -1,29 +1,58 @@
 """Every exception of the client, one class a fault.
 
-Leaves out what is wrong with bytes and values (`longpoll_protocol.errors`) and with settings (`ConfigError`).
+Wrong bytes and values: see `longpoll_protocol.errors`. Wrong settings: `ConfigError`.
 """
 
+from __future__ import annotations
+
+from typing import Final
+
+from longpoll_protocol.codes import ResponseCode
 from longpoll_spec.errors import LongpollError
+
+RETRIED_CODES: Final = frozenset(
+    {
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.GO_AWAY,
+    }
+)
+"""Answers after which a producer tries another queue, at once: another broker may take the message.
+
+`retryResponseCodes` of 5.x, less two that no broker of the tree gives (204, 205). In 4.9.7 a busy broker (2) is not
+among them, and its sends fail.
+"""
 
 
 class ClientError(LongpollError):
     """A request of the client did not end well: names the request code and what the broker said."""
 
 
-class UnreachableError(ClientError):
+class UnreachableError(ClientError, ConnectionError):
     """No connection to a name server or broker could be made."""
 
+    retriable = True
 
-class ConnectionLostError(ClientError):
+
+class ConnectionLostError(ClientError, ConnectionError):
     """The connection ended before the answer came; whether the request was served is not known."""
 
+    retriable = True
 
-class AnswerTimeoutError(ClientError):
+
+class AnswerTimeoutError(ClientError, TimeoutError):
     """No answer came in time; whether the request was served is not known."""
 
+    retriable = True
 
-class ReplyTimeoutError(ClientError):
+
+class ReplyTimeoutError(ClientError, TimeoutError):
     """A request was sent and no reply came in time; whether it was served is not known."""
+
+    retriable = True
 
 
 class LifecycleError(ClientError):
@@ -31,7 +60,9 @@ class LifecycleError(ClientError):
 
 
 class NoRouteError(ClientError):
-    """The name server knows no broker for the topic."""
+    """No broker is known for the topic, or its permission forbids the call; a broker may register later."""
+
+    retriable = True
 
 
 class NotOursError(ClientError):
@@ -46,3 +77,4 @@ class RefusedError(ClientError):
         self.code = code
         """A `ResponseCode`, or a number that is none."""
         self.remark = remark
+        self.retriable = code in RETRIED_CODES

@@ -20,14 +20,21 @@ from typing import Final, Protocol, TypeVar
 from attrs import asdict, define, field, frozen
 
 from longpoll_dojo.errors import TokenError, ViolationError
-from longpoll_dojo.moves import Move, without
+from longpoll_dojo.moves import Kind, Move, without
 from longpoll_dojo.play import Chooser, Order, Partner, Played, given, play
 from longpoll_dojo.replies import At
-from longpoll_dojo.world import Allowances, World
+from longpoll_dojo.world import LARGE_SIZE, Allowances, World
 
 WAITS_MS: Final = (2_070, 1_530, 640, 2_950)
 """How long the first, second, ... pull of an order may wait: no round numbers, and a later one may be due sooner."""
 QUEUES: Final = "abcdefghi"
+ODD_WAITS_MS: Final = (1, 7, 999, 1_000, 1_001, 3_600_000)
+"""Waits that are rounded wrongly, or mistaken for none; in orders of up to two moves."""
+LARGE_COUNT: Final = 24
+# No tick fits between a pull and its deadline of 1 ms, so `tick_before` is first.
+EXTREME_KINDS: Final[tuple[Kind | None, ...]] = ("tick_before", None, "arrive", "arrive_late", "tick")
+BURSTS: Final = (16, 150, 300)
+"""How many messages arrive in a row, before the whole of a burst does."""
 FRESH_ORDERS: Final = 3
 """Orders of the exhaustive part that are played once more by fresh processes."""
 RANDOM_FACTOR: Final = 4
@@ -64,6 +71,8 @@ class Bounds:
     set_backs: int = 1
     queues: int = 2
     connections: int = 2
+    burst: int = 1_100
+    """Messages that arrive in a row, once."""
 
     def as_json(self) -> dict[str, int]:
         """For other tools."""
@@ -72,7 +81,9 @@ class Bounds:
     def __str__(self) -> str:
         return (
             f"{self.pulls} pulls, {self.arrivals} messages, {self.closes} closes, "
-            f"{self.set_backs} steps of the wall clock, {self.queues} queues, {self.connections} connections"
+            f"{self.set_backs} steps of the wall clock, {self.queues} queues, {self.connections} connections; "
+            f"alone, waits of {ODD_WAITS_MS[0]} to {ODD_WAITS_MS[-1]:,} ms, {self.burst:,} messages in a row, and "
+            f"{LARGE_COUNT} of {LARGE_SIZE:,} letters"
         )
 
 
@@ -113,7 +124,7 @@ class Search:
     def run(self, start: Start, *, seed: int | None, seconds: float) -> None:
         """Look until something is found or there is nothing more to look at. Raises StartError."""
         with start() as partner:
-            broken = self._every(partner)
+            broken = self._every(partner) or self._extreme(partner)
             if broken is None:
                 broken = self._drawn(partner, start, seed, seconds)
         if broken is not None:
@@ -144,6 +155,40 @@ class Search:
             self._kept[self.played % FRESH_ORDERS] = played
         counts[moves] = found
         return None
+
+    # -- extremes ----------------------------------------------------------------------------------------------------
+
+    def _extreme(self, partner: Partner) -> Played | None:
+        """Odd waits, and messages of which more come than a table may have room for: the fewest that break it."""
+        for wait_ms in ODD_WAITS_MS:
+            for kind in EXTREME_KINDS[wait_ms == 1 :]:
+                moves = [Move("pull", 1, QUEUES[0], wait_ms), *([Move(kind, queue=QUEUES[0])] if kind else [])]
+                if (played := self._once(partner, given(moves))).violation is not None:
+                    return played
+        counts = sorted({count for count in BURSTS if count < self.bounds.burst} | {self.bounds.burst})
+        return self._burst(partner, "arrive", counts) or self._burst(partner, "arrive_large", [LARGE_COUNT])
+
+    def _burst(self, partner: Partner, kind: Kind, counts: Sequence[int]) -> Played | None:
+        right = 0
+        for count in counts:
+            broken = self._once(partner, burst(kind, count))
+            if broken.violation is None:
+                right = count
+                continue
+            while right + 1 < count:
+                middle = (right + count) // 2
+                played = self._once(partner, burst(kind, middle))
+                if played.violation is None:
+                    right = middle
+                else:
+                    count, broken = middle, played  # noqa: PLW2901 - the search for the smallest goes on below it
+            return broken
+        return None
+
+    def _once(self, partner: Partner, choose: Chooser) -> Played:
+        played = play(partner, self.allowances, choose)
+        self.count(played)
+        return played
 
     def count(self, played: Played) -> None:
         """Take an order into account that was played."""
@@ -347,6 +392,23 @@ def _wanted(world: World, made: Sequence[Move], counts: Mapping[str, int], bound
 def _names(known: Sequence[Name], used: Iterable[Name]) -> list[Name]:
     """Those in use, and the first of those that are not."""
     return list(known[: len(set(used)) + 1])
+
+
+def burst(kind: Kind, count: int) -> Chooser:
+    """A pull that waits, `count` messages in a row, and pulls by the same connection until all are read."""
+    queue = QUEUES[0]
+
+    def choose(order: Order) -> Move | None:
+        world, made = order.world, Counter(move.kind for move in order.moves)
+        if world.paused:
+            return Move("go", message_id=next(iter(world.paused)))
+        if made["pull"] and made[kind] < count:
+            return Move(kind, queue=queue)
+        is_read = made["pull"] and world.offsets.get((1, queue), 0) >= count
+        pull = Move("pull", 1, queue, WAITS_MS[0])
+        return pull if not is_read and made["pull"] <= count and world.is_possible(pull) else None
+
+    return choose
 
 
 def drawn(choices: random.Random, bounds: Bounds) -> Chooser:

@@ -3,6 +3,7 @@
     p1a2070  connection 1 pulls queue a and waits up to 2070 ms     c1  connection 1 closes
     aa       a message arrives in queue a                           w   the wall clock is set back by an hour
     la       the same, at the very moment of the next deadline      g3  message 3 goes on from its step point
+    ba       a message of 2,000 letters arrives in queue a
     tb       a tick one millisecond before the next deadline        td  a tick at the next deadline
 
 Leaves out when a move is possible (`world`).
@@ -18,18 +19,18 @@ from attrs import evolve, frozen
 
 from longpoll_dojo.errors import TokenError
 
-Kind = Literal["pull", "arrive", "arrive_late", "tick_before", "tick", "close", "set_back", "go"]
+Kind = Literal["pull", "arrive", "arrive_late", "arrive_large", "tick_before", "tick", "close", "set_back", "go"]
 PREFIX: Final = "dojo1"
 TOKEN_MAX: Final = 20_000
 """Letters of a token: some thousand moves."""
 WORDS: Final[dict[str, Kind]] = {
-    "p": "pull", "a": "arrive", "l": "arrive_late", "tb": "tick_before", "td": "tick", "c": "close", "w": "set_back",
-    "g": "go",
+    "p": "pull", "a": "arrive", "l": "arrive_late", "b": "arrive_large",
+    "tb": "tick_before", "td": "tick", "c": "close", "w": "set_back", "g": "go",
 }  # fmt: skip
 LETTERS: Final = {kind: letters for letters, kind in WORDS.items()}
 WORD: Final = re.compile(
     r"(?P<pull>p)(?P<of>[1-9])(?P<at>[a-z])(?P<wait>[1-9]\d{0,6})"
-    r"|(?P<arrive>[al])(?P<in>[a-z])|(?P<tick>tb|td|w)|(?P<close>c)(?P<closed>[1-9])|(?P<go>g)(?P<id>[1-9]\d{0,5})"
+    r"|(?P<arrive>[alb])(?P<in>[a-z])|(?P<tick>tb|td|w)|(?P<close>c)(?P<closed>[1-9])|(?P<go>g)(?P<id>[1-9]\d{0,5})"
 )
 
 
@@ -49,7 +50,7 @@ class Move:
         match self.kind:
             case "pull":
                 return f"{letters}{self.connection}{self.queue}{self.wait_ms}"
-            case "arrive" | "arrive_late":
+            case "arrive" | "arrive_late" | "arrive_large":
                 return letters + self.queue
             case "close":
                 return f"{letters}{self.connection}"

@@ -20,6 +20,8 @@ from longpoll_dojo.replies import Answer, At, Reply, shown
 WALL_MS: Final = 1_700_000_000_000
 """The time of day at which every order begins."""
 SET_BACK_MS: Final = 3_600_000
+LARGE_SIZE: Final = 2_000
+"""Letters of a large message: the answer with `explore.LARGE_COUNT` of them is shorter than the longest line."""
 STOPS_MAX: Final = 20
 """Step points that one message may stop at: more are a loop."""
 Message = Mapping[str, Any]
@@ -128,7 +130,7 @@ class World:
                 return deadline_ms is not None and deadline_ms - 1 > self.now_ms
             case "tick" | "arrive_late":
                 return deadline_ms is not None
-            case "arrive" | "set_back":
+            case "arrive" | "arrive_large" | "set_back":
                 return True
 
     def _is_waiting(self, pull: Pull, move: Move) -> bool:
@@ -177,7 +179,7 @@ class World:
     def _begin(self, move: Move) -> Message:
         self.turn += 1
         number, self.next_id = self.next_id, self.next_id + 1
-        kind = {"arrive_late": "arrive", "tick_before": "tick"}.get(move.kind, move.kind)
+        kind = {"arrive_late": "arrive", "arrive_large": "arrive", "tick_before": "tick"}.get(move.kind, move.kind)
         sent = Sent(kind, self.turn, self.now_ms, is_alone=not self.paused)
         self._disturb()
         self._at_work = (number, sent)
@@ -190,7 +192,7 @@ class World:
             message |= {"connection": move.connection, "queue": move.queue, "offset": offset, "wait_ms": move.wait_ms}
         elif kind == "arrive":
             log = self.queues.setdefault(move.queue, [])
-            sent.arrived = Arrived(f"{move.queue}{len(log)}")
+            sent.arrived = Arrived(f"{move.queue}{len(log)}".ljust(LARGE_SIZE * (move.kind == "arrive_large"), "x"))
             message |= {"queue": move.queue, "offset": len(log), "message": sent.arrived.body}
             log.append(sent.arrived)
         elif kind == "close":
@@ -258,8 +260,8 @@ class World:
     def _judge_messages(self, pull: Pull, answer: Answer) -> None:
         there = [each.body for each in self.queues.get(pull.queue, ())[pull.offset :]]
         if list(answer.messages) != there[: len(answer.messages)]:
-            said = shown(", ".join(answer.messages).encode())
-            raise ViolationError("answer_is_right", f"{pull} got {said}; the queue has {', '.join(there) or 'nothing'}")
+            said, queue = (shown(", ".join(each).encode()) if each else "nothing" for each in (answer.messages, there))
+            raise ViolationError("answer_is_right", f"{pull} got {said}; the queue has {queue}")
 
     def _judge_nothing(self, pull: Pull) -> None:
         there = self._sure_for(pull)

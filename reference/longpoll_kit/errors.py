@@ -8,7 +8,8 @@ from longpoll_spec.errors import LongpollError, UserError
 
 HINTS: Final = {
     "no_lost_wakeup": "look at what happens to a message that comes after a poll has looked and before it waits, "
-    "and at whether every poll that waits is told",
+    "and at whether every poll that waits is told; a service that waits for several messages or "
+    "bytes must wait for one in this test",
     "answered_by_deadline": "look at how the time that a poll may wait is counted, and at what ends its wait",
     "not_early": "a poll with nothing to read waits until its deadline: look at what else ends its wait",
     "answered_once": "look at what takes a message, or a poll, off the list when it has been answered",

@@ -18,6 +18,7 @@ from longpoll_kit.errors import SubjectError, ViolationError
 from longpoll_kit.model import MS, Allowances, Ask, ConsumingQueue, Message, OffsetQueue, Queue
 from longpoll_kit.polls import Polls, Workers
 from longpoll_kit.subject import LongPollSubject, abilities_of
+from longpoll_kit.timeline import Moment, lines_of
 from longpoll_kit.told import Untold
 from longpoll_runtime import Runtime
 from longpoll_runtime.pauses import Pause
@@ -71,7 +72,13 @@ class Example:
     queues: list[Queue] = field(init=False)
     polls: Polls = field(init=False)
     abilities: frozenset[str] = field(init=False)
-    _asked: int = 0
+    excused: int = 0
+    """Delays for which the service is not blamed, because the host paused."""
+    _asks: list[Ask] = field(factory=list)
+    _past: list[Queue] = field(factory=list)
+    """All queues of the example, those from before a restart among them."""
+    _moments: list[Moment] = field(factory=list)
+    """What else belongs on the timeline."""
     _answered: list[Ask] = field(factory=list)
     _lives: int = 0
 
@@ -87,6 +94,7 @@ class Example:
         kind = OffsetQueue if self.subject.semantics == "offsets" else ConsumingQueue
         names = [f"{self.name}-{self._lives}-{index}" for index in range(QUEUE_COUNT)]
         self.queues = [kind(name, self.allowances) for name in names]
+        self._past += self.queues
         self._lives += 1
 
     # -- steps -------------------------------------------------------------------------------------------------------
@@ -96,6 +104,15 @@ class Example:
         messages = [self._publish(queue, payload) for _ in range(count)]
         self.settle()
         return ", ".join(map(str, messages))
+
+    def burst(self, queue: Queue, count: int, size: int) -> str:
+        """Publish many messages of `size` bytes in a row, the first of them to a poll that waits; then read them."""
+        self.poll(queue, "end", self.long_ms, 1)
+        for _ in range(count):
+            self._publish(queue, b"", size)
+        self.settle()
+        self._read_up(queue)
+        return f"{count} messages"
 
     def poll(self, queue: Queue, place: Place, timeout_ms: int, count: int) -> str:
         """Poll from some place, `count` times at once."""
@@ -171,6 +188,7 @@ class Example:
             ask.cancelled_ns = now_ns
         for queue in self.queues:
             queue.restarted_ns = now_ns
+        self._note("the service restarts")
         self.subject.restart()
         for ask in held:
             self._wait_over(ask)
@@ -202,9 +220,18 @@ class Example:
 
     # -- the parts of a step -----------------------------------------------------------------------------------------
 
-    def _publish(self, queue: Queue, payload: bytes) -> Message:
+    def timeline(self) -> tuple[str, ...]:
+        """The latest events of the example, for a report."""
+        return lines_of(self._past, self._asks, self._moments)
+
+    def _note(self, what: str) -> None:
+        self._moments.append((self.runtime.monotonic_ns(), what))
+
+    def _publish(self, queue: Queue, payload: bytes, size: int = 0) -> Message:
+        """Publish a message, of at least `size` bytes."""
         number = len(queue.messages)
-        message = queue.publish(f"{queue.name}/{number}/".encode() + payload, self.runtime.monotonic_ns())
+        body = (f"{queue.name}/{number}/".encode() + payload).ljust(size, b".")
+        message = queue.publish(body, self.runtime.monotonic_ns())
         self.subject.publish(queue.name, message.body)
         message.acked_ns = self.runtime.monotonic_ns()
         self.told.published(queue, message)
@@ -212,8 +239,8 @@ class Example:
 
     def _begin(self, queue: Queue, first: int, timeout_ms: int, pause: Pause | None = None) -> Ask:
         position = queue.positions[first] if isinstance(queue, OffsetQueue) else None
-        self._asked += 1
-        ask = Ask(self._asked, queue.name, first, position, timeout_ms, self.runtime.monotonic_ns())
+        ask = Ask(len(self._asks) + 1, queue.name, first, position, timeout_ms, self.runtime.monotonic_ns())
+        self._asks.append(ask)
         self.polls.begin(ask, pause)
         return ask
 
@@ -222,6 +249,8 @@ class Example:
         with pause.new_threads():
             ask = self._begin(queue, first, self.long_ms, pause)
             is_reached = pause.wait_reached()
+        if is_reached:
+            self._note(f"poll {ask.number} stops before {pause.place}")
         self._publish(queue, payload)
         pause.end()
         self.polls.wait_sent(ask)
@@ -232,6 +261,8 @@ class Example:
         with pause.new_threads():
             join = self.polls.apart(lambda: self._publish(queue, payload), pause)
             is_reached = pause.wait_reached()
+        if is_reached:
+            self._note(f"the publish stops before {pause.place}")
         ask = self._begin(queue, first, self.long_ms)
         self.polls.wait_sent(ask)
         join()
@@ -253,8 +284,10 @@ class Example:
             while queue.end not in queue.positions:
                 self._read(queue, max(queue.positions))
         elif isinstance(queue, ConsumingQueue):
-            while queue.waiting():
-                self._read(queue, 0)
+            while (message := queue.waiting()) is not None:
+                ask = self._read(queue, 0)
+                if queue.waiting() is message and ask.answer is not None and queue.must_have_seen(ask, message):
+                    raise queue.passed_over(ask, message)
 
     def _read_all(self) -> None:
         """Read every queue from its first message on."""
@@ -292,8 +325,11 @@ class Example:
         """Judge what has come, and wait until no poll is owed a message; raises ViolationError."""
         self._judge_ended()
         while (owed := self._owed()) is not None:
-            if not self.polls.wait_any(self.runtime.monotonic_ns(), self.allowances.wake_ms):
+            since_ns = self.runtime.monotonic_ns()
+            if not self.polls.wait_any(since_ns, self.allowances.wake_ms):
                 self._wait_lost(*owed)
+            else:
+                self._excuse_wait(since_ns)
             self._judge_ended()
         for ask in list(self.polls.under_way):
             if ask.sent_ns is not None and self._is_late(ask, self.runtime.monotonic_ns()):
@@ -363,6 +399,10 @@ class Example:
             ask.is_suspected = True
             self.suspect(error)
 
+    def _excuse_wait(self, since_ns: int) -> None:
+        """Count a wait that would have been too long, had the host not paused."""
+        self.excused += (self.runtime.monotonic_ns() - since_ns) / MS > self.allowances.wake_ms
+
     def _wait_lost(self, ask: Ask, message: Message) -> None:
         """Wait for a poll that should have been answered: one that is answered before its deadline was only late."""
         lost = self._lost(ask, message)
@@ -370,13 +410,14 @@ class Example:
             raise lost
         self._judge_ended()
         assert ask.ended_ns is not None
-        if ask.ended_ns >= ask.earliest_deadline_ns(self.allowances.early_ms):
+        if ask.ended_ns >= self.allowances.deadline_ns(ask):
             raise lost
         self._suspect(ask, lost)
 
     def _wait_cancelled(self, ask: Ask) -> None:
         now_ns, wake_ms = self.runtime.monotonic_ns(), self.allowances.wake_ms
         if self.polls.wait_ended(ask, now_ns, wake_ms):
+            self._excuse_wait(now_ns)
             return
         still = ViolationError("cancelled_is_over", f"{ask} still waits {wake_ms} ms (wake_ms) after its cancel")
         if not self._is_over(ask):
@@ -409,7 +450,11 @@ class Example:
         allowed_ms = ask.timeout_ms + self.allowances.late_ms
         if (moment_ns - ask.sent_ns) / MS <= allowed_ms:
             return False
-        return self.polls.awake_ms(ask.sent_ns, moment_ns) > allowed_ms
+        if self.polls.awake_ms(ask.sent_ns, moment_ns) > allowed_ms:
+            return True
+        self.excused += not ask.is_excused
+        ask.is_excused = True
+        return False
 
     def _late(self, ask: Ask) -> ViolationError:
         assert ask.sent_ns is not None

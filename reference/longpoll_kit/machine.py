@@ -14,23 +14,28 @@ Leaves out how a step is done and judged (`example`, `model`).
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, ClassVar, Final, get_args
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from longpoll_kit.errors import StandstillError, SubjectError, ViolationError
-from longpoll_kit.example import QUEUE_COUNT, Example, Order, Place, Who
+from longpoll_kit.example import POLLS_MAX, QUEUE_COUNT, Example, Order, Place, Who
 from longpoll_kit.model import Allowances
 from longpoll_kit.run import Failure, KitReport, Run
 from longpoll_kit.steps import step
 from longpoll_kit.subject import LongPollSubject
 from longpoll_kit.testcase import SETTINGS, TestCases, run_examples
 from longpoll_kit.told import History, told_to
+from longpoll_runtime.faults import FAULTS
 from longpoll_runtime.real import RealRuntime
 
+LARGE_COUNT: Final = 24
+"""How many of the largest messages are published in a row."""
 queues = st.integers(0, QUEUE_COUNT - 1)
 gaps_us = st.sampled_from([0, 0, 100, 500, 1_000, 2_000, 5_000])
 payloads = st.text("abc\N{SPACE}xyz0189", max_size=20).map(str.encode)
@@ -56,6 +61,12 @@ class LongPollMachine(RuleBasedStateMachine):
     """How long most polls may wait; nearly all of them are answered long before."""
     short_ms: ClassVar[tuple[int, ...]] = (10, 50, 300)
     """How long polls may wait that are left to their deadlines; the last are the fewest."""
+    burst: ClassVar[int] = 1_100
+    """How many messages are published in a row, once in a run."""
+    body_max: ClassVar[int] = 65_536
+    """Bytes of the largest body that is published; a service may refuse larger ones."""
+    may_answer_early: ClassVar[bool] = False
+    """Whether a poll may be answered with nothing at any time, unless a message was there before it."""
     seed: ClassVar[int | None] = None
     """The choices are made from it; None makes others each time."""
 
@@ -64,14 +75,16 @@ class LongPollMachine(RuleBasedStateMachine):
     def __init__(self, run: Run | None = None) -> None:
         """Begin an example, of a run or by itself."""
         super().__init__()
-        subject = self._new_subject()
+        self._steps: list[str] = []
+        self._calls: list[str] = []
         self._ends_run = run is None
         self.run = run or self._new_run(0).__enter__()
+        with self._kept("subject()"):
+            subject = self._new_subject()
         self.run.examples += self.run.failure is None
         self.run.started += 1
-        self._steps: list[str] = []
         self._is_sound = True
-        allowances = Allowances(self.wake_ms, self.late_ms, self.early_ms, self.visible_ms)
+        allowances = Allowances(self.wake_ms, self.late_ms, self.early_ms, self.visible_ms, self.may_answer_early)
         told = told_to(self.run.history, self.run.runtime, subject, allowances)
         self.example = Example(
             self.run.runtime,
@@ -122,8 +135,55 @@ class LongPollMachine(RuleBasedStateMachine):
         seed = cls.seed if seed is None else seed
         seed = secrets.randbits(32) if seed is None else seed
         with cls._new_run(seed, history) as run:
-            run_examples(lambda: cls(run), run, chosen)
+            try:
+                cls._run_short(run)
+                run.examples = 0
+                run.counts.clear()
+                run_examples(lambda: cls(run), run, chosen)
+            except FAULTS:
+                # What a step raised is kept in the run. Hypothesis may say of it only that it did not come again.
+                if run.failure is None:
+                    raise
+        if run.failure is not None and not isinstance(run.failure.error, ViolationError):
+            run.failure.error.add_note(f"raised in step {run.failure.steps[-1]}; the example:\n{run.failure.code}")
+            raise run.failure.error from None
         return run.report()
+
+    @classmethod
+    def _run_short(cls, run: Run) -> None:
+        """Run each kind of step alone, and extremes that no random example has; a failure needs no shrinking."""
+        waits_ms = [1] + [2 * cls.late_ms] * (2 * cls.late_ms <= cls.long_ms)
+        waits = ", ".join(f"{wait_ms:,}" for wait_ms in sorted({*waits_ms, *cls.short_ms}))
+        run.bounds = (
+            f"waits of {waits} ms to their deadlines; {cls.burst:,} messages in a row; bodies of up to "
+            f"{cls.body_max:,} bytes; {POLLS_MAX} polls at once; {QUEUE_COUNT} queues"
+        )
+        steps: list[Callable[[LongPollMachine], None]] = [
+            partial(cls.wake, queue=0, payload=b"", count=2),
+            partial(cls.preempt, queue=0, payload=b"", who="poll"),
+            partial(cls.preempt, queue=0, payload=b"", who="publish"),
+            partial(cls.cross, queue=0, payload=b"", rounds=4, gap_us=0),
+            *(partial(cls.wait, queue=0, timeout_ms=wait_ms) for wait_ms in waits_ms),
+            partial(cls.send_burst, queue=0, count=cls.burst, size=0),
+            partial(cls.send_burst, queue=0, count=LARGE_COUNT, size=cls.body_max),
+        ]
+        by_ability: dict[str, list[Callable[[LongPollMachine], None]]] = {
+            "cancel": [partial(cls.cancel, queue=0, payload=b"", order=order, gap_us=0) for order in get_args(Order)],
+            "restart": [cls.restart],
+        }
+        for each in steps:
+            cls._run_alone(run, each)
+        for ability in sorted(run.abilities & by_ability.keys()):
+            for each in by_ability[ability]:
+                cls._run_alone(run, each)
+
+    @classmethod
+    def _run_alone(cls, run: Run, body: Callable[[LongPollMachine], None]) -> None:
+        machine = cls(run)
+        try:
+            body(machine)
+        finally:
+            machine.teardown()
 
     def do(self, name: str, arguments: Mapping[str, Any], body: Callable[[], object]) -> None:
         """Do one step."""
@@ -132,24 +192,54 @@ class LongPollMachine(RuleBasedStateMachine):
         self._is_sound = False
         call = f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
         try:
-            result = body()
+            with self._kept(call):
+                result = body()
         except StandstillError:
             self.run.excused += 1
             return
-        except ViolationError as error:
-            self.run.failed(Failure(error, (*self._steps, call)))
-            raise
         self._steps.append(call if result is None else f"{call}: {result}")
+        self._calls.append(call)
         self._is_sound = True
+
+    @contextmanager
+    def _kept(self, call: str) -> Iterator[None]:
+        """Note in the run what this step raises."""
+        try:
+            yield
+        except StandstillError:
+            raise
+        except FAULTS as error:
+            name = type(self).__name__
+            made = "" if call == "subject()" else self.example.timeline()
+            calls = [*self._calls, call] if made and call not in {"end()", "close()"} else self._calls
+            code = "\n".join([f"machine = {name}()", *(f"machine.{each}" for each in calls), "machine.teardown()"])
+            self.run.failed(Failure(error, (*self._steps, call), tuple(made), code))
+            raise
 
     def teardown(self) -> None:
         """Have everything answered and read, and end the subject."""
         try:
             self.do("end", {}, self.example.end)
         finally:
-            self.example.close()
-            if self._ends_run:
-                self.run.__exit__()
+            self.run.excused += self.example.excused
+            try:
+                with self._kept("close()"):
+                    self.example.close()
+            finally:
+                if self._ends_run:
+                    self.run.__exit__()
+
+    # -- steps of their own, which no random example has -------------------------------------------------------------
+
+    @step
+    def wait(self, queue: int, timeout_ms: int) -> str:
+        """Let a poll of any length wait until its deadline."""
+        return self.example.expire(self.example.queues[queue], timeout_ms)
+
+    @step
+    def send_burst(self, queue: int, count: int, size: int) -> str:
+        """Publish many messages of at least `size` bytes in a row, and read them."""
+        return self.example.burst(self.example.queues[queue], count, size)
 
     # -- rules -------------------------------------------------------------------------------------------------------
 

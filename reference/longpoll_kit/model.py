@@ -32,12 +32,22 @@ class Allowances:
     `late_ms`: from a poll's deadline to its answer.
     `early_ms`: how long before its deadline a poll may be answered with nothing, for clocks that count milliseconds.
     `visible_ms`: from a publish's acknowledgement until a poll must find its message.
+    `may_answer_early`: whether a poll may be answered with nothing at any time, unless a message was there before it.
     """
 
     wake_ms: int = 500
     late_ms: int = 250
     early_ms: int = 2
     visible_ms: int = 0
+    may_answer_early: bool = False
+
+    def deadline_ns(self, ask: Ask) -> int:
+        """The earliest that a poll's deadline can be: the service received the poll after it was begun."""
+        return ask.begun_ns + (ask.timeout_ms - self.early_ms) * MS
+
+    def earliest_end_ns(self, ask: Ask) -> int:
+        """Before this time the service must not answer with nothing, and a message from before it must be seen."""
+        return ask.begun_ns if self.may_answer_early else self.deadline_ns(ask)
 
 
 @define(eq=False)
@@ -85,10 +95,8 @@ class Ask:
     """How it ended without an answer."""
     is_suspected: bool = False
     """Something of it was late already."""
-
-    def earliest_deadline_ns(self, early_ms: int) -> int:
-        """Before this moment the service has no reason to give up: it received the poll after it was begun."""
-        return self.begun_ns + (self.timeout_ms - early_ms) * MS
+    is_excused: bool = False
+    """It was late, but not by more than the host paused."""
 
     def __str__(self) -> str:
         start = f" from message {self.first}" if self.first else ""
@@ -117,7 +125,7 @@ class Queue(ABC):
     @property
     def end(self) -> int:
         """How many messages are acknowledged: the number of the next one."""
-        return sum(message.is_sure() for message in self.messages)
+        return len(self.messages) - bool(self.messages and not self.messages[-1].is_sure())
 
     @abstractmethod
     def owed(self, ask: Ask) -> Message | None:
@@ -135,7 +143,7 @@ class Queue(ABC):
         """Check that nothing came too early, nor from after a cancel."""
         assert ask.answer is not None
         assert ask.ended_ns is not None
-        early_ns = ask.earliest_deadline_ns(self.allowances.early_ms) - ask.ended_ns
+        early_ns = self.allowances.earliest_end_ns(ask) - ask.ended_ns
         if not ask.answer.bodies and ask.cancelled_ns is None and early_ns > 0:
             raise ViolationError("not_early", f"{ask} got an empty answer {early_ns / MS:.1f} ms too early")
 
@@ -150,7 +158,7 @@ class Queue(ABC):
     def passed_over(self, ask: Ask, message: Message) -> ViolationError:
         """A poll was answered with nothing though a message was there."""
         assert message.acked_ns is not None
-        since_ms = (ask.earliest_deadline_ns(self.allowances.early_ms) - message.acked_ns) / MS
+        since_ms = (self.allowances.earliest_end_ns(ask) - message.acked_ns) / MS
         when = f"{since_ms:.1f} ms before its deadline" if message.acked_ns > ask.begun_ns else "before it was begun"
         what = f"{ask} was answered with nothing, though {message} was acknowledged {when}"
         return ViolationError(self.property_lost(ask, message), what)
@@ -165,7 +173,7 @@ class Queue(ABC):
     def must_have_seen(self, ask: Ask, message: Message) -> bool:
         """Whether a message was there for certain when the poll's time was up."""
         visible_ns = self.allowances.visible_ms * MS
-        return message.is_sure(ask.earliest_deadline_ns(self.allowances.early_ms) - visible_ns)
+        return message.is_sure(self.allowances.earliest_end_ns(ask) - visible_ns)
 
 
 @define(eq=False)
@@ -219,13 +227,15 @@ class OffsetQueue(Queue):
 class ConsumingQueue(Queue):
     """A queue of which each message goes to one poll.
 
-    Invariant: `_answers` and `_nothings` are the polls that ended with messages, and with none at their deadline.
+    Invariant: `_answers` and `_nothings` are the polls that ended with messages, and with none at their deadline; no
+    message before `_first_free` must still be given to a poll.
     """
 
     _by_body: dict[bytes, Message] = field(factory=dict)
     _answers: list[tuple[Ask, int]] = field(factory=list)
     """With the highest number that each took."""
     _nothings: list[Ask] = field(factory=list)
+    _first_free: int = 0
 
     def publish(self, body: bytes, begun_ns: int) -> Message:
         """Note that a message's publish begins; no two have one body."""
@@ -234,13 +244,17 @@ class ConsumingQueue(Queue):
         self._by_body[body] = message
         return message
 
-    def waiting(self) -> list[Message]:
-        """Messages that some poll must still get."""
-        return [each for each in self.messages if each.is_sure() and each.taken_by is None and not each.in_doubt]
+    def waiting(self) -> Message | None:
+        """The first message that some poll must still get; None if there is none."""
+        for message in self.messages[self._first_free : self.end]:
+            if message.taken_by is None and not message.in_doubt:
+                return message
+            self._first_free += 1
+        return None
 
     def owed(self, ask: Ask) -> Message | None:  # noqa: ARG002 - it is anybody's
         """Any message that nobody has: while there is one, no poll may wait."""
-        return next(iter(self.waiting()), None)
+        return self.waiting()
 
     def judge(self, ask: Ask) -> None:
         """Each message is a new one, in order, and after all that went to polls that ended before this one began."""

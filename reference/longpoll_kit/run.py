@@ -43,25 +43,37 @@ class KitReport:
     """What the subject cannot do, and was not asked to."""
     examples: int
     excused: int
-    """Examples that ended because the machine stood still."""
+    """Delays for which the service is not blamed, because the host paused."""
     seed: int
+    bounds: str
+    """The longest wait, burst and body that were tried."""
+    timeline: tuple[str, ...] = ()
+    """The latest events of the example that failed."""
+    code: str = ""
+    """Python that plays that example again; empty without one."""
 
     def __str__(self) -> str:
         seen = ", ".join(f"{self.counts[name]} {name}" for name in NEEDED if self.counts.get(name))
         lines = [f"{self.verdict}: {self.why}" if self.why else self.verdict]
         lines += [f"  {number}. {step}" for number, step in enumerate(self.steps, 1)]
-        lines += [f"examples: {self.examples}; polls: {seen or 'none'}"]
+        if self.timeline:
+            lines += ["the last events:", *(f"  {line}" for line in self.timeline)]
+        if self.code:
+            lines += ["run it again:", *(f"    {line}" for line in self.code.splitlines())]
+        lines += [f"examples: {self.examples}; polls: {seen or 'none'}", f"bounds: {self.bounds}"]
         lines += [f"not tried, for want of the method: {', '.join(self.left_out)}"] if self.left_out else []
-        lines += [f"the machine stood still in {self.excused} examples"] if self.excused else []
+        lines += [f"excused, because the host paused: {self.excused} delays"] if self.excused else []
         return "\n".join(lines)
 
 
 @define(eq=False)
 class Failure:
-    """A violation and the steps that led to it."""
+    """A violation, or an error of the subject's own, and the steps that led to it."""
 
-    error: ViolationError
+    error: Exception
     steps: tuple[str, ...]
+    timeline: tuple[str, ...] = ()
+    code: str = ""
 
 
 @define(eq=False)
@@ -83,6 +95,7 @@ class Run:
     started: int = 0
     """All of them, so that no two have the same queues."""
     excused: int = 0
+    bounds: str = ""
     suspicions: list[ViolationError] = field(factory=list)
     """What was late, and came after all."""
     failure: Failure | None = None
@@ -126,16 +139,29 @@ class Run:
         """What came of it so far."""
         left_out = tuple(sorted({can for can in NEEDED.values() if can} - self.abilities))
         verdict, why, prop = self._verdict(left_out)
-        steps = self.failure.steps if self.failure else ()
-        counts = dict(self.counts)
-        return KitReport(verdict, why, prop, steps, counts, left_out, self.examples, self.excused, self.seed)
+        failure = self.failure or Failure(ValueError(), ())
+        return KitReport(
+            verdict,
+            why,
+            prop,
+            failure.steps,
+            dict(self.counts),
+            left_out,
+            self.examples,
+            self.excused,
+            self.seed,
+            self.bounds,
+            failure.timeline,
+            failure.code,
+        )
 
     def _verdict(self, left_out: tuple[str, ...]) -> tuple[Verdict, str, str]:
         """The verdict, why, and the violated property."""
         if self.failure is not None:
+            assert isinstance(self.failure.error, ViolationError), "an error of the subject's own is raised"
             return "invalid", str(self.failure.error), self.failure.error.property
         if self.excused:
-            return "unknown", "the machine stood still too long to tell; run again on one with more room", ""
+            return "unknown", f"{self.excused} delays were excused because the host paused; run on an idle host", ""
         if self.suspicions:
             return "unknown", f"once, which can be the machine's doing: {self.suspicions[0]}", ""
         missing = [name for name, can in NEEDED.items() if not self.counts[name] and can not in left_out]

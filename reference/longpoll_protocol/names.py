@@ -34,6 +34,8 @@ RETRY_PREFIX: Final = "%RETRY%"
 DEAD_PREFIX: Final = "%DLQ%"
 LMQ_PREFIX: Final = "%LMQ%"
 """Begins the names of light topics and groups (`MixAll.LMQ_PREFIX`), which exist without being made."""
+LIGHT_NAME_SIZE_MAX: Final = 255
+"""Most bytes of a light queue's name, as of a directory's."""
 SYSTEM_TOPICS: Final = (
     "SELF_TEST_TOPIC",
     "BenchmarkTest",
@@ -67,6 +69,17 @@ def name_problem(topic: str) -> str | None:
         return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
     if len(topic) > NAME_SIZE_MAX:
         return f"The specified topic is longer than topic max length {NAME_SIZE_MAX}."
+    return None
+
+
+def queue_name_problem(name: str) -> str | None:
+    """Why no queue has this name; None when one may. For a light one only a directory's rules hold, as in RocketMQ."""
+    if not name.startswith(LMQ_PREFIX):
+        return name_problem(name)
+    if "/" in name or not name.isprintable():
+        return "The name of a light queue cannot be that of a directory."
+    if len(name.encode("utf-8", "surrogatepass")) > LIGHT_NAME_SIZE_MAX:
+        return f"The name of a light queue has more than {LIGHT_NAME_SIZE_MAX} bytes."
     return None
 
 

@@ -12,12 +12,13 @@ import fcntl
 import mmap
 import os
 import resource
+import stat
 import threading
 import weakref
 from collections.abc import Callable
 from typing import Final
 
-from longpoll_runtime.interface import Buffer
+from longpoll_runtime.interface import Buffer, NotRegularError
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _LIBC.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
@@ -178,7 +179,7 @@ class RealAppendFile:
     """A file that only grows, written without a buffer of ours."""
 
     def __init__(self, path: str) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o644)
 
     def reserve(self, size: int) -> None:
         """Have disk blocks for the next `size` bytes, beyond the file's end; raises OSError when the disk is full."""
@@ -207,6 +208,16 @@ class RealAppendFile:
             self._descriptor = -1
 
 
+def _open_regular(path: str, flags: int) -> int:
+    """Open a file without waiting for another process, as a FIFO would have it; raises NotRegularError."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        os.close(descriptor)
+        raise NotRegularError(errno.EINVAL, "not a regular file; remove it or restore the file", path)
+    return descriptor
+
+
 class RealFiles:
     """The operating system's files; keeps nothing itself."""
 
@@ -221,7 +232,7 @@ class RealFiles:
 
     def _map(self, path: str, size: int, *, writable: bool, create: bool) -> RealMappedFile:
         flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0)
-        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+        descriptor = _open_regular(path, flags)
         try:
             found = os.fstat(descriptor).st_size
             if found < size and create:
@@ -240,8 +251,8 @@ class RealFiles:
             return MAPS_MAX_USUAL
 
     def read(self, path: str) -> bytes:
-        """The file's bytes."""
-        with open(path, "rb") as file:
+        """The file's bytes; raises NotRegularError for a FIFO or a device, which may never end."""
+        with open(path, "rb", opener=_open_regular) as file:
             return file.read()
 
     def write_atomic(self, path: str, content: Buffer) -> None:
@@ -251,7 +262,8 @@ class RealFiles:
         """
         temporary = f"{path}.tmp"
         mode = os.stat(path).st_mode & 0o777 if self.exists(path) else None
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        # Else a FIFO in its place would have this wait for a reader.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK
         descriptor = os.open(temporary, flags, 0o644 if mode is None else 0o600)
         try:
             if mode is not None:

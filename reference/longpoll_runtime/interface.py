@@ -152,6 +152,10 @@ class MappedFile(Protocol):
         ...
 
 
+class NotRegularError(OSError):
+    """A FIFO, a socket or a device stands in a file's place."""
+
+
 class Files(Protocol):
     """The files below some directories; every path is absolute."""
 

@@ -34,6 +34,8 @@ class Pause:
 
     def __init__(self, line: int) -> None:
         self._left = line
+        self.place = ""
+        """File and line before which a thread is stopped."""
         self._reached = threading.Event()
         self._ended = threading.Event()
 
@@ -75,6 +77,7 @@ class Pause:
         if event == "line":
             self._left -= 1
             if self._left < 0:
+                self.place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
                 self._reached.set()
                 self._ended.wait(PAUSE_S)
         return self._trace

@@ -7,7 +7,7 @@ stand in their `errors`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 LISTED_MAX: Final = 20
 """Most names that a sentence lists where a command lists them all."""
@@ -37,7 +37,22 @@ def not_known(what: str, name: str, known: Iterable[str], command: str = "") -> 
 
 
 class LongpollError(Exception):
-    """Whatever any package of the project raises on purpose."""
+    """Whatever any package of the project raises on purpose; it can be copied and pickled, whatever its fields."""
+
+    retriable: bool = False
+    """Whether the same call may succeed later, though nobody changes it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keep the arguments and fields. `Exception` would call `__init__` with the text alone."""
+        reduced = super().__reduce__()
+        assert not isinstance(reduced, str), "an exception is no global name"
+        return _made_again, (type(self), reduced[1]), *reduced[2:]
+
+
+def _made_again(kind: type[LongpollError], arguments: tuple[Any, ...]) -> LongpollError:
+    error = kind.__new__(kind, *arguments)
+    super(LongpollError, error).__init__(*arguments)
+    return error
 
 
 class UserError(LongpollError):

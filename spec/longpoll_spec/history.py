@@ -34,6 +34,8 @@ import msgspec
 from longpoll_spec.tables import with_table
 
 FORMAT_VERSION: Final = 1
+ABSENT: Final = 1 - (1 << 61)
+"""In a column of numbers without nulls, a field of an answer to a pull that the event does not have: -1 is a value."""
 META_FILE: Final = "meta.json"
 PART_GLOB: Final = "part-*.ndjson"
 """The parts that a recorder writes."""
@@ -97,8 +99,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     """request_received of a pull that commits, and of a request to store an offset: the offset to be committed."""
     count_max: int = -1
     """request_received of a pull: the most messages asked for."""
-    may_hold: bool = False
-    """request_received of a pull: whether the suspend bit is set."""
+    may_hold: bool | None = None
+    """request_received of a pull: whether the suspend bit is set; None where that is not known."""
     timeout_ms: int = -1
     """request_received of a pull: suspendTimeoutMillis; the deadline is receipt plus this."""
     expression_type: str = ""
@@ -106,11 +108,11 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     expression: str = ""
     """request_received of a pull: the subscription expression that the broker applies, for instance `*` or `a || b`."""
 
-    offset_next: int = -1
+    offset_next: int = ABSENT
     """answer_sent to a pull: nextBeginOffset."""
-    offset_min: int = -1
+    offset_min: int = ABSENT
     """answer_sent to a pull: minOffset."""
-    offset_max: int = -1
+    offset_max: int = ABSENT
     """answer_sent to a pull: maxOffset."""
     offsets: list[int] = []
     """answer_sent to a pull: the queue offset of every message in the body, in order."""

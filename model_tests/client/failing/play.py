@@ -19,7 +19,7 @@ from model_tests.client.failing.members import LEAVE_S, Java, Member, Told, java
 from model_tests.client.failing.plan import NAMES, NETWORK, SERVERS, Event, Plan
 from model_tests.client.failing.sending import RUNTIME, Sends, plant, senders
 from model_tests.client.failing.servers import Observed, Server, judged
-from model_tests.client.relay import Fault, Relay
+from longpoll_broker.testing.relay import Fault, Relay
 
 from longpoll_broker.testing import client_scenarios as stories
 from longpoll_client import Admin, ConsumerConfig, Producer, PullConsumer, StartAt

@@ -19,7 +19,8 @@ TIMELESS: Final = (
     *("pull.none.empty", "pull.found.ordered", "pull.found.from_asked", "pull.found.at_most", "pull.found.next"),
     *("pull.found.above_min", "pull.next.within", "pull.none.next", "pull.passed.next", "pull.illegal.outside"),
     *("pull.illegal.next", "pull.min.below_max", "pull.found.tag", "pull.found.complete", "pull.passed.none_match"),
-    *("pull.hold.allowed", "pull.hold.once", "pull.step.allowed"),
+    *("pull.hold.allowed", "pull.hold.once", "pull.step.allowed", "pull.found.within"),
+    *("send.code.known", "send.batch.gapless"),
 )
 """What stands whatever the clock did: no moment is compared, but for a deletion's, which is looked at by itself."""
 

@@ -177,6 +177,32 @@ def send_answered(record: Record) -> Iterator[Said]:
             else:
                 yield from absent(record, one, one.lo, due, why)
 
+    for send, one in _told_of(record):
+        if one.lo - send.hi > SEND_NS and not is_blocked(record, send, send.lo, one.hi):
+            yield unknown(one, f"{one.request} is acknowledged late")
+
+
+def send_code_known(record: Record) -> Iterator[Said]:
+    """send.code.known."""
+    asked = [one for one in record.of("request_received") if one.request]
+    for one in record.of("answer_sent"):
+        mine = [request for request in asked if request.about == one.about]
+        is_send = len(mine) == 1 and mine[0].code in SENDS and one.offset_min < 0
+        if is_send and one.code not in {0, 1, 2, 3, 10, 11, 12, 13, 14, 16, 17, 26, 29, 215, 501, 1500}:
+            yield violated(one, f"{one.request} is answered {one.code}")
+
+
+def batch_gapless(record: Record) -> Iterator[Said]:
+    """send.batch.gapless."""
+    for send, one in _told_of(record):
+        mine = [
+            each for each in record.of("message_acknowledged") if (each.about, each.place) == (one.about, one.place)
+        ]
+        above = [each.queue_offset for each in mine if each.queue_offset > one.queue_offset]
+        if above and min(above) > one.queue_offset + 1:
+            hi = max(each.hi for each in mine)
+            yield from absent(record, one, send.lo, hi, f"{one.request} is acknowledged with gaps")
+
 
 def _appended(record: Record, one: Seen) -> list[Seen]:
     return [
@@ -211,6 +237,17 @@ def sequential(record: Record) -> Iterator[Said]:
         for first, last in ((one, other), (other, one)):
             send = sends.get(last.about) if first.about in sends else None
             if send is not None and before(first, send) and last.queue_offset <= first.queue_offset:
+                yield violated(last, f"{last.request} was sent later and stands before {first.request}")
+
+    told = list(_told_of(record))
+    for first_send, first in told:
+        for send, last in told:
+            is_pair = first.source != last.source and first.place == last.place and first.broker
+            if not is_pair or not before(first, send) or last.queue_offset > first.queue_offset:
+                continue
+            watched = record.first(last.source).lo <= first_send.lo and record.last(first.source).lo >= last.hi
+            is_sure = watched and not {first.source, last.source} & record.jumped
+            if is_sure and not deleted_between(record, last.place, first_send, last):
                 yield violated(last, f"{last.request} was sent later and stands before {first.request}")
 
 
@@ -258,6 +295,8 @@ CLAUSES: Final[dict[str, tuple[str, Clause]]] = {
     "send.acknowledged.once": (KEPT, acknowledged_only_once),
     "send.acknowledged.place": (KEPT, acknowledged_place),
     "send.answered": (KEPT, send_answered),
+    "send.code.known": (KEPT, send_code_known),
+    "send.batch.gapless": (KEPT, batch_gapless),
     "send.acknowledged.appended": (KEPT, acknowledged_appended),
     "send.acknowledged.tag": (KEPT, acknowledged_tag),
     "send.shown": (KEPT, shown),

@@ -7,7 +7,16 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from attrs import frozen
-from model_tests.judge.second.case import Exchange, Said, absent, first_answers, lasts_until, unknown, violated
+from model_tests.judge.second.case import (
+    Exchange,
+    Said,
+    absent,
+    begun_anew,
+    first_answers,
+    lasts_until,
+    unknown,
+    violated,
+)
 from model_tests.judge.second.parts import MS
 from model_tests.judge.second.reading import FAR, LATE_NS, PULLS, QUERY, READS, RESETS, UPDATE, Record, Seen, before
 from model_tests.judge.second.waits import over
@@ -66,6 +75,9 @@ def commits(record: Record, query: Seen) -> list[Commit]:
 
 def reset_after(record: Record, one: Seen, query_answer: Seen) -> bool:
     """Whether what was committed may have been put elsewhere after an event."""
+    for place, lo, hi in begun_anew(record):
+        if place == one.place and hi >= one.lo and lo <= query_answer.hi:
+            return True
     for reset in record.of("request_received"):
         concerns = reset.code in RESETS and reset.group in {"", one.group} and reset.topic in {"", one.topic}
         if concerns and _until(record, reset) >= one.lo and not before(query_answer, reset):
@@ -99,17 +111,21 @@ def certain(record: Record, query: Seen, answer: Seen) -> list[Commit]:
     ]
 
 
+def _may_follow(other: Commit, one: Commit) -> bool:
+    """Whether the client may have made this commit after that one: with a pull by its receipt, else by its end."""
+    if other.request.code == UPDATE:
+        return other.answer is None or not before(other.answer, one.request)
+    return not before(other.request, one.request)
+
+
 def told_least(record: Record) -> Iterator[Said]:
-    """commit.told.least."""
+    """commit.told.kept."""
     for query, answer in queries(record):
         if answer.code != 0:
             continue
         for one in certain(record, query, answer):
             put_back = any(
-                other.request.code == UPDATE
-                and other.offset <= answer.offset
-                and not before(answer, other.request)
-                and (other.answer is None or not before(other.answer, one.request))
+                other.offset <= answer.offset and not before(answer, other.request) and _may_follow(other, one)
                 for other in commits(record, query)
             )
             if answer.offset < one.offset and not put_back:
@@ -273,7 +289,7 @@ def _held(record: Record, source: str) -> Iterator[tuple[Seen, int, int]]:
 TOLD: Final = "commit_is_told"
 Clause = Callable[[Record], Iterator[Said]]
 CLAUSES: Final[dict[str, tuple[str, Clause]]] = {
-    "commit.told.least": ("commit_never_regresses", told_least),
+    "commit.told.kept": ("commit_never_regresses", told_least),
     "commit.told.most": (TOLD, told_most),
     "commit.told.some": (TOLD, told_some),
     "commit.told.written": (TOLD, told_written),

@@ -10,11 +10,13 @@ from typing import Final
 from model_tests.judge.second.case import (
     Exchange,
     Said,
+    begun_anew,
     certain_end,
     deleted_between,
     exchanges,
     first_known,
     is_after_close,
+    lasts_until,
     left_to,
     messages,
     possible_end,
@@ -28,7 +30,8 @@ from model_tests.judge.second.case import (
     unrecorded,
     violated,
 )
-from model_tests.judge.second.reading import Record, Seen, before, wanted
+from model_tests.judge.second.parts import MS
+from model_tests.judge.second.reading import WAKE_NS, Record, Seen, before, wanted
 
 REFUSALS: Final = (1, 2, 3, 16, 17, 23, 24, 25, 26, 27, 28, 29, 215, 501, 1500)
 
@@ -189,8 +192,37 @@ def found_complete(record: Record) -> Iterator[Said]:
         if answer.code != 0 or isinstance(wanted(request), str):
             continue
         passed = {o: t for o, t in tags(record, request).items() if request.offset <= o < answer.offset_next}
-        if sum(all(takes(request, tag) for tag in told) for told in passed.values()) > len(answer.offsets):
-            yield violated(request, f"{request.request} is not given all that it passes over")
+        wants = [offset for offset, told in passed.items() if all(takes(request, tag) for tag in told)]
+        if wanted(request) is None:
+            wants = list(range(request.offset, min(answer.offset_next, request.offset + 10_000)))
+        if len(wants) <= len(answer.offsets):
+            continue
+        first = min(answer.offsets, default=answer.offset_next)
+        later = [offset for offset in wants if offset >= first]
+        why = f"{request.request} is not given all that it passes over"
+        yield from unless_removed(record, request, first, why, len(later) <= len(answer.offsets))
+
+
+def is_own(record: Record) -> bool:
+    """Whether every policy is one of this project's own design."""
+    return all(one.split("+")[0] in {"strict", "strict-clone"} for one in record.policies)
+
+
+def unless_removed(record: Record, request: Seen, end: int, why: str, at_front: bool) -> Iterator[Said]:
+    """What is passed over before an offset, which retention may have removed if nothing older was delivered."""
+    if is_own(record) or not at_front:
+        yield violated(request, why)
+        return
+    lowest = [told.offset_min for asked, told in read_answers(record) if asked.place == request.place]
+    if max(lowest, default=0) < end:
+        yield unknown(request, why)
+
+
+def found_within(record: Record) -> Iterator[Said]:
+    """pull.found.within."""
+    for request, answer in read_answers(record):
+        if answer.code in {0, 20} and not answer.offset_min <= request.offset < answer.offset_max:
+            yield violated(request, f"{request.request} is told {answer.code} outside of the bounds")
 
 
 def found_above_min(record: Record) -> Iterator[Said]:
@@ -211,7 +243,7 @@ def next_visible(record: Record) -> Iterator[Said]:
 
 def next_within(record: Record) -> Iterator[Said]:
     """pull.next.within."""
-    if not all(one.split("+")[0] in {"strict", "strict-clone"} for one in record.policies):
+    if not is_own(record):
         return
     for request, answer in read_answers(record):
         if answer.code in {0, 20} and answer.offset_next > answer.offset_max:
@@ -265,7 +297,8 @@ def passed_none_match(record: Record) -> Iterator[Said]:
             continue
         for offset, told in tags(record, request).items():
             if request.offset <= offset < answer.offset_next and all(takes(request, tag) for tag in told):
-                yield violated(request, f"{request.request} passes over {offset}, which it wants")
+                why = f"{request.request} passes over {offset}, which it wants"
+                yield from unless_removed(record, request, answer.offset_next, why, at_front=True)
 
 
 def illegal_outside(record: Record) -> Iterator[Said]:
@@ -291,20 +324,51 @@ def illegal_next(record: Record) -> Iterator[Said]:
 def min_below_max(record: Record) -> Iterator[Said]:
     """pull.min.below_max."""
     for request, answer in read_answers(record):
-        if answer.offset_min > answer.offset_max:
+        if answer.offset_min > answer.offset_max or answer.offset_min < 0:
             yield violated(request, f"{request.request} is told bounds that cross")
 
 
 def _successive(record: Record) -> Iterator[tuple[Seen, Seen, Seen]]:
-    """Pairs of answers about one queue on one connection, the later one certainly read after the earlier."""
-    told = list(read_answers(record))
+    """Pairs of answers about one queue in one life of its broker, the later one certainly read after the earlier."""
+    told = [pair for pair in read_answers(record) if pair[1].connection]
+    lives = _lives_of_connections(record)
     for asked, earlier in told:
         for request, later in told:
-            same = (asked.place, asked.source, asked.connection) == (request.place, request.source, request.connection)
-            if not request.connection:
-                continue  # of no connection nobody knows which it is
-            if same and before(earlier, request) and not deleted_between(record, request.place, asked, later):
+            if asked.place != request.place or not before(earlier, request):
+                continue
+            one, other = ((each.source, each.connection) for each in (earlier, later))
+            same = one == other or any(one in life and other in life for life in lives)
+            if same and not deleted_between(record, request.place, asked, later):
                 yield earlier, later, request
+
+
+def _lives_of_connections(record: Record) -> list[set[tuple[str, str]]]:
+    """Which connections are of one life of a broker: those that overlap, and what others link."""
+    spans: dict[tuple[str, str], list[int]] = {}
+    brokers: dict[tuple[str, str], str] = {}
+    for _asked, answer in read_answers(record):
+        name = answer.source, answer.connection
+        span = spans.setdefault(name, [answer.hi, answer.lo])
+        span[:] = [min(span[0], answer.hi), max(span[1], answer.lo)]
+        is_shared = answer.broker and not {one.source for one in record.events if one.broker == answer.broker} & (
+            record.jumped
+        )
+        brokers[name] = answer.broker if is_shared else f"{answer.source} of {answer.broker}"
+    for one in record.of("connection_opened"):
+        name = one.source, one.connection
+        if name in spans:
+            spans[name][0] = min(spans[name][0], one.hi)
+    for gone in record.of("connection_closed"):
+        name = gone.source, gone.connection
+        if name in spans and gone.hi < spans[name][1]:
+            del spans[name]
+    found: list[set[tuple[str, str]]] = [{name} for name, (lo, hi) in spans.items() if lo < hi]
+    for own, (lo, hi) in spans.items():
+        for other, (begin, end) in spans.items():
+            if lo < hi and begin < end and lo < end and begin < hi and brokers[own] == brokers[other]:
+                joined = [life for life in found if own in life or other in life]
+                found = [life for life in found if life not in joined] + [set().union(*joined)]
+    return found
 
 
 def min_never_falls(record: Record) -> Iterator[Said]:
@@ -314,16 +378,78 @@ def min_never_falls(record: Record) -> Iterator[Said]:
             yield violated(request, f"{request.request} is told a lower offset_min than before")
 
 
-def _delivered_ends(answer: Seen) -> list[int]:
-    return [offset + 1 for offset in answer.offsets] if answer.code == 0 else []
+def _shown_end(answer: Seen) -> int:
+    """The highest end that an answer shows: what it delivers or passes over was visible."""
+    ends = [int(offset) + 1 for offset in answer.offsets] if answer.code == 0 else []
+    return max([int(answer.offset_max), *ends, *([int(answer.offset_next)] if answer.code in {0, 20} else [])])
 
 
 def max_never_falls(record: Record) -> Iterator[Said]:
     """pull.max.never_falls."""
     for earlier, later, request in _successive(record):
-        shown = max([earlier.offset_max, *_delivered_ends(earlier)])
-        if later.offset_max < shown and not seen_inside(record, request.place):
+        if later.offset_max < _shown_end(earlier) and not seen_inside(record, request.place):
             yield violated(request, f"{request.request} is told a lower offset_max than before")
+    for request, answer in read_answers(record):
+        if seen_inside(record, request.place) or not request.broker:
+            continue
+        shown = [(told, _shown_end(told)) for asked, told in read_answers(record) if asked.place == request.place]
+        shown += [
+            (one, one.queue_offset + 1) for one in record.of("message_acknowledged") if one.place == request.place
+        ]
+        for one, end in shown:
+            if one.hi + WAKE_NS < request.lo and answer.offset_max < end and not _deleted(record, one, answer):
+                yield unknown(request, f"{request.request} is told a lower offset_max, perhaps of another life")
+
+
+def _deleted(record: Record, one: Seen, other: Seen) -> bool:
+    """Whether the topic may have been deleted between two events, whatever became of the broker."""
+    told = [
+        (gone.lo, lasts_until(record, gone))
+        for gone in record.deletions()
+        if (gone.broker, gone.topic) == one.place[:2]
+    ]
+    told += [(lo, hi) for place, lo, hi in begun_anew(record) if place == one.place]
+    return any(lo <= other.hi and one.lo <= hi for lo, hi in told)
+
+
+def min_kept(record: Record) -> Iterator[Said]:
+    """pull.min.kept."""
+    for request, answer in read_answers(record) if not is_own(record) else ():
+        for one in record.of("message_acknowledged"):
+            is_gone = one.place == request.place and one.queue_offset < answer.offset_min
+            if is_gone and one.lo < answer.hi < one.hi + 3_600 * 1_000 * MS and not _deleted(record, one, answer):
+                yield unknown(request, f"{one.queue_offset} is gone soon after its acknowledgement")
+
+
+def filter_agrees(record: Record) -> Iterator[Said]:
+    """pull.filter.agrees."""
+    told = [(asked, answer) for asked, answer in read_answers(record) if asked.expression_type and asked.expression]
+    for request, answer in told:
+        if answer.code not in {0, 20} or seen_inside(record, request.place):
+            continue
+        for asked, given in told:
+            withheld = {o for o in given.offsets if request.offset <= o < answer.offset_next} - {*answer.offsets}
+            if given.code != 0 or not withheld or asked.place != request.place or not _takes_as_much(request, asked):
+                continue
+            if deleted_between(
+                record, request.place, *sorted((asked, request, given, answer), key=lambda e: e.lo)[::3]
+            ):
+                continue
+            missing = min(withheld)
+            may_be_removed = not before(answer, asked) and not any(offset < missing for offset in answer.offsets)
+            lowest = [one.offset_min for other, one in read_answers(record) if other.place == request.place]
+            if not (may_be_removed and not is_own(record) and max(lowest) > missing):
+                yield violated(request, f"{request.request} passes over {missing}, which {asked.request} is given")
+
+
+def _takes_as_much(request: Seen, asked: Seen) -> bool:
+    """Whether the one subscription takes all that the other one takes."""
+    if (request.expression_type, request.expression) == (asked.expression_type, asked.expression):
+        return True
+    own, other = wanted(request), wanted(asked)
+    if isinstance(own, str):
+        return False
+    return own is None or (other is not None and not isinstance(other, str) and other <= own)
 
 
 def max_least(record: Record) -> Iterator[Said]:
@@ -374,6 +500,9 @@ CLAUSES: Final[dict[str, tuple[str, Clause]]] = {
     "pull.illegal.outside": (RIGHT, illegal_outside),
     "pull.illegal.next": (RIGHT, illegal_next),
     "pull.min.below_max": (RIGHT, min_below_max),
+    "pull.found.within": (RIGHT, found_within),
+    "pull.min.kept": (RIGHT, min_kept),
+    "pull.filter.agrees": (RIGHT, filter_agrees),
     "pull.min.never_falls": (RIGHT, min_never_falls),
     "pull.max.never_falls": (RIGHT, max_never_falls),
     "pull.max.least": (RIGHT, max_least),

@@ -84,6 +84,7 @@ def pull(at: float, name: str, offset: int, code: int, *, end: int, took: float 
     place = {**QUEUE, "request": name, "connection": "1"}
     offsets = {"offsets": list(range(offset, end))} if code == 0 else {}
     asked = {"code": 11, "offset": offset, "count_max": 32, "expression_type": "TAG", "expression": "*", "group": "g"}
+    asked["may_hold"] = False
     answer = {"code": code, "offset_next": end, "offset_min": 0, "offset_max": end, **offsets}
     return [
         {"at": at, "event": "request_received", **place, **asked, **fields},

@@ -10,6 +10,7 @@ from model_tests.judge.second.case import (
     Said,
     absent,
     became_visible,
+    certain_end,
     deleted_between,
     exchanges,
     holds,
@@ -100,6 +101,8 @@ def wake_prompt(record: Record) -> Iterator[Said]:
             if offset >= request.offset and all(takes(request, tag) for tag in told)
         ]
         for lo, hi in [moment for moment in moments if moment is not None]:
+            if not inside and one.answer is not None and hi + WAKE_NS < request.lo:
+                break  # read at once, and not held
             begun = (max(lo, request.lo), max(hi, request.hi))
             yield from over(record, one, begun, WAKE_NS, f"{one.name} was woken too late")
 
@@ -122,6 +125,8 @@ def answered(record: Record) -> Iterator[Said]:
         if one.answer is None:
             begun = one.request.lo + UNHELD_NS, one.request.hi + UNHELD_NS
             begun = _deadline(one.request) if one.request.may_hold else begun
+            if one.request.may_hold is None:
+                begun = (max(begun[0], _deadline(one.request)[0]), max(begun[1], _deadline(one.request)[1]))
             yield from over(record, one, begun, LATE_NS, f"{one.name} is never answered")
 
 
@@ -140,9 +145,24 @@ def stop_answered(record: Record) -> Iterator[Said]:
 def unheld_prompt(record: Record) -> Iterator[Said]:
     """pull.unheld.prompt."""
     for one in exchanges(record):
-        if one.answer is not None and not one.request.may_hold:
+        if one.answer is not None and one.request.may_hold is False:
             begun = one.request.lo, one.request.hi
             yield from over(record, one, begun, UNHELD_NS + LATE_NS, f"{one.name} may not be held, and is")
+    for request, answer in read_answers(record):
+        one, begun = Exchange(request, answer), (request.lo, request.hi)
+        if request.may_hold and _is_never_held(record, request, answer):
+            yield from over(record, one, begun, UNHELD_NS + LATE_NS, f"{one.name} is read slowly")
+            if not seen_inside(record, request.place) and answer.lo - request.hi > WAKE_NS:
+                yield unknown(request, f"{one.name} is read slowly")
+
+
+def _is_never_held(record: Record, request: Seen, answer: Seen) -> bool:
+    """Whether a pull's first read cannot have been PULL_NOT_FOUND."""
+    if seen_inside(record, request.place) and any(one.about == request.about for one in holds(record)):
+        return False
+    is_past = answer.code == 21 and request.offset > answer.offset_max
+    is_past = is_past and not deleted_between(record, request.place, request, answer)
+    return is_past or certain_end(record, request) > request.offset
 
 
 def not_early(record: Record) -> Iterator[Said]:
@@ -163,7 +183,7 @@ def hold_allowed(record: Record) -> Iterator[Said]:
     """pull.hold.allowed."""
     held = {one.about for one in holds(record)}
     for one in exchanges(record):
-        if one.request.about in held and not one.request.may_hold:
+        if one.request.about in held and one.request.may_hold is False:
             yield violated(one.request, f"{one.name} may not be held, and is")
 
 
@@ -218,7 +238,7 @@ def _steps(record: Record) -> Iterator[tuple[Exchange, Seen]]:
 def step_allowed(record: Record) -> Iterator[Said]:
     """pull.step.allowed."""
     for one, step in _steps(record):
-        if not one.request.may_hold:
+        if one.request.may_hold is False:
             yield violated(step, f"{one.name} may not be held, and has a {step.event}")
 
 
@@ -234,6 +254,28 @@ def step_unanswered(record: Record) -> Iterator[Said]:
     for one, step in _steps(record):
         if one.answer is not None and before(one.answer, step):
             yield violated(step, f"{one.name} has a {step.event} after its answer")
+
+
+def step_held(record: Record) -> Iterator[Said]:
+    """pull.step.held."""
+    for one, step in _steps(record):
+        own = [hold for hold in holds(record) if hold.about == one.request.about]
+        is_elsewhere = step.event == "stop" or not one.request.may_hold or before(step, one.request)
+        if one.answer is not None:
+            is_elsewhere |= before(one.answer, step) or bool(own and all(before(one.answer, hold) for hold in own))
+        if not is_elsewhere and all(before(step, hold) for hold in own):
+            yield from absent(record, one.request, one.request.lo, step.hi, f"{one.name} has a {step.event} unheld")
+
+
+def take_once(record: Record) -> Iterator[Said]:
+    """pull.take.once."""
+    for one in exchanges(record):
+        steps = [step for other, step in _steps(record) if other.request is one.request]
+        counts = [sum(step.event == name for step in steps) for name in ("take", "keep")]
+        held = sum(hold.about == one.request.about for hold in holds(record))
+        if held and (counts[0] > held + counts[1] or counts[1] > counts[0]):
+            hi = max(step.hi for step in steps)
+            yield from absent(record, one.request, one.request.lo, hi, f"{one.name} is taken {counts[0]} times")
 
 
 HELD: Final = "held_as_asked"
@@ -253,4 +295,6 @@ CLAUSES: Final[dict[str, tuple[str, Clause]]] = {
     "pull.step.allowed": (HELD, step_allowed),
     "pull.step.after_request": (HELD, step_after_request),
     "pull.step.unanswered": (HELD, step_unanswered),
+    "pull.step.held": (HELD, step_held),
+    "pull.take.once": (HELD, take_once),
 }

@@ -127,8 +127,8 @@ def proof(entry: Entry, deadline_s: float) -> Seen | None:
     """Prove the law with the knob or the slip: what is proved no more, in each world until one says so."""
     import attrs
 
+    from longpoll_spec.engines.smt.combinations import WORLDS
     from longpoll_spec.engines.smt.proof import prove_model
-    from longpoll_spec.engines.smt.worlds import WORLDS
     from longpoll_spec.law import law_of
     from longpoll_spec.policy import preset, with_knob
     from longpoll_spec.testing.slip_table import name_of, slips_in

@@ -21,6 +21,7 @@ from longpoll import extras, guard
 from longpoll.addresses import address_of
 from longpoll.options.amounts import Amount
 from longpoll.options.law import knob_option, policy_option
+from longpoll.options.paths import FilledPath
 from longpoll.output import (
     Exit,
     check_directory,
@@ -85,16 +86,16 @@ def list_clauses(context: click.Context, _option: click.Parameter, wanted: bool)
 @click.option(
     "--exclude",
     "exclude_file",
-    type=click.Path(path_type=Path),
+    type=FilledPath(),
     help="Skip the clauses and vectors in this file, one per line.",
 )
 @click.option(
     "--known",
     "known_file",
-    type=click.Path(path_type=Path),
+    type=FilledPath(),
     help="A file of known failures. The exit code is 1 when a failure is new, or a known one no longer fails.",
 )
-@click.option("--write-known", "known_out", type=click.Path(path_type=Path), help="Write the failures to such a file.")
+@click.option("--write-known", "known_out", type=FilledPath(), help="Write the failures to such a file.")
 @click.option(
     "--has",
     "declared",
@@ -121,13 +122,9 @@ def list_clauses(context: click.Context, _option: click.Parameter, wanted: bool)
     show_default=True,
     help="Length of the race test, in which messages race waiting pulls; 0 skips it.",
 )
-@click.option(
-    "--history", type=click.Path(path_type=Path), help="Keep the history of the load test in this new directory."
-)
-@click.option("--junit", "junit_file", type=click.Path(path_type=Path), help="Write a JUnit XML report.")
-@click.option(
-    "--pages", "pages_directory", type=click.Path(path_type=Path), help="Write an HTML report into this directory."
-)
+@click.option("--history", type=FilledPath(), help="Keep the history of the load test in this new directory.")
+@click.option("--junit", "junit_file", type=FilledPath(), help="Write a JUnit XML report.")
+@click.option("--pages", "pages_directory", type=FilledPath(), help="Write an HTML report into this directory.")
 @click.option(
     "--clauses",
     "lists",
@@ -141,21 +138,21 @@ def list_clauses(context: click.Context, _option: click.Parameter, wanted: bool)
     "--export",
     "export_directory",
     metavar="DIRECTORY",
-    type=click.Path(path_type=Path),
+    type=FilledPath(),
     help="Write the vectors as JSON lines, with a page that explains how to play them, and exit.",
 )
 @click.option(
     "--vectors",
     "vectors_file",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=FilledPath(),
     help="Compare with the recordings in this file, instead of those of the policy's version.",
 )
 @click.option(
     "--record",
     "record_file",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=FilledPath(),
     help="Record the broker's own answers in such a file and exit.",
 )
 @json_option

@@ -27,6 +27,11 @@ from longpoll_spec.policy import Policy, preset, with_knobs
 from longpoll_spec.render.export.jani import jani_of
 from longpoll_spec.render.export.promela import promela_of
 from longpoll_spec.render.export.tla import tla_configuration_of, tla_of
+from longpoll_spec.render.export.tla_parametric import (
+    parametric_name_of,
+    tla_parametric_configuration_of,
+    tla_parametric_of,
+)
 from longpoll_spec.render.notation import name_of
 from longpoll_spec.render.pictures.text import who
 from longpoll_spec.render.places import gates_of, presets_of
@@ -59,6 +64,9 @@ EXPLORER: Final = "explorer"
 @size_options(queues="Queues that share one dispatcher and one scanner.", tags="Number of different tags.")
 @aspect_option("Add this feature to the model; repeatable.")
 @knob_option()
+@click.option(
+    "--parametric", is_flag=True, help="tla: a module to read, for any number of requests, queues and messages."
+)
 @click.option("--force", is_flag=True, help="Overwrite existing files.")
 @json_option
 @user_mistakes
@@ -72,6 +80,7 @@ def export(
     sizes: Mapping[str, int | None],
     aspects: Sequence[str],
     knobs: Sequence[str],
+    parametric: bool,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -80,6 +89,9 @@ def export(
     --to promela, tla and jani write the model for SPIN, TLC and Storm. These checkers find the same states, transitions
     and verdicts as `longpoll check`. A promela or tla file begins with the command that runs it. JANI is JSON, which
     a small interpreter in any language can run (docs/jani.md).
+
+    --to tla --parametric writes a module to read: the sizes are constants of its configuration. It has no `sometimes`
+    properties and no `time_can_pass`.
 
     --to explorer writes a web page that runs the specification in a browser, without a server. On it you can take
     steps, search for violations and inject faults (docs/explorer.md).
@@ -91,6 +103,7 @@ def export(
     Examples:
       longpoll export --to promela --policy rocketmq-4.9 out
       longpoll export --to tla --policy strict --bounds small out
+      longpoll export --to tla --parametric --policy strict out
       longpoll export --to promela --policy rocketmq-4.9 --bounds queues out
       longpoll export --to jani --policy strict out
       longpoll export --to explorer --policy rocketmq-4.9 out
@@ -99,6 +112,8 @@ def export(
       longpoll export --to byteman lp1.lqxyb2NrZXRt... out
       longpoll export --to byteman lp1.lqxyb2NrZXRt... out --on java-5.5.0
     """
+    if parametric and target != "tla":
+        raise UserError(f"--parametric goes with --to tla, not with --to {target}; drop it or export --to tla")
     if target == BYTEMAN:
         if len(words) != 2:
             raise UserError("--to byteman needs two arguments: a token from `longpoll check`, and a directory")
@@ -118,6 +133,10 @@ def export(
     name = name_of(model)
     if target == EXPLORER:
         made = {directory / f"{name}.html": explorer_of(policy, bounds_of)}
+    elif parametric:
+        name = parametric_name_of(model)
+        texts = {"tla": tla_parametric_of(model), "cfg": tla_parametric_configuration_of(model)}
+        made = {directory / f"{name}.{end}": text for end, text in texts.items()}
     else:
         properties = properties_of(model)
         made = {directory / f"{name}.{end}": render(model, properties) for end, render in FORMATS[target].items()}

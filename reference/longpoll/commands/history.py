@@ -9,6 +9,7 @@ import click
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 
 from longpoll.options.amounts import Whole
+from longpoll.options.paths import FilledPath
 from longpoll.output import emit_json, json_option, out, progress_bar, user_mistakes
 from longpoll_judge.read.convert import FormatName, TargetExistsError
 from longpoll_judge.read.convert import convert as convert_history
@@ -31,8 +32,8 @@ def history() -> None:
 
 
 @history.command()
-@click.argument("source", type=click.Path(path_type=Path), metavar="HISTORY")
-@click.argument("target", type=click.Path(path_type=Path), metavar="DIR")
+@click.argument("source", type=FilledPath(), metavar="HISTORY")
+@click.argument("target", type=FilledPath(), metavar="DIR")
 @click.option(
     "--to",
     "into",
@@ -64,8 +65,8 @@ def convert(source: Path, target: Path, into: FormatName, as_json: bool) -> None
 
 
 @history.command()
-@click.argument("source", type=click.Path(path_type=Path), metavar="HISTORY")
-@click.argument("target", type=click.Path(path_type=Path), metavar="DIR")
+@click.argument("source", type=FilledPath(), metavar="HISTORY")
+@click.argument("target", type=FilledPath(), metavar="DIR")
 @click.option("--topic", required=True, help="The topic of the queue.")
 @click.option("--queue", type=Whole(min=0), default=0, show_default=True, help="The queue's number.")
 @json_option

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -205,7 +206,8 @@ def _explain_worst(found: Survey) -> None:
     "world_names",
     multiple=True,
     metavar="NAME",
-    help="Configuration to prove: plain, uncut or whole; repeatable.  [default: plain; for any: all three]",
+    help="Configuration to prove: plain, bare, uncut, whole, or features such as crash+queues; repeatable.  "
+    "[default: plain; for any: chosen from the specification]",
     shell_complete=worlds,
 )
 @click.option("--queues", type=int, help="Override the number of queues in the configuration.")
@@ -227,6 +229,12 @@ def _explain_worst(found: Survey) -> None:
     show_default=True,
     help="Most steps of a run that z3 unrolls; fewer than the default also skips the exploration before it.",
 )
+@click.option(
+    "--smt",
+    "smt_folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Also write each query of the induction into this folder as an SMT-LIB file, for another solver.",
+)
 @knob_option()
 @property_option(proved=True)
 @json_option
@@ -241,6 +249,7 @@ def prove(
     aspects: Sequence[str],
     timeout_s: float,
     depth_max: int,
+    smt_folder: Path | None,
     knobs: Sequence[str],
     names: Sequence[str],
     as_json: bool,
@@ -250,9 +259,11 @@ def prove(
     If a property is not inductive, the command looks for a run from the first state that violates it. Such a run is a
     token for `longpoll explain`. A refuted step without a token shows a state that may be unreachable.
 
-    For any number of requests there are three configurations. The plain one has no features. The whole one has two
-    queues, two tags and every feature. The uncut one is the whole one without the feature truncate, under which fewer
-    properties are promised. --queues, --tags and --aspect change a configuration. The command also looks for each
+    For any number of requests the command proves several configurations. The plain one has no features, and the bare
+    one has two queues. The whole one has two queues, two tags and every feature. The uncut one is the whole one without
+    the feature truncate, under which fewer properties are promised. The others are chosen so that some configuration
+    has every combination of three features that one proof obligation contains.
+    --queues, --tags and --aspect change a configuration. The command also looks for each
     situation that must occur: if one does not, the proof counts as unknown.
 
     \b
@@ -270,12 +281,14 @@ def prove(
     from longpoll.shown import proof_shown  # noqa: PLC0415
     from longpoll_spec.engines.smt import proof as smt  # noqa: PLC0415
     from longpoll_spec.engines.smt import worlds as smt_worlds  # noqa: PLC0415
+    from longpoll_spec.engines.smt.combinations import not_taken, questions_of  # noqa: PLC0415
 
     policy = _policy(policy_name, knobs)
     own: dict[str, Any] = {"queues": queues, "tags": tags, "aspects": frozenset(aspects) or None}
     changes = {key: value for key, value in own.items() if value is not None}
     chosen = smt_worlds.chosen(world_names, any_number=requests is None, changes=changes)
-    limits: dict[str, Any] = {"names": names, "timeout_s": timeout_s, "depth_max": depth_max}
+    record = None if smt_folder is None else _smt_writer(smt_folder)
+    limits: dict[str, Any] = {"names": names, "timeout_s": timeout_s, "depth_max": depth_max, "record": record}
     try:
         with _spinner(f"proving {policy.name} for {requests or 'any number of'} requests") as say:
             found = (
@@ -288,13 +301,34 @@ def prove(
     if isinstance(found, smt.Proof):
         made, show, whole = proof_shown.proof(found), partial(proof_shown.show_proof, found), found.whole
     else:
-        made, whole = proof_shown.worlds(policy.name, found), smt_worlds.worst(found)
-        show = partial(proof_shown.show_worlds, found)
+        asked = questions_of(partial(law_of, policy))
+        untried = not_taken(asked, (each.world for each in found))
+        made, whole = proof_shown.worlds(policy.name, found, untried), smt_worlds.worst(found)
+        show = partial(proof_shown.show_worlds, found, untried)
     if as_json:
         emit_json(made)
     else:
         show()
     sys.exit(_exit_of({whole}))
+
+
+def _smt_writer(folder: Path) -> Callable[[str], None]:
+    """Write each query to a numbered file of the folder; raises `OutputError` for a folder that cannot be used."""
+    numbers = count(1)
+
+    def write(query: str) -> None:
+        try:
+            (folder / f"{next(numbers):05}.smt2").write_text(query, encoding="utf-8")
+        except OSError as error:
+            raise OutputError(f"cannot write to {folder}: {error.strerror}") from error
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise OutputError(f"{folder} is not empty: name a new folder for the SMT-LIB files")
+    except OSError as error:
+        raise OutputError(f"cannot write to {folder}: {error.strerror}") from error
+    return write
 
 
 @click.command()

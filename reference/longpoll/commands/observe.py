@@ -18,6 +18,7 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from longpoll.addresses import address_of
 from longpoll.guard import printable, until_signalled
 from longpoll.options.amounts import Amount, Whole
+from longpoll.options.paths import FilledPath
 from longpoll.output import Exit, emit_json, fail, out, progress_bar, say, user_mistakes
 from longpoll_java.inside.record import Size
 from longpoll_java.inside.record import record as record_inside
@@ -56,7 +57,7 @@ QUEUES_MAX: Final = 1_000
     "--capture",
     "captures",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=FilledPath(),
     metavar="FILE",
     help="Read a packet capture of the broker's port (pcap, pcapng) instead of running a proxy; repeatable.",
 )
@@ -90,7 +91,7 @@ QUEUES_MAX: Final = 1_000
     help=f"--inside: period of the scan; pulls are held for three periods. Default: {SCAN_MS}.",
 )
 @click.option("--seed", type=Whole(0), help="--inside: seed of the random pauses and delays. Default: 0.")
-@click.option("--record", required=True, type=click.Path(path_type=Path), help="Write the history into this directory.")
+@click.option("--record", required=True, type=FilledPath(), help="Write the history into this directory.")
 @click.option("--json", "as_json", is_flag=True, help="Print the ready line, or the result, as one JSON object.")
 @user_mistakes
 def observe(

@@ -22,6 +22,7 @@ from longpoll.addresses import address_of
 from longpoll.guard import printable
 from longpoll.options.broker_conf import BrokerPlace, read_broker_conf
 from longpoll.options.law import knob_option, policy_option
+from longpoll.options.paths import FilledPath
 from longpoll.options.server import ACCESS_KEY, SECRET_KEY, account_of
 from longpoll.output import Exit, emit_json, err, fail, say, user_mistakes
 from longpoll_broker.broker import Broker
@@ -38,7 +39,7 @@ from longpoll_spec.policy import preset, with_knobs
 
 LISTEN = "127.0.0.1:10911"
 ADDRESS = "HOST:PORT"
-PATH = click.Path(path_type=Path)
+PATH = FilledPath()
 LEVELS = ("debug", "info", "warning", "error")
 
 

@@ -54,7 +54,7 @@ def store() -> None:
       longpoll store dump ~/store --json                   print every record of the commit log as a JSON line
       longpoll store dump ~/store --what units --json      print every unit of the consume queues
 
-    Exit codes: 0 sound, 1 damaged, 2 not a store, or not readable.
+    Exit codes: 0 sound, 1 damaged, 2 not a store, or not readable, 3 not all of it can be checked.
     """
 
 
@@ -64,6 +64,8 @@ def store() -> None:
 @user_mistakes
 def verify_command(directory: str, as_json: bool) -> None:
     """Check the CRC and place of every record, and that the commit log and the consume queues agree.
+
+    Batch and extended consume queues, compacted topics and RocksDB are not checked: with them the exit code is 3.
 
     There are two kinds of problems. `damage` leads to exit code 1. A `tail` is the rest of a crash, which the broker
     repairs when it opens the store; it leads to exit code 0.
@@ -83,21 +85,28 @@ def verify_command(directory: str, as_json: bool) -> None:
     if as_json:
         kept = {"files": verdict.cut_files, "bytes": verdict.cut_bytes}
         told = {"messages": verdict.messages, "lackingSectors": verdict.lacking, "cut": kept}
-        emit_json({**told, "queues": queues, "problems": problems})
+        emit_json(
+            {**told, "queues": queues, "problems": problems, "unread": [attrs.asdict(each) for each in verdict.unread]}
+        )
     else:
-        out.print(styled("[bold]verdict: {}[/]", "damaged" if verdict.is_damaged else "sound"))
+        rest = "not all of it can be read" if verdict.unread else "sound"
+        out.print(styled("[bold]verdict: {}[/]", "damaged" if verdict.is_damaged else rest))
         out.print(f"{verdict.messages} messages in {len(queues)} queues, {verdict.problem_count} problems")
         if verdict.lacking:
             out.print(f"{verdict.lacking} messages may lack a disk sector in a part that no checksum covers")
         if verdict.cut_files:
             cut = f"{verdict.cut_bytes} bytes in {verdict.cut_files} files of commitlog_cut"
             out.print(f"{cut}: earlier starts cut them off after damage; they may contain acknowledged messages")
+        for part in verdict.unread:
+            out.print(styled("{}", f"{part.path} was not checked: it contains {part.what}"))
         if problems:
             table("Problems", list(problems[0]), (list(problem.values()) for problem in problems))
     if verdict.problem_count > len(verdict.problems):
         err.print(f"longpoll: {verdict.problem_count - len(verdict.problems)} more problems")
     if verdict.is_damaged:
         raise SystemExit(Exit.VIOLATED)
+    if verdict.unread:
+        raise SystemExit(Exit.UNKNOWN)
 
 
 @store.command("show")

@@ -21,6 +21,7 @@ from longpoll import guard
 from longpoll.addresses import address_of
 from longpoll.options.amounts import SEED_MAX, Amount, Whole
 from longpoll.options.law import knob_option, policy_option
+from longpoll.options.paths import FilledPath
 from longpoll.output import check_directory, emit_json, err, json_option, progress_bar, user_mistakes
 from longpoll.verification import broker, history, html, law, races, store
 from longpoll.verification.conversations import conversations
@@ -94,9 +95,7 @@ class Job:
     show_default=True,
     help="How long to race messages against waiting pulls; 0 skips the race.",
 )
-@click.option(
-    "--record", type=click.Path(path_type=Path), help="New directory for the history. Default: inside --report."
-)
+@click.option("--record", type=FilledPath(), help="New directory for the history. Default: inside --report.")
 @click.option(
     "--report",
     "report_directory",

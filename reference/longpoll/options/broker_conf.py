@@ -48,6 +48,12 @@ def _hours(text: str) -> str:
     return text
 
 
+def _path(text: str) -> Path:
+    if not text:
+        raise ValueError("write a path, or remove the key")
+    return Path(text)
+
+
 def _port(text: str) -> int:
     value = int(text)
     if not 0 <= value < PORT_END:
@@ -161,10 +167,10 @@ STORE_KEYS: Final[dict[str, Key]] = {
 
 PLACE_KEYS: Final[dict[str, Key]] = {
     "listenPort": ("listen_port", _port),
-    "storePathRootDir": ("directory", Path),
-    "storePathCommitLog": ("commitlog", Path),
-    "storePathConsumeQueue": ("consumequeue", Path),
-    "storePathIndex": ("index", Path),
+    "storePathRootDir": ("directory", _path),
+    "storePathCommitLog": ("commitlog", _path),
+    "storePathConsumeQueue": ("consumequeue", _path),
+    "storePathIndex": ("index", _path),
 }
 ACCOUNT: Final = "innerClientAuthenticationCredentials"
 """JSON: the account with which a broker signs its own requests, as in 5.x."""

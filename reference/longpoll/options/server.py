@@ -11,13 +11,14 @@ from typing import Any, Final
 import click
 from attrs import frozen
 
+from longpoll.options.paths import FilledPath
 from longpoll_client import Credentials
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.tls import client_context
 from longpoll_spec.errors import ConfigError
 
 Command = Callable[..., None]
-PATH: Final = click.Path(path_type=Path)
+PATH: Final = FilledPath()
 ACCESS_KEY: Final = "LONGPOLL_ACCESS_KEY"
 SECRET_KEY: Final = "LONGPOLL_SECRET_KEY"  # noqa: S105 - the name of a variable
 

@@ -14,6 +14,7 @@ from longpoll.output import out, say, styled, table
 from longpoll.shown.law_shown import BY_CONSTRUCTION, coloured, show_tokens, show_verdict
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.smt.any_number import AnyProof
+from longpoll_spec.engines.smt.combinations import NotTaken
 from longpoll_spec.engines.smt.inductive import Counterexample
 from longpoll_spec.engines.smt.proof import Obligation, Proof
 from longpoll_spec.engines.smt.worlds import WorldProof, unstated, verdicts, worst
@@ -44,8 +45,11 @@ def proof(found: Proof) -> dict[str, Any]:
     }
 
 
-def worlds(policy: str, found: Sequence[WorldProof]) -> dict[str, Any]:
-    """The same for any number of requests, in each of some worlds; every obligation names its own."""
+def worlds(policy: str, found: Sequence[WorldProof], untried: Sequence[NotTaken]) -> dict[str, Any]:
+    """The same for any number of requests, in each of some worlds; every obligation names its own.
+
+    `untried` are the combinations of features that none of these worlds has.
+    """
     missing = unstated(found)
     return {
         "policy": policy,
@@ -63,14 +67,23 @@ def worlds(policy: str, found: Sequence[WorldProof]) -> dict[str, Any]:
                 "proved_at": each.found.proved_at,
                 "why_not": each.found.why_not,
                 "verdict": each.whole,
-                "verdicts": {name: each.found.proof.verdict(name) for name in each.found.proof.needed},
-                "by_construction": each.found.proof.by_construction,
+                "verdicts": {
+                    name: each.found.proof.verdict(name)
+                    for name in each.found.proof.needed
+                    if name not in missing[each.name]
+                },
+                "by_construction": [
+                    name for name in each.found.proof.by_construction if name not in missing[each.name]
+                ],
                 "unstated": missing[each.name],
                 "given_up": sorted(each.found.proof.given_up),
                 "situations": {one.name: {"found": one.found, "token": one.token} for one in each.situations},
                 "in_vain": [one.name for one in each.in_vain],
             }
             for each in found
+        ],
+        "not_taken": [
+            {"features": each.features, "on": each.on, "obligations": len(each.questions)} for each in untried
         ],
         "obligations": [
             {"world": each.name, **_obligation(each.found.proof, row)}
@@ -100,7 +113,7 @@ def _counterexample(found: Proof, shown: Counterexample) -> dict[str, Any]:
     }
 
 
-def show_worlds(proofs: Sequence[WorldProof]) -> None:
+def show_worlds(proofs: Sequence[WorldProof], untried: Sequence[NotTaken]) -> None:
     """Print the proofs for any number of requests, one configuration after the other."""
     missing = unstated(proofs)
     show_verdict(f"{worst(proofs)} ({', '.join(f'{each.name}: {each.whole}' for each in proofs)})")
@@ -111,6 +124,12 @@ def show_worlds(proofs: Sequence[WorldProof]) -> None:
         if missing[each.name]:
             say(f"not stated in configuration {each.name}: {', '.join(missing[each.name])}")
         _show_situations(each)
+    if untried:
+        fewest = min(len(each.features) for each in untried)
+        say(
+            f"not proved: {len(untried)} combinations of {fewest} or more features that one obligation contains and no "
+            "configuration has; --json lists them as not_taken"
+        )
 
 
 def show_proof(found: Proof) -> None:

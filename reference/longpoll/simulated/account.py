@@ -69,8 +69,11 @@ class BrokenError(AssertionError):
 
     def __init__(self, kind: str, text: str) -> None:
         assert kind in PROMISES
-        super().__init__(f"{kind}: {text}")
+        super().__init__(kind, text)
         self.kind = kind
+
+    def __str__(self) -> str:
+        return ": ".join(self.args)
 
 
 @define(eq=False)

@@ -101,6 +101,8 @@ class Traits:
     """A name server does not answer what it does not know."""
     first_size: int = 0
     """Bytes of a connection that are waited for before any is read: 5.x looks for a proxy's header in them."""
+    offsets_outlive_topics: bool = False
+    """What groups have consumed of a topic stays when it is deleted, and counts for the next one of its name."""
     routes_outlive_topics: bool = False
     """A name server tells of a deleted topic until 216 has it forget its routes, and 216 hides one that is there."""
     null_bodies: frozenset[bytes] = frozenset()
@@ -192,6 +194,7 @@ TRAITS_4_9: Final = Traits(
     replicates_visible=False,
     name_server_is_silent=True,
     unknown_codes=CODES_OF_5 | TIMER_CODES,
+    offsets_outlive_topics=True,
     routes_outlive_topics=True,
     acting_master_fields=False,
     returns_prepared_id=False,
@@ -216,6 +219,7 @@ TRAITS_5: Final = attrs.evolve(
     rejects_as_slave=True,
     changes_as_slave=True,
     commits_as_slave=True,
+    offsets_outlive_topics=False,
     slave_notifies=True,
     hears_of_members=True,
     counts_replicas=True,

@@ -114,6 +114,8 @@ def append_burst(
         queue = topic.queues.get(message.queue_id) if topic is not None else None
         if topic is None or queue is None or not _is_plain(message, body_size_max):
             break
+        if queue.offset_next >= queue.room_end:
+            break
         try:
             record = encode_record(message, topic.part, queue.offset_next, start, store_ms)
         except MessageRefusedError:

@@ -128,7 +128,7 @@ class Copying:
         """
         first: dict[int, int] = {}
         last = queue.physical_end
-        at = self.dispatcher.cursor
+        at = self.dispatcher.visible_end
         # What is not visible yet is in the log alone; the dispatcher may be at it meanwhile, and both say the same.
         while at < self.log.end:
             found = self.log.read(at)

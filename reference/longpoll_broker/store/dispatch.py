@@ -2,11 +2,13 @@
 
 The log is the truth. So that a message just appended need not be decoded again, its writer also hands over what its
 unit needs; the hand-over is bounded, and whenever it was missed (after opening, or when the dispatcher is far behind)
-the cursor reads the log. Leaves out who calls it and when (the service), and the notification that follows.
+the cursor reads the log. A message whose queue cannot list it waits with that queue; other queues go on.
+Leaves out who calls it and when (the service), and the notification that follows.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections import deque
 from collections.abc import Callable, Container, Sequence
@@ -26,6 +28,10 @@ _lines = logging.getLogger(__name__)
 
 HANDED_COUNT_MAX: Final = 262_144
 """Most messages handed over and not yet dispatched; over this the dispatcher reads the log."""
+BEHIND_COUNT_MAX: Final = 262_144
+"""Most messages that wait for a queue that cannot list them; over this the cursor stops."""
+RETRIED_COUNT: Final = 8
+"""Queues of these that are tried in one call."""
 
 
 Handed: TypeAlias = tuple[ConsumeQueue | None, Arrival]
@@ -48,7 +54,7 @@ InnerOf = Callable[[Record], list[tuple[ConsumeQueue, int]]]
 
 
 class Dispatcher:
-    """The cursor. Invariant: every record before `cursor` is in its queue; `handed` are neighbours that begin there.
+    """The cursor. Invariant: every record before `cursor` is in its queue, or `behind`; `handed` begin at the cursor.
 
     `handing` is false from a missed hand-over until the cursor has caught up with the log; both change under the append
     lock only, so a record is either handed over or read, never both and never neither. `_handed_end` is where the log
@@ -57,16 +63,19 @@ class Dispatcher:
 
     __slots__ = (
         "_append_lock",
+        "_behind_count",
         "_handed_end",
         "_inner_of",
         "_levels_ms",
         "_log",
         "_queue_of",
+        "behind",
         "cursor",
         "handed",
         "handing",
         "only_durable",
         "shown_offset",
+        "trouble",
     )
 
     def __init__(
@@ -92,6 +101,16 @@ class Dispatcher:
         self._handed_end = cursor
         # Whether the cursor stays where the log is durable (`getConfirmOffset` of 5.x under SYNC_FLUSH).
         self.only_durable = False
+        # By queue, in log order, the messages that it could not list.
+        self.behind: dict[ConsumeQueue, deque[Arrival]] = {}
+        self._behind_count = 0
+        # Why messages could not be made visible; None while all can.
+        self.trouble: OSError | StoreDamageError | None = None
+
+    @property
+    def visible_end(self) -> int:
+        """Physical offset up to which every message is visible."""
+        return min((waiting[0].physical_offset for waiting in self.behind.copy().values()), default=self.cursor)
 
     def hand(self, burst: Sequence[Handed], log_end_before: int) -> None:
         """Take over records just appended, one behind the other; the caller holds the append lock.
@@ -120,28 +139,78 @@ class Dispatcher:
             (None, arrival) if queue is not None and queue in queues else (queue, arrival)
             for queue, arrival in self.handed
         )
+        for queue in [queue for queue in self.behind if queue in queues]:
+            self._behind_count -= len(self.behind.pop(queue))
+        if not self.behind:
+            self.trouble = None
 
     def dispatch(self, limit: int) -> list[Arrival]:
         """Move up to `limit` records into their queues; the arrivals in log order, fewer when some list in no queue.
 
-        One caller at a time. Raises OSError when a queue's file cannot grow (the cursor stays before that record) and
-        StoreDamageError when the log holds no record where one must be; not while there are arrivals to tell of, for
-        the pulls that wait for them must be woken, and the next call meets the same.
+        One caller at a time. What a queue cannot list is `behind`, and tried again with each call. Raises OSError when
+        too much is, and StoreDamageError when the log holds no record where one must be; not while there are arrivals
+        to tell of, for the pulls that wait for them must be woken, and the next call meets the same.
         """
         arrivals: list[Arrival] = []
         end = self._log.flushed_end if self.only_durable else self._log.end
         try:
-            self._dispatch(limit, end, arrivals)
-        except (OSError, StoreDamageError):
+            if self.behind:
+                self._catch_up(limit, arrivals)
+            self._dispatch(limit - len(arrivals), end, arrivals)
+        except (OSError, StoreDamageError) as error:
+            self.trouble = error
             if not arrivals:
                 raise
+        else:
+            if not self.behind:
+                self.trouble = None
         return arrivals
+
+    def _catch_up(self, limit: int, arrivals: list[Arrival]) -> None:
+        """List what is behind, as far as some of its queues can."""
+        for queue in list(self.behind)[:RETRIED_COUNT]:
+            waiting = self.behind[queue]
+            try:
+                while waiting and len(arrivals) < limit:
+                    if queue.put(waiting[0]):
+                        arrivals.append(waiting[0])
+                    waiting.popleft()
+                    self._behind_count -= 1
+            except OSError as error:
+                self.trouble = error
+            # Those that were not tried come first the next time.
+            del self.behind[queue]
+            if waiting:
+                self.behind[queue] = waiting
+
+    def _list(self, queue: ConsumeQueue, arrival: Arrival, arrivals: list[Arrival]) -> None:
+        """Have a queue list a message, now or once it can; raises OSError when too many wait for that."""
+        waiting = self.behind.get(queue)
+        if waiting is None:
+            try:
+                if queue.put(arrival):
+                    arrivals.append(arrival)
+            except OSError as error:
+                if self._behind_count >= BEHIND_COUNT_MAX:
+                    raise
+                if not self.behind:
+                    _lines.exception("a message of %s queue %d stays unseen; trying again", queue.topic, queue.queue_id)
+                self.trouble = error
+                waiting = self.behind[queue] = deque()
+            else:
+                return
+        elif self._behind_count >= BEHIND_COUNT_MAX:
+            raise OSError(errno.ENOBUFS, "too many messages wait for queues that cannot list them")
+        waiting.append(arrival)
+        self._behind_count += 1
+        # The next send to it is refused.
+        queue.room_end = 0
 
     def _dispatch(self, limit: int, end: int, arrivals: list[Arrival]) -> None:
         handed = self.handed
         count = 0
         while handed and count < limit and self.cursor < end:
-            # Looked at before it is taken: when the queue's file cannot grow the record must stay the next one.
+            # Looked at before it is taken: when too much is behind the record must stay the next one.
             queue, arrival = handed[0]
             self._show(queue, arrival, arrivals)
             handed.popleft()
@@ -150,8 +219,8 @@ class Dispatcher:
             self._read(limit - count, end, arrivals)
 
     def _show(self, queue: ConsumeQueue | None, arrival: Arrival, arrivals: list[Arrival]) -> None:
-        if queue is not None and queue.put(arrival):
-            arrivals.append(arrival)
+        if queue is not None:
+            self._list(queue, arrival, arrivals)
         self.shown_offset = arrival.physical_offset
         self.cursor = arrival.physical_offset + arrival.size
 
@@ -184,9 +253,7 @@ class Dispatcher:
             if not _may_list(inner, offset, found):
                 continue
             # One that lists it already, before a failure, is passed over.
-            arrival = arrival_of(found, inner.topic, inner.queue_id, offset, self._levels_ms)
-            if inner.put(arrival):
-                arrivals.append(arrival)
+            self._list(inner, arrival_of(found, inner.topic, inner.queue_id, offset, self._levels_ms), arrivals)
         try:
             queue = self._queue_of(found)
         except MessageRefusedError as error:

@@ -317,16 +317,17 @@ class _Search:
         Holes of a sparse file are not read.
         """
         view = file.view
-        at, chunk_size = position + 4, _FIRST_CHUNK_SIZE
+        at, chunk_size, stop = position + 4, _FIRST_CHUNK_SIZE, -1
         while (at := file.data_from(at)) < len(view):
-            stop = min(at + chunk_size, len(view))
+            # From before the last chunk's end, so that a magic across the border is seen.
+            begin = at - 2 if at == stop else at
+            stop = _chunk_stop(at, chunk_size, len(view))
             chunk_size = min(2 * chunk_size, _CHUNK_SIZE)
-            # Two bytes more, so that a magic across the border of two chunks is seen.
-            chunk = bytes(view[at : stop + 2])
+            chunk = bytes(view[begin:stop])
             self.checks.passed(stop - at)
             found = chunk.find(_MAGIC_START)
             while found >= 0:
-                start = at + found - 4
+                start = begin + found - 4
                 if start >= position and self._is_record(file, start):
                     return start
                 found = chunk.find(_MAGIC_START, found + 1)
@@ -343,11 +344,16 @@ class _Search:
         return False
 
 
+def _chunk_stop(start: int, chunk_size: int, size: int) -> int:
+    """Where a chunk ends: at a page's end, for on a tmpfs a byte that is read in a hole makes data of its page."""
+    return min(start - start % chunk_size + chunk_size, size)
+
+
 def is_zero(file: FoundFile, position: int) -> bool:
     """Whether only zeros follow; holes of a sparse file are not read."""
     view, chunk_size = file.view, _FIRST_CHUNK_SIZE
     while (start := file.data_from(position)) < len(view):
-        chunk = bytes(view[start : start + chunk_size])
+        chunk = bytes(view[start : _chunk_stop(start, chunk_size, len(view))])
         chunk_size = min(2 * chunk_size, _CHUNK_SIZE)
         if chunk != _ZEROS[: len(chunk)]:
             return False

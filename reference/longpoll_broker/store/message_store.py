@@ -9,7 +9,9 @@ Leaves out threads: the service calls `dispatch`, `index`, `flush` and `flush_qu
 
 from __future__ import annotations
 
+import errno
 import logging
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager
@@ -45,6 +47,7 @@ from longpoll_broker.store.queues.nearest import nearest_offset
 from longpoll_broker.store.queues.queue_table import QueueTable
 from longpoll_broker.store.recovery import believed, file_count, gone_count, of_the_past, recover, safe_start
 from longpoll_broker.store.selection import nothing, read_queue
+from longpoll_broker.store.unread import unread_extended, unread_parts
 from longpoll_protocol.log_record import (
     SCHEDULE_TOPIC,
     Lookup,
@@ -53,7 +56,8 @@ from longpoll_protocol.log_record import (
     lookup_in,
     tags_code_of,
 )
-from longpoll_runtime import Runtime
+from longpoll_protocol.names import LMQ_PREFIX
+from longpoll_runtime import Files, Runtime
 
 _lines = logging.getLogger(__name__)
 
@@ -61,7 +65,8 @@ _DISPATCH_COUNT: Final = 4096
 LOG: Final = "log"
 QUEUES: Final = "queues"
 INDEX: Final = "index"
-PARTS: Final = (LOG, QUEUES, INDEX)
+DISPATCH: Final = "dispatch"
+PARTS: Final = (LOG, QUEUES, INDEX, DISPATCH)
 """Of a store, each with troubles of its own; without its log no message is taken."""
 QUEUES_A_TURN: Final = 64
 """Queues synced before others have their turn: a tenth of a second or so on a disk that takes 2 ms for each."""
@@ -100,7 +105,7 @@ class MessageStore:
         self._troubles: dict[str, OSError] = {}
         """By part of the store why it could not be made durable when that was last tried."""
         self._crashed = runtime.files.exists(f"{directory}/abort")
-        self._table = QueueTable(runtime.files, directory, config, lengthen=self._crashed)
+        self._table = QueueTable(runtime.files, directory, config, runtime.lock(), lengthen=self._crashed)
         self._had_queues = runtime.files.exists(f"{directory}/consumequeue")
         self._had_extended = runtime.files.exists(f"{directory}/consumequeue_ext")
         self._log = CommitLog(
@@ -121,8 +126,8 @@ class MessageStore:
     def open(cls, runtime: Runtime, directory: str, config: StoreConfig) -> MessageStore:
         """Open, or make, a store directory and recover it; every message of the log is visible when this returns.
 
-        Raises StoreUserError when another process has it open, the file sizes are not those of `config`, or a file in
-        the middle is missing; OSError when the directory cannot be written.
+        Raises StoreUserError when another process has it open, it has parts that we do not read, the file sizes are not
+        those of `config`, or a file in the middle is missing; OSError when the directory cannot be written.
         """
         check_config(config)
         files = runtime.files
@@ -133,6 +138,7 @@ class MessageStore:
             raise StoreUserError(f"{directory} is in use: {error.strerror}; stop that broker first") from error
         with ExitStack() as undo:
             undo.callback(unlock)
+            _check_parts(files, directory, config)
             store = cls(runtime, directory, config, unlock)
             undo.pop_all()
             undo.callback(store.abandon)
@@ -145,6 +151,14 @@ class MessageStore:
         for name in ("commitlog", "consumequeue"):
             files.make_directory(f"{self._directory}/{name}")
         self._table.load()
+        if not (self._config.multi_dispatch and self._config.light_queues) and any(
+            topic.startswith(LMQ_PREFIX) for topic in self._table.topics
+        ):
+            _lines.warning(
+                "%s has light queues, which get no messages with these settings, nor again after a crash: set "
+                "enableLmq=true and enableMultiDispatch=true",
+                self._directory,
+            )
         self._finish_deletions()
         queues = self._table.all()
         known = self._checkpoint
@@ -176,8 +190,7 @@ class MessageStore:
             self._levels_ms,
             self._runtime.unix_ms,
         )
-        while self._dispatcher.cursor < self._log.end:
-            self._dispatcher.dispatch(_DISPATCH_COUNT)
+        self._dispatch_all()
         for queue in self._table.all():
             queue.offset_next = queue.offset_end
             queue.correct_min(self._log.start)
@@ -255,9 +268,13 @@ class MessageStore:
         with self._append_lock:
             for message in checked:
                 check_place(message.topic, message.queue_id)
-                # Made first, for that may fail: once a message is written the others must follow.
-                for place in ((message.topic, message.queue_id), *message.inner_queues):
-                    self._table.make(*place)
+            # Made first, for that may fail: once a message is written the others must follow.
+            counts: Counter[tuple[str, int]] = Counter()
+            for message in checked:
+                counts[message.topic, message.queue_id] += is_listed(message.sys_flag)
+                counts.update(message.inner_queues)
+            for place, count in counts.items():
+                self._make_room(self._table.make(*place), count)
             end_before = self._log.end
             self._log.make_room(sum(map(size_of, checked)))
             results = []
@@ -281,6 +298,7 @@ class MessageStore:
         with self._append_lock:
             # Made first, as in `put_batch`.
             queue = self._table.make(batch.topic, batch.queue_id)
+            self._make_room(queue, len(batch.sizes))
             end_before = self._log.end
             self._log.make_room(len(batch.content))
             store_ms = max(self._runtime.unix_ms(), self._store_ms)
@@ -311,12 +329,16 @@ class MessageStore:
         store_ms = max(self._runtime.unix_ms(), self._store_ms)
         listed = is_listed(message.sys_flag)
         queue_offset = queue.offset_next if listed else 0
+        if listed and queue_offset >= queue.room_end:
+            self._make_room(queue)
         tags_code = message.tags_code
         if topic_name == SCHEDULE_TOPIC:
             tags_code = tags_code_of(topic_name, message.properties, store_ms, self._levels_ms)
         inner: list[ConsumeQueue] = []
         if message.inner_queues:
             inner = [self._table.make(*place) for place in message.inner_queues]
+            for each in inner:
+                self._make_room(each)
             message = with_offsets(message, [queue.offset_next for queue in inner])
         log = self._log
         start = log.append(message, topic.part, queue_offset, store_ms)
@@ -332,6 +354,12 @@ class MessageStore:
             arrival = Arrival(topic_name, queue_id, queue_offset + 1, tags_code, store_ms, start, size)
             self._dispatcher.hand([(queue if listed else None, arrival)], end_before)
         return PutResult(queue_offset, start, size, store_ms, message.store_host)
+
+    def _make_room(self, queue: ConsumeQueue, count: int = 1) -> None:
+        """See that the next messages of a queue can become visible; raises OSError where it lists none now."""
+        if queue in self._dispatcher.behind:
+            raise OSError(errno.EAGAIN, f"earlier messages are not visible yet ({self._dispatcher.trouble})")
+        queue.make_room(count)
 
     def put_copied(self, physical_offset: int, content: memoryview) -> int:
         """Append what another store's log has from `physical_offset` on, as far as it is whole; how many bytes were.
@@ -446,7 +474,8 @@ class MessageStore:
         """Make up to `limit` appended messages visible, in log order, and say which.
 
         An empty answer means that nothing waits, or that only messages were passed that no queue lists:
-        `dispatched_end` tells the two apart. Raises OSError when a queue's file cannot grow (try again later).
+        `dispatched_end` tells the two apart. A queue whose file cannot grow keeps back its own messages only
+        (`is_behind`). Raises OSError when too many wait for that (try again later), and StoreDamageError.
         """
         with self._dispatch_lock:
             arrivals = self._dispatcher.dispatch(limit)
@@ -467,8 +496,21 @@ class MessageStore:
 
     @property
     def dispatched_end(self) -> int:
-        """Physical offset up to which every message is visible."""
+        """Physical offset up to which every message is visible, but for those that are behind."""
         return self._dispatcher.cursor
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether messages before `dispatched_end` wait for a queue that cannot list them; `dispatch` tries again."""
+        return bool(self._dispatcher.behind)
+
+    def _dispatch_all(self) -> None:
+        """Make everything visible; raises what keeps anything from it."""
+        while self._dispatcher.cursor < self._log.end:
+            self._dispatcher.dispatch(_DISPATCH_COUNT)
+        while self._dispatcher.behind:
+            if not self._dispatcher.dispatch(_DISPATCH_COUNT) and self._dispatcher.trouble is not None:
+                raise self._dispatcher.trouble
 
     def waiting(self) -> Sequence[Arrival]:
         """The messages that were appended and are not visible yet, as far as their writers handed them over."""
@@ -500,8 +542,8 @@ class MessageStore:
         return self._log.flushed_end
 
     def queues(self) -> list[tuple[str, int]]:
-        """Every queue that has files, by topic and queue id."""
-        return sorted((queue.topic, queue.queue_id) for queue in self._table.all() if queue.segments.segments)
+        """Every queue that has, or had, visible messages, by topic and queue id."""
+        return sorted((queue.topic, queue.queue_id) for queue in self._table.all() if queue.offset_end)
 
     def all_queues(self) -> list[tuple[str, int]]:
         """Every queue, also one whose first message is not visible yet."""
@@ -627,7 +669,7 @@ class MessageStore:
         What that is `store.log.retention` says. Raises OSError.
         """
         log = self._log
-        needed_from = min(self._dispatcher.cursor, log.flushed_end)
+        needed_from = min(self._dispatcher.visible_end, log.flushed_end)
         if self._indexer is not None:
             needed_from = min(needed_from, self._indexer.cursor)
         if not self._count_expired(needed_from, at_any_hour=at_any_hour):
@@ -667,13 +709,20 @@ class MessageStore:
 
     def flush(self) -> int:
         """Make every appended message durable; the physical offset up to which they are. Raises OSError."""
-        with self._flush_lock, self._noting(LOG):
-            return self._log.flush()
+        with self._flush_lock:
+            if self._log.flushed_end == self._log.end:
+                # Nothing was tried, so what was in trouble still is.
+                return self._log.end
+            with self._noting(LOG):
+                return self._log.flush()
 
     @property
     def troubles(self) -> Mapping[str, str]:
-        """Why parts of the store could not be made durable when that was last tried; empty while all is well."""
-        return {part: str(error) for part, error in self._troubles.copy().items()}
+        """Why parts of the store could not be made durable or visible the last time; empty while all is well."""
+        found: dict[str, Exception] = dict(self._troubles)
+        if self._dispatcher.trouble is not None:
+            found[DISPATCH] = self._dispatcher.trouble
+        return {part: str(error) for part, error in found.items()}
 
     @contextmanager
     def _noting(self, part: str) -> Iterator[None]:
@@ -704,6 +753,9 @@ class MessageStore:
             # While no topic begins to leave, or stays after all: one of those would be in neither table for a moment.
             queues = self._table.all()
             store_ms, dispatched_ms, shown_offset = self._store_ms, self._dispatched_ms, self._dispatcher.shown_offset
+            if self._dispatcher.behind:
+                # A crash begins before the first of those.
+                dispatched_ms, shown_offset = 0, -1
         self.flush()
         for start in range(0, len(queues), a_turn):
             with self._queues_lock:
@@ -733,8 +785,8 @@ class MessageStore:
         self._closed = True
         try:
             self._dispatcher.only_durable = False
-            while self._dispatcher.cursor < self._log.end:
-                self.dispatch(_DISPATCH_COUNT)
+            with self._dispatch_lock:
+                self._dispatch_all()
             # Also what no queue lists: a recovery need not look at any of it again.
             self._dispatched_ms = self._store_ms
             self.flush()
@@ -761,6 +813,23 @@ class MessageStore:
             self._indexer.close()
         self._log.segments.close()
         self._unlock()
+
+
+def _check_parts(files: Files, directory: str, config: StoreConfig) -> None:
+    """Raise StoreUserError where a store has parts that we do not read; warn where the settings leave some unread."""
+    unread = unread_parts(files, directory)
+    if unread:
+        told = ", ".join(f"{part.what} in {part.path}" for part in unread)
+        raise StoreUserError(
+            f"{directory} has {told}, which this broker does not read: their messages and offsets would be missing; "
+            "serve it with RocketMQ 5"
+        )
+    if not config.extended_queues and unread_extended(files, directory):
+        _lines.warning(
+            "%s has extended consume queues, which are not read, so pulls by tag get messages of other tags too: set "
+            "enableConsumeQueueExt=true",
+            directory,
+        )
 
 
 def _matching_addresses(matches: Callable[[int], bool]) -> Callable[[int], bool]:

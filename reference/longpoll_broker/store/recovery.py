@@ -30,7 +30,7 @@ from longpoll_broker.store.limits import FUTURE_MS
 from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.log.heads import Checks, claimed_size
 from longpoll_broker.store.queues.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
-from longpoll_broker.store.queues.inner_queues import inner_places
+from longpoll_broker.store.queues.inner_queues import inner_places, is_inner_place
 from longpoll_broker.store.segment import Segment
 from longpoll_protocol.log_record import MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC, Damage, Record
 from longpoll_runtime.logs import event
@@ -81,16 +81,23 @@ def recover(
 ) -> Recovered:
     """Recover as the store was left, and say so. Without queues all of the log is dispatched again.
 
-    So it is after a clean stop where files of queues are `gone` since: nobody knows what they listed. Raises OSError,
-    and StoreUserError where opening the store would take away what is whole, or show one queue's messages as another's.
+    So it is after a clean stop where files of queues are `gone` since, or units before others. Raises OSError, and
+    StoreUserError where opening the store would take away what is whole, or show one queue's messages as another's.
     """
     # The other way round than the recovery goes: of more files than may be mapped those are that were looked at last.
     _check_firsts(log, reversed(queues))
+    holed = [] if crashed else [queue for queue in queues if _has_hole(log, queue)]
     if gone and not crashed:
         _lines.error("%d files of queues are gone since the store was closed: all are made anew from the log", gone)
         found = recover_crashed(log, queues, Checkpoint(physic_ms=checkpoint.physic_ms))
     elif crashed:
         found = recover_crashed(log, queues, checkpoint)
+    elif holed:
+        for queue in holed:
+            _lines.error(
+                "%s lacks units before others: all queues are made anew from the log", queue.segments.directory
+            )
+        found = recover_crashed(log, queues, Checkpoint(physic_ms=checkpoint.physic_ms))
     else:
         dispatched_ms = checkpoint.logics_ms if had_queues else -1
         found = recover_clean(log, queues, dispatched_ms, checkpoint.physic_ms, checkpoint.durable_offset)
@@ -346,6 +353,26 @@ def _walk_queue(queue: ConsumeQueue, file_first: int, log_end: int | None) -> No
         queue.stand_at(*_last_good(segments[max(0, file_first) :], log_end))
 
 
+def _has_hole(log: CommitLog, queue: ConsumeQueue) -> bool:
+    """Whether a unit in a queue's newest files is not written, and one behind it lists a record of the log.
+
+    What stands there and lists none may have been cleared, which a power cut undoes.
+    """
+    newest = queue.segments.segments[-FILES_WALKED:]
+    if not newest:
+        return False
+    offset_end, _physical_end = _last_good(newest, None)
+    for segment in newest:
+        for at, stop in segment.data(max(0, offset_end * UNIT_SIZE - segment.start)):
+            for offset in range((segment.start + at) // UNIT_SIZE, (segment.start + stop - 1) // UNIT_SIZE + 1):
+                unit = queue.unit(offset)
+                if offset > offset_end and unit is not None and 0 < unit[1] < PRE_BLANK_SIZE:
+                    found = log.read(unit[0])
+                    if isinstance(found, Record) and _is_founded(log, queue, offset):
+                        return True
+    return False
+
+
 def _forget_unfounded(log: CommitLog, queue: ConsumeQueue) -> None:
     """Let a queue stand before the units at its end that speak of no record of its own.
 
@@ -370,10 +397,7 @@ def _is_founded(log: CommitLog, queue: ConsumeQueue, offset: int) -> bool:
     if found.size != unit[1]:
         return False
     place = (queue.topic, queue.queue_id, offset)
-    if place == (found.topic, found.queue_id, found.queue_offset):
-        return True
-    # The queue id of an inner queue is that of the message, or 0 where light queues are known.
-    return any(place in inner_places(found, light=light) for light in (False, True))
+    return place == (found.topic, found.queue_id, found.queue_offset) or is_inner_place(found, place)
 
 
 def _last_good(segments: tuple[Segment, ...], log_end: int | None) -> tuple[int, int]:

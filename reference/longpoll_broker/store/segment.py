@@ -11,7 +11,8 @@ import contextlib
 import errno
 from collections import deque
 from collections.abc import Iterator
-from typing import Final
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final
 
 from longpoll_broker.errors import StoreUserError, SyncFailedError
 from longpoll_runtime import Files, MappedFile
@@ -265,10 +266,11 @@ def sync_failed(failed: OSError, path: str) -> SyncFailedError:
 
 
 def make_beside(files: Files, directory: str) -> None:
-    """Make a directory of a store, beside its others; raises as `check_is_there`."""
+    """Make a directory of a store durably, beside its others; raises as `check_is_there`."""
     if not files.exists(directory):
         check_is_there(files, _parent(directory))
         files.make_directory(directory)
+        files.sync_directory(_parent(directory))
 
 
 def check_is_there(files: Files, store: str) -> None:
@@ -304,7 +306,17 @@ class SegmentList:
     replaced, never changed, so that readers on other threads need no lock. Writers and removers hold the owner's lock.
     """
 
-    __slots__ = ("_changed_directories", "_failed", "_files", "_maps", "_store", "directory", "segments", "size")
+    __slots__ = (
+        "_changed_directories",
+        "_failed",
+        "_files",
+        "_guard",
+        "_maps",
+        "_store",
+        "directory",
+        "segments",
+        "size",
+    )
 
     def __init__(
         self,
@@ -315,13 +327,15 @@ class SegmentList:
         lengthen: bool = False,
         maps: Maps | None = None,
         store: str | None = None,
+        guard: AbstractContextManager[Any] | None = None,
     ) -> None:
         """Map every segment that is there; raises StoreUserError when one does not have `size` bytes or is missing.
 
         With `lengthen`, after a crash, a newest file that is too short is filled up with zeros. With `maps` a file has
         its map while it is looked at, and for how long after that others decide. The first file is made only while the
-        directory `store` is there.
+        directory `store` is there. `guard` is for a list whose writer and remover are two threads.
         """
+        self._guard: AbstractContextManager[Any] = nullcontext() if guard is None else guard
         self._files = files
         self._store = store
         self._maps = maps
@@ -399,7 +413,8 @@ class SegmentList:
                 self._files.remove(path)
             raise
         self._changed_directories = self._changed_directories or (self.directory,)
-        self.segments = (*self.segments, segment)
+        with self._guard:
+            self.segments = (*self.segments, segment)
         return segment
 
     def _all_directories(self) -> tuple[str, ...]:
@@ -505,7 +520,8 @@ class SegmentList:
                 # One that cannot be removed stays, or those after it would leave a gap behind.
                 segment.is_gone = False
                 raise
-            self.segments = self.segments[1:]
+            with self._guard:
+                self.segments = self.segments[1:]
             segment.let_go()
             if segment is not gone[-1]:
                 self._sync_directory(self.directory)

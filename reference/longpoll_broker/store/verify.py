@@ -26,7 +26,9 @@ from longpoll_broker.store.inspect import (
 from longpoll_broker.store.messages import QueueRange
 from longpoll_broker.store.queues.consume_queue import UNIT_SIZE
 from longpoll_broker.store.queues.consume_queue_ext import is_address
-from longpoll_protocol.log_record import SCHEDULE_TOPIC, Damage, Record, property_of
+from longpoll_broker.store.queues.inner_queues import is_inner_place
+from longpoll_broker.store.unread import Unread, unread_extended, unread_parts
+from longpoll_protocol.log_record import SCHEDULE_TOPIC, Damage, Record
 from longpoll_runtime import Files
 
 PROBLEM_COUNT_MAX: Final = 1000
@@ -59,6 +61,8 @@ class Verdict:
     queues: list[QueueRange] = Factory(list)
     problems: list[Problem] = Factory(list)
     problem_count: int = 0
+    unread: list[Unread] = Factory(list)
+    """Parts of the store that no check has looked at."""
 
     @property
     def is_damaged(self) -> bool:
@@ -80,7 +84,9 @@ def verify(files: Files, directory: str, progress: Progress = lambda _size: None
     """Judge a store directory without writing to it; raises StoreUserError when it is none or cannot be read."""
     store = StoreDirectory(files, directory)
     try:
-        return _Verifier(store, progress).run()
+        verdict = _Verifier(store, progress).run()
+        verdict.unread = [*unread_parts(files, directory), *unread_extended(files, directory)]
+        return verdict
     finally:
         store.close()
 
@@ -220,9 +226,7 @@ def _is_at(record: Record, queue: FoundQueue, offset: int) -> bool:
     """Whether the record says that it is in this queue at this offset, by itself or as one of several queues (LMQ)."""
     if (record.topic, record.queue_id, record.queue_offset) == (queue.topic, queue.queue_id, offset):
         return True
-    names = (property_of(record.properties, "INNER_MULTI_DISPATCH") or "").split(",")
-    offsets = (property_of(record.properties, "INNER_MULTI_QUEUE_OFFSET") or "").split(",")
-    return (queue.topic, str(offset)) in zip(names, offsets, strict=False)
+    return is_inner_place(record, (queue.topic, queue.queue_id, offset))
 
 
 def _is_tags_code(record: Record, tags_code: int) -> bool:

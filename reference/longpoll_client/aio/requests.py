@@ -44,6 +44,8 @@ class AsyncRequests(Replies):
                 await self._greeter.greet_all()
                 await send(self.expect(correlation_id, timeout_s, replied.set_result))
                 outcome = await replied
+        except ClientError:
+            raise  # one of them is a TimeoutError too
         except TimeoutError:
             raise too_late(timeout_s) from None
         finally:

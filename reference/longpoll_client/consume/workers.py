@@ -17,6 +17,7 @@ from typing import Final, Self, TypeAlias
 
 from attrs import field, frozen
 
+from longpoll_client.checks import check_delay_level
 from longpoll_client.consume.delivery import DELIVERY_CAPACITY
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.timer import started
@@ -46,6 +47,10 @@ class Later:
     """
 
     delay_level: int = field(default=0)
+
+    def __attrs_post_init__(self) -> None:
+        """Raise ConfigError for a level that no broker has."""
+        check_delay_level(self.delay_level, least=None)
 
 
 Answer: TypeAlias = ConsumeStatus | Later

@@ -58,8 +58,9 @@ class Route:
 def split_address(address: str) -> tuple[str, int]:
     """Host and port of "host:port"; raises ConfigError, which says what an address looks like."""
     host, _colon, port = address.strip().rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-        raise ConfigError(f"{address!r} is not an address; write HOST:PORT, such as 127.0.0.1:9876")
+    if not host or "," in host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        several = ", and a semicolon between several" if "," in address else ""
+        raise ConfigError(f"{address!r} is not an address; write HOST:PORT, such as 127.0.0.1:9876{several}")
     return host, int(port)
 
 

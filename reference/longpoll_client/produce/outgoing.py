@@ -16,7 +16,7 @@ import msgspec
 from attrs import field, frozen
 from msgspec.structs import replace
 
-from longpoll_client.checks import check_one_of, check_topic, check_whole
+from longpoll_client.checks import check_delay_level, check_one_of, check_tags, check_topic, check_whole
 from longpoll_client.link.routes import DEFAULT_QUEUE_COUNT
 from longpoll_protocol.codes import MessageSysFlag, RequestCode
 from longpoll_protocol.compression import Compression, check_installed, pack
@@ -58,6 +58,7 @@ class OutgoingMessage(msgspec.Struct, frozen=True):
 
     body: bytes
     tags: str | None = None
+    """One tag, by which subscriptions choose."""
     keys: str | None = None
     """Several are separated by spaces."""
     properties: Mapping[str, str] = {}
@@ -66,14 +67,13 @@ class OutgoingMessage(msgspec.Struct, frozen=True):
 
     def _check(self) -> None:
         """Refuse what would be sent as something else, or not at all; raises ConfigError."""
-        for name, value in (("tags", self.tags), ("keys", self.keys)):
-            if value is not None and not isinstance(value, str):
-                raise ConfigError(f"{name} is {value!r}; pass text (separate several keys with spaces)")
+        check_tags(self.tags)
+        if self.keys is not None and not isinstance(self.keys, str):
+            raise ConfigError(f"keys is {self.keys!r}; pass text (separate several keys with spaces)")
         for name, value in self.properties.items():
             if not (isinstance(name, str) and isinstance(value, str) and name and value):
                 raise ConfigError(f"property {name!r} is {value!r}; pass a non-empty text for both")
-        if not isinstance(self.delay_level, int) or self.delay_level < 0:
-            raise ConfigError(f"delay_level is {self.delay_level!r}; pass 1 to 18, or 0 for no delay")
+        check_delay_level(self.delay_level)
 
     def property_text(self, msg_id: str) -> str:
         """All of its properties as they are sent; raises ConfigError."""

@@ -24,6 +24,7 @@ import msgspec
 
 from longpoll_client.checks import check_plain
 from longpoll_client.errors import (
+    RETRIED_CODES,
     AnswerTimeoutError,
     ClientError,
     ConnectionLostError,
@@ -35,7 +36,7 @@ from longpoll_client.link.routes import Route
 from longpoll_client.produce.outgoing import Parcel
 from longpoll_client.produce.slow_brokers import SlowBrokers
 from longpoll_protocol.bodies import MessageQueue
-from longpoll_protocol.codes import SEND_SUCCESS_CODES, ResponseCode
+from longpoll_protocol.codes import SEND_SUCCESS_CODES
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import SendMessageResponseHeader
@@ -44,22 +45,6 @@ from longpoll_spec.tables import with_table
 
 ATTEMPT_COUNT: Final = 3
 """`retryTimesWhenSendFailed` 2, and the first try."""
-RETRIED_CODES: Final = frozenset(
-    {
-        ResponseCode.TOPIC_NOT_EXIST,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.SYSTEM_ERROR,
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.NO_PERMISSION,
-        ResponseCode.GO_AWAY,
-    }
-)
-"""Answers after which another queue is tried, at once: another broker may take the message.
-
-`retryResponseCodes` of 5.x, less two that no broker of the tree gives (204, 205); in 4.9.7 a busy broker (2) is not
-among them, and its sends fail.
-"""
-
 Select: TypeAlias = Callable[[Sequence[MessageQueue]], MessageQueue]
 """Picks one of a topic's writable queues, which are in order and at least one (`MessageQueueSelector`)."""
 Turn: TypeAlias = Callable[[], int]
@@ -152,7 +137,7 @@ class Tries(msgspec.Struct, eq=False):
             return results(self.parcel, self._queue, outcome, self.read)
         except ClientError as error:
             self.failure = error
-            if not is_retried(error) or self.count >= ATTEMPT_COUNT or now_ns >= self.deadline_ns:
+            if not error.retriable or self.count >= ATTEMPT_COUNT or now_ns >= self.deadline_ns:
                 raise
         return None
 
@@ -171,11 +156,6 @@ class Tries(msgspec.Struct, eq=False):
 def is_lost(error: ClientError) -> bool:
     """Whether the broker was not heard, so that its route is to be looked at again."""
     return isinstance(error, UnreachableError | ConnectionLostError | AnswerTimeoutError)
-
-
-def is_retried(error: ClientError) -> bool:
-    """Whether another broker, or the same one a moment later, may take the message."""
-    return is_lost(error) or (isinstance(error, RefusedError) and error.code in RETRIED_CODES)
 
 
 def pick(

@@ -52,8 +52,15 @@ class Batch:
         """A column of numbers or flags, by row of the table."""
         if name not in self._columns:
             is_there = name in self.table.column_names
+            # Flags alone have nulls, and no default.
+            is_flag = DEFAULTS.get(name, 0) is None
+            column = (
+                self.table[name].fill_null(False) if is_there and is_flag else self.table[name] if is_there else None
+            )
             self._columns[name] = (
-                self.table[name].to_numpy() if is_there else np.broadcast_to(DEFAULTS[name], len(self.table))
+                np.broadcast_to(False if is_flag else DEFAULTS[name], len(self.table))
+                if column is None
+                else column.to_numpy()
             )
         return self._columns[name]
 
@@ -177,9 +184,16 @@ class Events:
         return values
 
     def flags(self, name: str, rows: Integers) -> NDArray[np.bool_]:
-        """A column of flags, of these rows."""
+        """A column of flags, of these rows; False where it is not told."""
         values: NDArray[np.bool_] = self.batch.column(name)[self._places[rows]]
         return values
+
+    def are_told(self, name: str, rows: Integers) -> NDArray[np.bool_]:
+        """Of which of these rows a column of flags tells anything."""
+        if name not in self.batch.table.column_names:
+            return np.zeros(len(rows), dtype=np.bool_)
+        told: NDArray[np.bool_] = self.batch.table[name].is_valid().to_numpy()[self._places[rows]]
+        return told
 
     def codes(self, name: str, rows: Integers) -> tuple[NDArray[np.int32], list[str]]:
         """A column of names as numbers, of these rows, and the names."""

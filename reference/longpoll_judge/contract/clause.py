@@ -20,6 +20,8 @@ PULL_REFUSALS: Final = (1, 2, 3, 16, 17, 23, 24, 25, 26, 27, 28, 29, 215, 501, 1
 `PullMessageProcessor`, its executor and the hooks before it give them; 3 of 4.9 to code 361."""
 SEND_CODES: Final = (10, 310, 320)
 """SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
+SEND_ANSWERS: Final = (0, 1, 2, 3, 10, 11, 12, 13, 14, 16, 17, 26, 29, 215, 501, 1500)
+"""Answers to a send: stored (0, 10 to 12, with what was not done in time), or refused."""
 QUERY_CODES: Final = (0, 1, 2, 16, 17, 22, 26, 29, 215, 501, 1500)
 """Answers to a query of a committed offset (14)."""
 UPDATE_CODES: Final = (0, 1, 2, 16, 17, 26, 29, 215, 501, 1500)
@@ -33,6 +35,8 @@ SHOWN_MS: Final = 5_000
 """How long a message that was acknowledged may take until it is visible: a dispatcher is some milliseconds behind."""
 SEND_MS: Final = 10_000
 """How long a broker may take to answer a send: it may wait for its disk and its slave."""
+RETENTION_MS: Final = 3_600_000
+"""How long a message stays at least: `fileReservedTime` is in hours. A disk that is full removes it earlier."""
 STOPPING_MS: Final = 5_000
 """A broker that stops answers what it holds and then closes its connections, within this."""
 STOPPED_MS: Final = 15_000
@@ -45,7 +49,7 @@ TIMELESS: Final = frozenset(
         *("pull.none.empty", "pull.found.ordered", "pull.found.from_asked", "pull.found.at_most", "pull.found.next"),
         *("pull.found.above_min", "pull.next.within", "pull.none.next", "pull.passed.next", "pull.illegal.outside"),
         *("pull.illegal.next", "pull.min.below_max", "pull.hold.allowed", "pull.hold.once"),
-        "pull.step.allowed",
+        *("pull.step.allowed", "pull.found.within", "send.code.known", "send.batch.gapless"),
         *("pull.found.tag", "pull.found.complete", "pull.passed.none_match"),
     }
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from longpoll_judge.contract.clause import SEND_MS, SHOWN_MS, UNHELD_MS, Clause
+from longpoll_judge.contract.clause import SEND_ANSWERS, SEND_MS, SHOWN_MS, UNHELD_MS, Clause
 from longpoll_judge.contract.result import (
     COMMIT_IS_TOLD,
     COMMIT_NEVER_REGRESSES,
@@ -119,8 +119,8 @@ SEND_CLAUSES: Final = (
         "send.answered",
         SEND_IS_KEPT,
         f"A send that has an identifier is acknowledged or refused, if its connection and its source go on for more "
-        f"than {SEND_MS} ms after it came. Unknown where the connection was not read in that time. Asked of sources "
-        "all of whose acknowledgements name their send.",
+        f"than {SEND_MS} ms after it came. Unknown where the connection was not read in that time, and where an "
+        "acknowledgement comes later than that. Asked of sources all of whose acknowledgements name their send.",
         "SendMessageProcessor.processRequest",
         (
             "request_received(code, request)",
@@ -166,10 +166,28 @@ SEND_CLAUSES: Final = (
         SEND_IS_KEPT,
         "Of two sends of one source to one queue, the later one received certainly after the earlier was acknowledged "
         "(acknowledgement.before_ns < request.after_ns), the later one's offsets are greater, if each has an "
-        "identifier that came once, with whatever requests. A deletion of the topic (215) or a hole of the record that "
-        "may lie in between excuses.",
+        "identifier that came once, with whatever requests. The same of two sources of one named broker, if both "
+        "watched at both moments. A deletion of the topic (215) or a hole of the record that may lie in between "
+        "excuses.",
         "CommitLog.putMessage: offsets are given under the lock of its append",
         ("request_received(code, request)", "message_acknowledged(request, queue_offset)"),
+    ),
+    Clause(
+        "send.code.known",
+        SEND_IS_KEPT,
+        "An answer to a send whose identifier came once, with whatever requests, has one of the codes "
+        f"{', '.join(map(str, SEND_ANSWERS))}.",
+        "SendMessageProcessor.processRequest, handlePutMessageResult; RemotingSysResponseCode",
+        ("request_received(code, request)", "answer_sent(code, request)"),
+    ),
+    Clause(
+        "send.batch.gapless",
+        SEND_IS_KEPT,
+        "The messages of one send, whose identifier came once, with whatever requests, have consecutive offsets in "
+        "each queue in which they were acknowledged.",
+        "CommitLog.putMessages: one lock for the whole batch",
+        ("request_received(code, request)", "message_acknowledged(request, queue_offset)"),
+        whole_record=True,
     ),
     Clause(
         "send.delivered.after_request",
@@ -184,10 +202,12 @@ SEND_CLAUSES: Final = (
 
 COMMIT_CLAUSES: Final = (
     Clause(
-        "commit.told.least",
+        "commit.told.kept",
         COMMIT_NEVER_REGRESSES,
         "A group is told no offset below one that it had certainly committed (answer.before_ns < the query's "
-        "request.after_ns), unless an update (15) of no more than what was told may have come after that commit.",
+        "request.after_ns), unless a commit of no more than what was told may have come after that one: an update (15) "
+        "that was not certainly done before, or a pull that was not certainly received before, since a client may put "
+        "its own offset back.",
         "the law's commit_never_regresses; ConsumerOffsetManager.commitOffset",
         ("request_received(code, group, commit_offset)", "answer_sent(code, offset)"),
         whole_record=True,

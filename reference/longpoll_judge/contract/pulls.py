@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from longpoll_judge.contract.clause import SHORT_POLLING_MS, STOPPED_MS, STOPPING_MS, UNHELD_MS, Clause
+from longpoll_judge.contract.clause import RETENTION_MS, SHORT_POLLING_MS, STOPPED_MS, STOPPING_MS, UNHELD_MS, Clause
 from longpoll_judge.contract.result import (
     ANSWER_IS_RIGHT,
     ANSWERED_BY_DEADLINE,
@@ -124,7 +124,9 @@ PULL_CLAUSES: Final = (
     Clause(
         "pull.found.complete",
         ANSWER_IS_RIGHT,
-        "A FOUND carries as many messages as the history shows to match in [asked, offset_next).",
+        "A FOUND carries as many messages as the history shows to match in [asked, offset_next). Retention may have "
+        "removed those before the first that it carries, unless every policy is strict or strict-clone: unknown, and "
+        "excused where any answer tells an offset_min above them, since retention corrects the minimum last.",
         _LOOK,
         (_PULL, _RESULT, "append or message_acknowledged(queue_offset, tag)"),
     ),
@@ -154,7 +156,8 @@ PULL_CLAUSES: Final = (
     Clause(
         "pull.passed.none_match",
         ANSWER_IS_RIGHT,
-        "No message that the history shows in [asked, offset_next) of a 20 matches the subscription.",
+        "No message that the history shows in [asked, offset_next) of a 20 matches the subscription. Retention may "
+        "have removed it, as for pull.found.complete (MESSAGE_WAS_REMOVING is 20 too).",
         _LOOK,
         (_PULL, _RESULT, "append or message_acknowledged(queue_offset, tag)"),
     ),
@@ -194,7 +197,7 @@ PULL_CLAUSES: Final = (
     Clause(
         "pull.min.below_max",
         ANSWER_IS_RIGHT,
-        "offset_min is no more than offset_max.",
+        "offset_min is not negative, and no more than offset_max.",
         _LOOK,
         (_RESULT,),
     ),
@@ -212,6 +215,13 @@ PULL_CLAUSES: Final = (
         ANSWER_IS_RIGHT,
         "No message in an answer lies below the answer's own offset_min.",
         _LOOK,
+        (_PULL, _RESULT),
+    ),
+    Clause(
+        "pull.found.within",
+        ANSWER_IS_RIGHT,
+        "0 and 20 need an offset within the answer's own bounds: offset_min <= asked < offset_max.",
+        "DefaultMessageStore.getMessage: OFFSET_TOO_SMALL, OFFSET_OVERFLOW_ONE and OFFSET_OVERFLOW_BADLY come first",
         (_PULL, _RESULT),
     ),
     Clause(
@@ -235,20 +245,47 @@ PULL_CLAUSES: Final = (
     Clause(
         "pull.min.never_falls",
         ANSWER_IS_RIGHT,
-        "Of two answers about one queue on one connection of one source, the later one certainly read after the "
-        "earlier was sent (earlier.before_ns < later's request.after_ns), the later one's offset_min is not lower. "
-        "A connection does not outlive its broker; a deletion of the topic (215) or a hole of the record that may lie "
-        "in between excuses. Asked of pulls whose identifier came once, with whatever requests.",
+        "Of two answers about one queue in one life of its broker, the later one certainly read after the earlier was "
+        "sent (earlier.before_ns < later's request.after_ns), the later one's offset_min is not lower. A connection "
+        "does not outlive its broker: answers on one connection are of one life, and so are those on two that "
+        "certainly overlap, by when they were opened and answered, or on several that link them; of two sources too, "
+        "if the broker is named. A deletion of the topic (215) or a hole of the record that may lie in between "
+        "excuses. Asked of pulls whose identifier came once, with whatever requests.",
         "DefaultMessageStore.getMinOffsetInQueue: retention only removes",
         (_PULL, _RESULT),
     ),
     Clause(
         "pull.max.never_falls",
         ANSWER_IS_RIGHT,
-        "The same of offset_max, which is also past every message that the earlier answer delivers: a queue's visible "
-        "end does not move back. Asked of queues that are seen from outside; inside pull.max.least says more.",
+        "The same of offset_max, which is also past every message that the earlier answer delivers or passes over: a "
+        "queue's visible end does not move back. Unknown where the two may be of two lives of the broker, and where an "
+        "acknowledgement of another life shows the higher end. Asked of queues that are seen from outside; inside "
+        "pull.max.least says more.",
         "the law's visible_is_monotone",
         (_PULL, _RESULT),
+        seen="outside",
+    ),
+    Clause(
+        "pull.min.kept",
+        ANSWER_IS_RIGHT,
+        f"No message is gone, below an answer's offset_min, less than {RETENTION_MS} ms after its acknowledgement. A "
+        "full disk removes messages earlier, and no history tells of that. Not asked where every policy is strict or "
+        "strict-clone.",
+        "CleanCommitLogService: fileReservedTime is in hours, diskMaxUsedSpaceRatio",
+        (_PULL, _RESULT, "message_acknowledged(queue_offset)"),
+        seen="outside",
+        verdict="unknown",
+    ),
+    Clause(
+        "pull.filter.agrees",
+        ANSWER_IS_RIGHT,
+        "A message that one pull was given is not passed over by a 0 or 20 to another pull whose subscription takes at "
+        "least as much (the same text, `*`, or all of its tags). Retention may have removed it in between: a pull that "
+        "was read later, with nothing delivered before that message, is excused where any answer tells an offset_min "
+        "above it. So does a deletion of the topic (215) or a hole of the record. Asked of queues that are seen from "
+        "outside, and of pulls whose identifier came once.",
+        "ExpressionMessageFilter: what it lets through hangs on the message and the subscription alone",
+        ("request_received(expression_type, expression, offset)", _RESULT),
         seen="outside",
     ),
     Clause(
@@ -282,7 +319,8 @@ PULL_CLAUSES: Final = (
         "A pull that was held, or has no answer, is answered within --wake-ms of the moment at which the first message "
         "that it takes became visible (from outside: was acknowledged), or of its receipt if that is later; also where "
         "none comes until its connection closes or its source's last event. Answers 21 are excused. It may be unknown "
-        "by the width of the intervals.",
+        "by the width of the intervals. From outside a pull is not held, and its answer no wake, whose message was "
+        "certainly visible before it came: that is a slow read (pull.unheld.prompt).",
         "the law's no_lost_wakeup; RocketMQ #7358",
         (_PULL, "answer_sent", "make_visible or message_acknowledged", "hold(request) inside"),
     ),
@@ -314,8 +352,11 @@ PULL_CLAUSES: Final = (
     Clause(
         "pull.unheld.prompt",
         HELD_AS_ASKED,
-        f"A pull that may not be held is answered no later than {UNHELD_MS} ms plus --late-ms after request.before_ns.",
-        "PullMessageProcessor.processRequest: no suspend bit, no hold",
+        f"A pull that may not be held is answered no later than {UNHELD_MS} ms plus --late-ms after request.before_ns. "
+        "So is one whose first read cannot be PULL_NOT_FOUND, the only result that is held: from outside, or without a "
+        "hold, one that came when something past its offset was certainly visible, and one that is answered 21 for an "
+        "offset past the end. From outside a slow read of that kind is unknown from --wake-ms on.",
+        "PullMessageProcessor.processRequest: no suspend bit, or another result than PULL_NOT_FOUND, no hold",
         ("request_received(may_hold)", "answer_sent"),
     ),
     Clause(
@@ -405,6 +446,25 @@ PULL_CLAUSES: Final = (
         "the law's phases",
         ("answer_sent(request)", _STEPS),
         seen="inside",
+    ),
+    Clause(
+        "pull.step.held",
+        HELD_AS_ASKED,
+        "A take, keep, expire or run needs a hold of its pull that is not certainly later.",
+        "PullRequestHoldService: the table has what was put into it",
+        ("hold(request)", "take, keep, expire or run(request)"),
+        seen="inside",
+        whole_record=True,
+    ),
+    Clause(
+        "pull.take.once",
+        HELD_AS_ASKED,
+        "A pull is taken no more often than it was put into the table, by its hold and each keep; and kept no more "
+        "often than it was taken.",
+        "ManyPullRequest.cloneListAndClear: what is taken is out of the table",
+        ("hold(request)", "take(request)", "keep(request)"),
+        seen="inside",
+        whole_record=True,
     ),
     Clause(
         "hold.limit.kept",

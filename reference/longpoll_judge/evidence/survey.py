@@ -100,6 +100,8 @@ class Survey(msgspec.Struct):
     """Queues (broker, topic, number) of which answers tell the ends."""
     shown: set[tuple[str, str, int]] = msgspec.field(default_factory=set)
     """Those of which a source tells the visible end itself."""
+    removed: dict[str, int] = msgspec.field(default_factory=dict)
+    """By queue (broker, topic and number as one text) the highest offset_min above 0 that an answer tells."""
     attendance: Attendance = msgspec.field(default_factory=Attendance)
     excerpts: dict[str, int] = msgspec.field(default_factory=dict)
     """How many events are left out of excerpts, by the clause that each is of."""
@@ -120,6 +122,8 @@ class SourceFacts:
     """When something may have happened that it does not tell."""
     is_steady: bool = True
     """Its moments order its events (`_unsteady`)."""
+    first_ns: int = 0
+    """The earliest moment of its first event."""
 
 
 UNSEEN: Final = SourceFacts(last_ns=0, stopped_ns=None)
@@ -169,6 +173,8 @@ class Context:
     """All closes of the connections that have several, in order of time: a name may come again."""
     shown: frozenset[tuple[str, str, int]] = frozenset()
     """Queues that are seen from inside: a source tells their visible end."""
+    removed: dict[str, int] = field(factory=dict)
+    """By queue (`queue_text`) the highest offset_min that an answer tells: what lies below it was removed."""
     asked_alone: frozenset[str] = frozenset()
     """The clauses that excerpts are of, which are asked nothing else; empty of a history that is none."""
 
@@ -245,6 +251,7 @@ def survey_slice(table: pa.Table, damages: list[Damage]) -> Survey:
     _survey_rare(survey, table, are_of(codes, names, RARE))
     is_answer = are_of(codes, names, {"answer_sent"})
     survey.answered = _queues_of(table, is_answer & (table["offset_min"].to_numpy() >= 0))
+    survey.removed = _removed(table, is_answer & (table["offset_min"].to_numpy() > 0))
     survey.shown = _queues_of(table, are_of(codes, names, {"make_visible"}))
     survey.unplaced_answers = int(np.count_nonzero(is_answer & (table["queue"].to_numpy() < 0)))
     acknowledged = np.flatnonzero(are_of(codes, names, {"message_acknowledged"}))
@@ -281,6 +288,26 @@ def _queues_of(table: pa.Table, flags: NDArray[np.bool_]) -> set[tuple[str, str,
         mine = np.unique(numbers[pairs == pair]).tolist()
         found |= {(broker_names[broker], topic_names[topic], number) for number in mine}
     return found
+
+
+def _removed(table: pa.Table, flags: NDArray[np.bool_]) -> dict[str, int]:
+    """The highest offset_min of the flagged answers, by queue."""
+    rows = np.flatnonzero(flags)
+    if not len(rows):
+        return {}
+    brokers, broker_names = coded(table, "broker")
+    topics, topic_names = coded(table, "topic")
+    lowest, numbers = (table[name].to_numpy()[rows] for name in ("offset_min", "queue"))
+    queues, place = np.unique(np.stack([brokers[rows], topics[rows], numbers]), axis=1, return_inverse=True)
+    highest = np.zeros(queues.shape[1], dtype=np.int64)
+    np.maximum.at(highest, place, lowest)
+    names = [(broker_names[broker], topic_names[topic], number) for broker, topic, number in queues.T.tolist()]
+    return {queue_text(name): end for name, end in zip(names, highest.tolist(), strict=True)}
+
+
+def queue_text(name: tuple[str, str, int]) -> str:
+    """A queue (broker, topic, number) as one text."""
+    return "\0".join(map(str, name))
 
 
 def _left_out(table: pa.Table, flags: NDArray[np.bool_]) -> Integers:
@@ -340,6 +367,8 @@ def merge(surveys: Iterable[Survey]) -> Survey:
         whole.damages += part.damages
         whole.answered |= part.answered
         whole.shown |= part.shown
+        for queue, end in part.removed.items():
+            whole.removed[queue] = max(end, whole.removed.get(queue, 0))
         whole.unplaced_answers += part.unplaced_answers
         whole.offset_queries += part.offset_queries
         whole.offset_updates += part.offset_updates
@@ -367,6 +396,7 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         facts[name] = SourceFacts(
             last_ns=seen.last_ns,
             stopped_ns=seen.stopped_ns,
+            first_ns=seen.first_ns,
             holes=holes_of(holes_in(seen, [] if name in history.laws else seen.damaged)),
             is_steady=name not in unsteady,
         )
@@ -417,6 +447,7 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         blocked=_blocked(survey.blocks),
         closed_often=_closed_often(survey.closes),
         shown=frozenset(survey.shown),
+        removed=survey.removed,
         asked_alone=frozenset(survey.excerpts),
         deleted=deleted,
         begun_anew=again,

@@ -40,7 +40,7 @@ _FEW_VALUES: Final = tuple(name for name in INTEGER_FIELDS if name not in _RISIN
 """Numbers of which a row group has few different ones, at their default in most rows."""
 _FILE_SCHEMA: Final = pa.schema(
     [
-        field.with_nullable(False)
+        field.with_nullable(field.name in DEFAULTS and DEFAULTS[field.name] is None)
         if not pa.types.is_list(field.type)
         else pa.field(field.name, pa.list_(pa.field("element", field.type.value_type, nullable=False)), nullable=False)
         for field in EVENT_SCHEMA

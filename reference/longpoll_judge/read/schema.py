@@ -33,7 +33,7 @@ NAMES: Final = tuple(name for name, kind in FIELD_TYPES.items() if kind is str)
 EVENT_SCHEMA: Final = pa.schema(
     [(name, _NAME_TYPE if name in NAMES else PLAIN_SCHEMA.field(name).type) for name in FIELD_TYPES]
 )
-"""The same columns as the judge holds them; no nulls."""
+"""The same columns as the judge holds them; nulls in `may_hold` alone, where an event does not tell it."""
 
 DEFAULTS: Final[dict[str, Any]] = {
     field.name: field.default_factory() if field.default is msgspec.NODEFAULT else field.default
@@ -78,7 +78,7 @@ def _filled(values: pa.ChunkedArray, column: pa.Field) -> pa.ChunkedArray:
         values = pa.chunked_array([_without_nulls(chunk) for chunk in values.chunks], values.type)
     elif values.null_count and column.name in DEFAULTS and values.type == _NAME_TYPE:
         values = _without_null_codes(values)
-    elif values.null_count and column.name in DEFAULTS:
+    elif values.null_count and DEFAULTS.get(column.name) is not None:
         values = values.cast(PLAIN_SCHEMA.field(column.name).type).fill_null(DEFAULTS[column.name])
     if values.type == pa.string_view() and column.name in NAMES:
         values = values.cast(pa.string())  # from which alone Arrow makes dictionaries

@@ -180,6 +180,11 @@ def events_at(tables: Tables, places: Iterable[tuple[int, int]]) -> dict[tuple[i
     return found
 
 
+def hashes_of(texts: Iterable[str]) -> Keys:
+    """The numbers that stand for texts."""
+    return text_hashes(pa.array(list(texts), pa.string()))
+
+
 def hash_of(text: str) -> np.uint64:
     """The number that stands for a text."""
     found: np.uint64 = text_hashes(pa.array([text], pa.string()))[0]

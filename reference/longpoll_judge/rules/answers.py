@@ -51,6 +51,11 @@ class Answers:
         return np.append(self.body, -1)[np.where(self.body_count > 0, self.body_first + self.body_count - 1, -1)]
 
     @cached_property
+    def first(self) -> Integers:
+        """The body's first offset; -1 when it is empty."""
+        return np.append(self.body, -1)[np.where(self.body_count > 0, self.body_first, -1)]
+
+    @cached_property
     def received_after_ns(self) -> Integers:
         """The earliest moment of the read."""
         return self.case.pulls.received_after_ns[self.pull]

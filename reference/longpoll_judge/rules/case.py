@@ -21,8 +21,9 @@ from longpoll_judge.contract.clause import LOGGED, PULL_RESULTS, TIMELESS
 from longpoll_judge.contract.result import FindingVerdict
 from longpoll_judge.evidence.holes import NO_HOLES
 from longpoll_judge.evidence.lives import Life, Lives
-from longpoll_judge.evidence.survey import QUERY_CONSUMER_OFFSET, Context
+from longpoll_judge.evidence.survey import QUERY_CONSUMER_OFFSET, Context, queue_text
 from longpoll_judge.rules.steps import MS, PULL_CODES, REQUEST_EVENTS, Pulls, pulls, queue_log
+from longpoll_spec.history import ABSENT
 
 Booleans = NDArray[np.bool_]
 ENDS: Final = ("offset_next", "offset_min", "offset_max")
@@ -169,7 +170,7 @@ class Case:
             "request_received without timeout_ms": pulls.may_hold & (events.integers("timeout_ms", pulls.row) == -1),
         }
         for name in ENDS:
-            found[f"answer_sent without {name}"] = has_ends & (events.integers(name, pulls.answer_row) < 0)
+            found[f"answer_sent without {name}"] = has_ends & (events.integers(name, pulls.answer_row) == ABSENT)
         return {name: flags for name, flags in found.items() if flags.any()}
 
     @cached_property
@@ -188,14 +189,14 @@ class Case:
         found[rows[code < 0]] = True
         if self.name[2] < 0 and len(rows):
             found[rows[events.is_asked_in_several(rows)]] = True
-        # -1 is a number that the answer does not tell: each of the three counts.
-        lacks = is_one_of(code, PULL_RESULTS) & (np.minimum.reduce(ends) < 0)
+        # Each of the three counts; -1 is a number that the broker sent.
+        lacks = is_one_of(code, PULL_RESULTS) & (np.minimum.reduce(ends) == ABSENT)
         requests = events.integers("code", events.rows("request_received"))
         if (requests == QUERY_CONSUMER_OFFSET).any():
             lacks |= (code == 0) & (events.integers("offset", rows) < 0)
         rows, ends = rows[lacks], [end[lacks] for end in ends]
         is_named = events.request_key[rows] >= 0
-        rows, is_endless = rows[is_named], np.minimum.reduce(ends)[is_named] < 0
+        rows, is_endless = rows[is_named], np.minimum.reduce(ends)[is_named] == ABSENT
         asked = events.answer_to(events.request_key[rows], "request_received")
         asked_code = np.where(asked >= 0, events.integers("code", asked), -1)
         is_unsaid = (asked_code == QUERY_CONSUMER_OFFSET) & (events.integers("offset", rows) < 0)
@@ -259,6 +260,11 @@ class Case:
             blocked = self.context.blocked.get(name, NO_HOLES)
             unread[pull] |= bool(blocked.touch(first_ns[pull : pull + 1], last_ns[pull : pull + 1])[0])
         return unread
+
+    @property
+    def removed_end(self) -> int:
+        """Up to where retention removed messages at some time, as the highest `offset_min` of any answer tells."""
+        return self.context.removed.get(queue_text(self.name), 0)
 
     @cached_property
     def is_unordered(self) -> Booleans:

@@ -4,9 +4,9 @@ None below one that it had certainly committed, none that it cannot have committ
 or commits by itself, is answered.
 
 A commit comes with a pull (`commit_offset`) or by itself (request 15), and what became of it shows when the group asks
-(request 14). An explicit commit may put the offset back; one that came with a pull may not, since pulls overtake each
-other (RocketMQ commits whichever comes last). So the offset told is wrong if a greater one was certainly committed by
-then, unless an explicit commit of no more than what was told can have come after that. A commit that nobody
+(request 14). RocketMQ keeps whichever commit comes last, so a client may put its offset back. A pull that came earlier
+may not: pulls overtake each other. So the offset told is wrong if a greater one was certainly committed by then, unless
+a commit of no more than what was told may have come after that. A commit that nobody
 answered, as one-way ones are, counts as such an excuse and as nothing else. So does one of whose answer nobody knows
 that it is its own: its identifier came twice, or its answer names another queue. What convicts was seen by the observer
 of the question, in one life; what excuses, by any observer of the broker.
@@ -74,6 +74,7 @@ def judge_exchanges(found: Exchanges, context: Context) -> tuple[list[Finding], 
     asked, answers, twice = found
     is_reset = compute.is_in(asked["code"], value_set=pa.array(RESETS, pa.int64()))
     resets = [_Reset.of(row, context) for row in asked.filter(is_reset).to_pylist()]
+    resets += _unseen(context)
     asked = asked.filter(compute.invert(is_reset))
     lacks = {name: _lacks(asked, name) for name in ("topic", "group")}
     lacks["commit_offset"] = (asked["code"].to_numpy() == UPDATE_CONSUMER_OFFSET) & (
@@ -121,6 +122,8 @@ class _Reset:
     """Until when it may take effect. What is put elsewhere by the broker (222) stays so until the group pulls."""
     deletes: bool
     """It leaves no offset, and never another one."""
+    queue: int = -1
+    """-1 for all."""
 
     @classmethod
     def of(cls, event: dict[str, Any], context: Context) -> _Reset:
@@ -131,8 +134,17 @@ class _Reset:
 
     def is_about(self, event: dict[str, Any]) -> bool:
         """Whether the offset that the event is about may be another after it."""
+        if self.queue not in {-1, event["queue"]}:
+            return False
         pairs = (self.broker, event["broker"]), (self.group, event["group"]), (self.topic, event["topic"])
         return all(own in {"", other} for own, other in pairs)
+
+
+def _unseen(context: Context) -> Iterator[_Reset]:
+    """Deletions that no source tells: a queue that began again had another generation, with other commits."""
+    for (broker, topic, queue), holes in context.begun_anew.items():
+        for after_ns, before_ns in zip(holes.starts.tolist(), holes.ends.tolist(), strict=True):
+            yield _Reset(broker, "", topic, after_ns, before_ns, deletes=True, queue=queue)
 
 
 Exchanges = tuple[pa.Table, pa.Table, Keys]
@@ -220,6 +232,7 @@ class _Group:
             code=code,
             value=value,
             after_ns=self.asked["after_ns"].to_numpy(),
+            before_ns=self.asked["before_ns"].to_numpy(),
             done_ns=np.where(is_answered, self._of_answers("before_ns"), NEVER),
             answer_code=answer_code,
             told=np.where(is_answered & (answer_code == SUCCESS), self._of_answers("offset"), -1),
@@ -240,7 +253,7 @@ class _Group:
         before = (all_.source == all_.source[question]) & (all_.done_ns < all_.after_ns[question])
         # And asked after every reset had certainly taken effect.
         known = before & (all_.after_ns > since_ns)
-        if context.asks("commit.told.least"):
+        if context.asks("commit.told.kept"):
             yield from self._too_little(all_, question, known, context)
         if context.asks("commit.told.some"):
             yield from self._none(all_, question, known, context)
@@ -255,16 +268,21 @@ class _Group:
         if told < 0 or not len(greater):
             return
         commit = int(greater[np.argmax(all_.after_ns[greater])])
-        # An explicit commit, of any observer, that was not certainly done before the greater one came, may have put it
-        # back.
-        excuses = all_.is_explicit & (all_.value <= told) & (all_.after_ns <= all_.done_ns[question])
-        if (excuses & (all_.done_ns >= all_.after_ns[commit])).any():
+        # Commits, of any observer, that came by then and may have put it back: an explicit one that was not certainly
+        # done before the greater one came, and one with a pull that was not certainly received before that.
+        # An update whose offset is not told (-1) may have been to any.
+        lower = (
+            (all_.is_explicit | (all_.value >= 0)) & (all_.value <= told) & (all_.after_ns <= all_.done_ns[question])
+        )
+        since_ns = all_.after_ns[commit]
+        later = np.where(all_.is_explicit, all_.done_ns >= since_ns, all_.before_ns >= since_ns)
+        if (lower & later).any():
             return
         why = (
             f"{self._name} was told offset {told}, although {all_.value[commit]} was committed before it "
             "asked, and nothing but a pull's older commit can have put that back"
         )
-        yield self._finding("commit.told.least", [commit, question], why, context)
+        yield self._finding("commit.told.kept", [commit, question], why, context)
 
     def _none(self, all_: _Exchanges, question: int, known: Flags, context: Context) -> Iterator[Finding]:
         had = np.flatnonzero(known & (all_.took | (all_.told > 0)))
@@ -428,6 +446,7 @@ class _Exchanges:
     value: Integers
     """The offset that is committed."""
     after_ns: Integers
+    before_ns: Integers
     done_ns: Integers
     """When the answer was there at the latest; `NEVER` without one."""
     answer_code: Integers

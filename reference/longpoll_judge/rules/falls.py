@@ -1,8 +1,8 @@
-"""Of the ends of a queue that answers tell: on one connection neither falls from a read to a later one.
+"""Of the ends of a queue that answers tell: in one life of the broker neither falls from a read to a later one.
 
-Connections do not outlive their broker, so a restart is no fall; a topic that was deleted begins anew. The visible end
-is asked of queues that are seen from outside only, since the inside shows it itself (`rightness`). Leaves out what one
-answer says.
+Connections do not outlive their broker, so those that overlap are of one life (`connected`), and a restart is no fall.
+A topic that was deleted begins again. The visible end is asked of queues that are seen from outside only, since the
+inside shows it itself (`rightness`). What one answer says: `rightness`. Which messages it passes over: `filters`.
 
 Source: `DefaultMessageStore.getMinOffsetInQueue` and `getMaxOffsetInQueue`.
 """
@@ -10,22 +10,23 @@ Source: `DefaultMessageStore.getMinOffsetInQueue` and `getMaxOffsetInQueue`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from attrs import define, field
+from attrs import define, evolve, field, frozen
 
-from longpoll_judge.columns.keys import Received
+from longpoll_judge.columns.keys import Keys, Received
 from longpoll_judge.columns.lookup import is_one_of
 from longpoll_judge.columns.queue_log import Integers
-from longpoll_judge.contract.clause import PULL_RESULTS
+from longpoll_judge.contract.clause import PULL_RESULTS, RETENTION_MS
 from longpoll_judge.contract.clauses import finding_of
 from longpoll_judge.contract.result import Finding, FindingVerdict
 from longpoll_judge.evidence.survey import UNSEEN, Context
 from longpoll_judge.read.schema import order_of
 from longpoll_judge.rules.across import (
     WEIGHT,
+    Booleans,
     Gathered,
     Gathering,
     Tables,
@@ -38,8 +39,10 @@ from longpoll_judge.rules.across import (
     queue_keys,
     rows_where,
 )
-from longpoll_judge.rules.answers import FOUND
-from longpoll_judge.rules.steps import PULL_CODES
+from longpoll_judge.rules.answers import FOUND, NO_MATCHED_MSG
+from longpoll_judge.rules.connected import Spans, connected
+from longpoll_judge.rules.filters import Filters, judge_filters
+from longpoll_judge.rules.steps import MS, PULL_CODES
 
 FINDINGS_MAX: Final = 50
 """Most findings of one clause that are listed; the others are counted."""
@@ -51,8 +54,13 @@ SHOWN: Final = {"offset_min": "offset_min", "offset_max": "shown_end"}
 class Ends:
     """Pulls, and the ends that answers to them tell."""
 
-    pulls: Gathering = field(factory=lambda: Gathering(()))
-    answers: Gathering = field(factory=lambda: Gathering(("offset_min", "offset_max", "offset_next", "shown_end")))
+    pulls: Gathering = field(factory=lambda: Gathering(("offset", "filter")))
+    answers: Gathering = field(
+        factory=lambda: Gathering(("code", "offset_min", "offset_max", "offset_next", "shown_end", "body_count"))
+    )
+    filters: Filters = field(factory=Filters)
+    opened: Gathering = field(factory=lambda: Gathering(()))
+    acknowledged: Gathering = field(factory=lambda: Gathering(("queue_offset",)))
     received: Received = field(factory=Received)
 
     def see(self, number: int, table: pa.Table) -> None:
@@ -60,20 +68,28 @@ class Ends:
         named, code = have_request(table), table["code"].to_numpy()
         is_receipt = rows_where(table, "request_received") & named
         self.received.add(table, np.flatnonzero(is_receipt))
-        self.pulls.add(table, number, np.flatnonzero(is_receipt & is_one_of(code, PULL_CODES)))
+        rows = np.flatnonzero(is_receipt & is_one_of(code, PULL_CODES))
+        self.pulls.add(table, number, rows, {"filter": self.filters.numbers(table, rows)})
         lowest, highest = table["offset_min"].to_numpy(), table["offset_max"].to_numpy()
         # Bounds that contradict each other are another clause's matter, and say nothing of a fall.
         told = (lowest >= 0) & (lowest <= highest)
         is_answer = rows_where(table, "answer_sent") & named & is_one_of(code, PULL_RESULTS) & told
         rows = np.flatnonzero(is_answer)
-        self.answers.add(table, number, rows, {"shown_end": np.maximum(highest, _delivered_end(table))[rows]})
+        self.opened.add(table, number, np.flatnonzero(rows_where(table, "connection_opened")))
+        acknowledged = rows_where(table, "message_acknowledged") & (table["queue_offset"].to_numpy() >= 0)
+        self.acknowledged.add(table, number, np.flatnonzero(acknowledged & (table["queue"].to_numpy() >= 0)))
+        shown_end = np.maximum(highest, _delivered_end(table))[rows]
+        body_count = np.diff(table["offsets"].combine_chunks().offsets.to_numpy().astype(np.int64))[rows]
+        self.answers.add(table, number, rows, {"shown_end": shown_end, "body_count": body_count})
 
 
 def _delivered_end(table: pa.Table) -> Integers:
-    """Of each event the end of the messages that it delivers: these were visible, whatever it tells of the end."""
+    """Of each event the end of what it delivers or passes over: that was visible, whatever it tells of the end."""
     lists = table["offsets"].combine_chunks()
     bounds, values = lists.offsets.to_numpy().astype(np.int64), lists.values.to_numpy()
-    found = np.zeros(len(table), dtype=np.int64)
+    # What an answer passes over was visible too.
+    passed = is_one_of(table["code"].to_numpy(), (FOUND, NO_MATCHED_MSG))
+    found = np.where(passed, table["offset_next"].to_numpy(), 0)
     # Only FOUND delivers; a list beside another code is damage of its own.
     filled = np.flatnonzero(table["code"].to_numpy() == FOUND)
     owner = np.repeat(filled, np.diff(bounds)[filled])
@@ -102,10 +118,13 @@ def judge_falls(tables: Tables, context: Context, *, most: int = FINDINGS_MAX) -
     # One that names no queue is about its request's; one that names another is not judged.
     mine = np.flatnonzero((answers.queue < 0) | (answers.place == asked.place))
     answers, asked = answers.take(mine), asked.take(mine)
-    life = (asked.place * WEIGHT + answers.connection) * WEIGHT + lives(asked, answers, context)
+    spans = connected(answers, asked, ends.opened.all(), context)
+    queue = queue_keys(asked)
+    life = (queue * WEIGHT + spans.life) * WEIGHT + lives(asked, answers, context)
     # Where a source shows the visible end, `visible_is_monotone` says more of it.
-    outside = ~np.isin(queue_keys(asked), keys_of_queues(context.shown))
-    shown: list[tuple[str, str, int, int]] = []
+    outside = ~np.isin(queue, keys_of_queues(context.shown))
+    shown: list[_Fall] = []
+    have_fallen = np.zeros(len(answers), dtype=np.bool_)
     left_out = 0
     for clause, name, is_asked in (
         ("pull.min.never_falls", "offset_min", np.ones(len(answers), dtype=np.bool_)),
@@ -116,28 +135,120 @@ def judge_falls(tables: Tables, context: Context, *, most: int = FINDINGS_MAX) -
         before = highest_before(life, answers.before_ns, shown_value, life, asked.after_ns)
         # -1, for none, is cut to 0 only to pick something: `before >= 0` leaves it out.
         fell = np.flatnonzero(is_asked & (before >= 0) & (shown_value[np.maximum(before, 0)] > value))
+        have_fallen[fell] = True
         fell = fell[np.argsort(answers.after_ns[fell], kind="stable")]
         # One answer that tells too much makes all later ones fall: it is told once.
         fell = fell[np.sort(np.unique(before[fell], return_index=True)[1])]
-        shown += [(clause, name, one, int(before[one])) for one in fell[:most].tolist()]
+        shown += [_Fall(clause, name, one, int(before[one])) for one in fell[:most].tolist()]
         left_out += max(len(fell) - most, 0)
-    return list(_findings(tables, answers, asked, shown, context)), left_out
+    found = list(_findings(tables, (asked, answers), shown, spans, context))
+    found += _unwatched(tables, (asked, answers), ends.acknowledged.all(), outside & ~have_fallen, context)
+    disagreements, beyond = judge_filters(tables, ends.filters, (asked, answers), outside, context, most=most)
+    return [*found, *disagreements], left_out + beyond
+
+
+@frozen
+class _Fall:
+    """An end that fell: the later answer, and the earlier one that shows more."""
+
+    clause: str
+    name: str
+    one: int
+    earlier: int
+
+
+def _unwatched(
+    tables: Tables, exchanges: tuple[Gathered, Gathered], acknowledged: Gathered, others: Booleans, context: Context
+) -> Iterator[Finding]:
+    """What may be a fault, and may be a restart or a full disk: the first of each queue.
+
+    The end of a queue lies below what an earlier answer or acknowledgement shows, perhaps of another life of the
+    broker; or a message is gone soon after its acknowledgement. `others` are the answers that certainly show no fall.
+    """
+    asked, answers = exchanges
+    told = evolve(context, life_holes={})
+    mine = np.flatnonzero(others & (asked.broker != 0))
+    shown_end = np.concatenate([answers.values["shown_end"], acknowledged.values["queue_offset"] + 1])
+    ended_ns = np.concatenate([answers.before_ns, acknowledged.before_ns])
+    own = queue_keys(asked) * WEIGHT + lives(asked, answers, told)
+    life = np.concatenate([own, queue_keys(acknowledged) * WEIGHT + lives(acknowledged, acknowledged, told)])
+    before = highest_before(life, ended_ns, shown_end, own[mine], asked.after_ns[mine])
+    # An acknowledged message of this life of the broker may take a while to be visible: `rightness` judges that.
+    is_far = asked.after_ns[mine] - ended_ns[before] > context.wake_ns if len(ended_ns) else before >= 0
+    fell = np.flatnonzero(
+        (before >= 0) & is_far & (np.append(shown_end, 0)[before] > answers.values["offset_max"][mine])
+    )
+    picked = [("pull.max.never_falls", mine[fell], before[fell])]
+    if not context.is_own:
+        gone, message = _gone(answers, own, acknowledged, life[len(answers) :])
+        is_asked = others[gone]
+        picked.append(("pull.min.kept", gone[is_asked], message[is_asked] + len(answers)))
+    shown: list[tuple[str, list[tuple[int, int]]]] = []
+    for clause, rows, causes in picked:
+        order = np.argsort(answers.after_ns[rows], kind="stable")
+        firsts = np.sort(np.unique(own[rows[order]], return_index=True)[1])[:FINDINGS_MAX]
+        for row, cause in zip(rows[order][firsts].tolist(), causes[order][firsts].tolist(), strict=True):
+            at = [(asked, row), (answers, row)]
+            own_cause = cause < len(answers)
+            at += [(asked, cause), (answers, cause)] if own_cause else [(acknowledged, cause - len(answers))]
+            shown.append((clause, [(int(kind.slice[place]), int(kind.row[place])) for kind, place in at]))
+    events = events_at(tables, (place for _clause, places in shown for place in places))
+    for clause, places in shown:
+        yield _doubtful(clause, [events[place] for place in places])
+
+
+def _gone(answers: Gathered, own: Keys, acknowledged: Gathered, life: Keys) -> tuple[Integers, Integers]:
+    """Answers whose minimum lies above a message that was acknowledged less than an hour before, and that message."""
+    by_offset = np.argsort(acknowledged.values["queue_offset"], kind="stable")
+    # By offset, as `highest_before` is by time: the latest acknowledgement below each minimum.
+    latest = highest_before(
+        life[by_offset],
+        acknowledged.values["queue_offset"][by_offset],
+        acknowledged.before_ns[by_offset],
+        own,
+        answers.values["offset_min"],
+    )
+    message = np.append(by_offset, -1)[latest]
+    age_ns = answers.before_ns - np.append(acknowledged.after_ns, 0)[message]
+    gone = np.flatnonzero((message >= 0) & (age_ns < RETENTION_MS * MS) & (age_ns > 0))
+    return gone, message[gone]
+
+
+def _doubtful(clause: str, evidence: list[dict[str, Any]]) -> Finding:
+    """An answer that the contract cannot decide, beside what speaks against it."""
+    subject = evidence[1]
+    if clause == "pull.min.kept":
+        message = evidence[2]["queue_offset"]
+        why = f"message {message} was acknowledged, and lies below offset_min {subject['offset_min']} within an hour"
+        why += ": retention keeps messages for hours, and a full disk removes them earlier"
+    else:
+        why = f"an answer tells offset_max {subject['offset_max']}, and more was shown before"
+        why += ": no connection shows that the broker was not restarted in between"
+    evidence.sort(key=order_of)
+    return finding_of(evidence, subject, clause=clause, verdict="unknown", why=why)
 
 
 def _findings(
-    tables: Tables, answers: Gathered, asked: Gathered, shown: list[tuple[str, str, int, int]], context: Context
+    tables: Tables, exchanges: tuple[Gathered, Gathered], shown: list[_Fall], spans: Spans, context: Context
 ) -> Iterator[Finding]:
+    asked, answers = exchanges
+
     def place(kind: Gathered, row: int) -> tuple[int, int]:
         return int(kind.slice[row]), int(kind.row[row])
 
-    events = events_at(
-        tables, (place(kind, row) for _c, _n, *rows in shown for row in rows for kind in (answers, asked))
-    )
-    for clause, name, one, earlier in shown:
-        evidence = [events[place(kind, row)] for row in (earlier, one) for kind in (asked, answers)]
-        subject = evidence[-1]
-        verdict: FindingVerdict = "violated" if context.sources.get(subject["source"], UNSEEN).is_steady else "unknown"
+    places = []
+    for fall in shown:
+        own = [place(kind, row) for row in (fall.earlier, fall.one) for kind in (asked, answers)]
+        places.append(list(dict.fromkeys([*own, *spans.path(fall.earlier, fall.one)])))
+    events = events_at(tables, (each for several in places for each in several))
+    for fall, several in zip(shown, places, strict=True):
+        evidence = [events[each] for each in several]
+        subject = evidence[3]
+        is_steady = all(context.sources.get(each["source"], UNSEEN).is_steady for each in evidence)
+        verdict: FindingVerdict = "violated" if is_steady else "unknown"
+        is_same = subject.get("connection") == evidence[1].get("connection")
         evidence.sort(key=order_of)
-        high, low = answers.values[SHOWN[name]][earlier], answers.values[name][one]
-        why = f"an answer tells {name} {low}, and one sent on its connection before it was asked for shows {high}"
-        yield finding_of(evidence, subject, clause=clause, verdict=verdict, why=why)
+        high, low = answers.values[SHOWN[fall.name]][fall.earlier], answers.values[fall.name][fall.one]
+        where = "on its connection" if is_same else "in the same life of the broker"
+        why = f"an answer tells {fall.name} {low}, and one sent {where} before it was asked for shows {high}"
+        yield finding_of(evidence, subject, clause=fall.clause, verdict=verdict, why=why)

@@ -18,7 +18,7 @@ from attrs import define, field, frozen
 from longpoll_judge.columns.keys import Keys, Received, text_hashes
 from longpoll_judge.columns.lookup import is_one_of
 from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Integers
-from longpoll_judge.contract.clause import LOGGED, SEND_CODES, SEND_MS, SHOWN_MS, TIMELESS
+from longpoll_judge.contract.clause import LOGGED, SEND_ANSWERS, SEND_CODES, SEND_MS, SHOWN_MS, TIMELESS
 from longpoll_judge.contract.clauses import finding_of
 from longpoll_judge.contract.result import Finding, FindingVerdict, Share
 from longpoll_judge.evidence.survey import UNSEEN, Context
@@ -33,10 +33,12 @@ from longpoll_judge.rules.across import (
     events_at,
     first_of,
     hash_of,
+    hashes_of,
     have_request,
     highest_before,
     lives,
     numbered_lives,
+    queue_keys,
     rows_where,
 )
 from longpoll_judge.rules.shown import are_doubted, not_shown
@@ -55,7 +57,7 @@ class Messages:
 
     sends: Gathering = field(factory=lambda: Gathering(()))
     acknowledged: Gathering = field(factory=lambda: Gathering(("queue_offset", "is_moved", "is_named")))
-    refused: Gathering = field(factory=lambda: Gathering(()))
+    refused: Gathering = field(factory=lambda: Gathering(("code",)))
     appended: Gathering = field(factory=lambda: Gathering(("queue_offset",)))
     delivered: Gathering = field(factory=lambda: Gathering(("queue_offset",)))
     moved: Gathering = field(factory=lambda: Gathering(("visible_end",)))
@@ -123,8 +125,11 @@ def judge_sends(tables: Tables, context: Context, *, most: int = FINDINGS_MAX) -
     sure = np.where(np.isin(told.request, messages.received.again), -1, send)
     breaches = [
         *_joined(sends, told, sure, context),
+        *_coded(messages, sends),
+        *_torn(sends, told, sure, context),
         *_as_answers(messages, sends, told, sure, context),
         *_unanswered(sends, told, messages.refused.all(), context),
+        *_late(sends, told, sure, context),
         *_delivered(sends, told, sure, messages.delivered.all(), context),
         *_stored(told, _since_ns(sends, send), messages.appended.all(), context),
         *_shown(told, messages.appended.all(), messages.moved.all(), context),
@@ -163,6 +168,84 @@ def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -
     why = "a message that was sent after another one was acknowledged has the lower queue offset"
     events = ((answered, every), (asked, every), (answered, before), (asked, before))
     yield _breach("send.sequential", inverted, events, why)
+    yield from _across_sources(asked, answered, context)
+
+
+def _across_sources(asked: Gathered, answered: Gathered, context: Context) -> Iterator[_Breach]:
+    """The same of two sources that watched one broker at both moments, by clocks that order both."""
+    steady = hashes_of([name for name, facts in context.sources.items() if facts.is_steady])
+    mine = (answered.broker != 0) & ~np.isin(answered.broker, hashes_of(context.unsteady_brokers))
+    mine &= np.isin(answered.source, steady)
+    # Only where several sources tell of one broker.
+    pairs = np.unique(np.stack([answered.broker[mine], answered.source[mine]]), axis=1)[0]
+    brokers, counts = np.unique(pairs, return_counts=True)
+    mine = np.flatnonzero(mine & np.isin(answered.broker, brokers[counts > 1]))
+    if not len(mine):
+        return
+    asked, answered = asked.take(mine), answered.take(mine)
+    first_ns, last_ns = (np.zeros(len(mine), dtype=np.int64) for _ in range(2))
+    for name, facts in context.sources.items():
+        of_source = answered.source == hash_of(name)
+        first_ns[of_source], last_ns[of_source] = facts.first_ns, facts.last_ns
+    life = queue_keys(answered) * WEIGHT + lives(asked, answered, context)
+    offset = answered.values["queue_offset"]
+    found, causes = [], np.full(len(mine), -1, dtype=np.int64)
+    for source in np.unique(answered.source):
+        own, others = np.flatnonzero(answered.source == source), np.flatnonzero(answered.source != source)
+        before = highest_before(
+            life[others], answered.before_ns[others], offset[others], life[own], asked.after_ns[own]
+        )
+        earlier = others[np.maximum(before, 0)] if len(others) else own
+        watched = (first_ns[own] <= asked.after_ns[earlier]) & (last_ns[earlier] >= answered.before_ns[own])
+        wrong = (before >= 0) & watched & (offset[earlier] >= offset[own])
+        causes[own[wrong]] = earlier[wrong]
+        found.append(own[wrong])
+    inverted = _once(answered, np.concatenate(found), causes)
+    every = np.arange(len(mine))
+    why = "a message was sent after another source saw one acknowledged with no lower queue offset"
+    events = ((answered, every), (asked, every), (answered, causes), (asked, causes))
+    yield _breach("send.sequential", inverted, events, why)
+
+
+def _coded(messages: Messages, sends: Gathered) -> Iterator[_Breach]:
+    """Answers to sends with codes that no broker gives."""
+    refused = messages.refused.all()
+    send = first_of(refused.request, sends.request)
+    code = refused.values["code"]
+    strange = (send >= 0) & (code >= 0) & ~is_one_of(code, SEND_ANSWERS)
+    strange &= ~np.isin(refused.request, messages.received.again)
+    pair = ((refused, np.arange(len(refused))), (sends, send))
+    why = "a send was answered with a code that no broker gives to it"
+    yield _breach("send.code.known", np.flatnonzero(strange), pair, why)
+
+
+def _torn(sends: Gathered, told: Gathered, send: Integers, context: Context) -> Iterator[_Breach]:
+    """Batches of which an offset between two of its messages is not its own."""
+    key = told.request * WEIGHT + told.place
+    order = np.lexsort((told.values["queue_offset"], key))
+    order = order[send[order] >= 0]
+    offset = told.values["queue_offset"][order]
+    is_torn = np.append(False, (key[order[1:]] == key[order[:-1]]) & (np.diff(offset) > 1))[: len(order)]
+    members = order[is_torn]
+    before = _at(len(told), members, np.append(-1, order[:-1])[: len(order)][is_torn])
+    weak = _are_holed(told, np.append(sends.after_ns, BEGINNING)[send], context)
+    events = ((told, np.arange(len(told))), (told, before), (sends, send))
+    why = "a batch was acknowledged with offsets that do not follow one another"
+    yield _breach("send.batch.gapless", members, events, why, weak)
+
+
+def _late(sends: Gathered, told: Gathered, send: Integers, context: Context) -> Iterator[_Breach]:
+    """Sends that were acknowledged long after they came: no message is lost by that."""
+    mine = np.flatnonzero(send >= 0)
+    late = mine[told.after_ns[mine] - sends.before_ns[send[mine]] > SEND_MS * MS]
+    unread = np.zeros(len(late), dtype=np.bool_)
+    for (source, connection), holes in context.blocked.items():
+        own = (told.source[late] == hash_of(source)) & (told.connection[late] == hash_of(connection))
+        unread |= own & holes.touch(sends.after_ns[send[late]], told.before_ns[late])
+    late = _once(told, late[~unread], send)
+    pair = ((told, np.arange(len(told))), (sends, send))
+    why = f"a send was acknowledged later than {SEND_MS} ms after it came"
+    yield _breach("send.answered", late, pair, why, np.ones(len(told), dtype=np.bool_))
 
 
 def _as_answers(

@@ -112,6 +112,8 @@ class Pulls:
     source_facts: list[SourceFacts]
     source: NDArray[np.int32]
     """Index into `source_facts`."""
+    hold_is_told: NDArray[np.bool_]
+    """Whether the record tells if the pull may be held; where it does not, `may_hold` is False, and nothing accuses."""
 
     def __len__(self) -> int:
         return len(self.row)
@@ -180,6 +182,7 @@ def pulls(events: Events, context: Context, log: QueueLog) -> Pulls:
         is_closed=is_closed,
         source_facts=facts,
         source=source,
+        hold_is_told=events.are_told("may_hold", row),
     )
 
 

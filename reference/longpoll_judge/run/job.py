@@ -20,7 +20,7 @@ from attrs import define
 
 from longpoll_judge.contract.causes import Cause, alone, finding_order, told_once
 from longpoll_judge.contract.identity import identified
-from longpoll_judge.contract.rate import rate
+from longpoll_judge.contract.rate import Rate, rate
 from longpoll_judge.contract.result import (
     ANSWERED_BY_DEADLINE,
     COMMIT_IS_TOLD,
@@ -58,6 +58,9 @@ from longpoll_judge.run.verdict import FINDING, LOOKED_AT_MAX, Found
 EngineName = Literal["spark", "local"]
 WAKE_MS: Final = 100.0
 LATE_MS: Final = 50.0
+REFUSED_LEAST: Final = 10
+REFUSED_SHARE: Final = 0.25
+"""Refusals are out of the contract's reach; where they are so many, and such a share of the pulls, that is a gap."""
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -306,6 +309,11 @@ def _add_up(
     findings, left_out = (pick or listed)(told_once([*by_queue, *alone(others.findings)]))
     left_out += others.left_out + sum(map(len, found.values())) - sum(map(len, looked_at))
     notes = sorted((text, count) for (kind, text), count in counts.items() if kind == "note")
+    refused = counts["refused", ""]
+    if refused >= REFUSED_LEAST and refused > REFUSED_SHARE * counts["pulls", ""]:
+        notes.append(
+            (f"of {counts['pulls', '']} pulls were refused, and no history tells whether they had to be", refused)
+        )
     gaps = gaps + [Gap("not judged", "", count, f"{count} {text}") for text, count in notes]
     missing = sorted((text, count) for (kind, text), count in counts.items() if kind == "missing" and count)
     gaps += [Gap("field missing", text, count, f"{count} events: {text}") for text, count in missing]
@@ -335,10 +343,17 @@ def _add_up(
         shares=shares,
         judged=judged,
         rates={
-            NO_LOST_WAKEUP: rate(_violated(NO_LOST_WAKEUP, found, counts), buckets["wake"].total()),
-            ANSWERED_BY_DEADLINE: rate(_violated(ANSWERED_BY_DEADLINE, found, counts), buckets["late"].total()),
+            NO_LOST_WAKEUP: _rate(NO_LOST_WAKEUP, buckets["wake"], found, counts),
+            ANSWERED_BY_DEADLINE: _rate(ANSWERED_BY_DEADLINE, buckets["late"], found, counts),
         },
     )
+
+
+def _rate(
+    name: str, measured: Counter[int], found: Mapping[str, Sequence[Found]], counts: Counter[tuple[str, str]]
+) -> Rate:
+    """How often a property of time was broken, of all that could have: what was measured, and what never came."""
+    return rate(_violated(name, found, counts), measured.total() + counts["missed", name])
 
 
 def _violated(name: str, found: Mapping[str, Sequence[Found]], counts: Counter[tuple[str, str]]) -> int:

@@ -53,8 +53,9 @@ RESULT_SCHEMA: Final = pa.schema(
     [("kind", pa.string()), ("bucket", pa.int64()), ("count", pa.int64()), ("text", pa.string())]
 )
 """kind is `finding` (text: JSON of a Finding), `left_out`, `wake` or `late` (a latency bucket), `wake_max` or
-`late_max` (count: nanoseconds), `queue`, `pulls`, `judged` (text: a property, or `pulls`), `missing` (text: which field
-of which event), or `note` (text: what evidence is missing, count: how often)."""
+`late_max` (count: nanoseconds), `missed` (text: a property of time), `refused`, `queue`, `pulls`, `judged` (text: a
+property, or `pulls`), `missing` (text: which field of which event), or `note` (text: what evidence is missing,
+count: how often)."""
 
 Row = tuple[str, int, int, str]
 
@@ -131,10 +132,13 @@ def judge_case(case: Case) -> Judged:
     name, events, log_events = case.name, case.events, case.log_events
     promptness = judge_promptness(case)
     rows: list[Row] = [_queue_row(name), ("pulls", 0, len(case.pulls), "")]
+    refused = case.pulls.is_answered & ~is_one_of(case.answer_code, PULL_RESULTS)
+    rows.append(("refused", 0, int(np.count_nonzero(refused)), ""))
     rows += [("judged", 0, count, what) for what, count in judged_counts(case)]
     rows += [("missing", 0, int(np.count_nonzero(flags)), text) for text, flags in case.missing.items()]
     for group in steady(_groups(case, promptness.suspects), name, events, case.context):
         rows += _findings(name, events, log_events, group, case.context)
+    rows += [("missed", 0, count, text) for text, count in promptness.missed.items() if count]
     rows += ((("note", 0, count, text)) for text, count in _notes(case, promptness.open_at_cut) if count)
     return Judged(rows, promptness.wake_ns, promptness.late_ns)
 

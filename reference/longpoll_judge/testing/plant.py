@@ -50,9 +50,9 @@ WAKE_DELAY_MS: Final = 2_000
 def _pick_expired(recording: Recording) -> tuple[Event, Event]:
     """An expired pull if there is one, else any that may be held."""
     try:
-        return pick(recording, lambda request, answer: request.may_hold and answer.cause == "expired")
+        return pick(recording, lambda request, answer: bool(request.may_hold) and answer.cause == "expired")
     except NoVictimError:
-        return pick(recording, lambda request, _answer: request.may_hold)
+        return pick(recording, lambda request, _answer: bool(request.may_hold))
 
 
 def _answer_deleted(recording: Recording) -> None:
@@ -64,11 +64,11 @@ def _answer_deleted(recording: Recording) -> None:
         was_held = not held or (request.source, request.request) in held
         due_ns = deadline_ns(request) + ALLOWANCE_MS * MS
         is_open = (request.source, request.connection) not in closed
-        return request.may_hold and was_held and is_open and due_ns < ends[answer.source]
+        return bool(request.may_hold) and was_held and is_open and due_ns < ends[answer.source]
 
     def is_woken(request: Event, answer: Event) -> bool:
         is_early = answer.after_ns + ALLOWANCE_MS * MS < ends[answer.source]
-        return request.may_hold and answer.code == 0 and answer.cause == "woken" and is_early
+        return bool(request.may_hold) and answer.code == 0 and answer.cause == "woken" and is_early
 
     try:
         _request, answer = pick(recording, suits)

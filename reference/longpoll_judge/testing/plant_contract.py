@@ -114,7 +114,7 @@ def _told_early(recording: Recording) -> None:
 
 
 def _held_unasked(recording: Recording) -> None:
-    request, _answer = pick(recording, lambda request, answer: request.may_hold and answer.cause == "expired")
+    request, _answer = pick(recording, lambda request, answer: bool(request.may_hold) and answer.cause == "expired")
     _hold_of(recording, request)
     _without_steps(recording, request)
     recording.replace(request, change(request, may_hold=False))

@@ -203,7 +203,7 @@ EXCHANGE_FAULTS: Final[dict[str, Fault]] = {
         "send.delivered.after_request", "One message is delivered before its send.", _delivered_early
     ),
     "told_too_little": _breaks(
-        "commit.told.least", "A group is told less than it committed.", _offsets([(UPDATE, 9, 0), (QUERY, -1, 5)])
+        "commit.told.kept", "A group is told less than it committed.", _offsets([(UPDATE, 9, 0), (QUERY, -1, 5)])
     ),
     "told_too_much": _breaks(
         "commit.told.most",

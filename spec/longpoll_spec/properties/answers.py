@@ -84,7 +84,7 @@ def nothing_skipped(model: Model) -> Property | None:
 
 def nothing_dropped(model: Model) -> Property:
     """A request whose pull waits for its answer stands somewhere: in a thread, the table, a list or the executor."""
-    return always(nothing_dropped, all_of(_stands(each) for each in model.state.requests))
+    return always(nothing_dropped, all_of(stands(each) for each in model.state.requests))
 
 
 def dropped_by_reject(model: Model) -> Property:
@@ -99,11 +99,11 @@ def dropped_by_throw(model: Model) -> Property:
 
 def _dropping(model: Model, *names: str) -> Wrong:
     for action in model.named(*names):
-        stands = [_stands(each) for each in model.state.requests]
-        yield action, any_of(here & ~after(here, action.effect) for here in stands)
+        before = [stands(each) for each in model.state.requests]
+        yield action, any_of(here & ~after(here, action.effect) for here in before)
 
 
-def _stands(request: Request) -> Bool:
+def stands(request: Request) -> Bool:
     """If the request's pull waits for its answer, it is in a thread, the table, a list or the executor."""
     return request.open.implies(~request.is_("idle") | ~(request.copies <= 0))
 

@@ -1,7 +1,7 @@
 """Terms as a reader wants them: `phase[r] = held`, and one line for what is said of every request alike.
 
 The text is of a model with two requests. What is said of request 0 is said of `r`, the request that acts, or of any
-request `q` where the same is said of the other one too; that the two say the same is seen by exchanging them, not
+request `s` where the same is said of the other one too; that the two say the same is seen by exchanging them, not
 assumed. Leaves out the page around it (`spec`).
 """
 
@@ -31,7 +31,7 @@ NOTATION: Final = Notation(
 )
 ACTING: Final = ("r", "other")
 """What the two requests are called where the first one acts."""
-BOUND: Final = ("q", "other than q")
+BOUND: Final = ("s", "other than s")
 """The same where what is said is said of every request, or of some."""
 _SLOT: Final = re.compile(r"_(\d+)$")
 _QUEUE: Final = re.compile(r"_(q\d+)$")
@@ -75,7 +75,7 @@ class Reader(Writer):
         sign = self.notation.conjunction if term.op == "and" else self.notation.disjunction
         every = "every" if term.op == "and" else "some"
         parts = [
-            f"{every} q: {self.of_any().text(part)}" if both else self.text(part)
+            f"{every} s: {self.of_any().text(part)}" if both else self.text(part)
             for part, both in self.folded(term.args)
         ]
         return f"({f' {sign} '.join(parts)})" if len(parts) > 1 else f"({parts[0]})"
@@ -119,7 +119,7 @@ def guard_lines(reader: Reader, guard: Bool) -> list[str]:
         return ["always"]
     parts = guard.args if guard.op == "and" else (guard,)
     lines = [
-        f"every q: {reader.of_any().text(part)}" if both else reader.text(part) for part, both in reader.folded(parts)
+        f"every s: {reader.of_any().text(part)}" if both else reader.text(part) for part, both in reader.folded(parts)
     ]
     return [bare(line) for line in lines]
 
@@ -134,7 +134,7 @@ def effect_lines(reader: Reader, action: Action, variables: Mapping[str, Variabl
         if alike and name > twin:
             continue
         own = reader.of_any() if alike else reader
-        target = f"{'every q: ' if alike else ''}{own.name(name)} := "
+        target = f"{'every s: ' if alike else ''}{own.name(name)} := "
         lines += _cases(own, target, term, variables[name])
     return lines
 

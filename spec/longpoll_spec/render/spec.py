@@ -10,20 +10,21 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Final
 
 import attrs
 
-from longpoll_spec.bounds import EXPLORATIONS, Bounds
+from longpoll_spec.bounds import EXPLORATIONS, NAMES, Bounds, named
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Kind, Property
 from longpoll_spec.moves import Move, moves_of
-from longpoll_spec.policy import PRESET_SENTENCES, PRESETS, Policy, knob_sentences, knob_values
+from longpoll_spec.policy import PRESET_SENTENCES, PRESETS, STRICT, STRICT_CLONE, Policy, knob_sentences, knob_values
 from longpoll_spec.render.conditions import PLAIN, changes_of, condition_of, samples
+from longpoll_spec.render.export.tla_parametric import formulas_of
 from longpoll_spec.render.notation import stem
 from longpoll_spec.render.readable import bare, reader_of
-from longpoll_spec.render.spec_actions import actions_text, model_of, named_terms
+from longpoll_spec.render.spec_actions import actions_text, model_of, named_terms, opened
 from longpoll_spec.state import Variable, state_of
 from longpoll_spec.terms import TRUE
 
@@ -44,7 +45,7 @@ OTHER: Final = "_1"
 
 def page() -> str:
     """The whole page."""
-    parts = (_head(), _state(), _moves(), _actions(), _policies(), _properties())
+    parts = (_head(), _state(), _bounds(), _moves(), _actions(), _policies(), _properties(), _formulas())
     return "\n".join(line for part in parts for line in (*part, "")).rstrip("\n") + "\n"
 
 
@@ -125,6 +126,34 @@ def _names(policy: Policy, bounds: Bounds) -> frozenset[str]:
     return frozenset(_shown(variable.name) for variable in state_of(policy, bounds).variables)
 
 
+def _bounds() -> Iterator[str]:
+    yield "## Bounds"
+    yield ""
+    yield (
+        "Bounds say how many there are of each. A variable that counts ticks starts at, or is set to, the number of "
+        "its name. A guard stops an action at a bound: `append` needs `log_end < messages`, and an action that adds "
+        "one to `copies[r]` needs `copies[r] < 2`. Where two numbers of requests stand, the second is for a policy "
+        "whose `take` is `in_place`."
+    )
+    yield ""
+    yield (
+        "Two states are the same if every variable has the same value. Each action that can happen in a state, with "
+        "each request, notifier, queue and tag that it can have, is one transition: also if it changes nothing, or "
+        "leads where another one leads. The depth is the distance of the farthest state from the first one, in steps."
+    )
+    yield ""
+    columns = ("bounds", "requests", "messages in a queue", "`hold_ticks`", "`scan_ticks`", "queues", "tags", "aspects")
+    yield from _table(columns, map(_sizes, NAMES))
+
+
+def _sizes(name: str) -> tuple[str, ...]:
+    clone, place = (named(name, policy) for policy in (STRICT_CLONE, STRICT))
+    requests = " or ".join(map(str, dict.fromkeys((clone.requests, place.requests))))
+    numbers = (clone.messages, clone.hold_ticks, clone.scan_ticks, clone.queues, clone.tags)
+    aspects = ", ".join(f"`{each}`" for each in sorted(clone.aspects))
+    return f"`{name}`", requests, *map(str, numbers), aspects or "none"
+
+
 def _moves() -> Iterator[str]:
     yield "## The phases of a request"
     yield ""
@@ -156,8 +185,9 @@ def _actions() -> Iterator[str]:
     yield "## Actions"
     yield ""
     yield (
-        "An action may happen when its guard holds, and then all of its effect happens at once. `r` is the request "
-        "that takes part, `other` the other one, `q` any request; what is not assigned stays as it is. "
+        "An action may happen when its guard holds, and then all of its effect happens at once: what is read on the "
+        "right is the value before. `r` is the request that takes part, `other` another one, `s` any request, `r` "
+        "too; `q0` and `q1` are queues, `t0` and `t1` tags. What is not assigned stays as it is. "
         "Limits that only bounds set (how many messages) are left out. What is asked often has a name:"
     )
     yield ""
@@ -227,6 +257,49 @@ def _folded(policy: Policy) -> list[str]:
         for item in _properties_under(policy, size).values():
             stated[item.name] = stated.get(item.name, True) and item.by_construction
     return [name for name, folded in stated.items() if folded]
+
+
+FORMULAS: Final = r"""The formulas are those of the TLA+ module that `longpoll export --to tla --parametric` writes.
+`r` and `s` are requests, `q` and `p` queues. In one queue read `queue[r] \in Queues` as true, and
+`visible_end[queue[r]]` and `visible_end[q]` as `visible_end`. `Lost(r)'` and `phase'[r]` are what they are after the
+step.
+`[][A]_vars` says that each step satisfies A; `hold(r)` in it says that the step is that action.
+`MayTick` is the guard of `tick`, and `ENABLED expire(r)` that of `expire`.
+
+A run that breaks a property of a state ends in that state. A run that breaks one of a step, or one that begins with
+`MayTick`, ends with that step, which counts. `time_can_pass` has no formula here: it says that a state in which no
+urgent action and no `tick` is possible is never reached, and that urgent actions alone cannot go on for ever.
+With an aspect the formulas are those of `strict`, where they differ."""
+
+
+def _formulas() -> Iterator[str]:
+    yield "## Formulas"
+    yield ""
+    yield FORMULAS
+    plain: dict[str, dict[tuple[str, ...], list[str]]] = {}
+    for policy in PRESETS.values():
+        for name, text in formulas_of(model_of(policy)).items():
+            plain.setdefault(name, {}).setdefault(text, []).append(policy.name)
+    blocks: dict[str, list[tuple[str, ...]]] = {}
+    for texts in plain.values():
+        for text, names in texts.items():
+            where = "every preset that has it" if len(texts) == 1 else ", ".join(f"`{name}`" for name in names)
+            blocks.setdefault(f"In {where}:", []).append(text)
+    told = {text for texts in plain.values() for text in texts}
+    for aspect, bounds in EXPLORATIONS.items():
+        new = [text for text in formulas_of(model_of(STRICT, opened(bounds))).values() if text not in told]
+        if new:
+            blocks[f"With {aspect}, in `{STRICT.name}`:"] = new
+    left = {item.name for item in _stated().values() if item.kind == "always"} - {"time_can_pass"}
+    left -= {text[0].split()[0] for those in blocks.values() for text in those}
+    for policy, (aspect, bounds) in product(PRESETS.values(), EXPLORATIONS.items()):
+        found = formulas_of(model_of(policy, opened(bounds))) if left else {}
+        new = [found[name] for name in sorted(left & found.keys())]
+        if new:
+            left -= found.keys()
+            blocks[f"With {aspect}, in `{policy.name}`:"] = new
+    for where, those in blocks.items():
+        yield from ("", where, "", "```text", *[line for text in those for line in text][:-1], "```")
 
 
 @cache

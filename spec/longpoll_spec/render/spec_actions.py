@@ -55,6 +55,18 @@ def actions_text() -> Iterator[str]:
         yield from _action(name)
 
 
+def _in_presets(name: str) -> str:
+    """Which presets those are, of the ones that have the action."""
+    waited = {
+        policy.name: any(
+            each.urgent for bounds in (OPEN, *EXPLORATIONS.values()) for each in _instances(policy, bounds, name)
+        )
+        for policy in PRESETS.values()
+    }
+    those = [policy for policy, urgent in waited.items() if urgent]
+    return f" (in {_list(those)})" if those else ""
+
+
 Groups = dict[tuple[Told, ...], list[str]]
 """The texts of an action, each with the policies that have it."""
 
@@ -86,7 +98,7 @@ def _action(name: str) -> Iterator[str]:
     exists = condition_of(lambda policy, bounds: bool(_instances(policy, bounds, name)))
     urgent = condition_of(lambda policy, bounds: any(each.urgent for each in _instances(policy, bounds, name)))
     yield f"- exists: {exists.text}"
-    yield f"- time waits for it: {'always' if urgent == exists else urgent.text}"
+    yield f"- time waits for it: {'always' if urgent == exists else urgent.text + _in_presets(name)}"
     for told, policies in plain.items():
         yield from _block(f"In {_list(policies)}:" if len(plain) > 1 else "In every preset that has it:", told)
     for aspect, groups in alone.items():

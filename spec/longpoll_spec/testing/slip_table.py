@@ -24,7 +24,7 @@ from longpoll_spec.bounds import EXPLORATIONS, TIMEOUTS, Bounds, named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.exploration import Exploration, Verdict
 from longpoll_spec.engines.manifest import text_of
-from longpoll_spec.engines.smt.worlds import WORLDS
+from longpoll_spec.engines.smt.combinations import WORLDS
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.policy import Policy, preset
 from longpoll_spec.tables import with_table

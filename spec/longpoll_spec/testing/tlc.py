@@ -42,7 +42,7 @@ class TlcRun:
 
 @frozen
 class TlcViolation:
-    """Where TLC stopped: the invariant that is violated, and how many steps the run to that state has."""
+    """Where TLC stopped: what is violated, an invariant or a property of steps, and how many steps the run has."""
 
     invariant: str
     length: int
@@ -97,8 +97,8 @@ def placed_by_tlc(model: Model, runs: Sequence[Order], hidden: Iterable[str], di
 
 
 def only_invariants(configuration: str, names: Iterable[str]) -> str:
-    """The configuration with these invariants instead of all that it has."""
-    kept = [line for line in configuration.splitlines() if "INVARIANT" not in line]
+    """The configuration with these invariants instead of all that it has, and no property of steps."""
+    kept = [line for line in configuration.splitlines() if not re.search("INVARIANT|^PROPERTY", line)]
     return "\n".join([*kept, *(f"INVARIANT {name}" for name in names), ""])
 
 
@@ -120,7 +120,9 @@ def _class_path(environment: Mapping[str, str]) -> str:
 
 
 def _read(said: str) -> TlcRun | TlcViolation:
-    violated = re.search(r"^Error: Invariant (\w+) is violated( by the initial state)?", said, re.MULTILINE)
+    violated = re.search(
+        r"^Error: (?:Invariant|Action property) (\w+) is violated( by the initial state)?", said, re.MULTILINE
+    )
     if violated is not None:
         shown = 1 if violated[2] else len(re.findall(r"^State \d+: ", said, re.MULTILINE))
         return TlcViolation(violated[1], shown - 1)

@@ -8,7 +8,7 @@ May be shared between threads with a lock as `guard`; reading needs none. Leaves
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
@@ -36,6 +36,8 @@ class Offsets:
     pulled: Offsets | None = None
     """The offsets that groups asked for last, for a version that tells them; they are not saved."""
     changed: bool = field(default=False, init=False)
+    has_forgotten: bool = field(default=False, init=False)
+    """Whether the deletion of a topic or group waits for these to be saved."""
 
     def pulled_to(self, topic: str, group: str, queue_id: int) -> int | None:
         """The offset that a group asked for last, where that is noted."""
@@ -99,8 +101,6 @@ class Offsets:
 
     def topics_of(self, group: str) -> list[str]:
         """The topics that a group has stored offsets of."""
-        if self.pulled is not None:
-            self.pulled.forget_group(group)
         suffix = SEPARATOR + group
         return [pair.removesuffix(suffix) for pair in self.by_pair.copy() if pair.endswith(suffix)]
 
@@ -119,8 +119,6 @@ class Offsets:
 
     def groups_of(self, topic: str) -> list[str]:
         """The groups that have stored offsets of a topic."""
-        if self.pulled is not None:
-            self.pulled.forget_topic(topic)
         prefix = topic + SEPARATOR
         return [pair.removeprefix(prefix) for pair in self.by_pair.copy() if pair.startswith(prefix)]
 
@@ -136,19 +134,22 @@ class Offsets:
 
     def forget_group(self, group: str) -> None:
         """Drop one group's offsets of every topic."""
+        if self.pulled is not None:
+            self.pulled.forget_group(group)
         suffix = SEPARATOR + group
-        with self.guard:
-            for pair in [pair for pair in self.by_pair if pair.endswith(suffix)]:
-                del self.by_pair[pair]
-                self.quota.release(pair)
-                self.changed = True
+        self._forget(lambda pair: pair.endswith(suffix))
 
     def forget_topic(self, topic: str) -> None:
         """Drop every group's offsets of one topic."""
+        if self.pulled is not None:
+            self.pulled.forget_topic(topic)
         prefix = topic + SEPARATOR
+        self._forget(lambda pair: pair.startswith(prefix))
+
+    def _forget(self, is_meant: Callable[[str], bool]) -> None:
         # Another thread's commit would change the table while it is gone through.
         with self.guard:
-            for pair in [pair for pair in self.by_pair if pair.startswith(prefix)]:
+            for pair in [pair for pair in self.by_pair if is_meant(pair)]:
                 del self.by_pair[pair]
                 self.quota.release(pair)
-                self.changed = True
+                self.changed = self.has_forgotten = True

@@ -32,6 +32,7 @@ from longpoll_protocol.names import (
     UNIT_RETRY_FLAG,
     group_problem,
     name_problem,
+    queue_name_problem,
 )
 from longpoll_spec.tables import with_table
 
@@ -163,7 +164,7 @@ class Topics(_Named[TopicConfig]):
     def get(self, name: str) -> TopicConfig | None:
         """The topic, or None when there is none of this name."""
         topic = self.by_name.get(name)
-        if topic is None and self.light and name.startswith(LMQ_PREFIX) and name_problem(name) is None:
+        if topic is None and self.light and name.startswith(LMQ_PREFIX) and queue_name_problem(name) is None:
             return TopicConfig(name, 1, 1)
         return topic
 

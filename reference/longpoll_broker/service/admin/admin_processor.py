@@ -196,7 +196,7 @@ class AdminProcessor(Serving):
 
     @serves(RequestCode.DELETE_TOPIC_IN_BROKER)
     def delete_topic(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
-        """215: forget a topic and its queues; an unknown one is forgotten already."""
+        """215: forget a topic, its queues and how far groups are; an unknown one is forgotten already."""
         name = DeleteTopicRequestHeader.decode(command.ext_fields).topic
         problem = name_problem(name) if self.traits.checks_deleted_names or not name.strip() else None
         if problem is None and self.topics.is_system(name):
@@ -208,8 +208,15 @@ class AdminProcessor(Serving):
         self.store.begin_deletion(name)
         # The topic is gone from here on, also where the disk keeps its queues: nothing more comes to who waits.
         self.topic_deleted(name, outbox)
-        finish = partial(self.store.finish_deletion, name)
-        return self.when_saved(channel, command, answer(command, ResponseCode.SUCCESS), finish)
+        return self.when_saved(
+            channel, command, answer(command, ResponseCode.SUCCESS), partial(self._finish_deletion, name)
+        )
+
+    def _finish_deletion(self, topic: str) -> None:
+        """Do what takes long of a deletion; raises OSError."""
+        if not self.traits.offsets_outlive_topics:
+            self.offsets.forget_topic(topic)
+        self.store.finish_deletion(topic)
 
     @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
     def put_group(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:

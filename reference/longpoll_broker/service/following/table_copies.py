@@ -137,7 +137,10 @@ class TableCopies(ServiceThread):
         table = TopicTable.decode(told.body)
         if self._is_new(RequestCode.GET_ALL_TOPIC_CONFIG, table.data_version):
             topics = usable(_converted(table.topic_config_table, dict[str, TopicConfig]))
+            known = set(self.topics.by_name)
             self.topics.replace({name: topic for name, topic in topics.items() if topic.topic_name == name})
+            for name in known.difference(self.topics.by_name):
+                self.offsets.forget_topic(name)
             self._versions[RequestCode.GET_ALL_TOPIC_CONFIG] = table.data_version
 
     def _take_groups(self, told: Command) -> None:

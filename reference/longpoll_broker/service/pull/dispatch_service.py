@@ -70,7 +70,8 @@ class DispatchService:
         if self.before_visible and self.notifies:
             for arrival in store.waiting():
                 self._notify(arrival, store.visible_end(arrival.topic, arrival.queue_id), outbox)
-        while store.dispatched_end < end:
+        is_behind = store.is_behind
+        while store.dispatched_end < end or is_behind:
             after_ns = self.events.now_ns()
             self.runtime.step("make_visible")
             try:
@@ -82,6 +83,7 @@ class DispatchService:
                     log.exception("messages could not be made visible; trying again")
                 return
             self._told = ""
+            is_behind = bool(arrivals) and store.is_behind
             self.events.made_visible(arrivals, after_ns)
             if self.notifies and not self.before_visible and not (self.passes_idle and not len(self.hold_service)):
                 for arrival in self._announced(arrivals):
@@ -94,7 +96,7 @@ class DispatchService:
 
     def show_waiting(self) -> None:
         """Make visible, and durable if need be, what the schedule appended, or what could not be for want of disk."""
-        if not self.polls and self.store.dispatched_end < self.store.log_end:
+        if not self.polls and (self.store.dispatched_end < self.store.log_end or self.store.is_behind):
             # While that fails the flush thread tries it again, and says so once.
             if self.makes_durable and LOG not in self.store.troubles:
                 with KeepGoing(log, "messages could not be made durable, and stay unseen"):

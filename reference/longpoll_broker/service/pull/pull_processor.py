@@ -77,7 +77,7 @@ class PullProcessor:
             decision = self.look(pull, wanted)
             commits = commits and not isinstance(decision, Refused)
             if self.offsets.pulled is not None:
-                self.offsets.pulled.commit(pull.topic, pull.group, pull.queue_id, pull.offset)
+                self.offsets.pulled.commit(pull.topic, pull.group, pull.queue_id, pull.offset, channel=channel)
             if commits and self.policy.commit != "after_hold":
                 self._commit(pull)
             is_held = isinstance(decision, Miss) and self.may_be_held(pull)

@@ -19,7 +19,7 @@ from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_broker.store.queues.inner_queues import SEPARATOR, inner_queue_id
 from longpoll_protocol.codes import ResponseCode
-from longpoll_protocol.names import LMQ_PREFIX, RETRY_PREFIX, name_problem
+from longpoll_protocol.names import LMQ_PREFIX, RETRY_PREFIX, queue_name_problem
 from longpoll_protocol.properties import INNER_QUEUES
 
 NAME_COUNT_MAX: Final = 128
@@ -67,7 +67,7 @@ class InnerQueues:
                 f"{len(names)} inner queues: up to {NAME_COUNT_MAX} different ones are allowed",
             )
         for name in names:
-            problem = name_problem(name)
+            problem = queue_name_problem(name)
             if problem is not None:
                 raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, f"inner queue {name[:128]!r}: {problem}")
         places = tuple((name, inner_queue_id(name, message.queue_id, light=self.light)) for name in names)

@@ -11,9 +11,9 @@ Leaves out when they are saved (`service.upkeep.flush_service`). Source: `Config
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from attrs import define, field
@@ -24,8 +24,9 @@ from longpoll_broker.core.tables.topics import GroupConfig, Groups, TopicConfig,
 from longpoll_broker.service.upkeep.schedule_service import DelayOffsets
 from longpoll_broker.store.segment import make_beside
 from longpoll_protocol.bodies import load_json
-from longpoll_protocol.names import name_problem
+from longpoll_protocol.names import queue_name_problem
 from longpoll_runtime import Lock, Runtime
+from longpoll_runtime.interface import NotRegularError
 from longpoll_spec.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,11 @@ LIGHT_OFFSETS: Final = "lmqConsumerOffset.json"
 DELAYS: Final = "delayOffset.json"
 TIMERS: Final = "timerOffset.json"
 """Ours alone."""
+_KEYS: Final = {TOPICS: {"topicConfigTable"}, GROUPS: {"subscriptionGroupTable"}}
+_OFFSET_KEYS: Final = {"offsetTable", "lmqOffsetTable"}
+"""Of which a file has one, whatever else it holds: what the tables are called, and those of the other files."""
+_Content = dict[str, Any]
+T = TypeVar("T")
 
 
 @define(slots=True, eq=False)
@@ -55,6 +61,8 @@ class ConfigFiles:
     offsets: Offsets
     delays: DelayOffsets
     timers: TimerOffsets = field(factory=TimerOffsets)
+    flush: Callable[[], object] = lambda: None
+    """Makes the log durable: no position is saved before the records that it speaks of."""
     _saving: Lock = field(init=False)
     _counter: int = field(default=0, init=False)
     _damaged: set[str] = field(factory=set, init=False)
@@ -65,23 +73,15 @@ class ConfigFiles:
 
     def load(self) -> None:
         """Read what is there; raises ConfigError for a file of which neither it nor its `.bak` can be used."""
-        for name, row in self._table(TOPICS, "topicConfigTable"):
-            topic = _convert(row, TopicConfig, TOPICS)
-            queue_count = max(topic.read_queue_nums, topic.write_queue_nums)
-            if queue_count > LOADED_QUEUE_COUNT_MAX:
-                raise ConfigError(
-                    f"{TOPICS} gives the topic {name[:200]} {queue_count} queues, at most {LOADED_QUEUE_COUNT_MAX} can "
-                    "be served; correct the file"
-                )
-            if name_problem(topic.topic_name) is None and name == topic.topic_name:
-                self.topics.put(topic)
-        for _name, row in self._table(GROUPS, "subscriptionGroupTable"):
-            self.groups.put(_convert(row, GroupConfig, GROUPS))
-        self._load_offsets()
-        for level, offset in self._table(DELAYS, "offsetTable"):
-            self.delays.by_level[_convert(level, int, DELAYS)] = _convert(offset, Offset, DELAYS)
-        kept = {name: _convert(value, int, TIMERS) for name, value in self._table(TIMERS, "offsetTable")}
-        self.timers.take(kept)
+        for topic in self._table(TOPICS, _topics):
+            self.topics.put(topic)
+        for group in self._table(GROUPS, _groups):
+            self.groups.put(group)
+        light = self.offsets.light and self._is_there(LIGHT_OFFSETS)
+        self.offsets.by_pair.update(self._table(LIGHT_OFFSETS if light else OFFSETS, _offsets))
+        self.offsets.note_loaded()
+        self.delays.by_level.update(self._table(DELAYS, _delays))
+        self.timers.take(self._table(TIMERS, _timers))
         # What only a `.bak` had is written anew with the first save, changed or not.
         self.topics.changed = TOPICS in self._damaged
         self.topics.unsaved.clear()
@@ -94,16 +94,22 @@ class ConfigFiles:
         """Write every table that has changed; raises OSError, and what was not written is so the next time."""
         self.save_names()
         with self._saving:
-            with _taken(self.offsets) as has_changed:
-                if has_changed:
-                    self._save_offsets()
-            with _taken(self.delays) as has_changed:
-                if has_changed:
-                    levels = {str(level): offset for level, offset in self.delays.by_level.copy().items()}
-                    self._write(DELAYS, {"offsetTable": levels})
-            with _taken(self.timers) as has_changed:
-                if has_changed:
-                    self._write(TIMERS, {"offsetTable": self.timers.table()})
+            self._save_positions()
+
+    def _save_positions(self) -> None:
+        with _taken(self.offsets) as has_offsets, _taken(self.delays) as has_delays, _taken(self.timers) as has_timers:
+            files: dict[str, dict[str, Any]] = {}
+            if has_offsets:
+                files.update((self._offsets_file(),))
+            if has_delays:
+                levels = {str(level): offset for level, offset in self.delays.by_level.copy().items()}
+                files[DELAYS] = {"offsetTable": levels}
+            if has_timers:
+                files[TIMERS] = {"offsetTable": self.timers.table()}
+            if files:
+                self.flush()
+            for name, content in files.items():
+                self._write(name, content)
 
     def save_topics(self) -> None:
         """Write the topics if they have changed; raises OSError as `save` does."""
@@ -122,7 +128,7 @@ class ConfigFiles:
                     self.topics.unsaved.pop(name, None)
 
     def save_names(self) -> None:
-        """Write topics and groups, if they have changed; raises OSError as `save` does.
+        """Write topics and groups if they have changed, and offsets forgotten with them; raises OSError as `save` does.
 
         When this returns everything that was changed before it was called is on the disk.
         """
@@ -132,26 +138,20 @@ class ConfigFiles:
                 if has_changed:
                     groups = {"subscriptionGroupTable": self.groups.by_name.copy(), "dataVersion": self._version()}
                     self._write(GROUPS, groups)
+            if self.offsets.has_forgotten:
+                # Lowered first: what is forgotten meanwhile is saved by who waits for it.
+                self.offsets.has_forgotten = False
+                self._save_positions()
 
-    def _load_offsets(self) -> None:
-        light = self.offsets.light and self._is_there(LIGHT_OFFSETS)
-        name = LIGHT_OFFSETS if light else OFFSETS
-        for pair, row in self._table(name, "offsetTable"):
-            self.offsets.by_pair[pair] = _convert(row, dict[int, Offset], name)
-        if light:
-            for pair, row in self._table(name, "lmqOffsetTable"):
-                self.offsets.by_pair[pair] = {0: _convert(row, Offset, name)}
-        self.offsets.note_loaded()
-
-    def _save_offsets(self) -> None:
+    def _offsets_file(self) -> tuple[str, dict[str, Any]]:
+        """The name of the file of offsets, and what it holds now."""
         offsets = self.offsets
         table = {pair: queues.copy() for pair, queues in offsets.by_pair.copy().items()}
         if not offsets.light:
-            self._write(OFFSETS, {"offsetTable": table})
-            return
+            return OFFSETS, {"offsetTable": table}
         light = {pair: queues[0] for pair, queues in table.items() if offsets.is_light(pair) and 0 in queues}
         rest = {pair: queues for pair, queues in table.items() if pair not in light}
-        self._write(LIGHT_OFFSETS, {"lmqOffsetTable": light, "offsetTable": rest})
+        return LIGHT_OFFSETS, {"lmqOffsetTable": light, "offsetTable": rest}
 
     def _version(self) -> dict[str, int]:
         self._counter += 1
@@ -169,23 +169,65 @@ class ConfigFiles:
         files.write_atomic(path, msgspec.json.format(msgspec.json.encode(content), indent=1))
         self._damaged.discard(name)
 
-    def _table(self, name: str, key: str) -> list[tuple[str, Any]]:
+    def _table(self, name: str, read: Callable[[_Content], T]) -> T:
+        """What a file holds, or its `.bak` where it cannot be used; nothing without either. Raises ConfigError."""
         problem = ""
         for path in (f"{self.directory}/{name}", f"{self.directory}/{name}.bak"):
             if not self.runtime.files.exists(path):
                 continue
             try:
-                content = msgspec.convert(load_json(self.runtime.files.read(path)), dict[str, Any])
-                table = msgspec.convert(content.get(key), dict[str, Any] | None) or {}
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                content = msgspec.convert(load_json(self.runtime.files.read(path)), _Content)
+                if not content.keys() & _KEYS.get(name, _OFFSET_KEYS):
+                    # Nobody writes that, so what it held is gone.
+                    log.warning("%s holds no table", path)
+                    self._damaged.add(name)
+                    continue
+                return read(content)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, NotRegularError, ConfigError) as error:
                 problem = f"{path} cannot be read ({error})"
                 log.warning("%s; trying the one before", problem)
                 self._damaged.add(name)
-                continue
-            return list(table.items())
         if problem:
             raise ConfigError(f"{problem}; repair it, or move it and its .bak away to start without it")
-        return []
+        return read({})
+
+
+def _rows(content: _Content, key: str) -> _Content:
+    return msgspec.convert(content.get(key), _Content | None) or {}
+
+
+def _topics(content: _Content) -> list[TopicConfig]:
+    found = []
+    for name, row in _rows(content, "topicConfigTable").items():
+        topic: TopicConfig = _convert(row, TopicConfig, TOPICS)
+        queue_count = max(topic.read_queue_nums, topic.write_queue_nums)
+        if queue_count > LOADED_QUEUE_COUNT_MAX:
+            raise ConfigError(
+                f"{TOPICS} gives the topic {name[:200]} {queue_count} queues, at most {LOADED_QUEUE_COUNT_MAX} can "
+                "be served; correct the file"
+            )
+        if queue_name_problem(topic.topic_name) is None and name == topic.topic_name:
+            found.append(topic)
+    return found
+
+
+def _groups(content: _Content) -> list[GroupConfig]:
+    return [_convert(row, GroupConfig, GROUPS) for row in _rows(content, "subscriptionGroupTable").values()]
+
+
+def _offsets(content: _Content) -> dict[str, dict[int, int]]:
+    found = {pair: _convert(row, dict[int, Offset], OFFSETS) for pair, row in _rows(content, "offsetTable").items()}
+    light = _rows(content, "lmqOffsetTable").items()
+    return found | {pair: {0: _convert(row, Offset, LIGHT_OFFSETS)} for pair, row in light}
+
+
+def _delays(content: _Content) -> dict[int, int]:
+    rows = _rows(content, "offsetTable").items()
+    return {_convert(level, int, DELAYS): _convert(offset, Offset, DELAYS) for level, offset in rows}
+
+
+def _timers(content: _Content) -> dict[str, int]:
+    return {name: _convert(value, int, TIMERS) for name, value in _rows(content, "offsetTable").items()}
 
 
 @contextmanager

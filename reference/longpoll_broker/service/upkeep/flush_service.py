@@ -69,8 +69,8 @@ class FlushService(ServiceThread):
         for what, do in self.each_round.items():
             with KeepGoing(log, f"{what}: this round was cut short; trying again"):
                 do()
-        self._save()
         self._flush()
+        self._save()
         self._index()
 
     def _flush(self) -> None:

@@ -125,8 +125,8 @@ class ScheduleService(ServiceThread):
         store, queue_id = self.store, level - 1
         end = store.visible_end(SCHEDULE_TOPIC, queue_id)
         known = self.offsets.by_level.get(level, 0)
-        # A store that lost its oldest files, or its newest ones in a crash.
-        offset = min(max(known, store.visible_start(SCHEDULE_TOPIC, queue_id)), end)
+        # A store that lost its oldest files. One that lost its newest: see `opening.correct_positions`.
+        offset = max(known, store.visible_start(SCHEDULE_TOPIC, queue_id))
         seen, level_ms = self._seen[queue_id], self.levels_ms[queue_id]
         now_ns = self.runtime.monotonic_ns()
         seen.note(now_ns, offset, end)

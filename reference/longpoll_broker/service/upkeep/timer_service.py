@@ -100,9 +100,6 @@ class TimerService(ServiceThread):
     def _read_some(self, end: int) -> bool:
         """Note when messages before `end` are due; whether there are more."""
         store, state = self.store, self.offsets
-        if self._read is None and state.read > end:
-            # A log that lost its end, or a slave's that did not get it: what comes there now was not read.
-            state.put(min(state.first, end), end, state.delivered_ms, 0)
         start = min(max(state.first if self._read is None else self._read, store.visible_start(TIMER_TOPIC, 0)), end)
         stop = min(start + READ_COUNT, end)
         for offset in range(start, stop):

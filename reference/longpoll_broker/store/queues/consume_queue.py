@@ -35,7 +35,8 @@ class ConsumeQueue:
 
     `offset_end` is the visible end (`getMaxOffsetInQueue`), `offset_min` the least offset whose record the log may
     still hold. One dispatcher writes; any thread reads. `offset_next` is what the next appended message gets; it runs
-    ahead of `offset_end` and changes under the append lock.
+    ahead of `offset_end` and changes under the append lock. Units before `room_end` have their files and disk blocks,
+    so a message with such an offset becomes visible whatever room the disk has.
     """
 
     __slots__ = (
@@ -50,6 +51,7 @@ class ConsumeQueue:
         "passed_over",
         "physical_end",
         "queue_id",
+        "room_end",
         "segments",
         "topic",
     )
@@ -77,6 +79,7 @@ class ConsumeQueue:
         self.offset_end = loaded[-1].stop // UNIT_SIZE if loaded else 0
         self.offset_min = 0
         self.offset_next = self.offset_end
+        self.room_end = 0
         self.physical_end = -1
         # How often a record was put that stood here already: RocketMQ gives one that names its own queue two numbers.
         self.passed_over = 0
@@ -94,6 +97,22 @@ class ConsumeQueue:
             return offset >= 0
         ahead = offset - self.offset_end - self.passed_over
         return ahead * FIXED_SIZE <= physical_offset - max(self.physical_end, 0)
+
+    def make_room(self, count: int) -> None:
+        """Have files and disk blocks for the units of the next `count` messages; the caller holds the append lock.
+
+        Raises OSError.
+        """
+        if self.offset_next + count <= self.room_end:
+            return
+        at, stop = self.offset_next * UNIT_SIZE, (self.offset_next + count) * UNIT_SIZE
+        while at < stop:
+            segment = self.segments.find(at) or self.segments.append(at - at % self.segments.size)
+            end = min(stop, segment.stop)
+            if end - segment.start > segment.reserved_end:
+                segment.reserve(at - segment.start, end - segment.start)
+            at = end
+            self.room_end = (segment.start + segment.reserved_end) // UNIT_SIZE
 
     def put(self, arrival: Arrival) -> bool:
         """Write the unit of a message and show it; false when it is there already.
@@ -224,7 +243,9 @@ class ConsumeQueue:
         """
         gone = 0
         for segment in self.segments.segments[:-1]:
-            if UNIT.unpack_from(segment.view, segment.size - UNIT_SIZE)[0] >= log_start:
+            # The next file may be there before this one is full.
+            is_full = segment.stop <= self.offset_end * UNIT_SIZE
+            if not is_full or UNIT.unpack_from(segment.view, segment.size - UNIT_SIZE)[0] >= log_start:
                 break
             gone += 1
         if gone:
@@ -244,6 +265,7 @@ class ConsumeQueue:
         """Go on writing at `offset`: recovery found that the units before it are good; the rest is forgotten."""
         self.segments.truncate(offset * UNIT_SIZE)
         self.offset_end = self.offset_next = offset
+        self.room_end = 0
         self.physical_end = physical_end
         self.flushed_offset = min(self.flushed_offset, offset)
         self._segment = None

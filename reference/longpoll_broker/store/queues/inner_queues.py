@@ -19,7 +19,7 @@ from longpoll_broker.store.messages import MessageToStore
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import Record, with_zeros
 from longpoll_protocol.message import PROPERTIES_SIZE_MAX
-from longpoll_protocol.names import LMQ_PREFIX, RETRY_PREFIX, name_problem
+from longpoll_protocol.names import LMQ_PREFIX, RETRY_PREFIX, queue_name_problem
 from longpoll_protocol.properties import (
     FORM_4_9,
     FORM_5,
@@ -57,8 +57,16 @@ def inner_queue_id(topic: str, queue_id: int, *, light: bool) -> int:
     return 0 if light and topic.startswith(LMQ_PREFIX) else queue_id
 
 
+def is_inner_place(record: Record, place: Place) -> bool:
+    """Whether a further queue lists a record at an offset, with light queues or without."""
+    return any(place in inner_places(record, light=light) for light in (False, True))
+
+
 def inner_places(record: Record, *, light: bool) -> list[Place]:
-    """Where a record is listed besides its own queue; nowhere when its properties do not say it whole."""
+    """Where a record is listed besides its own queue; nowhere when its properties do not say it whole.
+
+    A name that may not become a path is passed over: a broker that did not know the property stored it as it came.
+    """
     if _MARK not in record.properties or record.topic.startswith(RETRY_PREFIX):
         return []
     properties = read_properties(record.properties.decode("utf-8", "surrogatepass"))
@@ -66,10 +74,8 @@ def inner_places(record: Record, *, light: bool) -> list[Place]:
     offsets = properties.get(INNER_OFFSETS, "").split(SEPARATOR)
     if len(names) != len(offsets) or not all(_OFFSET.fullmatch(text) for text in offsets):
         return []
-    if any(name_problem(name) is not None for name in names):
-        # A broker that did not know the property stored it as it came; no name may become a path.
-        return []
     return [
         (name, inner_queue_id(name, record.queue_id, light=light), int(text))
         for name, text in zip(names, offsets, strict=True)
+        if queue_name_problem(name) is None
     ]

@@ -16,7 +16,7 @@ from longpoll_broker.errors import TopicLeavingError
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.store.queues.consume_queue_ext import ConsumeQueueExt
 from longpoll_broker.store.segment import Maps, SegmentList
-from longpoll_runtime import Files
+from longpoll_runtime import Files, Lock
 
 OTHER_MAPS: Final = 4096
 """Maps that are left to the program itself, to the log and the index."""
@@ -48,6 +48,7 @@ class QueueTable:
         "_config",
         "_extended_root",
         "_files",
+        "_guard",
         "_left",
         "_lengthen",
         "_maps",
@@ -57,9 +58,13 @@ class QueueTable:
         "topics",
     )
 
-    def __init__(self, files: Files, directory: str, config: StoreConfig, *, lengthen: bool) -> None:
-        """An empty table; with `lengthen`, after a crash, a newest file that is too short is filled up."""
+    def __init__(self, files: Files, directory: str, config: StoreConfig, guard: Lock, *, lengthen: bool) -> None:
+        """An empty table; with `lengthen`, after a crash, a newest file that is too short is filled up.
+
+        `guard` is held for a moment where a queue gets or loses a file.
+        """
         self._files = files
+        self._guard = guard
         self._store = directory
         self._root = f"{directory}/consumequeue"
         self._extended_root = f"{directory}/consumequeue_ext"
@@ -119,7 +124,13 @@ class QueueTable:
 
     def _segments(self, directory: str, file_size: int) -> SegmentList:
         return SegmentList(
-            self._files, directory, file_size, lengthen=self._lengthen, maps=self._maps, store=self._store
+            self._files,
+            directory,
+            file_size,
+            lengthen=self._lengthen,
+            maps=self._maps,
+            store=self._store,
+            guard=self._guard,
         )
 
     def all(self) -> list[ConsumeQueue]:

@@ -13,10 +13,12 @@ from typing import Final
 
 import numpy as np
 
+from longpoll_judge.columns.lookup import is_one_of
 from longpoll_judge.columns.queue_log import NEVER, Integers
-from longpoll_judge.contract.clause import SHORT_POLLING_MS, STOPPED_MS, STOPPING_MS, UNHELD_MS
+from longpoll_judge.contract.clause import PULL_RESULTS, SHORT_POLLING_MS, STOPPED_MS, STOPPING_MS, UNHELD_MS
 from longpoll_judge.contract.result import HELD_AS_ASKED
-from longpoll_judge.rules.answers import NO_NEW_MSG
+from longpoll_judge.evidence.lives import NEITHER
+from longpoll_judge.rules.answers import NO_NEW_MSG, OFFSET_ILLEGAL
 from longpoll_judge.rules.case import Booleans, Case, Explanation, Suspects, ms, suspects
 from longpoll_judge.rules.pulls.connections import next_closes_of
 from longpoll_judge.rules.steps import MS
@@ -128,18 +130,38 @@ def _unheld(case: Case) -> list[Suspects]:
     allowed_ns = UNHELD_MS * MS + case.context.late_ns
     least = pulls.answered_after_ns - pulls.received_before_ns
     most = pulls.answered_before_ns - pulls.received_after_ns
-    is_judged = ~pulls.may_hold & case.is_answered
-    # Late whatever the true moments were, or late by some of them.
+    unheld, slow = ~pulls.may_hold & pulls.hold_is_told & case.is_answered, _cannot_be_held(case)
+    is_judged = unheld | slow
+    # Late whatever the true moments were, or late by some of them; a slow read is told from the limit of a wake on.
     late, may_be_late = is_judged & (least > allowed_ns), is_judged & (most > allowed_ns)
+    if not case.log.is_white_box:
+        may_be_late |= slow & (least > case.context.wake_ns)
 
     def explain(pull: int) -> Explanation:
         took = f"{ms(max(least[pull], 0))} to {ms(most[pull])} after its receipt (allowed {ms(allowed_ns)})"
-        why = f"a pull at offset {pulls.offset[pull]} that may not be held was answered {took}"
+        kind = "that may not be held" if unheld[pull] else f"whose answer {case.answer_code[pull]} is never held"
+        slowly = "" if unheld[pull] else "slowly, "
+        why = f"a pull at offset {pulls.offset[pull]} {kind} was answered {slowly}{took}"
         return Explanation("pull.unheld.prompt", why, [int(pulls.row[pull]), int(pulls.answer_row[pull])])
 
     unread = case.is_unread(late, pulls.received_after_ns, pulls.answered_before_ns)
     violated = late & ~unread
     return suspects(HELD_AS_ASKED, violated, may_be_late & ~violated, pulls.row, explain)
+
+
+def _cannot_be_held(case: Case) -> Booleans:
+    """Which pulls could be held by their own word, and found something at their first read, which is then answered."""
+    pulls, log = case.pulls, case.log
+    found: Booleans = pulls.may_hold & case.is_sound & is_one_of(case.answer_code, PULL_RESULTS)
+    is_there = log.end_at_least(pulls.received_after_ns) > pulls.offset
+    if case.life is None or case.life.number != NEITHER:
+        # Past the end: it never falls, so the offset was past it when the pull came. A deletion empties the queue.
+        is_there |= (case.answer_code == OFFSET_ILLEGAL) & (pulls.offset > case.told("offset_max"))
+    found &= is_there
+    if log.is_white_box:
+        # What was held all the same is a matter of its wake.
+        found &= ~pulls.was_held
+    return found
 
 
 def _holds(case: Case) -> list[Suspects]:
@@ -176,7 +198,12 @@ def _holds(case: Case) -> list[Suspects]:
         return explain
 
     rules: tuple[tuple[str, Booleans, Booleans, Callable[[int, int], str]], ...] = (
-        ("pull.hold.allowed", ~pulls.may_hold[pull], nothing, lambda _one, _hold: "was held, and did not ask for it"),
+        (
+            "pull.hold.allowed",
+            (~pulls.may_hold & pulls.hold_is_told)[pull],
+            nothing,
+            lambda _one, _hold: "was held, and did not ask for it",
+        ),
         (
             "pull.hold.after_request",
             events.integers("before_ns", holds) < pulls.received_after_ns[pull],

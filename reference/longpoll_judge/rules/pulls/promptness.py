@@ -35,23 +35,29 @@ class Promptness:
     suspects: list[Suspects]
     wake_ns: Integers
     late_ns: Integers
+    missed: dict[str, int]
+    """By property how many of the certainly broken have no latency: chances to break it as well."""
     open_at_cut: int
     """Pulls that neither an answer, a close nor the end of their source accounts for."""
 
 
 def judge_promptness(case: Case) -> Promptness:
     """Judge when the pulls of one queue were answered."""
-    wake_suspects, wake_ns = _wakeups(case)
-    late_suspects, late_ns, open_at_cut = _deadlines(case)
-    return Promptness(wake_suspects + late_suspects, wake_ns, late_ns, open_at_cut)
+    wake_suspects, wake_ns, unwoken = _wakeups(case)
+    late_suspects, late_ns, open_at_cut, unanswered = _deadlines(case)
+    missed = {NO_LOST_WAKEUP: unwoken, ANSWERED_BY_DEADLINE: unanswered}
+    return Promptness(wake_suspects + late_suspects, wake_ns, late_ns, missed, open_at_cut)
 
 
-def _wakeups(case: Case) -> tuple[list[Suspects], Integers]:
+def _wakeups(case: Case) -> tuple[list[Suspects], Integers, int]:
     pulls, wake_ns = case.pulls, case.context.wake_ns
     visible_after, visible_before = case.first_visible
     # A pull that was answered without a hold was not woken; an illegal offset is answered whatever comes.
     is_judged = case.is_sound & case.is_decidable & (pulls.was_held | ~pulls.is_answered)
     is_judged &= case.answer_code != OFFSET_ILLEGAL
+    if not case.log.is_white_box:
+        # What was there before the pull came is read at once, and never held: a late answer is a slow read.
+        is_judged &= ~pulls.is_answered | (visible_before + case.log.slack_ns >= pulls.received_after_ns)
     # The delay begins when both are there: the message visible, and the pull received.
     since_after = np.maximum(visible_after, pulls.received_after_ns)
     since_before = np.maximum(visible_before, pulls.received_before_ns)
@@ -87,6 +93,7 @@ def _wakeups(case: Case) -> tuple[list[Suspects], Integers]:
     return (
         suspects(NO_LOST_WAKEUP, over & ~doubted, (over & doubted) | (may_be_over & ~over), pulls.row, explain),
         np.maximum(delay_most[measured], 0),
+        int(np.count_nonzero(over & ~doubted & ~measured)),
     )
 
 
@@ -108,9 +115,11 @@ def _fits(visible_after_ns: int, received_before_ns: int) -> str:
     return "; it fits a notification that came while another walk had the held pulls out"
 
 
-def _deadlines(case: Case) -> tuple[list[Suspects], Integers, int]:
+def _deadlines(case: Case) -> tuple[list[Suspects], Integers, int, int]:
     pulls, late_ns = case.pulls, case.context.late_ns
     grace_ns = np.where(pulls.may_hold, pulls.timeout_ns, UNHELD_GRACE_NS)
+    # Of one of which that is not told the later of both.
+    grace_ns = np.where(pulls.hold_is_told, grace_ns, np.maximum(pulls.timeout_ns, UNHELD_GRACE_NS))
     due_before = pulls.received_before_ns + grace_ns
     late_least = pulls.answered_after_ns - due_before
     late_most = _latest(case) - pulls.received_after_ns - grace_ns
@@ -151,7 +160,7 @@ def _deadlines(case: Case) -> tuple[list[Suspects], Integers, int]:
     cut_off = pulls.missing_until_ns < pulls.answered_after_ns
     open_ones = forgotten & ~cut_off & ~unread, forgotten & (cut_off | unread)
     found += suspects(ANSWERED_ON_STOP, *open_ones, pulls.row, explain_forgotten)
-    return found, late_most[measured], open_at_cut
+    return found, late_most[measured], open_at_cut, int(np.count_nonzero(violated & ~measured))
 
 
 def _forgotten_on_stop(case: Case) -> Booleans:

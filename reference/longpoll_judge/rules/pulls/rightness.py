@@ -35,13 +35,17 @@ from longpoll_judge.rules.answers import (
     OFFSET_ILLEGAL,
     Answers,
     first_visible_before,
+    matching_counts,
     pull_results,
     takes_everything,
     wrong_tags,
 )
 from longpoll_judge.rules.case import Booleans, Case, Explanation, Suspects, suspects
 from longpoll_judge.rules.pulls.holding import is_stopping, is_told_to_stop, may_have_stopped
+from longpoll_spec.history import ABSENT
 
+REMOVABLE: Final = ("pull.found.complete", "pull.passed.none_match")
+"""Clauses that an answer may seem to break since retention removed messages."""
 TAG_SHOWN_MAX: Final = 80
 """Letters of a tag that a finding tells; its evidence has them all."""
 RestsOn = Literal["answer", "append", "visible"]
@@ -90,10 +94,14 @@ def judge_rightness(case: Case) -> list[Suspects]:
             first_rule[rule.broken & unordered] = number
     whole = case.is_log_whole(answers.answered_before_ns)
     # -1, of an answer that breaks no rule, picks the last one: `is_broken` masks it below.
-    weak = np.array([rule.needs_whole_record for rule in rules])[first_rule] & ~whole
-    for number, rule in enumerate(rules):
-        if rule.doubted is not None:
-            weak |= (first_rule == number) & rule.doubted
+    weak = _weak_of(rules, first_rule, whole)
+    # What is certain is told before what retention may explain.
+    removable = np.array([rule.clause in REMOVABLE for rule in rules], dtype=np.bool_)[first_rule] & weak
+    for number, rule in enumerate(rules if removable.any() else ()):
+        better = rule.broken & removable & ~_weak(rule, whole)
+        first_rule[better] = number
+        removable &= ~better
+        weak &= ~better
     is_broken = first_rule >= 0
 
     def explain(answer: int) -> Explanation:
@@ -108,9 +116,24 @@ def judge_rightness(case: Case) -> list[Suspects]:
 
     rows = case.pulls.row[answers.pull]
     timeless = unordered & np.array([case.is_timeless(rule.clause) for rule in rules], dtype=np.bool_)[first_rule]
+    timeless &= ~weak
     found = suspects(ANSWER_IS_RIGHT, is_broken & ~weak & ~timeless, is_broken & weak, rows, explain)
     found += suspects(ANSWER_IS_RIGHT, is_broken & timeless, np.zeros_like(weak), rows, explain, is_timeless=True)
     return found
+
+
+def _weak(rule: Rule, whole: Booleans) -> Booleans:
+    """Where a rule that is broken is not certain to be."""
+    weak = ~whole if rule.needs_whole_record else np.zeros_like(whole)
+    return weak if rule.doubted is None else weak | rule.doubted
+
+
+def _weak_of(rules: list[Rule], first_rule: Integers, whole: Booleans) -> Booleans:
+    """The same of the rule by which each answer is told."""
+    weak = np.zeros_like(whole)
+    for number in np.unique(first_rule[first_rule >= 0]).tolist():
+        weak |= (first_rule == number) & _weak(rules[number], whole)
+    return weak
 
 
 def _order(answers: Answers) -> list[Rule]:
@@ -163,8 +186,7 @@ def _bounds(answers: Answers) -> list[Rule]:
     log = answers.case.log
     end_least = log.end_at_least(answers.received_after_ns)
     end_most = log.end_at_most(answers.answered_before_ns)
-    # -1: the answer does not tell its end.
-    told = answers.max >= 0
+    told = answers.max > ABSENT
     return [
         Rule(
             "pull.max.least",
@@ -188,9 +210,11 @@ def _bounds(answers: Answers) -> list[Rule]:
         ),
         Rule(
             "pull.min.below_max",
-            told & (answers.min > answers.max),
+            told & ((answers.min > answers.max) | (answers.min < 0)),
             lambda answer: (
                 f"{_name(answers, answer)} says offset_min {answers.min[answer]} above offset_max {answers.max[answer]}"
+                if answers.min[answer] > answers.max[answer]
+                else f"{_name(answers, answer)} says offset_min {answers.min[answer]}"
             ),
         ),
         Rule(
@@ -230,6 +254,12 @@ def _found(answers: Answers) -> list[Rule]:
     matching_least = answers.matching_least
     # More messages that match lie in what was passed over than the body carries, even by the least count.
     skipped = is_found & case.is_decidable[answers.pull] & (matching_least > answers.body_count)
+    # Retention removes the oldest messages before the queue's minimum follows: what lies before the body may be gone.
+    from_body = np.maximum(first, answers.first)
+    is_gone = skipped & (not case.context.is_own)
+    if is_gone.any():
+        is_gone &= matching_counts(answers, from_body, np.maximum(end, from_body))[0] <= answers.body_count
+        skipped &= ~(is_gone & (answers.first <= case.removed_end))
 
     def say_next(answer: int) -> str:
         rule = f"the last message is {last[answer]}, so it must be {last[answer] + 1}"
@@ -244,7 +274,8 @@ def _found(answers: Answers) -> list[Rule]:
 
     def say_skipped(answer: int) -> str:
         count = f"{matching_least[answer]} messages in [{first[answer]}, {end[answer]}) match"
-        return f"{_name(answers, answer)} carries {answers.body_count[answer]} messages although {count}"
+        doubt = "; retention may have removed those before the first that it carries" if is_gone[answer] else ""
+        return f"{_name(answers, answer)} carries {answers.body_count[answer]} messages although {count}{doubt}"
 
     def carries(clause: str, flags: Booleans, why: str, rests_on: RestsOn, *, needs_whole_record: bool = True) -> Rule:
         """The answers that carry a flagged message; it is told first."""
@@ -262,7 +293,7 @@ def _found(answers: Answers) -> list[Rule]:
         carries("pull.found.appended", absent, "which was never appended", "append"),
         carries("pull.found.tag", wrong_tag, "whose tag does not match", "append", needs_whole_record=False),
         Rule("pull.found.next", back | exact, say_next, messages=lambda answer: [int(last[answer])]),
-        Rule("pull.found.complete", skipped, say_skipped, messages=left_out, rests_on="append"),
+        Rule("pull.found.complete", skipped, say_skipped, doubted=is_gone, messages=left_out, rests_on="append"),
     ]
 
 
@@ -271,6 +302,9 @@ def _not_found(answers: Answers) -> list[Rule]:
     visible_before = first_visible_before(answers)
     is_stopped, perhaps = is_told_to_stop(case, answers.pull)
     no_new, no_match = answers.code == NO_NEW_MSG, answers.code == NO_MATCHED_MSG
+    # MESSAGE_WAS_REMOVING is 20 too: retention may have removed what was passed over.
+    may_be_gone = no_match & (not case.context.is_own)
+    removed = may_be_gone & (answers.next <= case.removed_end)
     illegal = answers.code == OFFSET_ILLEGAL
     matching_least = answers.matching_least
     inside = (answers.asked >= answers.min) & (answers.asked <= answers.max)
@@ -307,11 +341,13 @@ def _not_found(answers: Answers) -> list[Rule]:
         ),
         Rule(
             "pull.passed.none_match",
-            no_match & case.is_decidable[answers.pull] & (matching_least > 0),
+            no_match & case.is_decidable[answers.pull] & (matching_least > 0) & ~removed,
             lambda answer: (
                 f"{_name(answers, answer)} passes over {matching_least[answer]} matching messages before "
                 f"offset_next {answers.next[answer]}"
+                + ("; retention may have removed them" if may_be_gone[answer] else "")
             ),
+            doubted=may_be_gone,
             messages=lambda answer: _matching(
                 answers, answer, int(answers.asked[answer]), int(answers.next[answer]), 1
             )[:1],
@@ -340,7 +376,8 @@ def _itself(answers: Answers) -> list[Rule]:
     """What an answer must not say beside the rest of what it says."""
     low = answers.any_in_body(answers.body < answers.min[answers.owner])
     # The answer's own end: no record of the log is needed.
-    beyond = is_one_of(answers.code, (FOUND, NO_MATCHED_MSG)) & (answers.next > answers.max)
+    is_read = is_one_of(answers.code, (FOUND, NO_MATCHED_MSG))
+    beyond = is_read & (answers.next > answers.max)
     # Nothing new is told at the very end of the queue, but for a broker that stops and does not read once more.
     away = (answers.code == NO_NEW_MSG) & (answers.max != answers.asked)
     doubted = np.zeros_like(away)
@@ -363,6 +400,14 @@ def _itself(answers: Answers) -> list[Rule]:
             lambda answer: (
                 f"{_name(answers, answer)} says offset_next {answers.next[answer]}, which is past offset_max "
                 f"{answers.max[answer]}"
+            ),
+        ),
+        Rule(
+            "pull.found.within",
+            is_read & ((answers.asked < answers.min) | (answers.asked >= answers.max)),
+            lambda answer: (
+                f"{_name(answers, answer)} says offset_min {answers.min[answer]} and offset_max "
+                f"{answers.max[answer]}, and the offset does not lie between them"
             ),
         ),
         Rule(

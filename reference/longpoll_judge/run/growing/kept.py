@@ -43,7 +43,7 @@ from longpoll_judge.run.verdict import RESULT_SCHEMA, Row, as_table
 from longpoll_spec.tables import with_table
 
 STATE_FILE: Final = "judging.state"
-VERSION: Final = 6
+VERSION: Final = 7
 """Is raised with every change of what is kept, or of what the judge makes of it."""
 _TITLE: Final = b"longpoll judging "
 _SUM_BYTES: Final = 4

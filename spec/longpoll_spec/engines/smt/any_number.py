@@ -22,7 +22,7 @@ from attrs import frozen
 
 from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, TIMEOUTS, Bounds
 from longpoll_spec.engines.analysis.symmetry import is_representative, is_symmetric, slot_of, slots_of
-from longpoll_spec.engines.smt.inductive import Outcome, Prover, implied, induction, parts_of, prover_of
+from longpoll_spec.engines.smt.inductive import Outcome, Prover, Record, implied, induction, parts_of, prover_of
 from longpoll_spec.engines.smt.proof import (
     DEPTH_MAX,
     PLAIN,
@@ -50,6 +50,8 @@ WORLD: Final = attrs.evolve(PLAIN, queues=2, tags=2, aspects=frozenset(ASPECTS) 
 """The world of a proof unless another is named: two queues that share all threads, two tags, and every aspect but the
 counters of lateness, which take the place of what is stated of ticks."""
 ModelOf = Callable[[Bounds], Model]
+Found = dict[Bounds, dict[str, Obligation | None]]
+"""Bounds -> property -> what exploring them says of it: a run that breaks it, or None. Worlds have many in common."""
 
 
 @frozen
@@ -106,16 +108,19 @@ def prove_any(
     depth_max: int = DEPTH_MAX,
     report: Report | None = None,
     model_of: ModelOf | None = None,
+    seen: Found | None = None,
+    record: Record | None = None,
 ) -> AnyProof:
     """As `smt.prove`, for any number of requests; `model_of` is for a law with a planted slip.
 
-    Raises `UnknownPropertyError`.
+    `seen` keeps what was explored for the proof of the same law in another world. `record` gets each question at each
+    number of requests as SMT-LIB. Raises `UnknownPropertyError`.
     """
     began = time.perf_counter()
     make = model_of or (lambda bounds: law_of(policy, bounds))
     read = statements_of(make, READ, world)
     needed = select(read.stated, names)
-    limits: dict[str, Any] = {"timeout_s": timeout_s, "depth_max": depth_max, "report": report}
+    limits: dict[str, Any] = {"timeout_s": timeout_s, "depth_max": depth_max, "report": report, "seen": seen}
     # What two requests can break is broken for any number, and the rest need not wait for it.
     two = make(attrs.evolve(world, requests=REQUESTS_IN_RUNS))
     few = prove_model(two, names=names, timeout_s=timeout_s, depth_max=0, report=report)
@@ -125,7 +130,7 @@ def prove_any(
     proved_at: tuple[int, ...] = ()
     why_not = None
     try:
-        by_size, proved_at = _at_each(make, read, left, timeout_s, report) if left else ([], ())
+        by_size, proved_at = _at_each(make, read, left, timeout_s, report, record=record) if left else ([], ())
     except NotUniformError as error:
         why_not = str(error)
     rows = _joined(by_size)
@@ -142,11 +147,17 @@ def prove_any(
 
 
 def _at_each(
-    make: ModelOf, read: Statements, needed: Sequence[str], timeout_s: float, report: Report | None
+    make: ModelOf,
+    read: Statements,
+    needed: Sequence[str],
+    timeout_s: float,
+    report: Report | None,
+    *,
+    record: Record | None = None,
 ) -> tuple[list[Mapping[tuple[str, StepName], Outcome]], tuple[int, ...]]:
     """The outcomes at each number of requests that is needed, and these numbers.
 
-    The same statements are inductive at each. The law is compared with itself at every number up to the cutoff.
+    The same statements are inductive at each. The law is compared with itself there too.
     """
     say = report or (lambda _text: None)
     kept = {item.name for item in read.candidates}
@@ -155,23 +166,26 @@ def _at_each(
         say("how many requests are enough")
         numbers = numbers_of(read, kept, rests)
         cutoff, found, before = numbers[-1], [], kept
-        for requests in range(1, cutoff + 1):
+        # In the smallest world and in the largest one the text is compared at every number, in the others where it is
+        # proved: what differs at a number between would differ in one of those two.
+        every = attrs.evolve(read.model.bounds, requests=PLAIN.requests) in (PLAIN, WORLD)
+        for requests in range(1, cutoff + 1) if every else numbers:
             smaller = statements_of(make, requests, read.model.bounds)
             compare(read, smaller, rests)
             if requests in numbers:
                 say(f"{requests} of {cutoff} requests")
-                outcomes, kept = _at(smaller, kept, needed, timeout_s)
+                outcomes, kept = _at(smaller, kept, needed, timeout_s, record=record)
                 found.append(outcomes)
         if kept == before:
             return found, numbers
 
 
 def _at(
-    law: Statements, wanted: set[str], needed: Sequence[str], timeout_s: float
+    law: Statements, wanted: set[str], needed: Sequence[str], timeout_s: float, *, record: Record | None = None
 ) -> tuple[Mapping[tuple[str, StepName], Outcome], set[str]]:
     """The outcomes at one number of requests, and which of the wanted statements are inductive there."""
     # The law read is symmetric (`numbers_of`), and this is what is left of it with fewer requests (`compare`).
-    prover: Prover = prover_of(law.model, law.all, timeout_s, symmetric=True)
+    prover: Prover = prover_of(law.model, law.all, timeout_s, symmetric=True, record=record)
     made = induction(prover, [item for item in law.candidates if item.name in wanted])
     kept = {item.name for item in made.kept}
     prover.assume(made.kept)
@@ -200,23 +214,30 @@ def _is_proved(rows: Sequence[Obligation], name: str) -> bool:
 
 
 def _runs(
-    make: ModelOf, world: Bounds, names: Sequence[str], *, timeout_s: float, depth_max: int, report: Report | None
+    make: ModelOf,
+    world: Bounds,
+    names: Sequence[str],
+    *,
+    timeout_s: float,
+    depth_max: int,
+    report: Report | None,
+    seen: Found | None = None,
 ) -> Iterator[Obligation]:
     """For each name the run that breaks it, or that none is known: what two requests cannot break is unknown here.
 
     A run is looked for where the least can happen besides: in a world with one aspect, before the whole. All of these
-    are explored before a solver unrolls the first.
+    are explored. A solver then unrolls runs of the plain world, or, where nothing was to be explored, of all of these.
     """
-    found: dict[str, Obligation] = {}
+    found = {name: Obligation(name, "bounded", "unknown", 0.0) for name in names}
+    places: Iterable[Bounds] = worlds_within(world)
     if depth_max >= DEPTH_MAX:
-        found.update(_explored(make, world, names, report))
-    for smaller in worlds_within(world):
-        open_names = [name for name in names if name not in found or found[name].token is None]
-        if not open_names:
-            break
+        found.update(_explored(make, world, names, report, {} if seen is None else seen))
+        # A solver unrolls few steps of a world with features: what exploring does not find there is left open.
+        places = [PLAIN]
+    for smaller in places:
         model = make(attrs.evolve(smaller, requests=REQUESTS_IN_RUNS))
         stated = {item.name for item in properties_of(model)}
-        left = [name for name in open_names if name in stated]
+        left = [name for name in names if found[name].token is None and name in stated]
         if left:
             limits: dict[str, Any] = {"timeout_s": timeout_s, "depth_max": depth_max}
             small = prove_model(model, names=left, **limits, report=report, smaller=make)
@@ -228,14 +249,24 @@ def _runs(
 
 
 def _explored(
-    make: ModelOf, world: Bounds, names: Sequence[str], report: Report | None
+    make: ModelOf, world: Bounds, names: Sequence[str], report: Report | None, seen: Found
 ) -> Iterator[tuple[str, Obligation]]:
     """What exploring breaks, in the first of the smaller worlds in which it does."""
     left = list(names)
     for smaller in worlds_within(world):
-        for name, run in explored(make, smaller, REQUESTS_IN_RUNS, left, report).items():
-            left.remove(name)
-            yield name, Obligation(name, "bounded", "refuted", run.seconds, run.token, run.depth)
+        known = seen.setdefault(smaller, {})
+        new = [name for name in left if name not in known]
+        runs = explored(make, smaller, REQUESTS_IN_RUNS, new, report) if new else {}
+        for name in new:
+            run = runs.get(name)
+            known[name] = (
+                None if run is None else Obligation(name, "bounded", "refuted", run.seconds, run.token, run.depth)
+            )
+        for name in list(left):
+            found = known[name]
+            if found is not None:
+                left.remove(name)
+                yield name, found
 
 
 def worlds_within(world: Bounds) -> Iterator[Bounds]:

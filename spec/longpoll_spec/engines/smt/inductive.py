@@ -25,6 +25,8 @@ from longpoll_spec.terms import TRUE, Bool, after, variables_of
 
 Answer: TypeAlias = Literal["proved", "refuted", "unknown"]
 Report: TypeAlias = Callable[[str], None]
+Record: TypeAlias = Callable[[str], None]
+"""Takes each question as SMT-LIB text that ends with `(check-sat)`: unsat is proved."""
 _ANSWERS: Final[Mapping[str, Answer]] = {"unsat": "proved", "sat": "refuted", "unknown": "unknown"}
 _FROM_BEST: Final[tuple[Answer, ...]] = ("proved", "unknown", "refuted")
 
@@ -73,6 +75,7 @@ class Prover:
     symmetric: bool
     frame: Frame
     assumed: Sequence[Property] = ()
+    record: Record | None = None
     solver: Any = field(factory=solver_of)
 
     def assume(self, statements: Sequence[Property]) -> None:
@@ -123,7 +126,11 @@ class Prover:
         began = time.perf_counter()
         self.solver.push()
         self.solver.add(z3.Not(self.frame.meaning(statement)))
-        answer = _ANSWERS[check(self.solver)]
+        said = check(self.solver)
+        answer = _ANSWERS[said]
+        if self.record is not None:
+            step = "the state" if action is None else action.label
+            self.record(f"; {step}\n(set-info :status {said})\n{self.solver.to_smt2()}")
         found = self._counterexample(action) if answer == "refuted" else None
         self.solver.pop()
         return Outcome(answer, time.perf_counter() - began, found)
@@ -138,7 +145,12 @@ _NOBODY: Final = Action("", (), "", TRUE, {}, urgent=False)
 
 
 def prover_of(
-    model: Model, properties: Iterable[Property], timeout_s: float, *, symmetric: bool | None = None
+    model: Model,
+    properties: Iterable[Property],
+    timeout_s: float,
+    *,
+    symmetric: bool | None = None,
+    record: Record | None = None,
 ) -> Prover:
     """A prover for a model whose timeout and scan period are open. `properties` are all it will be asked about.
 
@@ -147,7 +159,7 @@ def prover_of(
     frame = frame_of(model, parameters=open_parameters(model))
     if symmetric is None:
         symmetric = is_symmetric(model, (item.term for item in properties))
-    return Prover(model, max(1, round(timeout_s * 1000)), symmetric, frame)
+    return Prover(model, max(1, round(timeout_s * 1000)), symmetric, frame, record=record)
 
 
 def induction(prover: Prover, candidates: Sequence[Property], report: Report | None = None) -> Induction:

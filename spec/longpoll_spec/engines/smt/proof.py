@@ -26,6 +26,7 @@ from longpoll_spec.engines.smt.inductive import (
     Induction,
     Outcome,
     Prover,
+    Record,
     implied,
     induction,
     prover_of,
@@ -144,14 +145,16 @@ def prove(
     timeout_s: float = TIMEOUT_S,
     depth_max: int = DEPTH_MAX,
     report: Report | None = None,
+    record: Record | None = None,
 ) -> Proof:
     """Prove the named `always` properties of a policy, all of them for no names, or find runs that break them.
 
-    `world` says how many queues and tags there are and which aspects; `report` hears what is being tried. Raises
+    `world` says how many queues and tags there are and which aspects; `report` hears what is being tried, and
+    `record` gets each question of the induction as SMT-LIB. Raises
     `BoundsError` and `UnknownPropertyError`.
     """
     model = law_of(policy, attrs.evolve(world, requests=requests))
-    return prove_model(model, names=names, timeout_s=timeout_s, depth_max=depth_max, report=report)
+    return prove_model(model, names=names, timeout_s=timeout_s, depth_max=depth_max, report=report, record=record)
 
 
 def prove_model(
@@ -163,6 +166,7 @@ def prove_model(
     report: Report | None = None,
     strengthening: Callable[[Model], Sequence[Property]] = strengthening_of,
     smaller: Callable[[Bounds], Model] | None = None,
+    record: Record | None = None,
 ) -> Proof:
     """As `prove`, for any model, such as one with a planted slip, and any strengthening.
 
@@ -172,7 +176,7 @@ def prove_model(
     stated = [item for item in properties_of(model) if item.kind == "always"]
     needed = select(stated, names)
     helping = [*_inductive_of(model), *strengthening(model)]
-    prover = prover_of(model, [*stated, *helping], timeout_s)
+    prover = prover_of(model, [*stated, *helping], timeout_s, record=record)
     candidates = [item for item in (*stated, *helping) if not item.closing]
     made = induction(prover, candidates, report)
     prover.assume(made.kept)

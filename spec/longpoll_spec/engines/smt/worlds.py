@@ -5,36 +5,27 @@ one world that says all, and the theorem is shown in several. What only restrict
 executor that refuses only beside another request, is a choice within a world (`variables.SWITCHES`): a parameter that
 the proof leaves open. What is proved in a world must not be proved in vain: `situations` come about in it.
 
-Leaves out how it is proved (`any_number`).
+Leaves out how it is proved (`any_number`), and which worlds there are (`combinations`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 import attrs
 from attrs import frozen
 
 from longpoll_spec.bounds import Bounds
-from longpoll_spec.engines.smt.any_number import WORLD, AnyProof, ModelOf, prove_any, statements_of
-from longpoll_spec.engines.smt.inductive import Answer
-from longpoll_spec.engines.smt.proof import DEPTH_MAX, PLAIN, TIMEOUT_S, Report
+from longpoll_spec.engines.smt.any_number import AnyProof, Found, ModelOf, prove_any, statements_of
+from longpoll_spec.engines.smt.combinations import FEATURES, WORLDS, questions_of, world_with, worlds_of
+from longpoll_spec.engines.smt.inductive import Answer, Record
+from longpoll_spec.engines.smt.proof import DEPTH_MAX, TIMEOUT_S, Report
 from longpoll_spec.engines.smt.situations import Situation, situations_of
 from longpoll_spec.errors import UnknownWorldError, not_known
 from longpoll_spec.law import law_of
 from longpoll_spec.model import select
 from longpoll_spec.policy import Policy
-
-WORLDS: Final[Mapping[str, Bounds]] = MappingProxyType(
-    {
-        "plain": PLAIN,
-        "uncut": attrs.evolve(WORLD, aspects=WORLD.aspects - {"truncate"}),
-        "whole": WORLD,
-    }
-)
-"""Name -> world. `uncut` is the whole one but for queues that lose messages: of those the law promises less."""
 
 
 @frozen
@@ -59,41 +50,54 @@ class WorldProof:
 
 
 def chosen(names: Sequence[str], *, any_number: bool, changes: Mapping[str, Any]) -> Mapping[str, Bounds]:
-    """The worlds of these names, or the usual ones for none; with `changes` to a world's bounds one called `own`.
+    """The worlds of these names; with `changes` to a world's bounds one called `own`.
 
-    Raises `UnknownWorldError`, also where more than one world is named and only one can be.
+    Without names and changes: the plain one for a given number of requests, and for any number none, which leaves the
+    choice to the text. Raises `UnknownWorldError`, also where more than one world is named and only one can be.
     """
-    for name in names:
-        if name not in WORLDS:
-            raise UnknownWorldError(not_known("world", name, WORLDS))
-    if len(set(names)) > 1 and (changes or not any_number):
+    named = {name: world_named(name) for name in names}
+    if len(named) > 1 and (changes or not any_number):
         raise UnknownWorldError("name one world: only `--requests any` without a world of your own takes several")
     if changes:
-        begins = names[0] if names else "whole" if any_number else "plain"
-        return {"own": attrs.evolve(WORLDS[begins], **changes)}
-    usual = tuple(WORLDS) if any_number else ("plain",)
-    return {name: WORLDS[name] for name in dict.fromkeys(names or usual)}
+        begins = next(iter(named.values())) if named else WORLDS["whole" if any_number else "plain"]
+        return {"own": attrs.evolve(begins, **changes)}
+    return named or ({} if any_number else {"plain": WORLDS["plain"]})
+
+
+def world_named(name: str) -> Bounds:
+    """The world of a name, such as `whole`, or of its features, such as `crash+queues`; raises `UnknownWorldError`."""
+    if name in WORLDS:
+        return WORLDS[name]
+    features = name.split("+")
+    for each in features:
+        if each not in FEATURES:
+            raise UnknownWorldError(not_known("world", each, [*WORLDS, *FEATURES]))
+    return world_with(features)
 
 
 def prove_worlds(
     policy: Policy,
     *,
-    worlds: Mapping[str, Bounds] = WORLDS,
+    worlds: Mapping[str, Bounds] | None = None,
     names: Iterable[str] = (),
     timeout_s: float = TIMEOUT_S,
     depth_max: int = DEPTH_MAX,
     report: Report | None = None,
     model_of: ModelOf | None = None,
+    record: Record | None = None,
 ) -> list[WorldProof]:
     """As `any_number.prove_any`, in each of the worlds. A property that is named is proved where it is stated.
 
-    Raises `UnknownPropertyError` for what no world states.
+    Without worlds they are chosen from the text: some world takes every combination of three features that a question
+    contains. Raises `UnknownPropertyError` for what no world states.
     """
     wanted = list(names)
     make = model_of or (lambda bounds: law_of(policy, bounds))
+    worlds = worlds or worlds_of(questions_of(make))
     stated = {name: statements_of(make, 1, world).stated for name, world in worlds.items()}
     select([item for each in stated.values() for item in each], wanted)
     done: list[WorldProof] = []
+    seen: Found = {}
     for name, world in worlds.items():
         here = [item.name for item in stated[name] if item.name in wanted]
         if here or not wanted:
@@ -106,6 +110,8 @@ def prove_worlds(
                 depth_max=depth_max,
                 report=say,
                 model_of=model_of,
+                seen=seen,
+                record=record,
             )
             if say is not None:
                 say("what comes about")
@@ -133,9 +139,24 @@ def verdicts(proofs: Sequence[WorldProof]) -> Mapping[str, Answer]:
 
 
 def unstated(proofs: Sequence[WorldProof]) -> Mapping[str, Sequence[str]]:
-    """World -> the properties that other worlds state and this one does not."""
+    """World -> the properties that other worlds state and this one does not, or whose text its features leave empty.
+
+    Such a property is true of any state at all here, and says something elsewhere: it is not proved here.
+    """
+    says_something = {name for each in proofs for name in _says(each)}
     every = list(dict.fromkeys(name for each in proofs for name in each.found.proof.needed))
-    return {each.name: [name for name in every if name not in each.found.proof.needed] for each in proofs}
+    return {
+        each.name: [
+            name
+            for name in every
+            if name not in each.found.proof.needed or (name in says_something and name not in _says(each))
+        ]
+        for each in proofs
+    }
+
+
+def _says(found: WorldProof) -> set[str]:
+    return set(found.found.proof.needed) - set(found.found.proof.by_construction)
 
 
 def _in_world(name: str, report: Report | None) -> Report | None:

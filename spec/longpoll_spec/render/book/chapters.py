@@ -98,7 +98,7 @@ def _index() -> Lines:
     }
     yield from (f"- [{name.partition('/')[0].capitalize()}]({name}.md): {said}" for name, said in chapters.items())
     yield ""
-    yield "A variable with a dash is its value after the step. `r` is the request that takes part, `q` any."
+    yield "A variable with a dash is its value after the step. `r` is the request that takes part, `s` any."
     yield from toctree(chapters)
 
 

@@ -121,7 +121,7 @@ def _junction(reader: Reader, term: Term) -> str:
 
 
 def _quantified(reader: Reader, term: Term, every: str) -> str:
-    return _row(_sign(every), "<mi>q</mi>", _sign(":"), formula(reader, term))
+    return _row(_sign(every), "<mi>s</mi>", _sign(":"), formula(reader, term))
 
 
 def guard_rows(reader: Reader, guard: Bool) -> Iterator[Row]:
@@ -146,7 +146,7 @@ def effect_rows(reader: Reader, action: Action, variables: Mapping[str, Variable
         if alike and variable > twin:
             continue
         own = reader.of_any() if alike else reader
-        every = _row(_sign("∀"), "<mi>q</mi>", _sign(":")) if alike else ""
+        every = _row(_sign("∀"), "<mi>s</mi>", _sign(":")) if alike else ""
         for number, text in enumerate(_cases(own, variable, term, variables[variable].labels)):
             sign = "" if number else _text("then") if first else _sign("∧")
             yield sign, _row(every, text)

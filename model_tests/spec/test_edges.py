@@ -1,0 +1,76 @@
+"""Pinned steps of small explorations: what counts do not see, and what only two features together show."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from longpoll_spec.bounds import Bounds, named
+from longpoll_spec.law import law_of
+from longpoll_spec.model import Action
+from longpoll_spec.policy import PRESETS, STRICT, preset
+from longpoll_spec.state import State
+from longpoll_spec.terms import Effect
+from longpoll_spec.testing.cases import quick_if
+from longpoll_spec.testing.edges import FEATURES, PAIRS, Edges, bounds_of, edges_of, pinned
+from longpoll_spec.testing.slips import Change, forgetting, slipped, with_effect
+
+PINNED: Final = {(each.policy, each.bounds): each for each in pinned()}
+QUICK_STATES: Final = 600
+
+
+def _bounds(policy: str, name: str) -> Bounds:
+    return PAIRS[name] if name in PAIRS else named(name, preset(policy))
+
+
+def test_each_pair_of_features_is_pinned_for_each_preset() -> None:
+    wanted = [(each.name, bounds.name) for each in PRESETS.values() for bounds in bounds_of(each)]
+
+    assert len(PAIRS) == len(FEATURES) * (len(FEATURES) - 1) // 2
+    assert list(PINNED) == wanted
+    assert {(policy, pair) for policy in PRESETS for pair in PAIRS} <= set(PINNED)
+
+
+@pytest.mark.parametrize(
+    "key",
+    quick_if(PINNED, lambda key: key[0] == "strict" and PINNED[key].distinct_states <= QUICK_STATES),
+    ids=" ".join,
+)
+def test_the_steps_are_as_pinned(key: tuple[str, str]) -> None:
+    policy, name = key
+
+    assert edges_of(law_of(preset(policy), _bounds(policy, name))) == PINNED[key]
+
+
+def _old_commit(state: State, action: Action) -> Effect:
+    """A turn to another queue carries what was committed in the old one."""
+    request = state.requests[int(action.actors[0])]
+    return {str(each.args[0]): request.committed for each in (request.committed, request.carried) if each.op == "var"}
+
+
+@pytest.mark.parametrize(
+    ("pair", "action", "change"),
+    [
+        pytest.param("queues+commits", "next_pull", with_effect(_old_commit), id="a turn carries the old commit"),
+        pytest.param("buckets+crash", "crash_and_recover", forgetting("present"), id="a crash leaves the bucket"),
+    ],
+)
+def test_what_needs_two_features_is_seen(pair: str, action: str, change: Change) -> None:
+    """Mutants of two features at once, which no exploration of one feature shows."""
+    wrong = edges_of(slipped(STRICT, PAIRS[pair], action, change))
+
+    assert wrong.edges != PINNED["strict", pair].edges
+
+
+def _counts(found: Edges) -> tuple[int, int, int]:
+    return found.distinct_states, found.transitions, found.depth
+
+
+def test_a_step_that_leads_elsewhere_is_seen_where_the_counts_stay() -> None:
+    """A woken pull that keeps its offset: as many states, transitions and levels, and other steps."""
+    right = PINNED["strict", "tiny"]
+    wrong = edges_of(slipped(STRICT, named("tiny", STRICT), "run", forgetting("offset")))
+
+    assert _counts(wrong) == _counts(right)
+    assert wrong.edges != right.edges

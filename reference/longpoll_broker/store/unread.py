@@ -1,0 +1,60 @@
+"""Names the parts of a store that we do not read: batch queues, compacted topics and RocksDB of RocketMQ 5.x.
+
+What they hold is in no other part, so such a store is never sound to `verify`, and a broker does not begin with it.
+Sources: `StorePathConfigHelper.java`, `RocksDBConsumeQueueStore.java`, `RocksDBConfigManager.java` 5.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from attrs import frozen
+
+from longpoll_runtime import Files
+
+EXTENDED: Final = "consumequeue_ext"
+_PARTS: Final = {
+    "batchconsumequeue": "batch consume queues",
+    "consumequeue_r": "consume queues in RocksDB",
+    "compaction": "compacted topics",
+}
+_ROCKSDB_FILE: Final = "CURRENT"
+"""In every directory of RocksDB."""
+
+
+@frozen
+class Unread:
+    """A directory below the store, and what it holds."""
+
+    path: str
+    what: str
+
+
+def unread_parts(files: Files, directory: str) -> list[Unread]:
+    """What a broker cannot read, by path; directories without anything in them do not count. Raises OSError."""
+    return sorted(_found(files, directory), key=lambda part: part.path)
+
+
+def unread_extended(files: Files, directory: str) -> list[Unread]:
+    """The extended consume queues, which only a broker with `enableConsumeQueueExt` reads. Raises OSError."""
+    is_there = bool(_names(files, f"{directory}/{EXTENDED}"))
+    return [Unread(EXTENDED, "extended consume queues")] if is_there else []
+
+
+def _found(files: Files, directory: str) -> Iterator[Unread]:
+    for below in ("", "config/"):
+        for name in _names(files, f"{directory}/{below}"):
+            names = _names(files, f"{directory}/{below}{name}")
+            if names and not below and name in _PARTS:
+                yield Unread(name, _PARTS[name])
+            elif _ROCKSDB_FILE in names:
+                yield Unread(f"{below}{name}", "a RocksDB database")
+
+
+def _names(files: Files, path: str) -> list[str]:
+    """The names in a directory; none for a file."""
+    try:
+        return files.list(path)
+    except NotADirectoryError:
+        return []

@@ -1,0 +1,220 @@
+"""Which features the questions of a proof contain, and worlds that take their combinations.
+
+A question asks whether a step of one action preserves one statement, or whether a step that breaks it is possible. A
+question contains a feature if one of its terms is another where the feature is on: the guard, a new value of a variable
+that the statement reads, the statement, or the condition of a step. This is seen by building the text with the
+feature and without it, so nothing has to be declared.
+
+`worlds_of` chooses worlds in which every combination of at most `TOGETHER` features of one question is taken.
+`not_taken` names the others. Features that only restrict (`variables.SWITCHES`) are parameters that a proof leaves
+open, so every world but the first takes both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import combinations
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+import attrs
+from attrs import define, field, frozen
+
+from longpoll_spec.bounds import ASPECTS, Bounds
+from longpoll_spec.engines.smt.any_number import WORLD, Statements, statements_of
+from longpoll_spec.engines.smt.inductive import parts_of
+from longpoll_spec.engines.smt.proof import PLAIN
+from longpoll_spec.model import Model
+from longpoll_spec.state.variables import SWITCHES
+from longpoll_spec.terms import variables_of
+
+ModelOf: TypeAlias = Callable[[Bounds], Model]
+Features: TypeAlias = frozenset[str]
+FEATURES: Final = ("queues", "tags", *(name for name in ASPECTS if name not in {*SWITCHES, "lateness"}))
+"""Whatever the text can branch on. Of queues and tags there are two, or one."""
+TOGETHER: Final = 3
+"""Every combination of so many features of one question is taken by some world."""
+REQUESTS: Final = 2
+"""Requests for which the text is built: one that acts and another."""
+
+
+def world_with(features: Iterable[str]) -> Bounds:
+    """The world with these features, and with what only restricts, which the proof leaves open."""
+    on = frozenset(features)
+    return attrs.evolve(
+        PLAIN,
+        queues=2 if "queues" in on else 1,
+        tags=2 if "tags" in on else 1,
+        aspects=(on - {"queues", "tags"}) | frozenset(SWITCHES),
+    )
+
+
+def features_of(world: Bounds) -> Features:
+    """The features that are on in a world."""
+    several = {"queues": world.queues > 1, "tags": world.tags > 1}
+    return frozenset(name for name in FEATURES if several.get(name) or name in world.aspects)
+
+
+WORLDS: Final[Mapping[str, Bounds]] = MappingProxyType(
+    {
+        "plain": PLAIN,
+        "bare": attrs.evolve(PLAIN, queues=2),
+        "uncut": attrs.evolve(WORLD, aspects=WORLD.aspects - {"truncate"}),
+        "whole": WORLD,
+    }
+)
+"""The worlds that have a name of their own. Any other is named by its features, such as `crash+queues`.
+
+`bare` has several queues and nothing else. `uncut` is the whole one without queues that lose messages: of those the
+specification promises less.
+"""
+
+
+@frozen
+class Question:
+    """An action and a statement, with the features that their terms contain."""
+
+    action: str
+    statement: str
+    features: Features
+
+
+@frozen
+class NotTaken:
+    """A combination of features that some questions contain and no world takes."""
+
+    features: tuple[str, ...]
+    """Those that the questions contain."""
+    on: tuple[str, ...]
+    """Those of them that are on."""
+    questions: tuple[str, ...]
+    """`action: statement` of each question."""
+
+
+def questions_of(make: ModelOf) -> tuple[Question, ...]:
+    """Every question of a proof, in any world, with its features; `make` gives the law under bounds."""
+    return _Reader(make).questions()
+
+
+def worlds_of(questions: Iterable[Question]) -> Mapping[str, Bounds]:
+    """The named worlds, and those that together take every combination of `TOGETHER` features of a question.
+
+    The choice is greedy: next comes the world that takes most, of equals the one with fewest features.
+    """
+    left = {
+        (frozenset(chosen), on)
+        for features in {each.features for each in questions}
+        for chosen in combinations(sorted(features), min(TOGETHER, len(features)))
+        for on in _subsets(chosen)
+    }
+    candidates = list(_subsets(FEATURES))
+    found = dict(WORLDS)
+    for world in WORLDS.values():
+        left = _left(left, features_of(world))
+    while left:
+        best = max(candidates, key=lambda on: (sum(on & chosen == wanted for chosen, wanted in left), -len(on)))
+        found["+".join(sorted(best))] = world_with(best)
+        left = _left(left, best)
+    return MappingProxyType(found)
+
+
+def not_taken(questions: Iterable[Question], worlds: Iterable[Bounds]) -> tuple[NotTaken, ...]:
+    """The combinations of all features of a question that no world takes."""
+    taken = [features_of(world) for world in worlds]
+    by_features: dict[Features, list[str]] = {}
+    for each in questions:
+        by_features.setdefault(each.features, []).append(f"{each.action}: {each.statement}")
+    return tuple(
+        NotTaken(tuple(sorted(features)), tuple(sorted(on)), tuple(asked))
+        for features, asked in sorted(by_features.items(), key=lambda item: (len(item[0]), sorted(item[0])))
+        for on in _subsets(sorted(features))
+        if all(world & features != on for world in taken)
+    )
+
+
+def _subsets(names: Iterable[str]) -> Iterator[Features]:
+    every = list(names)
+    return (frozenset(on) for size in range(len(every) + 1) for on in combinations(every, size))
+
+
+def _left(wanted: set[tuple[Features, Features]], world: Features) -> set[tuple[Features, Features]]:
+    return {(chosen, on) for chosen, on in wanted if world & chosen != on}
+
+
+Place: TypeAlias = tuple[str, ...]
+"""Where a term stands in the text: `guard` and an action, `value` and an action and a variable, `says` and a statement,
+`breaks` and an action and a statement."""
+
+
+@define
+class _Reader:
+    """Reads the text with each feature on and off. Invariant: `texts` keeps every law read, so equal terms stay one."""
+
+    make: ModelOf
+    texts: dict[Features, Mapping[Place, frozenset[object]]] = field(factory=dict)
+    kept: list[Statements] = field(factory=list)
+    read_by: dict[str, set[str]] = field(factory=dict)
+    """Statement -> names of the variables it reads, without the numbers of requests and queues."""
+
+    def questions(self) -> tuple[Question, ...]:
+        features = self._features()
+        guards = [place[1] for place in features if place[0] == "guard"]
+        values: dict[str, dict[str, Features]] = {}
+        for place, found in features.items():
+            if place[0] == "value":
+                values.setdefault(place[1], {})[place[2]] = found
+        asked: dict[tuple[str, str], Features] = {}
+        for action in guards:
+            for statement, names in self.read_by.items():
+                written = [found for name, found in values.get(action, {}).items() if name in names]
+                if written:
+                    here = features.get(("says", statement), frozenset())
+                    asked[action, statement] = here.union(features["guard", action], *written)
+        for place, found in features.items():
+            if place[0] == "breaks":
+                _, action, statement = place
+                before = asked.get((action, statement), frozenset())
+                asked[action, statement] = before | found | features["guard", action]
+        return tuple(Question(action, statement, found) for (action, statement), found in asked.items())
+
+    def _features(self) -> Mapping[Place, Features]:
+        """Place -> the features with which its text is another than without."""
+        found: dict[Place, set[str]] = {}
+        for base in map(features_of, WORLDS.values()):
+            for name in FEATURES:
+                one, other = self._text(base), self._text(base ^ {name})
+                for place in {*one, *other}:
+                    differ = one.get(place) != other.get(place)
+                    found.setdefault(place, set()).update({name} if differ else ())
+        return {place: frozenset(names) for place, names in found.items()}
+
+    def _text(self, features: Features) -> Mapping[Place, frozenset[object]]:
+        if features not in self.texts:
+            law = statements_of(self.make, REQUESTS, world_with(features))
+            self.kept.append(law)
+            said: dict[Place, set[object]] = {}
+            for place, text in self._said(law):
+                said.setdefault(place, set()).add(text)
+            self.texts[features] = {place: frozenset(texts) for place, texts in said.items()}
+        return self.texts[features]
+
+    def _said(self, law: Statements) -> Iterator[tuple[Place, object]]:
+        for action in law.model.actions:
+            yield ("guard", action.name), (action.label, id(action.guard))
+            for name, term in action.effect.items():
+                yield ("value", action.name, _without_number(name)), (action.label, name, id(term))
+        for item in law.all:
+            for part in parts_of(item.here):
+                names = {_without_number(name) for name in variables_of(part)}
+                # A range is one part a variable, and speaks of no other.
+                statement = f"{item.name} {next(iter(names))}" if item.name == "in_range" else item.name
+                self.read_by.setdefault(statement, set()).update(names)
+                yield ("says", statement), id(part)
+            for label, condition in item.closing:
+                yield ("breaks", label.partition("(")[0], item.name), (label, id(condition))
+
+
+def _without_number(variable: str) -> str:
+    """A variable's name without the number of its request or queue."""
+    stem, _, number = variable.rpartition("_")
+    return stem if stem and number.removeprefix("q").isdigit() else variable

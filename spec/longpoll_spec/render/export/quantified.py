@@ -1,0 +1,317 @@
+"""Terms of three requests and three queues as expressions about any number of them.
+
+The specification's terms name every request and queue. What a term says alike of each becomes a quantifier: a junction
+of `phase_0 = held`, `phase_1 = held` and `phase_2 = held` says that of every request, or of some. Three of a kind are
+enough to tell `every other one` from `the other one`. Nothing is guessed: a part that is missing for one of them, or a
+number that is left over, raises `NotUniformError`.
+
+An expression is a tuple: its operator, then its parts. Besides the operators of `terms` there are `var` (name, primed,
+index), `slot` (kind, number), `letter`, `word`, `name`, `num`, `call` (name, primed, arguments), `in` and `notin`
+(expression, words), `is queue`, and `every` and `some` (letter, kind, `letters` that are left out, body). Its text in
+TLA+ is in `tla_parametric`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, TypeAlias
+
+from attrs import field, frozen
+
+from longpoll_spec.bounds import MESSAGES_MAX
+from longpoll_spec.errors import UserError
+from longpoll_spec.state import Variable
+from longpoll_spec.terms import Term, const
+
+Expression: TypeAlias = tuple[Any, ...]
+Slot: TypeAlias = tuple[str, int]
+"""A kind and a number: `("request", 0)`."""
+Bound: TypeAlias = Mapping[Slot, str]
+"""Slots that have a letter."""
+
+SLOTS: Final = 3
+LETTERS: Final = {"request": ("r", "s", "t"), "queue": ("q", "p", "o")}
+PRIME: Final = "'"
+MESSAGES: Final = "Messages"
+NO_QUEUE: Final = "none"
+_NAME: Final = re.compile(r"(.*?)(?:_(?:q(?P<queue>\d+)|(?P<request>\d+)))?")
+_JUNCTIONS: Final = {"and": "every", "or": "some"}
+
+
+class NotUniformError(UserError):
+    """The specification says something of one request or queue that it does not say of the others."""
+
+
+def indexed(name: str) -> tuple[str, tuple[Expression, ...]]:
+    """A variable's name without its number, and the slot of which it is."""
+    found = _NAME.fullmatch(name)
+    assert found is not None, name
+    slots = [("slot", kind, int(number)) for kind, number in found.groupdict().items() if number is not None]
+    return found[1], tuple(slots)
+
+
+@frozen
+class Reading:
+    """Reads terms as expressions."""
+
+    variables: Mapping[str, Variable]
+    calls: tuple[tuple[Term, Expression], ...] = ()
+    """Terms, each with the call that stands for it; the first call of a term counts."""
+    named: Mapping[int, Expression] = field(init=False)
+    """The identity of a term -> its call; `calls` keeps the terms, so that no other one gets the identity."""
+    junctions: tuple[tuple[Term, Expression], ...] = field(init=False)
+    """The named junctions, the longest first, by which a part of a longer one is called too."""
+
+    def __attrs_post_init__(self) -> None:
+        """Order the calls."""
+        found = [pair for pair in self.calls if pair[0].op in _JUNCTIONS]
+        object.__setattr__(self, "named", {id(term): call for term, call in reversed(self.calls)})
+        object.__setattr__(self, "junctions", tuple(sorted(found, key=lambda pair: -len(pair[0].args))))
+
+    def expression(self, term: Term, variable: Variable | None = None) -> Expression:  # noqa: PLR0911 - one case each
+        """The term; its constants are values of the variable."""
+        if id(term) in self.named:
+            return self.named[id(term)]
+        match term.op:
+            case "var":
+                base, slots = indexed(term.args[0].removesuffix(PRIME))
+                return ("var", base, term.args[0].endswith(PRIME), *slots)
+            case "parameter":
+                return ("name", term.args[0])
+            case "const":
+                return _constant(term.args[0], variable)
+            case "true" | "false":
+                return ("name", term.op.upper())
+            case "ite":
+                condition, then, otherwise = term.args
+                if _is_negative(condition):
+                    return self.expression(otherwise, variable)
+                branches = (self.expression(then, variable), self.expression(otherwise, variable))
+                return ("ite", self.expression(condition), *branches)
+            case "and" | "or":
+                return (term.op, *self._parts(term))
+            case "eq":
+                left, right = term.args
+                return ("eq", self.expression(left, self._of(right)), self.expression(right, self._of(left)))
+            case _:
+                return self._compared_with_none(term) or (term.op, *map(self.expression, term.args))
+
+    def _compared_with_none(self, term: Term) -> Expression | None:
+        """That a variable whose values are words has its first word, or another: they have no order in TLA+."""
+        left, right = term.args[0], term.args[-1]
+        if term.op == "le" and right is const(0) and (variable := self._of(left)) is not None and variable.labels:
+            return ("eq", self.expression(left), ("word", variable.labels[0]))
+        if term.op == "lt" and left is const(0) and (variable := self._of(right)) is not None and variable.labels:
+            return ("not", ("eq", self.expression(right), ("word", variable.labels[0])))
+        return None
+
+    def _of(self, term: Term) -> Variable | None:
+        return self.variables[term.args[0].removesuffix(PRIME)] if term.op == "var" else None
+
+    def _parts(self, junction: Term) -> Iterator[Expression]:
+        """The parts, of which some may together be a junction that has a name."""
+        left = {id(part): part for part in junction.args}
+        calls: dict[int, Expression] = {}
+        for term, call in self.junctions:
+            if term.op == junction.op and all(id(part) in left for part in term.args):
+                calls[id(term.args[0])] = call
+                for part in term.args:
+                    del left[id(part)]
+        for part in junction.args:
+            if id(part) in calls:
+                yield calls[id(part)]
+            elif id(part) in left:
+                yield self.expression(part)
+
+
+def _is_negative(condition: Term) -> bool:
+    """Whether it asks for a variable below zero: none is, as `TypeOK` says."""
+    return condition.op == "lt" and condition.args[0].op == "var" and condition.args[1] is const(0)
+
+
+def _constant(value: int, variable: Variable | None) -> Expression:
+    if variable is not None and variable.numbers_queues:
+        return ("slot", "queue", value) if value < SLOTS else ("name", NO_QUEUE)
+    if variable is not None and variable.labels:
+        return ("word", variable.labels[value])
+    return ("name", MESSAGES) if value == MESSAGES_MAX else ("num", value)
+
+
+def generalised(expression: Expression, bound: Bound) -> Expression:
+    """The expression with letters for the bound slots and quantifiers over all others."""
+    match expression[0]:
+        case "slot":
+            letter = bound.get(expression[1:])
+            if letter is None:
+                raise NotUniformError(f"the text names {expression[1]} {expression[2]} alone; use --to tla without it")
+            return ("letter", letter)
+        case "and" | "or":
+            return _junction(expression, bound)
+        case "ite":
+            return _choice(expression, bound)
+        case _:
+            return _mapped(expression, lambda part: generalised(part, bound))
+
+
+def _mapped(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
+    return tuple(change(part) if isinstance(part, tuple) else part for part in expression)
+
+
+def replaced(expression: Expression, changes: Mapping[Expression, Expression]) -> Expression:
+    """The expression with some parts in place of others, all at once."""
+    if expression in changes:
+        return changes[expression]
+    return _mapped(expression, lambda part: replaced(part, changes))
+
+
+def key(expression: Expression) -> object:
+    """Equal where two expressions differ in the order of their junctions only."""
+    parts = [key(part) if isinstance(part, tuple) else part for part in expression]
+    return (expression[0], frozenset(parts[1:])) if expression[0] in _JUNCTIONS else tuple(parts)
+
+
+def slots_in(expression: Expression) -> set[Slot]:
+    """Every slot that is named."""
+    if expression[0] == "slot":
+        return {expression[1:]}
+    return set[Slot]().union(*(slots_in(part) for part in expression if isinstance(part, tuple)))
+
+
+def letter_for(kind: str, taken: Iterable[str]) -> str:
+    """The first letter of a kind that is not taken."""
+    used = set(taken)
+    return next(letter for letter in LETTERS[kind] if letter not in used)
+
+
+def _slot(slot: Slot) -> Expression:
+    return ("slot", *slot)
+
+
+def _junction(expression: Expression, bound: Bound) -> Expression:
+    op, *parts = expression
+    places = {key(part): place for place, part in enumerate(parts)}
+    made: dict[int, Expression] = {}
+    done: set[int] = set()
+    for place, part in enumerate(parts):
+        free = [slot for slot in sorted(slots_in(part) - bound.keys()) if not _is_inside(part, slot, bound)]
+        if not free or place in done:
+            continue
+        there, text = _quantified(op, part, free[0], places, bound)
+        done |= there
+        made[min(there)] = text
+    for place, part in enumerate(parts):
+        if place not in done:
+            made[place] = generalised(part, bound)
+    flat = [each for place in sorted(made) for each in (made[place][1:] if made[place][0] == op else (made[place],))]
+    folded = _memberships(op, _merged(op, flat))
+    return folded[0] if len(folded) == 1 else (op, *folded)
+
+
+def _is_inside(part: Expression, slot: Slot, bound: Bound) -> bool:
+    """Whether the part says the same of another slot, so that the quantifier over them is inside of it."""
+    others = [(slot[0], number) for number in range(SLOTS) if number != slot[1] and (slot[0], number) not in bound]
+    return any(key(_swapped(part, slot, other)) == key(part) for other in others)
+
+
+def _swapped(part: Expression, one: Slot, other: Slot) -> Expression:
+    return replaced(part, {_slot(one): _slot(other), _slot(other): _slot(one)})
+
+
+def _quantified(
+    op: str, part: Expression, slot: Slot, places: Mapping[object, int], bound: Bound
+) -> tuple[set[int], Expression]:
+    """The part said of every slot of its kind: the places of all that this says, and the text."""
+    kind = slot[0]
+    there: set[int] = set()
+    left_out: list[str] = []
+    for number in range(SLOTS):
+        other = (kind, number)
+        same = replaced(part, {_slot(slot): _slot(other)}) if other in bound else _swapped(part, slot, other)
+        place = places.get(key(same))
+        if place is not None:
+            there.add(place)
+        elif other in bound:
+            left_out.append(bound[other])
+        else:
+            raise NotUniformError(f"the text says of {kind} {slot[1]} what it does not say of {kind} {number}")
+    letter = letter_for(kind, bound.values())
+    body = generalised(part, {**bound, slot: letter})
+    whole = None if left_out or kind != "queue" else _of_its_queue(op, body, letter)
+    return there, whole or (_JUNCTIONS[op], letter, kind, ("letters", *left_out), body)
+
+
+def _of_its_queue(op: str, body: Expression, letter: str) -> Expression | None:
+    """Where the queue is one that a variable names, nothing is to be quantified: it is that one."""
+    if op != "or" or body[0] != "and":
+        return None
+    mine = ("letter", letter)
+    for part in body[1:]:
+        if part[0] == "eq" and mine in part[1:]:
+            its = part[1] if part[2] == mine else part[2]
+            others = [replaced(other, {mine: its}) for other in body[1:] if other is not part]
+            return ("and", ("is queue", its), *others)
+    return None
+
+
+def _merged(op: str, parts: Iterable[Expression]) -> list[Expression]:
+    """The parts, with one quantifier for what is said of the same ones."""
+    found: dict[Expression, list[Expression]] = {}
+    for part in parts:
+        quantified = part[0] == _JUNCTIONS[op]
+        found.setdefault(part[:4] if quantified else part, []).append(part[4] if quantified else part)
+    return [
+        (*head, (op, *bodies)) if len(bodies) > 1 else (*head, bodies[0]) if head[0] == _JUNCTIONS[op] else head
+        for head, bodies in found.items()
+    ]
+
+
+def _memberships(op: str, parts: list[Expression]) -> list[Expression]:
+    """The parts, with one for all that compare the same with words."""
+    found: dict[object, list[int]] = {}
+    for place, part in enumerate(parts):
+        equality = part if op == "or" else part[1] if part[0] == "not" else ()
+        if equality and equality[0] == "eq" and equality[2][0] == "word":
+            found.setdefault(key(equality[1]), []).append(place)
+    made = list(parts)
+    dropped: set[int] = set()
+    for first, *others in found.values():
+        if others:
+            equalities = [parts[place] if op == "or" else parts[place][1] for place in (first, *others)]
+            words = tuple(each[2] for each in equalities)
+            made[first] = ("in" if op == "or" else "notin", equalities[0][1], *words)
+            dropped |= set(others)
+    return [part for place, part in enumerate(made) if place not in dropped]
+
+
+def _choice(expression: Expression, bound: Bound) -> Expression:
+    """A choice; one that asks for every queue whether it is the one that a variable names is one of that queue."""
+    cases: dict[int, Expression] = {}
+    asked: Expression | None = None
+    rest = expression
+    while rest[0] == "ite" and rest[1][0] == "eq" and rest[1][2][0] == "slot" and asked in {None, rest[1][1]}:
+        _, (_, asked, (_, _, number)), then, rest = rest
+        cases[number] = then
+    if asked is not None and set(cases) == set(range(SLOTS)):
+        number = next(each for each in range(SLOTS) if ("queue", each) not in bound)
+        own = ("slot", "queue", number)
+        for other, then in cases.items():
+            if key(replaced(cases[number], {own: ("slot", "queue", other)})) != key(then):
+                raise NotUniformError(f"the text says of queue {number} what it does not say of queue {other}")
+        its = generalised(asked, bound)
+        then = generalised(cases[number], {**bound, ("queue", number): "?"})
+        return ("ite", ("is queue", its), replaced(then, {("letter", "?"): its}), generalised(rest, bound))
+    return _reduced(_mapped(expression, lambda part: generalised(part, bound)))
+
+
+def _reduced(choice: Expression) -> Expression:
+    """The choice by a condition without a negation; a condition that an inner one repeats is asked once."""
+    _, condition, then, otherwise = choice
+    if condition[0] == "not":
+        return _reduced(("ite", condition[1], otherwise, then))
+    if otherwise[0] == "ite":
+        outer, inner = (list(each[1:] if each[0] == "and" else [each]) for each in (condition, otherwise[1]))
+        rest = [part for part in outer if part not in inner]
+        if len(rest) == 1 and len(outer) == len(inner) + 1:
+            return ("ite", otherwise[1], _reduced(("ite", rest[0], then, otherwise[2])), otherwise[3])
+    return choice
