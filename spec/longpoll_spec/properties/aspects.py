@@ -74,12 +74,12 @@ def commit_in_queue(model: Model) -> Property | None:
     """No group has committed more than its queue has: of a queue that begins anew it would skip messages."""
     if not model.bounds.has("commits"):
         return None
-    beyond = [
-        each.at(queue) & (each.committed > queue.visible_end)
+    queues = model.state.queues
+    within = [
+        ~any_of(each.at(queue) & (each.committed > queue.visible_end) for queue in queues)
         for each in model.state.requests
-        for queue in model.state.queues
     ]
-    return always(commit_in_queue, ~any_of(beyond))
+    return always(commit_in_queue, all_of(within))
 
 
 def hold_limit_kept(model: Model) -> Property | None:
