@@ -143,6 +143,21 @@ def test_a_connection_leaves_many_groups_in_turns(broker: Broker, monkeypatch: p
     assert list(clients.programs) == [stayed.channel]
 
 
+def test_connections_of_one_peer_address_are_told_apart(broker: Broker) -> None:
+    """A client's port may lead to the broker's port and to its VIP port at a time: each leaves its groups."""
+    first, second = Peer(broker, 7), Peer(broker, 8)
+    assert str(first.channel) == str(second.channel)
+    for peer in (first, second):
+        tell(peer, heartbeat(0, consumer=False))
+        tell(peer, heartbeat(0, consumer=True))
+    broker.handler.closed(first.channel)
+    clients = broker.administering.clients
+    assert clients.producers.pick("g0", first=str(second.channel)) is second.channel
+    broker.handler.closed(second.channel)
+    assert clients.clients.channels("g0") == clients.producers.channels("g0") == []
+    assert not clients.has_more
+
+
 def test_names_of_a_heartbeat_have_an_end(broker: Broker) -> None:
     """It is answered 1, says which name is too long, and nothing of it is kept."""
     used = [quota.used for quota in broker.handler.quotas]
