@@ -18,7 +18,7 @@ from model_tests.support.service import answer_of, decoded
 
 from longpoll_broker import name_server
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core.tables import kv_settings, routes
+from longpoll_broker.core.tables import routes
 from longpoll_broker.core.tables.access import NAME_SERVER_ADMIN_CODES
 from longpoll_broker.core.tables.routes import RegisteredBroker, Routes
 from longpoll_broker.core.tables.topics import TopicConfig
@@ -437,14 +437,15 @@ def test_no_code_waits_for_a_time_out(start_broker: StartBroker, connect: Connec
             assert client.reply(client.send(code)) is not None, code.name
 
 
-def test_a_setting_is_kept(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = connect(start_broker().name_server_address)
+def test_a_setting_is_kept(start_broker: StartBroker, connect: Connect) -> None:
+    broker = start_broker()
+    client = connect(broker.name_server_address)
     place = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T"}
     assert client.call(RequestCode.GET_KV_CONFIG, place).code == 22
     assert client.call(RequestCode.PUT_KV_CONFIG, place | {"value": "a:4"}).code == 0
     assert client.call(RequestCode.GET_KV_CONFIG, place).ext_fields == {"value": "a:4"}
     assert client.call(RequestCode.GET_KV_CONFIG, place | {"namespace": "other"}).code == 22
-    monkeypatch.setattr(kv_settings, "SETTING_COUNT_MAX", 1)
+    broker.name_server._administering.settings.quota.size_max = 1
     refused = client.call(RequestCode.PUT_KV_CONFIG, place | {"key": "U", "value": ""})
     assert (refused.code, "delete one first" in str(refused.remark)) == (1, True)
     assert client.call(RequestCode.PUT_KV_CONFIG, place | {"value": "b:4"}).code == 0

@@ -20,6 +20,7 @@ from msgspec import UNSET, structs
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.pull import FAQ
+from longpoll_broker.core.quota import Quota
 from longpoll_broker.core.standing import MASTER_ID
 from longpoll_broker.core.tables.access import NAME_SERVER_ADMIN_CODES
 from longpoll_broker.core.tables.routes import RegisteredBroker, Routes, Version, usable, with_told
@@ -110,6 +111,12 @@ class NameServer:
     def closed(self, channel: Channel) -> None:
         """A broker's connection is gone, and with it the broker, until it registers again."""
         self.routes.closed(channel)
+        self._administering.settings.quota.closed(channel)
+
+    @property
+    def quotas(self) -> tuple[Quota, ...]:
+        """Of every table that peers fill."""
+        return (*self.routes.quotas, self._administering.settings.quota)
 
     def received(self, channel: Channel, command: Command, outbox: Outbox) -> None:
         """Serve one request."""
