@@ -395,6 +395,19 @@ def test_nobody_else_waits_for_a_name_server_that_does_not_answer(start_broker: 
     make(client, "later")
 
 
+def test_a_send_that_does_not_wait_for_slaves_waits_for_name_servers_alone(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path
+) -> None:
+    """It makes a topic on a master without slaves, of which only others hear with 11."""
+    name_server = start_broker(directory=str(tmp_path / "first")).name_server_address
+    config = BrokerConfig(broker_name="other", name_servers=at(name_server), role="SYNC_MASTER", ha_port=0)
+    client = connect(start_broker(config=config).address)
+    hasty = send_fields("hasty", properties="WAIT\x01false\x02")
+    assert client.call(RequestCode.SEND_MESSAGE_V2, hasty, b"x").code == 0
+    assert route(connect(name_server), "hasty")["queueDatas"]
+    assert client.call(RequestCode.SEND_MESSAGE_V2, send_fields("patient"), b"x").code == 11
+
+
 UNKNOWN = (0, -1, 2, 210, 313, 9999, 70_000)
 """Codes that neither server has: the last does not fit a binary header."""
 
