@@ -278,6 +278,27 @@ def test_nothing_is_made_of_a_registration_that_is_refused(row: str, words: str)
     assert list(told.routes) == []
 
 
+def test_long_texts_of_a_registration_are_not_kept() -> None:
+    """No route tells them; they would stay as long as the broker, for each of a thousand brokers."""
+    told, text = NameServer(now_ms=lambda: 0), "x" * 1_000_000
+    row = {"topicName": text, "topicFilterType": text, "attributes": {"a": text}, "readQueueNums": 3, "perm": 4}
+    body = json.dumps({"topicConfigSerializeWrapper": {"topicConfigTable": {"T": row}}}).encode()
+    command = Command(code=RequestCode.REGISTER_BROKER, ext_fields=header(), body=body)
+    told.register(cast("Channel", object()), command, cast("Outbox", None))
+    (broker,) = told.routes
+    assert broker.topics == {"T": TopicConfig("T", 3, perm=4)}
+
+
+def test_permissions_go_with_their_broker(start_broker: StartBroker, connect: Connect) -> None:
+    """A broker's name may be another one each time; those that are here keep theirs."""
+    server = start_broker()
+    client = connect(server.name_server_address)
+    for name in ("first", "broker-a", "second"):
+        assert name == "broker-a" or register(client, table("T"), name=name) == 0
+        client.call(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": name})
+    assert server.name_server._administering._permissions.keys() == {"broker-a", "second"}
+
+
 def test_a_registration_of_as_many_topics_as_may_be_is_taken_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(name_server, "REGISTERED_COUNT_MAX", 3)
     told = NameServer(now_ms=lambda: 0)

@@ -23,7 +23,7 @@ from longpoll_broker.core.pull import FAQ
 from longpoll_broker.core.quota import Quota
 from longpoll_broker.core.standing import MASTER_ID
 from longpoll_broker.core.tables.access import NAME_SERVER_ADMIN_CODES
-from longpoll_broker.core.tables.routes import RegisteredBroker, Routes, Version, usable, with_told
+from longpoll_broker.core.tables.routes import RegisteredBroker, Routes, Version, routed, with_told
 from longpoll_broker.core.tables.told_topics import ToldTopics
 from longpoll_broker.core.tables.topics import QUEUE_COUNT_MAX, TopicConfig, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
@@ -222,7 +222,7 @@ class NameServer:
             channel=channel,
             version=_whole_version(known, header.broker_name, table),
             heard_ms=self.now_ms(),
-            topics=with_told(before, usable(table.topic_config_table)),
+            topics=with_told(before, routed(table.topic_config_table)),
             ha_address=header.ha_server_addr,
         )
         if not self.routes.has_room(broker):

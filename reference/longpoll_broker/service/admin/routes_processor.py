@@ -179,6 +179,9 @@ class RoutesProcessor(Serving):
     def _permit(self, broker_name: str, change: Callable[[int], int]) -> int:
         """Give every topic of a broker another permission in its routes; how many topics these are."""
         topics = self._topics_of(broker_name)
+        here = {broker.name for broker in self.routes} | ({self.config.broker_name} if self.config else set())
+        for gone in self._permissions.keys() - here:
+            del self._permissions[gone]
         if topics:
             self._permissions[broker_name] = {
                 name: (topic, change(self.permission(broker_name, topic))) for name, topic in topics.items()
