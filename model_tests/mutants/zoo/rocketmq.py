@@ -162,9 +162,10 @@ ROCKETMQ: Final = (
         "no consumer ever sees it.",
         Change(
             f"{STORE}/dispatch.py",
-            "                waiting = self.behind[queue] = deque()\n",
+            "                self.behind[queue] = deque((arrival,))\n",
             "                return\n",
         ),
+        units=("store/test_dispatcher.py", "store/test_visible_or_refused.py"),
     ),
     _bug(
         "full-queue-is-ignored",
