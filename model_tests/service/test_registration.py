@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 from attrs import evolve
-from model_tests.support.service import answer_of, decoded
+from model_tests.support.service import answer_of, decoded, in_turns
 
 from longpoll_broker import name_server
 from longpoll_broker.config import BrokerConfig
@@ -319,14 +319,8 @@ def test_the_names_of_all_topics_are_put_together_in_turns(monkeypatch: pytest.M
         evolve(registered(f"10.0.0.{number}:1", f"b{number}"), topics=dict.fromkeys(topics, TopicConfig("T")))
         for number, topics in enumerate((("z", "y"), ("x", "z"), ("w", "v", "z"), ("u",)))
     ]
-    turns, count = names_told(Command(206, 1), ["own", "z"], brokers), 0
-    try:
-        while True:
-            next(turns)
-            count += 1
-    except StopIteration as ended:
-        told = decoded(ended.value)
-    assert TopicList.decode(told.body).topic_list == ["own", "z", "y", "x", "w", "v", "u"]
+    parts, count = in_turns(names_told(Command(206, 1), ["own", "z"], brokers))
+    assert TopicList.decode(decoded(parts).body).topic_list == ["own", "z", "y", "x", "w", "v", "u"]
     # The own two and two more; five; and one.
     assert count == 2
 

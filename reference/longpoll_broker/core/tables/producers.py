@@ -84,17 +84,20 @@ class Producers:
         """The group's connections."""
         return list(self._groups.get(group, ()))
 
-    def find(self, client_id: str) -> Hashable | None:
-        """The connection on which a client of this id last began a producer; None when there is none."""
-        return next(reversed(self._clients.get(client_id, {})), None)
+    def find(self, client_id: str, may_get: Callable[[Hashable], bool] = lambda _channel: True) -> Hashable | None:
+        """The connection on which a client of this id last began a producer; None when there is none.
+
+        Of connections of several accounts those count that have the account of the first one that may get it: a reply
+        (326) goes to a client id, and who comes with another account cannot have it brought to itself.
+        """
+        found = None
+        for channel in filter(may_get, self._clients.get(client_id, ())):
+            if found is None or getattr(found, "account", "") == getattr(channel, "account", ""):
+                found = channel
+        return found
 
     def _note_client(self, channel: Hashable, client_id: str) -> None:
         self._forget_client(channel)
-        # A reply (326) goes to a client id: who has another account cannot have it brought to itself.
-        if any(
-            getattr(each, "account", "") != getattr(channel, "account", "") for each in self._clients.get(client_id, ())
-        ):
-            return
         self._client_of[channel] = client_id
         self._clients.setdefault(client_id, {})[channel] = None
 

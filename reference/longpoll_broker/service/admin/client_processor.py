@@ -70,8 +70,8 @@ class ClientProcessor(Serving):
     traits: Traits = STRICT_TRAITS
     now_ms: Callable[[], int] = lambda: 0
     """The wall clock."""
-    may_get: Callable[[Channel, Record, Right], bool] = lambda _channel, _record, _right: True
-    """Whether the accounts let a client have a message that it has not asked for."""
+    may_get: Callable[[Channel, Record | str, Right], bool] = lambda _channel, _record, _right: True
+    """Whether the accounts let a client have a message, or one of a topic, that it has not asked for."""
     producers: Producers = field(factory=Producers, init=False)
     programs: dict[Channel, Program] = field(factory=dict, init=False)
     """Who is at the other end of a connection, as its last heartbeat said; `lock` guards it."""
@@ -221,10 +221,22 @@ class ClientProcessor(Serving):
         assert channel is None or isinstance(channel, Channel)
         return channel
 
-    def producer_with(self, client_id: str) -> Channel | None:
-        """A connection of a producer that has this client id; None when it is not there."""
+    def producer_with(self, client_id: str, topic: str) -> Channel | None:
+        """A connection of a producer with this client id that may be brought replies; None when it is not there.
+
+        It needs any right to the topic of the replies.
+        """
+        known: dict[tuple[str, str], bool] = {}
+
+        def may_get(channel: Hashable) -> bool:
+            assert isinstance(channel, Channel)
+            who = (channel.account, channel.peer_host[0])
+            if who not in known:
+                known[who] = self.may_get(channel, topic, Right.PUB | Right.SUB)
+            return known[who]
+
         with self.lock:
-            channel = self.producers.find(client_id)
+            channel = self.producers.find(client_id, may_get)
         assert channel is None or isinstance(channel, Channel)
         return channel
 
