@@ -24,7 +24,7 @@ from longpoll_broker.core.tables.routes import RegisteredBroker, Routes
 from longpoll_broker.core.tables.topics import TopicConfig
 from longpoll_broker.service.admin import client_processor
 from longpoll_broker.service.io.channel import Channel, Outbox
-from longpoll_broker.testing.brokers import SMALL_STORE
+from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker
 from longpoll_broker.testing.raw_client import pull_fields, send_fields
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command, encode
@@ -303,6 +303,42 @@ def test_one_connection_registers_a_share_of_the_brokers() -> None:
     known.closed(attacker)
     assert [broker.channel for broker in known] == [other]
     assert [quota.used for quota in known.quotas] == [1, 50]
+
+
+@pytest.mark.parametrize("name", ["topics", "groups", "offsets", "queue locks", "producers", "waiting calls"])
+def test_a_quota_changes_under_its_tables_lock(
+    name: str, start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several threads serve clients; one that changes what another has read counts wrong for good."""
+    broker = start_broker()
+    client = connect(broker.address)
+    for number in range(2):
+        body = heartbeat(number, consumer=True)
+        assert client.call(*body).code == 0
+    administering = broker.administering
+    guard = {
+        "topics": broker.topics.guard,
+        "groups": broker.groups.guard,
+        "offsets": broker.offsets.guard,
+        "queue locks": administering.locks.guard,
+        "producers": administering.clients.lock,
+        "waiting calls": administering.calls.lock,
+    }[name]
+    (quota,) = (each for each in broker.handler.quotas if each.name == name)
+    seen = []
+    monkeypatch.setattr(Quota, "_add", lambda own, *_entry: seen.append(own is not quota or is_held(guard)))
+    client.send(*ATTACKS[name](9))
+    client.call(RequestCode.HEART_BEAT, {}, b"{}")
+    assert seen
+    assert all(seen)
+
+
+def is_held(guard: Any) -> bool:
+    """Whether some thread holds a lock, which is not taken here."""
+    if guard.acquire(False):
+        guard.release()
+        return False
+    return True
 
 
 def test_a_channel_counts_for_its_account_or_else_its_address(broker: Broker) -> None:
