@@ -449,7 +449,8 @@ FAULTS: Final = (
         "a deletion that the disk fails tells nobody who waits",
         f"{SERVICE}/admin/admin_processor.py",
         "        self.topic_deleted(name, outbox)\n        return self.when_saved(\n"
-        "            channel, command, answer(command, ResponseCode.SUCCESS), partial(self._finish_deletion, name)\n        )\n",
+        "            channel, command, answer(command, ResponseCode.SUCCESS), "
+        "partial(self._finish_deletion, name)\n        )\n",
         "\n        def finish() -> None:\n            self._finish_deletion(name)\n"
         "            self.topic_deleted(name, outbox)\n\n"
         "        return self.when_saved(channel, command, answer(command, ResponseCode.SUCCESS), finish)\n",
