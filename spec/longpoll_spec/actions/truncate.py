@@ -6,8 +6,8 @@ is answered that its offset moved.
 
 from __future__ import annotations
 
-from longpoll_spec.actions.family import action, never
 from longpoll_spec.actions.commits import cut_commit
+from longpoll_spec.actions.family import action, never
 from longpoll_spec.actions.wake import Pairs, to_executor
 from longpoll_spec.model import Step
 from longpoll_spec.state import IDLE, Queue, State, assign
