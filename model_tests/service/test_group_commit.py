@@ -149,6 +149,29 @@ def test_a_topic_of_dead_letters_outlives_a_kill(
     assert b'"%DLQ%G"' in saved
 
 
+PREPARED = "TRAN_MSG\x01true\x02PGROUP\x01P\x02"
+
+
+@pytest.mark.usefixtures("saved_by_the_committer_alone")
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("New", (RequestCode.SEND_MESSAGE_V2, send_fields("New", properties="DELAY\x013\x02"))),
+        ("New", (RequestCode.SEND_MESSAGE_V2, send_fields("New", properties=PREPARED) | {"f": "4"})),
+        ("%RETRY%G", (RequestCode.CONSUMER_SEND_MSG_BACK, {"offset": "0", "group": "G", "delayLevel": "0"})),
+        ("%DLQ%G", (RequestCode.CONSUMER_SEND_MSG_BACK, {"offset": "0", "group": "G", "delayLevel": "-1"})),
+    ],
+)
+def test_a_topic_of_messages_that_wait_elsewhere_outlives_a_kill(
+    name: str, asked: tuple[int, dict[str, str]], start_broker: StartBroker, connect: Connect, tmp_path: pathlib.Path
+) -> None:
+    """The message is stored in the schedule or the half topic, or is one that was sent back."""
+    client = connect(start_broker(store_config=SYNC).address)
+    send_message(client, "T")
+    assert client.call(*asked, b"x").code == ResponseCode.SUCCESS
+    assert f'"{name}"'.encode() in (tmp_path / "store" / "config" / "topics.json").read_bytes()
+
+
 def test_a_topic_is_saved_before_the_table_is_marked_as_changed(start_broker: StartBroker) -> None:
     """A thread that makes a topic may be interrupted between the two; another thread already sends to it."""
     broker = start_broker(store_config=SYNC)

@@ -74,6 +74,7 @@ def sending_of(
     commits = None
     if shared.store_config.flush_disk_sync:
         commits = GroupCommit(runtime, store, shared.store_config.sync_flush_timeout_ms, flushed, save_topics)
+    keepers = Keepers(commits, replicator, when_told)
     level_count = len(shared.store_config.delay_levels_ms)
     inner_queues = InnerQueues.of(store, shared.store_config)
     maker = MessageMaker(
@@ -96,7 +97,7 @@ def sending_of(
             maker,
             shared.appender,
             shared.recording.sends,
-            Keepers(commits, replicator, when_told),
+            keepers,
             shared.traits,
         ),
         SendBackProcessor(
@@ -106,6 +107,7 @@ def sending_of(
             store,
             shared.appender,
             shared.store_host,
+            keepers,
             shared.traits,
             level_count=level_count,
         ),

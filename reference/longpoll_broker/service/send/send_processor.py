@@ -213,7 +213,7 @@ class SendProcessor(Serving):
     ) -> Parts | None:
         """The answer to messages that are in the log; None when it follows once they are durable.
 
-        `topic` is where they are stored, which is not the header's for a message of too many tries.
+        `topic` is where they are stored, which is not the header's for a message that waits, or of too many tries.
         """
         # Without the body, which is a part of the connection's buffer.
         command = replace(asked.command, body=EMPTY)
@@ -224,7 +224,8 @@ class SendProcessor(Serving):
             if not command.is_one_way:
                 done_outbox.write(asked.channel, answer(command, code, None, fields))
 
-        wants_topics = topic in self.topics.unsaved
+        unsaved = self.topics.unsaved
+        wants_topics = bool(unsaved) and (topic in unsaved or asked.header.topic in unsaved)
         if (waits and self.keepers.are_there) or (wants_topics and self.keepers.when_told is not None):
             self.keepers.submit(log_end, done, self.appender.runtime.lock(), outbox, wants_topics=wants_topics)
             return None
