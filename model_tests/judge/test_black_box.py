@@ -100,9 +100,9 @@ def test_planted_faults_are_found_from_outside(
     fault = plant(history, name, tmp_path / "planted")
     result = judged(tmp_path / "planted", limit_ms)
     named = {finding.property for finding in result.findings}
-    # Of a broker whose policy is not known retention may have removed it.
-    says = "unknown" if name == "message_missing" else fault.verdict
-    assert result.verdict == says, (fault.sentence, result.findings, result.gaps)
+    # Of a broker whose policy is not known retention may have removed it, unless another answer delivers it later.
+    says = {"unknown", "invalid"} if name == "message_missing" else {fault.verdict}
+    assert result.verdict in says, (fault.sentence, result.findings, result.gaps)
     assert named <= fault.properties
     assert bool(named) == bool(fault.properties)
 

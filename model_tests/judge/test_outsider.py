@@ -9,14 +9,21 @@ import pytest
 
 from longpoll_judge.contract.result import NO_LOST_WAKEUP, Result
 from longpoll_judge.run.job import judge
+from longpoll_judge.show.report_text import told_of
 
 CASES: Final = Path(__file__).parent / "cases"
 RIGHT: Final[dict[str, tuple[str, str]]] = {
     "acked_and_gone": ("unknown", "pull.min.kept"),
     "batch_torn": ("invalid", "send.batch.gapless"),
+    "broker_stood_still": ("invalid", "pull.wake.prompt"),
+    "busy_below_limit": ("valid", ""),
     "delivered_then_denied": ("invalid", "pull.max.never_falls"),
+    "expired_twice": ("invalid", "pull.take.once"),
     "found_at_max": ("invalid", "pull.found.within"),
+    "group_found_busy": ("unknown", "evidence.not_judged"),
     "illegal_held": ("invalid", "pull.unheld.prompt"),
+    "kept_after_run": ("invalid", "pull.take.once"),
+    "kept_twice": ("invalid", "pull.take.once"),
     "log_lost_by_orderly_restart": ("unknown", "pull.max.never_falls"),
     "min_acked_twice_two_sources": ("invalid", "send.sequential"),
     "min_falls_other_connection": ("invalid", "pull.min.never_falls"),
@@ -26,16 +33,27 @@ RIGHT: Final[dict[str, tuple[str, str]]] = {
     "min_removing_found": ("unknown", "pull.found.complete"),
     "min_slow_immediate": ("unknown", "pull.unheld.prompt"),
     "next_negative": ("invalid", "pull.none.next"),
+    "offset_after_restart": ("valid", ""),
+    "offset_lost_by_restart": ("unknown", "commit.told.some"),
+    "offset_of_deleted_topic": ("unknown", "commit.told.written"),
     "passed_beyond_max": ("invalid", "pull.found.within"),
     "passed_beyond_seen": ("invalid", "pull.max.never_falls"),
+    "queries_refused": ("unknown", "evidence.not_judged"),
     "refuses_nearly_all": ("unknown", "evidence.not_judged"),
+    "removed_between_20": ("unknown", "pull.filter.agrees"),
+    "removed_between_found": ("unknown", "pull.filter.agrees"),
     "retention-4.9.7-commit": ("unknown", "evidence.excerpt"),
     "retention-4.9.7-found": ("unknown", "pull.found.complete"),
+    "run_twice": ("invalid", "pull.take.once"),
     "same_filter_disagrees": ("invalid", "pull.filter.agrees"),
+    "same_filter_gap": ("invalid", "pull.filter.agrees"),
+    "scan_takes_expired": ("valid", ""),
     "send_answered_19": ("invalid", "send.code.known"),
     "send_slow": ("unknown", "send.answered"),
     "sends_inverted_two_sources": ("invalid", "send.sequential"),
+    "sends_refused": ("unknown", "evidence.not_judged"),
     "take_without_hold": ("invalid", "pull.step.held"),
+    "taken_after_expiry": ("invalid", "pull.take.once"),
     "taken_twice": ("invalid", "pull.take.once"),
 }
 """Of each folder the verdict, and a clause that the report names."""
@@ -43,7 +61,9 @@ RIGHT: Final[dict[str, tuple[str, str]]] = {
 
 def clauses(result: Result) -> set[str]:
     """What findings and gaps rest on."""
-    return {finding.clause for finding in result.findings} | {str(gap["clause"]) for gap in result.gaps}
+    return {told.clause for finding in result.findings for told in finding.told()} | {
+        str(gap["clause"]) for gap in result.gaps
+    }
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -62,3 +82,20 @@ def test_a_slow_read_is_no_lost_wakeup() -> None:
     assert finding.property != NO_LOST_WAKEUP
     assert "slowly" in finding.why
     assert (result.rates[NO_LOST_WAKEUP].violated, result.rates[NO_LOST_WAKEUP].of) == (0, 0)
+
+
+def test_a_pause_is_one_cause() -> None:
+    """Three pulls of three queues were due while the broker stood still for 180 ms."""
+    result = judge([CASES / "broker_stood_still"], engine="local")
+    (finding,) = result.findings
+    assert sum(each.count for each in finding.follows) == 2
+    assert finding.why.endswith("3 answers were late at this instant, as if the broker or its host had stood still")
+    assert result.rates[NO_LOST_WAKEUP].violated == 3
+
+
+def test_a_finding_names_its_client_and_its_codes() -> None:
+    """When it was, of which group and connection, and what the codes mean."""
+    (finding,) = judge([CASES / "found_at_max"], engine="local").findings
+    assert (finding.time, finding.group, finding.connection) == ("2023-11-14T22:13:20.500000Z", "G", "c")
+    assert finding.codes == {"request": "11 PULL_MESSAGE", "answer": "0 SUCCESS"}
+    assert "answer 0 SUCCESS, group G, connection c, at 2023-11-14T22:13:20.500000Z" in told_of(finding)

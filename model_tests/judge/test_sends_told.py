@@ -12,7 +12,7 @@ from model_tests.judge.one_queue import LONG_MS, Moment, Row, context, event, fa
 from model_tests.support.judge import table_of
 
 from longpoll_judge.contract.clause import SEND_MS, SHOWN_MS
-from longpoll_judge.contract.result import Finding, Share
+from longpoll_judge.contract.result import Finding, Gap, Share
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.rules.sends import FINDINGS_MAX, judge_sends
 
@@ -54,7 +54,7 @@ def delivered(at: Moment, *offsets: int, request: str = "p", **fields: Any) -> R
     return event("answer_sent", at, request=request, offsets=list(offsets), **(ends | fields))
 
 
-def judged(*slices: Sequence[Row], known: Context | None = None) -> tuple[list[Finding], int, Share, int]:
+def judged(*slices: Sequence[Row], known: Context | None = None) -> tuple[list[Finding], int, Share, list[Gap]]:
     """What is found of these slices."""
     tables = [table_of(list(rows)) for rows in slices]
     return judge_sends(lambda: iter(enumerate(tables)), context() if known is None else known)
@@ -86,8 +86,8 @@ def clauses(*rows: Row, **known: Any) -> list[str]:
 def test_a_send_that_is_acknowledged_is_in_order() -> None:
     """Also with what it stored, what was shown, and who got it; of no events nothing is said."""
     rows = send(0), acked(5, tag="a"), appended(1, tag="a"), visible(2, 1), delivered(3, 0)
-    assert judged(rows) == ([], 0, Share(1, 1), 0)
-    assert judged([]) == ([], 0, Share(0, 0), 0)
+    assert judged(rows) == ([], 0, Share(1, 1), [])
+    assert judged([]) == ([], 0, Share(0, 0), [])
 
 
 def test_an_acknowledgement_before_its_send_is_found() -> None:
@@ -437,11 +437,11 @@ def test_how_many_were_acknowledged_is_told() -> None:
     rows = [send(0, "a"), acked(1, 0, "a"), acked(2, 1, "a"), send(0, "b"), acked(3, 2, "lost")]
     rows += [acked(4, offset, "") for offset in (3, 4)]
     _findings, _left_out, share, unasked = judged(rows)
-    assert (share, unasked) == (Share(1, 3), 1)
+    assert (share, [gap.count for gap in unasked]) == (Share(1, 3), [1])
     _findings, _left_out, share, unasked = judged([acked(1, 0, "a"), acked(1, 1, "b")])
-    assert (share, unasked) == (Share(0, 2), 0)
+    assert (share, unasked) == (Share(0, 2), [])
     _findings, _left_out, share, unasked = judged([send(0, "a"), acked(1, 1, "b", source="t")])
-    assert (share, unasked) == (Share(0, 1), 0)
+    assert (share, unasked) == (Share(0, 1), [])
 
 
 def test_a_clause_without_moments_is_certain_whatever_the_clocks_say() -> None:

@@ -176,6 +176,14 @@ ATTEMPTS: Final[tuple[tuple[int, dict[str, str], bytes, str | None], ...]] = (
     (SEND, send_fields("open") | {"m": "TRUE"}, encode_batch([LISTED]), "topic:secret"),
     (SEND, send_fields("open") | {"m": "1"}, encode_batch([LISTED]), "topic:secret"),
     (RequestCode.SEND_MESSAGE, {"topic": "open", "batch": "true"}, encode_batch([LISTED]), "topic:secret"),
+    *(
+        (RequestCode.QUERY_ASSIGNMENT, {}, b'{"topic":"%s","consumerGroup":"%s"}' % asked, refused)
+        for asked, refused in (
+            ((b"open", b"mine"), None),
+            ((b"secret", b"mine"), "topic:secret"),
+            ((b"open", b"theirs"), "group:theirs"),
+        )
+    ),
     (BATCH, send_fields("open") | MANY, PLAIN, None),
     (SEND, send_fields("open") | {"m": "TRUE"}, PLAIN, None),
     (SEND, without("i"), b"x", None),
@@ -475,6 +483,7 @@ def test_every_code_has_an_entry(broker: Broker) -> None:
 
 BY_THEIR_OWN: Final = frozenset(
     {
+        RequestCode.QUERY_ASSIGNMENT,
         RequestCode.VIEW_MESSAGE_BY_ID,
         RequestCode.CONSUMER_SEND_MSG_BACK,
         RequestCode.END_TRANSACTION,

@@ -100,6 +100,12 @@ def visible_appended(record: Record) -> Iterator[Said]:
         ]
         if not own or shown.visible_end <= min(one.queue_offset for one in own):
             continue
+        # One that touches a deletion may have been of this generation.
+        own += [
+            one
+            for one in record.of("append")
+            if (one.place, one.source) == (shown.place, shown.source) and deleted_between(record, one.place, one, one)
+        ]
         if not any(one.queue_offset == shown.visible_end - 1 and not before(shown, one) for one in own):
             lo = max((one.lo for one in own if one.queue_offset < shown.visible_end - 1), default=-FAR)
             why = f"{shown.place} is visible to {shown.visible_end}, and not appended"

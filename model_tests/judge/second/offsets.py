@@ -111,6 +111,20 @@ def certain(record: Record, query: Seen, answer: Seen) -> list[Commit]:
     ]
 
 
+def elsewhere(record: Record, query: Seen, answer: Seen) -> list[Commit]:
+    """The same of another observer of the broker, that watched to its end."""
+    return [
+        one
+        for one in commits(record, query)
+        if one.answer is not None
+        and one.request.source != query.source
+        and query.broker
+        and record.last(one.request.source).event == "source_stopped"
+        and before(one.answer, query)
+        and not reset_after(record, one.request, answer)
+    ]
+
+
 def _may_follow(other: Commit, one: Commit) -> bool:
     """Whether the client may have made this commit after that one: with a pull by its receipt, else by its end."""
     if other.request.code == UPDATE:
@@ -123,13 +137,17 @@ def told_least(record: Record) -> Iterator[Said]:
     for query, answer in queries(record):
         if answer.code != 0:
             continue
-        for one in certain(record, query, answer):
+        known = certain(record, query, answer)
+        for one in (*known, *elsewhere(record, query, answer)):
             put_back = any(
                 other.offset <= answer.offset and not before(answer, other.request) and _may_follow(other, one)
                 for other in commits(record, query)
             )
             if answer.offset < one.offset and not put_back:
                 why = f"{query.request} is told {answer.offset}, not {one.offset}"
+                if one not in known:
+                    yield unknown(query, why)
+                    continue
                 yield from absent(record, query, one.request.lo - UNANSWERED_NS, answer.hi, why)
 
 
@@ -166,6 +184,17 @@ def told_written(record: Record) -> Iterator[Said]:
         if answer.code != 0:
             continue
         value = answer.offset
+        deletions = [
+            one.lo
+            for one in record.of("request_received")
+            if one.code in DELETIONS
+            and one.group in {"", query.group}
+            and one.topic in {"", query.topic}
+            and _until(record, one) < query.lo
+        ]
+        put_by = [one.request.hi for one in commits(record, query) if one.offset == value]
+        if value > 0 and deletions and put_by and max(put_by) < max(deletions):
+            yield unknown(query, f"{query.request} is told {value} of before a deletion")
         others = [
             asked.lo
             for asked, told in _earlier(record, query)
@@ -220,6 +249,8 @@ def told_some(record: Record) -> Iterator[Said]:
         if answer.code == 22 and there:
             why = f"{query.request} is told that nothing was committed"
             yield from absent(record, query, max(there) - UNANSWERED_NS, answer.hi, why)
+        elif answer.code == 22 and elsewhere(record, query, answer):
+            yield unknown(query, f"{query.request} is told that nothing was committed")
 
 
 def commit_answered(record: Record) -> Iterator[Said]:

@@ -438,8 +438,12 @@ def filter_agrees(record: Record) -> Iterator[Said]:
             missing = min(withheld)
             may_be_removed = not before(answer, asked) and not any(offset < missing for offset in answer.offsets)
             lowest = [one.offset_min for other, one in read_answers(record) if other.place == request.place]
-            if not (may_be_removed and not is_own(record) and max(lowest) > missing):
-                yield violated(request, f"{request.request} passes over {missing}, which {asked.request} is given")
+            may_be_removed &= not is_own(record)
+            if may_be_removed and max(lowest) > missing:
+                continue
+            some_stay = bool(answer.offsets) or answer.offset_next < answer.offset_max
+            says = unknown if may_be_removed and some_stay else violated
+            yield says(request, f"{request.request} passes over {missing}, which {asked.request} is given")
 
 
 def _takes_as_much(request: Seen, asked: Seen) -> bool:

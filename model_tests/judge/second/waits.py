@@ -270,12 +270,25 @@ def step_held(record: Record) -> Iterator[Said]:
 def take_once(record: Record) -> Iterator[Said]:
     """pull.take.once."""
     for one in exchanges(record):
-        steps = [step for other, step in _steps(record) if other.request is one.request]
-        counts = [sum(step.event == name for step in steps) for name in ("take", "keep")]
-        held = sum(hold.about == one.request.about for hold in holds(record))
-        if held and (counts[0] > held + counts[1] or counts[1] > counts[0]):
+        mine = [step for other, step in _steps(record) if other.request is one.request]
+        # One that is written twice is one; what is out of its time is told as that.
+        mine = list({(step.source, step.sequence): step for step in mine if not before(step, one.request)}.values())
+        steps = [step for step in mine if one.answer is None or not before(one.answer, step)]
+        own = [hold for hold in holds(record) if hold.about == one.request.about]
+        by = {name: [step for step in steps if step.event == name] for name in ("take", "keep", "expire", "run")}
+        looks = [look for look in record.of("recheck") if look.about == one.request.about]
+        wrong = len(by["expire"]) > len(own) + len(by["keep"]) or any(
+            sum(step.hi <= at.hi for step in out) > count + sum(step.lo <= at.hi for step in into)
+            for out, count, into in ((by["take"], len(own), by["keep"]), (by["keep"], 0, by["take"]))
+            for at in out
+        )
+        out_hi = min((step.hi for step in by["expire"]), default=None)
+        if out_hi is not None and all(keep.lo < out_hi for keep in by["keep"]):
+            wrong |= any(take.lo > out_hi for take in by["take"])
+        runs_on = len(by["run"]) > len(own) or any(before(run, keep) for run in by["run"] for keep in by["keep"])
+        if own and (wrong or (runs_on and not looks)):
             hi = max(step.hi for step in steps)
-            yield from absent(record, one.request, one.request.lo, hi, f"{one.name} is taken {counts[0]} times")
+            yield from absent(record, one.request, one.request.lo, hi, f"{one.name} is taken twice")
 
 
 HELD: Final = "held_as_asked"

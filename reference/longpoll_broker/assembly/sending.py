@@ -74,7 +74,6 @@ def sending_of(
     commits = None
     if shared.store_config.flush_disk_sync:
         commits = GroupCommit(runtime, store, shared.store_config.sync_flush_timeout_ms, flushed, save_topics)
-    keepers = Keepers(commits, replicator, when_told)
     level_count = len(shared.store_config.delay_levels_ms)
     inner_queues = InnerQueues.of(store, shared.store_config)
     maker = MessageMaker(
@@ -89,6 +88,7 @@ def sending_of(
         shared.timers,
         level_count=level_count,
     )
+    keepers = Keepers(commits, replicator, when_told)
     kind = PatchedSendProcessor if shared.is_fast else SendProcessor
     transactions = EndTransactionProcessor(runtime, shared.appender, store, shared.store_host, shared.traits)
     return Sending(
@@ -106,8 +106,8 @@ def sending_of(
             shared.groups,
             store,
             shared.appender,
-            shared.store_host,
             keepers,
+            shared.store_host,
             shared.traits,
             level_count=level_count,
         ),

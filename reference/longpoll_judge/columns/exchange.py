@@ -31,7 +31,7 @@ def taken(table: pa.Table, rows: Integers) -> pa.Table:
     is_taken = np.zeros(len(table), dtype=np.bool_)
     is_taken[rows] = True
     names = [name for name in table.column_names if name in REQUIRED or _is_used(table, name, rows, is_taken)]
-    return _compacted(table.select(names).take(pa.array(rows)), _FEW_NAMES)
+    return compacted(table.select(names).take(pa.array(rows)), _FEW_NAMES)
 
 
 def _is_used(table: pa.Table, name: str, rows: Integers, is_taken: Booleans) -> bool:
@@ -63,15 +63,15 @@ def _numbers(table: pa.Table, name: str) -> tuple[NDArray[Any], int]:
 
 def encode(table: pa.Table) -> bytes:
     """Some events as bytes, each dictionary cut to what they use."""
-    compacted = _compacted(table, 1)
+    packed = compacted(table, 1)
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, compacted.schema, options=_COMPRESSED) as writer:
-        writer.write_table(compacted)
+    with pa.ipc.new_stream(sink, packed.schema, options=_COMPRESSED) as writer:
+        writer.write_table(packed)
     content: bytes = sink.getvalue().to_pybytes()
     return content
 
 
-def _compacted(table: pa.Table, least: int) -> pa.Table:
+def compacted(table: pa.Table, least: int) -> pa.Table:
     """The table with no more names than its rows have, in those columns that have more than `least`."""
     names = table.column_names
     columns = [_compact(table[name], least) if name in NAMES else table[name] for name in names]

@@ -3,7 +3,8 @@
 A finding has keys: the events of the log that it would be due to if these told something wrong, a message that is
 missing, an answer that is wrong, one that is late, and a connection on which nothing came. Findings that share a key,
 directly or by way of others, have one cause. A lost wakeup joins such findings and makes none: two pulls that one
-message did not wake are two losses, unless the message itself is in doubt. Told is the one that says most of it:
+message did not wake are two losses, unless the message itself is in doubt. Answers that were all due at one instant and
+all came late together have one cause too: their broker, or its host, stood still. Told is the one that says most of it:
 certain before unknown, of the log before of sends before of answers, then the earliest.
 
 Leaves out which events a rule blames (`case.Explanation`).
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from longpoll_judge.contract.clauses import CLAUSES
 from longpoll_judge.contract.result import (
@@ -42,6 +43,16 @@ JOINING: Final = frozenset({"pull.wake.prompt"})
 """Clauses whose findings have the cause of others, and are no cause of each other's."""
 OF_SOURCE: Final = frozenset({"law.step"})
 """Clauses that a source breaks once, whatever its requests do otherwise: with no keys but that."""
+OF_PAUSE: Final = frozenset(
+    {"pull.wake.prompt", "pull.deadline.met", "pull.unheld.prompt", "commit.answered", "send.answered"}
+)
+"""Clauses that an answer breaks that comes late."""
+PAUSE_NS: Final = 2_000_000_000
+"""How late what a pause made late is at most: what waits for a scan of the table is later, mostly."""
+PAUSE_ENDS_NS: Final = 50_000_000
+"""Within which time it is answered, once the pause is over."""
+PAUSED_LEAST: Final = 3
+"""How many requests tell of a pause."""
 RANKS: Final = (
     *(
         "log.append.",
@@ -66,6 +77,8 @@ class Cause:
 
     finding: Finding
     keys: tuple[str, ...]
+    pause: str = ""
+    """The pause that made its answer late; empty where there is none."""
 
 
 def event_key(event: dict[str, Any]) -> str:
@@ -110,6 +123,47 @@ def alone(findings: Iterable[Finding]) -> Iterator[Cause]:
         yield Cause(finding, keys_of(finding.clause, finding.messages, place, logged, others))
 
 
+def _lateness(finding: Finding) -> tuple[str, int, int] | None:
+    """The source of a late answer, since when it was due, and when it came; None of what is no late answer."""
+    of_it = [event for event in finding.evidence if event.get("request") == finding.request]
+    asked = next((event for event in of_it if event["event"] == "request_received"), None)
+    answer = next((event for event in of_it if event["event"] in {"answer_sent", "message_acknowledged"}), None)
+    if finding.clause not in OF_PAUSE or asked is None or answer is None:
+        return None
+    due_ns: int = asked["after_ns"]
+    if finding.clause == "pull.deadline.met":
+        due_ns += asked.get("timeout_ms", 0) * 1_000_000
+    if finding.clause == "pull.wake.prompt":
+        due_ns = max(event["after_ns"] for event in finding.evidence if event is not answer)
+    came_ns: int = answer["after_ns"]
+    return (asked["source"], due_ns, came_ns) if 0 < came_ns - due_ns <= PAUSE_NS else None
+
+
+def _with_pauses(causes: Iterable[Cause]) -> list[Cause]:
+    """The same, and of each late answer the pause that it is due to.
+
+    Its answers were all due at one instant, and came soon after one another.
+    """
+    found = list(causes)
+    bursts: list[list[tuple[str, int, int, int]]] = []
+    for one in sorted(
+        (source, came_ns, due_ns, place)
+        for place, cause in enumerate(found)
+        for source, due_ns, came_ns in filter(None, [_lateness(cause.finding)])
+    ):
+        first = bursts[-1][0] if bursts else one
+        if not bursts or one[0] != first[0] or one[1] > first[1] + PAUSE_ENDS_NS:
+            bursts.append([])
+        bursts[-1].append(one)
+    for burst in bursts:
+        source, first_ns = burst[0][:2]
+        places = [place for _source, _came_ns, due_ns, place in burst if due_ns < first_ns]
+        if len({found[place].finding.request for place in places}) >= PAUSED_LEAST:
+            for place in places:
+                found[place] = evolve(found[place], pause=f"pause\0{source}\0{first_ns}")
+    return found
+
+
 @define
 class _Groups:
     """Which findings have one cause. Invariant: `_parent` leads from each place to the first of its group."""
@@ -120,15 +174,17 @@ class _Groups:
     def add(self, cause: Cause) -> None:
         """One more finding; of those that only join, after all others."""
         place = len(self._parent)
-        known = [self.first(self._owner[key]) for key in cause.keys if key in self._owner]
+        pauses = (cause.pause,) if cause.pause else ()
+        known = [self.first(self._owner[key]) for key in (*cause.keys, *pauses) if key in self._owner]
         if cause.finding.clause in JOINING:
             self._parent.append(known[0] if known else place)
+            self._owner |= dict.fromkeys(pauses, self._parent[place])
             return
         self._parent.append(place)
         for other in known:
             one, more = sorted((self.first(other), self.first(place)))
             self._parent[more] = one
-        self._owner |= dict.fromkeys(cause.keys, place)
+        self._owner |= dict.fromkeys((*cause.keys, *pauses), place)
 
     def first(self, place: int) -> int:
         """The first of the group of a finding."""
@@ -140,21 +196,27 @@ class _Groups:
 
 def told_once(causes: Iterable[Cause]) -> list[Finding]:
     """One finding for each cause, with what follows from it."""
-    ordered = sorted(causes, key=lambda cause: (cause.finding.clause in JOINING, *_rank(cause)))
+    ordered = sorted(_with_pauses(causes), key=lambda cause: (cause.finding.clause in JOINING, *_rank(cause)))
     groups = _Groups()
     for cause in ordered:
         groups.add(cause)
     members: dict[int, list[Cause]] = {}
     for place, cause in enumerate(ordered):
         members.setdefault(groups.first(place), []).append(cause)
-    return [_told([cause.finding for cause in sorted(group, key=_rank)]) for group in members.values()]
+    return [_told(sorted(group, key=_rank)) for group in members.values()]
 
 
-def _told(group: list[Finding]) -> Finding:
+def _told(causes: list[Cause]) -> Finding:
+    group = [cause.finding for cause in causes]
     kinds: dict[tuple[object, ...], list[Finding]] = {}
     for other in group[1:]:
         kinds.setdefault(_kind(other), []).append(other)
-    return msgspec.structs.replace(group[0], follows=[_follow(same) for same in kinds.values()])
+    first, count = group[0], len({cause.finding.request for cause in causes if cause.pause})
+    if causes[0].pause:
+        why = first.why.partition("; it fits")[0]
+        why = f"{why}; {count} answers were late at this instant, as if the broker or its host had stood still"
+        first = msgspec.structs.replace(first, why=why)
+    return msgspec.structs.replace(first, follows=[_follow(same) for same in kinds.values()])
 
 
 def _follow(same: list[Finding]) -> Follow:

@@ -18,10 +18,18 @@ PULL_RESULTS: Final = (0, 19, 20, 21)
 PULL_REFUSALS: Final = (1, 2, 3, 16, 17, 23, 24, 25, 26, 27, 28, 29, 215, 501, 1500)
 """Answers to a pull that tell why there was none: `ResponseCode` and `RemotingSysResponseCode` as far as
 `PullMessageProcessor`, its executor and the hooks before it give them; 3 of 4.9 to code 361."""
+REFUSED_LEAST: Final = 10
+REFUSED_SHARE: Final = 0.25
+"""Refusals are out of the contract's reach; where they are so many, and such a share of the requests, that is a gap."""
+NOTE_REFUSED: Final = "of {} {} were refused, and no history tells whether they had to be"
+BUSY_CODES: Final = (2, 215)
+"""Refusals for want of room."""
 SEND_CODES: Final = (10, 310, 320)
 """SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
 SEND_ANSWERS: Final = (0, 1, 2, 3, 10, 11, 12, 13, 14, 16, 17, 26, 29, 215, 501, 1500)
 """Answers to a send: stored (0, 10 to 12, with what was not done in time), or refused."""
+SEND_STORED: Final = (0, 10, 11, 12)
+"""Those of them that tell that the messages were stored."""
 QUERY_CODES: Final = (0, 1, 2, 16, 17, 22, 26, 29, 215, 501, 1500)
 """Answers to a query of a committed offset (14)."""
 UPDATE_CODES: Final = (0, 1, 2, 16, 17, 26, 29, 215, 501, 1500)
@@ -83,3 +91,8 @@ class Clause:
     is unknown."""
     verdict: FindingVerdict = "violated"
     """The most that it can be found to be."""
+
+
+def are_many_refused(refused: int, count: int) -> bool:
+    """Whether so many of these requests were refused that what was judged says little of the broker."""
+    return refused >= REFUSED_LEAST and refused > REFUSED_SHARE * count

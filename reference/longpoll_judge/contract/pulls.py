@@ -282,8 +282,9 @@ PULL_CLAUSES: Final = (
         "A message that one pull was given is not passed over by a 0 or 20 to another pull whose subscription takes at "
         "least as much (the same text, `*`, or all of its tags). Retention may have removed it in between: a pull that "
         "was read later, with nothing delivered before that message, is excused where any answer tells an offset_min "
-        "above it. So does a deletion of the topic (215) or a hole of the record. Asked of queues that are seen from "
-        "outside, and of pulls whose identifier came once.",
+        "above it, and else unknown unless it passes over all up to its offset_max. A deletion of the topic (215) or "
+        "a hole of the record excuses too. Asked of queues that are seen from outside, and of pulls whose identifier "
+        "came once.",
         "ExpressionMessageFilter: what it lets through hangs on the message and the subscription alone",
         ("request_received(expression_type, expression, offset)", _RESULT),
         seen="outside",
@@ -459,10 +460,11 @@ PULL_CLAUSES: Final = (
     Clause(
         "pull.take.once",
         HELD_AS_ASKED,
-        "A pull is taken no more often than it was put into the table, by its hold and each keep; and kept no more "
-        "often than it was taken.",
+        "By any moment a pull is taken no more often than it was put into the table, by its hold and each keep; and "
+        "kept no more often than it was taken. It expires no more often than it was put there, and is not taken after "
+        "that unless it is kept. Without a recheck it runs no more often than it was held, and is not kept after that.",
         "ManyPullRequest.cloneListAndClear: what is taken is out of the table",
-        ("hold(request)", "take(request)", "keep(request)"),
+        ("hold(request)", "take, expire or run(request)", "keep(request)"),
         seen="inside",
         whole_record=True,
     ),

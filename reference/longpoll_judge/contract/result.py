@@ -89,6 +89,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """The tag of the first of these messages, where the evidence tells it."""
     offsets: dict[str, int] = {}
     """What the request at fault asked for, and its answer told, by field; or what the log tells."""
+    time: str = ""
+    """When its window begins, UTC: `2026-11-27T03:19:14.000001Z`."""
+    group: str = ""
+    """The consumer group of the request at fault, where the record has it; and so on."""
+    connection: str = ""
+    codes: dict[str, str] = {}
+    """The codes of its `request` and its `answer`, with their names in RocketMQ."""
     follows: list[Follow] = []
     """What else comes of the same cause, and is no finding of its own."""
     meta: dict[str, Any] = {}

@@ -57,7 +57,10 @@ def fill(table: pa.Table, names: Sequence[str] = EVENT_SCHEMA.names) -> pa.Table
 
     Raises `pa.ArrowInvalid` or `pa.ArrowNotImplementedError` where a column cannot be of its type.
     """
-    schema = pa.schema([EVENT_SCHEMA.field(name) for name in names])
+    schema = EVENT_SCHEMA if names == EVENT_SCHEMA.names else pa.schema([EVENT_SCHEMA.field(name) for name in names])
+    has_defaults = (name for name in names if DEFAULTS.get(name) is not None)
+    if table.schema.equals(schema) and not any(table[name].null_count for name in has_defaults):
+        return table
     columns = []
     for column in schema:
         if column.name in table.column_names:
@@ -120,7 +123,8 @@ def coded_texts(table: pa.Table, name: str) -> tuple[NDArray[np.int32], pa.Strin
     """The same with the names left in Arrow, where they are many."""
     if name not in table.column_names:
         return np.zeros(len(table), dtype=np.int32), pa.array([str(DEFAULTS[name])], pa.string())
-    column = table[name].unify_dictionaries()
+    column = table[name]
+    column = column if column.num_chunks == 1 else column.unify_dictionaries()
     if not column.num_chunks:
         return np.empty(0, dtype=np.int32), pa.array([], pa.string())
     codes = [chunk.indices.to_numpy() for chunk in column.chunks]

@@ -32,7 +32,14 @@ from numpy.typing import NDArray
 from longpoll_judge.columns.keys import NO_KEYS, Keys, repeated, request_keys
 from longpoll_judge.columns.lookup import is_one_of
 from longpoll_judge.columns.queue_log import NEVER
-from longpoll_judge.contract.clause import PULL_RESULTS, QUERY_CODES, UNHELD_MS, UPDATE_CODES
+from longpoll_judge.contract.clause import (
+    NOTE_REFUSED,
+    PULL_RESULTS,
+    QUERY_CODES,
+    UNHELD_MS,
+    UPDATE_CODES,
+    are_many_refused,
+)
 from longpoll_judge.contract.clauses import CLAUSE
 from longpoll_judge.contract.result import Finding, Gap, Share
 from longpoll_judge.evidence.anew import DELETION_NS
@@ -59,6 +66,7 @@ COLUMNS: Final = (
 """The fields that are read, or shown as evidence."""
 CODE_KNOWN: Final = "commit.code.known"
 """What rests on no moment, and on nothing that is missing."""
+UNWATCHED: Final = "; another observer saw that, and the broker may have lost it in between"
 _NOTHING: Final = EVENT_SCHEMA.empty_table().select(COLUMNS)
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -84,6 +92,10 @@ def judge_exchanges(found: Exchanges, context: Context) -> tuple[list[Finding], 
     context = _with_holes(context, asked, np.logical_or.reduce(list(lacks.values())))
     groups = list(_groups(asked, answers, twice))
     gaps.append(_gap("answer_sent without offset", sum(group.unsaid_count for group in groups)))
+    refused, of = (sum(counts) for counts in zip((0, 0), *(group.refused_counts for group in groups), strict=True))
+    if are_many_refused(refused, of):
+        text = f"{refused} {NOTE_REFUSED.format(of, 'queries and updates of offsets')}"
+        gaps.append(Gap("not judged", "", refused, text))
     findings = [finding for group in groups for finding in group.findings(resets, context)]
     questions = int(np.count_nonzero(asked["code"].to_numpy() == QUERY_CONSUMER_OFFSET))
     return findings, Share(sum(group.answered_count for group in groups), questions), [gap for gap in gaps if gap.count]
@@ -199,6 +211,13 @@ class _Group:
         return int(np.count_nonzero((self.asked["code"].to_numpy() == QUERY_CONSUMER_OFFSET) & (self.answer >= 0)))
 
     @property
+    def refused_counts(self) -> tuple[int, int]:
+        """How many queries and updates were refused, and how many have an answer."""
+        answered = is_one_of(self.asked["code"].to_numpy(), OFFSET_CODES) & (self.answer >= 0)
+        read = is_one_of(self._of_answers("code"), (SUCCESS, QUERY_NOT_FOUND))
+        return int(np.count_nonzero(answered & ~read)), int(np.count_nonzero(answered))
+
+    @property
     def unsaid_count(self) -> int:
         """How many questions were told that there is an offset, and not which."""
         is_asked = (self.asked["code"].to_numpy() == QUERY_CONSUMER_OFFSET) & (self.answer >= 0)
@@ -253,16 +272,25 @@ class _Group:
         before = (all_.source == all_.source[question]) & (all_.done_ns < all_.after_ns[question])
         # And asked after every reset had certainly taken effect.
         known = before & (all_.after_ns > since_ns)
-        if context.asks("commit.told.kept"):
-            yield from self._too_little(all_, question, known, context)
-        if context.asks("commit.told.some"):
-            yield from self._none(all_, question, known, context)
+        # By another observer that watched to its end: its broker may have been killed since, and lost it, unseen.
+        ended = [context.sources.get(name, UNSEEN).stopped_ns is not None for name in coded(self.asked, "source")[1]]
+        elsewhere = np.array(ended, dtype=np.bool_)[all_.source] & (all_.done_ns < all_.after_ns[question])
+        elsewhere &= (all_.source != all_.source[question]) & (all_.after_ns > since_ns)
+        elsewhere &= bool(self.asked["broker"][0].as_py())
+        for certain, others in ((True, known), (False, elsewhere)):
+            if context.asks("commit.told.kept"):
+                yield from self._too_little(all_, question, others, context, certain=certain)
+            if context.asks("commit.told.some"):
+                yield from self._none(all_, question, others, context, certain=certain)
         if context.asks("commit.told.most"):
             yield from self._too_much(all_, question, known, context)
         if context.asks("commit.told.written"):
             yield from self._unwritten(all_, question, before, resets, context)
+            yield from self._outlived(all_, question, resets, context)
 
-    def _too_little(self, all_: _Exchanges, question: int, known: Flags, context: Context) -> Iterator[Finding]:
+    def _too_little(
+        self, all_: _Exchanges, question: int, known: Flags, context: Context, *, certain: bool
+    ) -> Iterator[Finding]:
         told = int(all_.told[question])
         greater = np.flatnonzero(known & all_.took & (all_.value > told))
         if told < 0 or not len(greater):
@@ -282,16 +310,20 @@ class _Group:
             f"{self._name} was told offset {told}, although {all_.value[commit]} was committed before it "
             "asked, and nothing but a pull's older commit can have put that back"
         )
-        yield self._finding("commit.told.kept", [commit, question], why, context)
+        why += "" if certain else UNWATCHED
+        yield self._finding("commit.told.kept", [commit, question], why, context, certain=certain)
 
-    def _none(self, all_: _Exchanges, question: int, known: Flags, context: Context) -> Iterator[Finding]:
+    def _none(
+        self, all_: _Exchanges, question: int, known: Flags, context: Context, *, certain: bool
+    ) -> Iterator[Finding]:
         had = np.flatnonzero(known & (all_.took | (all_.told > 0)))
         if all_.answer_code[question] != QUERY_NOT_FOUND or not len(had):
             return
         one = int(had[-1])
         what = f"{all_.value[one]} was committed" if all_.took[one] else f"it was told {all_.told[one]}"
         why = f"{self._name} was told that it has no offset, although {what} before"
-        yield self._finding("commit.told.some", [one, question], why, context)
+        why += "" if certain else UNWATCHED
+        yield self._finding("commit.told.some", [one, question], why, context, certain=certain)
 
     def _too_much(self, all_: _Exchanges, question: int, known: Flags, context: Context) -> Iterator[Finding]:
         told = int(all_.told[question])
@@ -347,6 +379,17 @@ class _Group:
         why = f"{self._name} was told offset {told}, which nobody can have committed since {since}"
         why += "" if certain else ", but for a reset before this record began"
         yield self._finding("commit.told.written", shown, why, context, certain=certain)
+
+    def _outlived(self, all_: _Exchanges, question: int, resets: list[_Reset], context: Context) -> Iterator[Finding]:
+        """An offset of before a deletion that has taken effect: some brokers keep it, for the next queue."""
+        told = int(all_.told[question])
+        ends = [reset.after_ns for reset in resets if reset.deletes and reset.until_ns < all_.after_ns[question]]
+        written = all_.may_take & (all_.value == told) & (all_.after_ns <= all_.done_ns[question])
+        if told <= 0 or not ends or not written.any() or not (all_.before_ns[written] < max(ends)).all():
+            return
+        commit = int(np.flatnonzero(written)[-1])
+        why = f"{self._name} was told offset {told}, which it committed before its topic or the group was deleted"
+        yield self._finding("commit.told.written", [commit, question], why, context, certain=False)
 
     @property
     def _name(self) -> str:

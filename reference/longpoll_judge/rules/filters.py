@@ -154,7 +154,10 @@ def _finding(
     if may_be_removed and is_prefix and message < context.removed.get(queue_text(name), 0):
         return None
     is_steady = all(context.sources.get(each["source"], UNSEEN).is_steady for each in evidence)
-    verdict: FindingVerdict = "violated" if is_steady else "unknown"
+    # The minimum follows retention later, perhaps after the record; the newest file is never removed.
+    is_short = subject.get("offset_next", 0) < subject.get("offset_max", 0)
+    may_be_removed &= is_prefix and bool(subject.get("offsets") or is_short)
+    verdict: FindingVerdict = "violated" if is_steady and not may_be_removed else "unknown"
     shown = [f"{event.get('expression', '')[:80]!r}" for event in (evidence[2], evidence[0])]
     why = f"an answer passes over message {message} for {shown[0]}, which another answer delivers for {shown[1]}"
     evidence.sort(key=order_of)

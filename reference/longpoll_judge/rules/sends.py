@@ -18,9 +18,19 @@ from attrs import define, field, frozen
 from longpoll_judge.columns.keys import Keys, Received, text_hashes
 from longpoll_judge.columns.lookup import is_one_of
 from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Integers
-from longpoll_judge.contract.clause import LOGGED, SEND_ANSWERS, SEND_CODES, SEND_MS, SHOWN_MS, TIMELESS
+from longpoll_judge.contract.clause import (
+    LOGGED,
+    NOTE_REFUSED,
+    SEND_ANSWERS,
+    SEND_CODES,
+    SEND_MS,
+    SEND_STORED,
+    SHOWN_MS,
+    TIMELESS,
+    are_many_refused,
+)
 from longpoll_judge.contract.clauses import finding_of
-from longpoll_judge.contract.result import Finding, FindingVerdict, Share
+from longpoll_judge.contract.result import Finding, FindingVerdict, Gap, Share
 from longpoll_judge.evidence.survey import UNSEEN, Context
 from longpoll_judge.read.schema import are_named, coded_texts, order_of
 from longpoll_judge.rules.across import (
@@ -111,10 +121,12 @@ class _Breach:
     why: str
 
 
-def judge_sends(tables: Tables, context: Context, *, most: int = FINDINGS_MAX) -> tuple[list[Finding], int, Share, int]:
+def judge_sends(
+    tables: Tables, context: Context, *, most: int = FINDINGS_MAX
+) -> tuple[list[Finding], int, Share, list[Gap]]:
     """Judge all sends; `most` findings of each kind, how many more there are, how many were acknowledged of how many.
 
-    And how many acknowledgements name a send that is not there, though their source tells of sends.
+    The gaps are acknowledgements that name a send that is not there, though their source tells of sends, and refusals.
     """
     messages = Messages()
     for number, table in tables():
@@ -139,7 +151,13 @@ def judge_sends(tables: Tables, context: Context, *, most: int = FINDINGS_MAX) -
     share = Share(len(np.unique(send[send >= 0])), max(len(sends), len(np.unique(told.request))))
     # Only where the source tells of sends at all can one be missing.
     unasked = (send < 0) & (told.values["is_named"] == 1) & np.isin(told.source, np.unique(sends.source))
-    return findings, left_out, share, int(np.count_nonzero(unasked))
+    refused = messages.refused.all()
+    mine = np.isin(refused.request, sends.request) & ~is_one_of(refused.values["code"], SEND_STORED)
+    count, lost = int(np.count_nonzero(mine)), int(np.count_nonzero(unasked))
+    gaps = [Gap("not judged", "", lost, f"{lost} acknowledgements whose sends are not in the history")] * (lost > 0)
+    if are_many_refused(count, len(sends)):
+        gaps.append(Gap("not judged", "", count, f"{count} {NOTE_REFUSED.format(len(sends), 'sends')}"))
+    return findings, left_out, share, gaps
 
 
 def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -> Iterator[_Breach]:

@@ -11,6 +11,7 @@ Leaves out which events show a fault (the rules), and how excerpts are written (
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import msgspec
@@ -26,6 +27,7 @@ from longpoll_judge.evidence.survey import Survey
 from longpoll_judge.read.schema import coded, event_dict, order_of
 from longpoll_judge.read.source import History
 from longpoll_judge.rules.across import Tables
+from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_spec.history import FORMAT_VERSION, WHITE_BOX
 
 RUNS_MAX: Final = 100
@@ -217,9 +219,34 @@ def _completed(finding: Finding, scene: Scene, survey: Survey, history: History)
         evidence = sorted((*shown, *left_out), key=order_of)
     told = _offsets(finding)
     tags = [one.get("tag", "") for one in finding.evidence if one.get("queue_offset") in finding.messages[:1]]
+    own = [event for event in finding.evidence if finding.request and event.get("request") == finding.request]
+    begin = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=finding.window_start_ms)
     return msgspec.structs.replace(
-        finding, evidence=evidence, tag=tags[0] if tags else "", offsets=told, meta=_meta(evidence, history)
+        finding,
+        evidence=evidence,
+        tag=tags[0] if tags else "",
+        offsets=told,
+        time=begin.isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        group=next((event["group"] for event in own if event.get("group")), ""),
+        connection=next((event["connection"] for event in own if event.get("connection")), ""),
+        codes=_codes(own),
+        meta=_meta(evidence, history),
     )
+
+
+def _codes(own: Iterable[Event]) -> dict[str, str]:
+    """The codes of a request and its answer, by these names."""
+    found: dict[str, str] = {}
+    kinds: dict[str, tuple[str, type[RequestCode | ResponseCode]]] = {
+        "request_received": ("request", RequestCode),
+        "answer_sent": ("answer", ResponseCode),
+    }
+    for event in own:
+        if event["event"] in kinds and event.get("code", -1) >= 0:
+            name, codes = kinds[event["event"]]
+            known = {int(code): code.name for code in codes}
+            found.setdefault(name, f"{event['code']} {known.get(event['code'], '')}".strip())
+    return found
 
 
 def _offsets(finding: Finding) -> dict[str, int]:

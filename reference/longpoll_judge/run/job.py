@@ -19,6 +19,7 @@ import pyarrow as pa
 from attrs import define
 
 from longpoll_judge.contract.causes import Cause, alone, finding_order, told_once
+from longpoll_judge.contract.clause import NOTE_REFUSED, are_many_refused
 from longpoll_judge.contract.identity import identified
 from longpoll_judge.contract.rate import Rate, rate
 from longpoll_judge.contract.result import (
@@ -58,9 +59,6 @@ from longpoll_judge.run.verdict import FINDING, LOOKED_AT_MAX, Found
 EngineName = Literal["spark", "local"]
 WAKE_MS: Final = 100.0
 LATE_MS: Final = 50.0
-REFUSED_LEAST: Final = 10
-REFUSED_SHARE: Final = 0.25
-"""Refusals are out of the contract's reach; where they are so many, and such a share of the pulls, that is a gap."""
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -235,10 +233,8 @@ def _judge_across(tables: Tables, survey: Survey, context: Context, others: Othe
     """Judge what may hang on events far from each other, where there is any of it."""
     attendance = survey.attendance
     if attendance.acknowledged or attendance.sends:
-        findings, left_out, others.shares["sends"], unasked = judge_sends(tables, context)
-        if unasked:
-            text = f"{unasked} acknowledgements whose sends are not in the history"
-            others.gaps.append(Gap("not judged", "", unasked, text))
+        findings, left_out, others.shares["sends"], gaps = judge_sends(tables, context)
+        others.gaps += gaps
         others.findings += findings
         others.left_out += left_out
         others.judged[SEND_IS_KEPT] = others.shares["sends"].judged
@@ -310,10 +306,12 @@ def _add_up(
     left_out += others.left_out + sum(map(len, found.values())) - sum(map(len, looked_at))
     notes = sorted((text, count) for (kind, text), count in counts.items() if kind == "note")
     refused = counts["refused", ""]
-    if refused >= REFUSED_LEAST and refused > REFUSED_SHARE * counts["pulls", ""]:
-        notes.append(
-            (f"of {counts['pulls', '']} pulls were refused, and no history tells whether they had to be", refused)
-        )
+    if are_many_refused(refused, counts["pulls", ""]):
+        notes.append((NOTE_REFUSED.format(counts["pulls", ""], "pulls"), refused))
+    busy = {text: count for (kind, text), count in counts.items() if kind == "busy"}
+    starved = sum(count for text, count in busy.items() if count > counts["served", text])
+    if starved:
+        notes.append(("pulls found the broker busy, more than were read of the same group and queue", starved))
     gaps = gaps + [Gap("not judged", "", count, f"{count} {text}") for text, count in notes]
     missing = sorted((text, count) for (kind, text), count in counts.items() if kind == "missing" and count)
     gaps += [Gap("field missing", text, count, f"{count} events: {text}") for text, count in missing]

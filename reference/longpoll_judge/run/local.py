@@ -72,6 +72,9 @@ class LocalReading:
 
     def _read_ahead(self, slices: Sequence[Slice]) -> Iterator[tuple[pa.Table, Overview]]:
         """Every slice in order; no more than a few are read before they are asked for."""
+        if len(slices) <= 1:
+            yield from map(_look_over, slices)
+            return
         waiting: deque[Future[tuple[pa.Table, Overview]]] = deque()
         with ThreadPoolExecutor(self._engine.threads) as pool:
             for part in slices:

@@ -9,33 +9,43 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from tempfile import TemporaryFile
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 import msgspec
 import pyarrow as pa
 from attrs import define, field
 
-from longpoll_judge.columns.exchange import decode, encode
+from longpoll_judge.columns.exchange import compacted, decode, encode
 from longpoll_judge.read.schema import fill
 from longpoll_judge.read.source import Slice
 from longpoll_judge.run.overview import Overview
 
+IN_MEMORY_EVENTS: Final = 10_000
+"""So many events wait in memory, since to write and read a few costs as much as to judge them."""
+
 
 @define
 class Spill:
-    """Slices on disk, and what was seen when they were looked over."""
+    """Slices on disk, or the first of them in memory, and what was seen when they were looked over."""
 
     _file: BinaryIO
     _kept: dict[tuple[bytes, int], tuple[int, int, Overview]] = field(factory=dict)
     """By key and mark where each begins, its length, and what was seen."""
     _end: int = 0
+    _tables: dict[tuple[bytes, int], pa.Table] = field(factory=dict)
+    """Those that are in memory."""
 
     def put(self, part: Slice, table: pa.Table, overview: Overview, mark: int = 0) -> None:
         """Keep the events of a slice; a `mark` tells it from what may stand in its place another time."""
+        key = key_of(part), mark
+        if len(table) + sum(map(len, self._tables.values())) <= IN_MEMORY_EVENTS:
+            self._tables[key] = fill(compacted(table, 1))
+            self._kept[key] = (self._end, 0, overview)
+            return
         content = encode(table)
         self._file.seek(self._end)
         self._file.write(content)
-        self._kept[key_of(part), mark] = (self._end, len(content), overview)
+        self._kept[key] = (self._end, len(content), overview)
         self._end += len(content)
 
     def overview(self, part: Slice, mark: int = 0) -> Overview | None:
@@ -45,9 +55,10 @@ class Spill:
 
     def get(self, part: Slice, mark: int = 0) -> pa.Table | None:
         """The events of a slice, with all columns; None of one that is not kept."""
-        kept = self._kept.get((key_of(part), mark))
-        if kept is None:
-            return None
+        key = key_of(part), mark
+        kept = self._kept.get(key)
+        if kept is None or key in self._tables:
+            return self._tables.get(key)
         start, length, _overview = kept
         self._file.seek(start)
         return fill(decode(self._file.read(length)))

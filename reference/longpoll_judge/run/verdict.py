@@ -18,13 +18,13 @@ from longpoll_judge.columns.batch import Batch, Events, QueueName, make_batch
 from longpoll_judge.columns.lookup import is_one_of
 from longpoll_judge.columns.queue_log import Integers
 from longpoll_judge.contract.causes import keys_of
-from longpoll_judge.contract.clause import PULL_RESULTS
+from longpoll_judge.contract.clause import BUSY_CODES, PULL_RESULTS
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, HELD_AS_ASKED, NO_LOST_WAKEUP, Finding
 from longpoll_judge.evidence.lives import NEITHER
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.read.schema import order_of
 from longpoll_judge.rules.answers import FOUND, NO_MATCHED_MSG
-from longpoll_judge.rules.case import Case, Explanation, Log, Suspects, make_cases, make_log
+from longpoll_judge.rules.case import Booleans, Case, Explanation, Log, Suspects, make_cases, make_log
 from longpoll_judge.rules.counting import judged_counts
 from longpoll_judge.rules.latency import bucket_counts
 from longpoll_judge.rules.logs import judge_log
@@ -53,9 +53,9 @@ RESULT_SCHEMA: Final = pa.schema(
     [("kind", pa.string()), ("bucket", pa.int64()), ("count", pa.int64()), ("text", pa.string())]
 )
 """kind is `finding` (text: JSON of a Finding), `left_out`, `wake` or `late` (a latency bucket), `wake_max` or
-`late_max` (count: nanoseconds), `missed` (text: a property of time), `refused`, `queue`, `pulls`, `judged` (text: a
-property, or `pulls`), `missing` (text: which field of which event), or `note` (text: what evidence is missing,
-count: how often)."""
+`late_max` (count: nanoseconds), `missed` (text: a property of time), `refused`, `busy` or `served` (text: a queue and a
+group), `queue`, `pulls`, `judged` (text: a property, or `pulls`), `missing` (text: which field of which event), or
+`note` (text: what evidence is missing, count: how often)."""
 
 Row = tuple[str, int, int, str]
 
@@ -134,6 +134,7 @@ def judge_case(case: Case) -> Judged:
     rows: list[Row] = [_queue_row(name), ("pulls", 0, len(case.pulls), "")]
     refused = case.pulls.is_answered & ~is_one_of(case.answer_code, PULL_RESULTS)
     rows.append(("refused", 0, int(np.count_nonzero(refused)), ""))
+    rows += _refusals(case, refused)
     rows += [("judged", 0, count, what) for what, count in judged_counts(case)]
     rows += [("missing", 0, int(np.count_nonzero(flags)), text) for text, flags in case.missing.items()]
     for group in steady(_groups(case, promptness.suspects), name, events, case.context):
@@ -141,6 +142,16 @@ def judge_case(case: Case) -> Judged:
     rows += [("missed", 0, count, text) for text, count in promptness.missed.items() if count]
     rows += ((("note", 0, count, text)) for text, count in _notes(case, promptness.open_at_cut) if count)
     return Judged(rows, promptness.wake_ns, promptness.late_ns)
+
+
+def _refusals(case: Case, refused: Booleans) -> Iterator[Row]:
+    """Of each group of the queue, how many pulls found the broker busy, and how many were read."""
+    groups, names = case.events.codes("group", case.pulls.row)
+    is_busy = refused & is_one_of(case.answer_code, BUSY_CODES)
+    for kind, flags in (("busy", is_busy), ("served", case.pulls.is_answered & ~refused)):
+        counts = np.bincount(groups[flags], minlength=len(names))
+        for group in np.flatnonzero(counts).tolist():
+            yield kind, 0, int(counts[group]), f"{_text(case.name)}\0{names[group]}"
 
 
 MEASURED: Final = (NO_LOST_WAKEUP, ANSWERED_BY_DEADLINE, HELD_AS_ASKED)

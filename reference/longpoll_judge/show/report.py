@@ -99,15 +99,14 @@ def _findings(result: Result) -> str:
         return "<p>None.</p>"
     rows = "".join(_finding(finding, number) for number, finding in enumerate(result.findings[:FINDINGS_SHOWN_MAX]))
     head = "".join(
-        f"<th>{title}</th>"
-        for title in ("property", "clause", "verdict", "queue", "request", "about", "window (Unix ms)", "why")
+        f"<th>{title}</th>" for title in ("property", "clause", "verdict", "queue", "request", "about", "window", "why")
     )
     more = len(result.findings) - FINDINGS_SHOWN_MAX + result.findings_left_out
     return f"<table><tr>{head}</tr>{rows}</table>" + (f"<p>{more:,} more are not shown.</p>" if more > 0 else "")
 
 
 def _finding(finding: Finding, number: int) -> str:
-    window = f"{finding.window_start_ms:.3f} to {finding.window_end_ms:.3f}"
+    window = f"{finding.time} and {finding.window_end_ms - finding.window_start_ms:.3f} ms more"
     place = f"{finding.topic} / {finding.queue}"
     cells = (finding.property, finding.clause, None, place, finding.request, told_of(finding), window)
     columns = "".join(f"<td>{_badge(finding.verdict) if cell is None else escape(cell)}</td>" for cell in cells)

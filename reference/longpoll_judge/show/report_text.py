@@ -59,12 +59,15 @@ def _finding_line(finding: Finding) -> str:
 
 
 def told_of(finding: Finding) -> str:
-    """The messages, the tag and the offsets that a finding is about, in words."""
+    """The messages, the tag, the offsets, the codes and the client that a finding is about, in words."""
     messages = ", ".join(map(str, finding.messages[:MESSAGES_SHOWN_MAX]))
     more = len(finding.messages) - MESSAGES_SHOWN_MAX
     parts = [f"message {messages}" + (f" and {more} more" if more > 0 else "")] if messages else []
     parts += [f"tag {finding.tag[:TAG_SHOWN_MAX]!r}"] if finding.tag else []
-    return ", ".join([*parts, *(f"{name} {value}" for name, value in finding.offsets.items())])
+    parts += [f"{name} {value}" for name, value in finding.offsets.items()]
+    parts += [f"{name} {value}" for name, value in finding.codes.items()]
+    about = {"group": finding.group[:TAG_SHOWN_MAX], "connection": finding.connection, "at": finding.time}
+    return ", ".join([*parts, *(f"{name} {value}" for name, value in about.items() if value)])
 
 
 def followed_by(finding: Finding) -> list[str]:

@@ -36,7 +36,7 @@ class Producers:
     _clients: dict[str, dict[Hashable, None]] = field(factory=dict, init=False)
     _client_of: dict[Hashable, str] = field(factory=dict, init=False)
     _named: dict[str, Hashable] = field(factory=dict, init=False)
-    """The connections of `_groups_of`, by what `str` gives."""
+    """The connections of `_groups_of`, by what `str` gives: of two with the same name the one that came last."""
 
     def register(self, channel: Hashable, group: str, client_id: str) -> None:
         """A connection has a producer of the group; not noted over the quota, or with too long a name."""
@@ -64,7 +64,8 @@ class Producers:
         groups.discard(group)
         if not groups:
             del self._groups_of[channel]
-            del self._named[str(channel)]
+            if self._named.get(str(channel)) is channel:
+                del self._named[str(channel)]
             self._forget_client(channel)
         self.quota.release((channel, group))
 

@@ -7,7 +7,7 @@ Source: `ClientManageProcessor.java`, `ConsumerManageProcessor.java`, `DefaultCo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
 from attrs import Factory, define, field, frozen
@@ -34,6 +34,14 @@ LEAVES_MAX: Final = 1_000
 """Most groups that closed connections leave in one pass: some 10 ms."""
 LANGUAGE_SIZE_MAX: Final = 32
 """Characters of a client's language that are kept; Java's names have 7 at most."""
+
+
+def check_sizes(body: str, names: Iterable[tuple[str, str, int]]) -> None:
+    """Raise HeaderError for the first of a body's fields whose value is longer than its limit."""
+    for name, value, size_max in names:
+        if len(value) > size_max:
+            told = f"has {len(value)} characters, over the limit of {size_max}; shorten it"
+            raise HeaderError(body, name, told)
 
 
 @frozen
@@ -110,10 +118,7 @@ class ClientProcessor(Serving):
         for consumer in data.consumer_data_set:
             names.append(("groupName", consumer.group_name, group_max))
             names += [("topic", item.topic, group_max + len(RETRY_PREFIX)) for item in consumer.subscription_data_set]
-        for name, value, size_max in names:
-            if len(value) > size_max:
-                told = f"has {len(value)} characters, over the limit of {size_max}; shorten it"
-                raise HeaderError("HeartbeatData", name, told)
+        check_sizes("HeartbeatData", names)
 
     def _heartbeat_fields(self, data: HeartbeatData, wants_subscriptions: bool) -> dict[str, str] | None:
         """What 5.x says: that a heartbeat without subscriptions would do, and whether the next one must have them."""

@@ -10,13 +10,14 @@ import itertools
 from typing import Final
 
 from attrs import define, field
+from msgspec import structs
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.pull import FAQ
 from longpoll_broker.core.tables.topics import GroupConfig, Groups, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.processors import Serving, answer, serves
+from longpoll_broker.service.io.processors import Serving, answer, refuse, serves
 from longpoll_broker.service.send.append import Appender, delayed
 from longpoll_broker.service.send.keepers import Keepers
 from longpoll_broker.store.message_store import MessageStore
@@ -24,6 +25,7 @@ from longpoll_broker.store.messages import MessageToStore
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.frame import EMPTY
 from longpoll_protocol.headers import ConsumerSendMsgBackRequestHeader
 from longpoll_protocol.log_record import Record, as_int32
 from longpoll_protocol.names import DEAD_PREFIX, PERM_WRITE, RETRY_PREFIX
@@ -52,8 +54,8 @@ class SendBackProcessor(Serving):
     groups: Groups
     store: MessageStore
     appender: Appender
-    store_host: bytes
     keepers: Keepers
+    store_host: bytes
     traits: Traits = STRICT_TRAITS
     level_count: int = len(DELAY_LEVELS_MS)
     """Delay levels that there are."""
@@ -61,10 +63,7 @@ class SendBackProcessor(Serving):
 
     @serves(RequestCode.CONSUMER_SEND_MSG_BACK)
     def receive(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:  # noqa: PLR0911 - one return a check
-        """36: store the message again for the group.
-
-        Nobody waits for the disk or for slaves, as in RocketMQ, but where the message's topic is new.
-        """
+        """36: store the message again for the group."""
         header = ConsumerSendMsgBackRequestHeader.decode(command.ext_fields)
         group = self.groups.find(header.group, channel)
         if group is None:
@@ -91,34 +90,40 @@ class SendBackProcessor(Serving):
         if record is None:
             return answer(command, ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
         try:
-            topic_name, log_end = self._put(header, group, record)
+            parts = self._put(command, header, group, record)
         except (MessageRefusedError, OSError) as error:
             return answer(command, ResponseCode.SYSTEM_ERROR, f"the message could not be stored: {error}")
-        return self._acknowledge(channel, command, topic_name, log_end, outbox)
+        return self._answered(channel, command, parts, retry_topic, outbox)
 
-    def _acknowledge(
-        self, channel: Channel, command: Command, topic: str, log_end: int, outbox: Outbox
+    def _answered(
+        self, channel: Channel, command: Command, parts: Parts, retry_topic: str, outbox: Outbox
     ) -> Parts | None:
-        """The answer; None when it follows once the message's topic, which is new, is kept."""
-        if topic not in self.topics.unsaved or not (self.keepers.are_there or self.keepers.when_told is not None):
-            return answer(command, ResponseCode.SUCCESS)
+        """The answer, or None where it follows once the topics that were made are kept; the message is not waited for.
+
+        As in Java, which takes the wish to wait away from it.
+        """
+        names = {retry_topic, DEAD_PREFIX + retry_topic.removeprefix(RETRY_PREFIX)}
+        if not self.keepers.of_topics_are_there or names.isdisjoint(self.topics.unsaved):
+            return parts
+        command = structs.replace(command, body=EMPTY)
 
         def done(code: int, done_outbox: Outbox) -> None:
-            if not command.is_one_way:
-                done_outbox.write(channel, answer(command, code))
+            kept = parts if code == ResponseCode.SUCCESS else answer(command, code, "the topic could not be saved")
+            refuse(channel, command, kept, done_outbox)
 
-        self.keepers.submit(log_end, done, self.appender.runtime.lock(), outbox, wants_topics=True)
+        self.keepers.submit(None, done, self.appender.runtime.lock(), outbox, wants_topics=True)
         return None
 
-    def _put(self, header: ConsumerSendMsgBackRequestHeader, group: GroupConfig, record: Record) -> tuple[str, int]:
-        """Store the message: its topic, and the log's end behind it. Raises what an append raises."""
+    def _put(
+        self, command: Command, header: ConsumerSendMsgBackRequestHeader, group: GroupConfig, record: Record
+    ) -> Parts:
         retries_max = group.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
         level = header.delay_level
         if record.reconsume_times >= retries_max or level < 0:
             level = 0
             topic_name, queue_id = DEAD_PREFIX + header.group, 0
             if self.topics.make_retry(topic_name, 1) is None:
-                raise MessageRefusedError(f"topic[{topic_name[:128]}] not exist")
+                return answer(command, ResponseCode.SYSTEM_ERROR, f"topic[{topic_name[:128]}] not exist")
         else:
             level = level or as_int32(LEVEL_OF_FIRST_RETRY + record.reconsume_times)
             topic_name, queue_id = RETRY_PREFIX + header.group, next(self._next_queue) % group.retry_queue_nums
@@ -126,10 +131,10 @@ class SendBackProcessor(Serving):
         message = self._message(record, topic_name, queue_id, properties)
         if level > 0:
             message = delayed(message, properties, level, self.traits.properties_form, level_count=self.level_count)
-        result = self.appender.append(message, properties.get(TAGS, ""))
+        self.appender.append(message, properties.get(TAGS, ""))
         if self.appender.statistics is not None:
             self.appender.statistics.count_back(properties[RETRY_TOPIC], header.group)
-        return topic_name, result.log_end
+        return answer(command, ResponseCode.SUCCESS)
 
     def _message(self, record: Record, topic: str, queue_id: int, properties: dict[str, str]) -> MessageToStore:
         tag = properties.get(TAGS, "")

@@ -14,6 +14,7 @@ from longpoll_judge.columns.lookup import is_one_of
 from longpoll_judge.columns.queue_log import NEVER
 from longpoll_judge.contract.clause import PULL_REFUSALS, PULL_RESULTS
 from longpoll_judge.contract.result import ANSWER_IS_RIGHT
+from longpoll_judge.evidence.lives import NEITHER
 from longpoll_judge.rules.case import Case, Explanation, Suspects, suspects
 
 SYSTEM_ERROR: Final = 1
@@ -31,7 +32,8 @@ def judge_codes(case: Case) -> list[Suspects]:
     strange = is_refused & ~is_one_of(code, PULL_REFUSALS)
     # A queue of which a message is known, a subscription of tags and a count that makes sense: nothing explains a
     # failure.
-    failed = is_refused & (code == SYSTEM_ERROR) & (case.log.base < NEVER)
+    has_messages = case.log.base < NEVER or (case.life is not None and case.life.number == NEITHER)
+    failed = is_refused & (code == SYSTEM_ERROR) & has_messages
     kinds, names = case.events.codes("expression_type", pulls.row)
     failed &= np.array([name == TAG for name in names], dtype=np.bool_)[kinds] & (pulls.count_max >= 0)
 

@@ -8,14 +8,18 @@ Source: `PullRequestHoldService` 4.9 and 5.x, and the phases of the law.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
 import numpy as np
 
-from longpoll_judge.columns.queue_log import NEVER, Integers
+from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Integers
 from longpoll_judge.contract.result import HELD_AS_ASKED
 from longpoll_judge.rules.case import Booleans, Case, Explanation, Suspects, suspects
 from longpoll_judge.rules.steps import STEPS
+
+AT_TABLE: Final = ("take", "keep", "expire", "run")
+"""Steps that put a pull into the table of held pulls, take it out, or follow from that."""
 
 
 def judge_handling(case: Case) -> list[Suspects]:
@@ -63,11 +67,20 @@ def _table(case: Case, rows: Integers, pull: Integers) -> Iterator[Suspects]:
     first_ns = np.full(len(pulls), NEVER, dtype=np.int64)
     np.minimum.at(first_ns, held, events.integers("after_ns", holds))
     before_ns = events.integers("before_ns", rows)
-    counts = {"hold": np.bincount(held, minlength=len(pulls))}
-    for name in ("take", "keep"):
-        counts[name] = np.bincount(pull[np.isin(rows, events.rows(name))], minlength=len(pulls))
-    again = (counts["take"] > counts["hold"] + counts["keep"]) & (counts["hold"] > 0)
-    again |= (counts["keep"] > counts["take"]) & (counts["hold"] > 0)
+    steps = {name: events.rows(name) for name in ("hold", *AT_TABLE, "recheck")}
+    owners = {name: _owner(case, rows) for name, rows in steps.items()}
+    counts = {name: np.bincount(owner[owner >= 0], minlength=len(pulls)) for name, owner in owners.items()}
+    again = _overdrawn(case, steps, owners, ("hold", "keep"), ("take",))
+    again |= _overdrawn(case, steps, owners, ("take",), ("keep",)) | (
+        counts["expire"] > counts["hold"] + counts["keep"]
+    )
+    # What a scan has taken may expire in its hands; what has expired is not in the table, unless it is kept again.
+    expired_ns = _first(case, steps, owners, "expire")
+    again |= (expired_ns < _last(case, steps, owners, "take")) & (_last(case, steps, owners, "keep") < expired_ns)
+    # A recheck may have queued the pull a second time, as RocketMQ's does: then it may run twice.
+    kept_on = _first(case, steps, owners, "run") < _last(case, steps, owners, "keep")
+    again |= (counts["recheck"] == 0) & ((counts["run"] > counts["hold"]) | kept_on)
+    again &= counts["hold"] > 0
     last_ns = np.zeros(len(pulls), dtype=np.int64)
     np.maximum.at(last_ns, pull, before_ns)
     # A field that is missing never accuses: neither does the answer of such a pull.
@@ -92,8 +105,9 @@ def _table(case: Case, rows: Integers, pull: Integers) -> Iterator[Suspects]:
         return Explanation("pull.step.held", why, [int(pulls.row[one]), *first, row])
 
     def explain_again(one: int) -> Explanation:
-        steps = [row for row in rows[pull == one].tolist() if events.text("event", row) in {"take", "keep"}]
-        times = ", ".join(f"{counts[name][one]} times by a {name}" for name in ("hold", "take", "keep"))
+        steps = [row for row in rows[pull == one].tolist() if events.text("event", row) in AT_TABLE]
+        told = [name for name in ("hold", *AT_TABLE) if counts[name][one]]
+        times = ", ".join(f"{counts[name][one]} times by a {name}" for name in told)
         why = f"a pull at offset {pulls.offset[one]} is told of in the table of held pulls: {times}"
         return Explanation("pull.take.once", why, [int(pulls.row[one]), *holds[held == one].tolist(), *steps])
 
@@ -104,3 +118,62 @@ def _table(case: Case, rows: Integers, pull: Integers) -> Iterator[Suspects]:
     again &= ~lawful
     yield from suspects(HELD_AS_ASKED, early & whole_of, early & ~whole_of, rows, explain_early)
     yield from suspects(HELD_AS_ASKED, again & whole, again & ~whole, pulls.row, explain_again)
+
+
+def _owner(case: Case, rows: Integers) -> Integers:
+    """The pull of each step; -1 where it is none of this queue, and where another clause tells of it.
+
+    That is of a step before the receipt of its pull, or after its answer. One that is written twice counts once.
+    """
+    events, pulls = case.events, case.pulls
+    owner = events.batch.look_up(events.request_key[rows], events.request_key[pulls.row], np.arange(len(pulls)))
+    if not len(rows) or not len(pulls):
+        return owner
+    early = events.integers("before_ns", rows) < pulls.received_after_ns[owner]
+    late = case.is_answered[owner] & (pulls.answered_before_ns[owner] < events.integers("after_ns", rows))
+    same = np.stack([events.codes("source", rows)[0].astype(np.int64), events.integers("sequence", rows)])
+    again = np.ones(len(rows), dtype=np.bool_)
+    again[np.unique(same, axis=1, return_index=True)[1]] = False
+    return np.where(early | late | again, -1, owner)
+
+
+def _first(case: Case, steps: Mapping[str, Integers], owners: Mapping[str, Integers], name: str) -> Integers:
+    """Of each pull when the first such step was done at the latest; `NEVER` where there is none."""
+    found = np.full(len(case.pulls), NEVER, dtype=np.int64)
+    mine = owners[name] >= 0
+    np.minimum.at(found, owners[name][mine], case.events.integers("before_ns", steps[name])[mine])
+    return found
+
+
+def _last(case: Case, steps: Mapping[str, Integers], owners: Mapping[str, Integers], name: str) -> Integers:
+    """Of each pull when the last such step was begun at the earliest; `BEGINNING` where there is none."""
+    found = np.full(len(case.pulls), BEGINNING, dtype=np.int64)
+    mine = owners[name] >= 0
+    np.maximum.at(found, owners[name][mine], case.events.integers("after_ns", steps[name])[mine])
+    return found
+
+
+def _overdrawn(
+    case: Case,
+    steps: Mapping[str, Integers],
+    owners: Mapping[str, Integers],
+    ins: tuple[str, ...],
+    outs: tuple[str, ...],
+) -> Booleans:
+    """Of which pulls more steps of `outs` were done by some moment than steps of `ins` may have been begun."""
+    owner = np.concatenate([owners[name] for name in (*ins, *outs)])
+    change = np.concatenate([np.full(len(owners[name]), 1 if name in ins else -1) for name in (*ins, *outs)])
+    moment_ns = np.concatenate(
+        [case.events.integers("after_ns" if name in ins else "before_ns", steps[name]) for name in (*ins, *outs)]
+    )
+    # A step before the hold is told as that.
+    moment_ns[: len(steps[ins[0]]) if ins[0] == "hold" else 0] = BEGINNING
+    order = np.lexsort((-change, moment_ns, owner))
+    order = order[owner[order] >= 0]
+    owner, balance = owner[order], np.cumsum(change[order])
+    found = np.zeros(len(case.pulls), dtype=np.bool_)
+    if len(owner):
+        starts = np.flatnonzero(np.append(True, owner[1:] != owner[:-1]))
+        before = np.append(0, balance)[starts]
+        found[owner[balance < before[np.searchsorted(starts, np.arange(len(owner)), side="right") - 1]]] = True
+    return found
