@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
+from model_tests.support.service import in_turns, whole
 
 from longpoll_broker.core.tables import offsets as offsets_module
 from longpoll_broker.core.tables.offsets import Offsets
@@ -40,7 +38,7 @@ def test_what_was_asked_for_is_forgotten_with_its_group_and_topic_only() -> None
     for topic, group in (("T", "G"), ("T", "H"), ("U", "G")):
         offsets.commit(topic, group, 0, 1)
         offsets.pulled.commit(topic, group, 0, 3)
-    assert (offsets.topics_of("G"), offsets.groups_of("T")) == (["T", "U"], ["G", "H"])
+    assert (whole(offsets.topics_of("G")), whole(offsets.groups_of("T"))) == (["T", "U"], ["G", "H"])
     assert offsets.pulled_to("T", "G", 0) == 3
     offsets.forget_group("G")
     assert [offsets.pulled_to(topic, "G", 0) for topic in ("T", "U")] == [None, None]
@@ -99,10 +97,10 @@ def stored() -> Offsets:
 def test_who_has_offsets_of_what_is_told_by_whole_names() -> None:
     """A name that only ends or begins alike is another one's."""
     offsets = stored()
-    assert offsets.topics_of("G") == ["T", "U"]
-    assert offsets.topics_of("none") == []
-    assert offsets.groups_of("T") == ["G", "H"]
-    assert offsets.groups_of("none") == []
+    assert whole(offsets.topics_of("G")) == ["T", "U"]
+    assert whole(offsets.topics_of("none")) == []
+    assert whole(offsets.groups_of("T")) == ["G", "H"]
+    assert whole(offsets.groups_of("none")) == []
 
 
 def test_forgetting_a_group_leaves_the_others() -> None:
@@ -115,15 +113,38 @@ def test_forgetting_a_group_leaves_the_others() -> None:
     assert offsets.changed, "or the file would bring them back"
 
 
+class Guard:
+    """Notes how many pairs there are fewer each time that it is left; another thread has it before."""
+
+    def __init__(self, offsets: Offsets, others: dict[str, dict[int, int]]) -> None:
+        self.offsets, self.others = offsets, others
+        self.dropped: list[int] = []
+
+    def __enter__(self) -> None:
+        self.offsets.by_pair |= self.others
+        self.others = {}
+        self.before = len(self.offsets.by_pair)
+
+    def __exit__(self, *_told: object) -> None:
+        self.dropped.append(self.before - len(self.offsets.by_pair))
+
+
 def test_a_group_is_forgotten_with_what_was_committed_just_before() -> None:
-    """Another thread may have had the guard until then."""
+    """Another thread may have had the guard until then; commits come in between while the table is gone through."""
     offsets = stored()
-
-    @contextmanager
-    def after_another() -> Iterator[None]:
-        offsets.by_pair |= {"V@G": {0: 1}, "V@H": {0: 1}}
-        yield
-
-    offsets.guard = after_another()
+    guard = offsets.guard = Guard(offsets, {"V@G": {0: 1}, "V@H": {0: 1}})
     offsets.forget_group("G")
     assert list(offsets.by_pair) == ["T@H", "TT@GG", "V@H"]
+    assert guard.dropped == [0, 1, 1, 1]
+
+
+def test_a_large_table_is_gone_through_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No turn looks at more pairs, or at more marks in them, than its count."""
+    offsets = Offsets()
+    for number in range(10):
+        offsets.commit(f"T{number}", "G@" * 4, 0, number)
+    topics = [f"T{number}" for number in range(10)]
+    monkeypatch.setattr(offsets_module, "TURN_COUNT", 5)
+    assert in_turns(offsets.topics_of("G@" * 4)) == (topics, 1)
+    assert in_turns(offsets.groups_of("T3")) == (["G@" * 4], 1)
+    assert in_turns(offsets.topics_by_group(["G@" * 4])) == ({"G@" * 4: topics}, 10)

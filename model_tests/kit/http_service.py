@@ -84,10 +84,12 @@ class Handler(BaseHTTPRequestHandler):
 class HttpSubject(LongPollSubject):
     """A service behind HTTP, seen by its clients."""
 
+    ids = itertools.count()
+    """Of polls. No two subjects of a service share one: a poll whose id was cancelled before is over at once."""
+
     def __init__(self, service: HttpService) -> None:
         self.port = service.port
         self.semantics = service.feed.semantics
-        self.ids = itertools.count(id(self))
 
     def send(self, method: str, path: str, body: bytes | None = None) -> http.client.HTTPConnection:
         """Send a request."""

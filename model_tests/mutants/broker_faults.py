@@ -146,8 +146,8 @@ FAULTS: Final = (
     Fault(
         "a topic's offsets are forgotten without their guard",
         f"{CORE}/tables/offsets.py",
-        "        with self.guard:\n            for pair in [pair for pair in self.by_pair if pair.startswith",
-        "        if True:\n            for pair in [pair for pair in self.by_pair if pair.startswith",
+        "        with self.guard:\n            for pair in [pair for pair in self.by_pair if is_meant",
+        "        if True:\n            for pair in [pair for pair in self.by_pair if is_meant",
         f"{TESTS}/simulate/test_preempted.py::test_what_threads_share_needs_its_guard",
     ),
     Fault(
@@ -160,8 +160,8 @@ FAULTS: Final = (
     Fault(
         "the broker gives its offsets no guard",
         "reference/longpoll_broker/assembly/shared.py",
-        "Offsets(guard=self.runtime.lock(), light",
-        "Offsets(light",
+        "                guard=self.runtime.lock(),\n                light",
+        "                light",
         f"{TESTS}/simulate/test_preempted.py::test_a_broker_guards_what_its_threads_share",
     ),
     Fault(
@@ -343,8 +343,8 @@ FAULTS: Final = (
     Fault(
         "a batch is stored in part when a queue cannot be made",
         f"{STORE}/message_store.py",
-        "                    self._table.make(*place)\n            end_before",
-        "                    pass\n            end_before",
+        "                self._make_room(self._table.make(*place), count)\n            end_before",
+        "                pass\n            end_before",
         f"{TESTS}/store/test_failed_sync.py::test_a_batch_is_stored_as_a_whole_or_not_at_all",
     ),
     Fault(
@@ -448,9 +448,12 @@ FAULTS: Final = (
     Fault(
         "a deletion that the disk fails tells nobody who waits",
         f"{SERVICE}/admin/admin_processor.py",
-        "        self.topic_deleted(name, outbox)\n        finish = partial(self.store.finish_deletion, name)\n",
-        "\n        def finish() -> None:\n            self.store.finish_deletion(name)\n"
-        "            self.topic_deleted(name, outbox)\n\n",
+        "        self.topic_deleted(name, outbox)\n        return self.when_saved(\n"
+        "            channel, command, answer(command, ResponseCode.SUCCESS), "
+        "partial(self._finish_deletion, name)\n        )\n",
+        "\n        def finish() -> None:\n            self._finish_deletion(name)\n"
+        "            self.topic_deleted(name, outbox)\n\n"
+        "        return self.when_saved(channel, command, answer(command, ResponseCode.SUCCESS), finish)\n",
         f"{TESTS}/service/test_delete_topic.py::test_who_waits_is_told_although_the_disk_keeps_the_queues",
     ),
     Fault(

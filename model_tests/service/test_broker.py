@@ -350,7 +350,7 @@ def test_a_room_serves_what_its_services_say(start_broker: StartBroker, policy: 
     """Nothing is left out between a service and the handler: 26 codes, and what a policy adds."""
     broker = start_broker(policy=preset(policy))
     pulls, sends = broker.pulling.processors, broker.sending.processors
-    assert set(sends) == {10, 310, 320, 36, 37} | ({370} if policy == "rocketmq-5" else set())
+    assert set(sends) == {10, 310, 320, 36, 37, 370}
     assert {RequestCode.PULL_MESSAGE.value} <= set(pulls)
     assert more <= set(pulls)
     assert len(together([pulls, sends, broker.handler.administering.processors])) >= 26

@@ -134,6 +134,35 @@ def test_a_topic_that_a_send_made_outlives_a_kill(
 
 
 @pytest.mark.usefixtures("saved_by_the_committer_alone")
+@pytest.mark.parametrize(
+    "properties",
+    ["DELAY\x013\x02", "TIMER_DELAY_SEC\x01100\x02", "TRAN_MSG\x01true\x02PGROUP\x01P\x02UNIQ_KEY\x01k\x02"],
+    ids=["delayed", "timed", "prepared"],
+)
+def test_a_topic_outlives_a_kill_whatever_message_made_it(
+    properties: str, start_broker: StartBroker, connect: Connect, tmp_path: pathlib.Path
+) -> None:
+    """Also one that waits in another topic, which is saved already."""
+    client = connect(start_broker(store_config=SYNC).address)
+    send_message(client, "T")
+    reply = client.call(RequestCode.SEND_MESSAGE_V2, send_fields("New", 1, properties) | {"d": "8"}, b"x")
+    assert reply.code == ResponseCode.SUCCESS
+    assert b'"New"' in (tmp_path / "store" / "config" / "topics.json").read_bytes()
+
+
+@pytest.mark.usefixtures("saved_by_the_committer_alone")
+@pytest.mark.parametrize(("level", "made"), [(0, "%RETRY%G"), (1, "%RETRY%G"), (-1, "%DLQ%G")])
+def test_a_topic_that_a_message_sent_back_made_outlives_a_kill(
+    level: int, made: str, start_broker: StartBroker, connect: Connect, tmp_path: pathlib.Path
+) -> None:
+    client = connect(start_broker(store_config=SYNC).address)
+    send_message(client, "T")
+    fields = {"offset": "0", "group": "G", "delayLevel": str(level), "originMsgId": "", "originTopic": "T"}
+    assert client.call(RequestCode.CONSUMER_SEND_MSG_BACK, fields).code == ResponseCode.SUCCESS
+    assert f'"{made}"'.encode() in (tmp_path / "store" / "config" / "topics.json").read_bytes()
+
+
+@pytest.mark.usefixtures("saved_by_the_committer_alone")
 def test_a_topic_of_dead_letters_outlives_a_kill(
     start_broker: StartBroker, connect: Connect, tmp_path: pathlib.Path
 ) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import logging
+import os
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +19,7 @@ import pytest
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields
+from longpoll_broker.testing.raw_client import PATIENCE_S, RawClient, pull_fields, send_fields
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_runtime import logs
 from longpoll_runtime.logs import LINES_PER_SECOND_MAX, Format, JsonFormatter, event, logging_to
@@ -198,3 +201,34 @@ def test_nothing_is_left_installed() -> None:
         assert root.level == logging.DEBUG
     assert (list(root.handlers), root.level) == before
     assert logs.LINES_PER_SECOND_MAX == LINES_PER_SECOND_MAX
+
+
+def test_nobody_waits_for_who_reads_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard error is a pipe that nobody reads: lines are dropped, and the next one says how many."""
+    monkeypatch.setattr(logs, "LINES_PER_SECOND_MAX", 1_000_000)
+    reading, writing = os.pipe()
+    read_end, stream = os.fdopen(reading, "rb", buffering=0), os.fdopen(writing, "w")
+    with read_end, stream, logging_to(stream, "json", "info"):
+        fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 16_384)
+        thread = threading.Thread(target=note, args=("x" * 5_000, 100), daemon=True)
+        thread.start()
+        thread.join(PATIENCE_S)
+        is_stuck = thread.is_alive()
+        content = read_end.read(1 << 20)
+        assert not is_stuck
+        note("read again")
+        content += read_end.read(1 << 20)
+        lines = [json.loads(line) for line in content.splitlines()]
+    *whole, dropped, last = lines
+    assert (dropped["event"], dropped["level"], last["message"]) == ("lines_dropped", "warning", "read again")
+    assert dropped["count"] + len(whole) == 100
+    assert 3 <= len(whole) <= 4
+    assert {line["message"] for line in whole} == {"x" * 5_000}
+
+
+def test_a_log_that_nobody_can_read_costs_nobody_anything() -> None:
+    """The other end of the pipe is closed."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as stream, logging_to(stream, "text", "info"):
+        note("one", 2)

@@ -93,7 +93,8 @@ class World(RealRuntime):
         commit = offsets.commit
         noting: Any = SimpleNamespace(query=offsets.query, pulled=None)
 
-        def committed(*place: Any, forward_only: bool) -> bool:
+        def committed(*place: Any, forward_only: bool, channel: Any = None) -> bool:
+            assert channel is None or channel.number == 1
             beside.notes.append(("commit", *place, forward_only))
             return commit(*place, forward_only=forward_only)
 
@@ -104,7 +105,7 @@ class World(RealRuntime):
 
 def channel() -> Any:
     """A connection that has sent six requests."""
-    return SimpleNamespace(request_count=6, received_ns=RECEIVED_NS)
+    return SimpleNamespace(request_count=6, received_ns=RECEIVED_NS, number=1)
 
 
 def received(

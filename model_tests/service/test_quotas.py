@@ -19,11 +19,12 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.core import filter as filter_package
 from longpoll_broker.core import tables as tables_package
 from longpoll_broker.core.quota import Quota
+from longpoll_broker.core.tables.kv_settings import KvSettings
 from longpoll_broker.core.tables.routes import RegisteredBroker, Routes
 from longpoll_broker.core.tables.topics import TopicConfig
 from longpoll_broker.service.admin import client_processor
 from longpoll_broker.service.io.channel import Channel, Outbox
-from longpoll_broker.testing.brokers import SMALL_STORE
+from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker
 from longpoll_broker.testing.raw_client import pull_fields, send_fields
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command, encode
@@ -143,6 +144,21 @@ def test_a_connection_leaves_many_groups_in_turns(broker: Broker, monkeypatch: p
     assert list(clients.programs) == [stayed.channel]
 
 
+def test_connections_of_one_peer_address_are_told_apart(broker: Broker) -> None:
+    """A client's port may lead to the broker's port and to its VIP port at a time: each leaves its groups."""
+    first, second = Peer(broker, 7), Peer(broker, 8)
+    assert str(first.channel) == str(second.channel)
+    for peer in (first, second):
+        tell(peer, heartbeat(0, consumer=False))
+        tell(peer, heartbeat(0, consumer=True))
+    broker.handler.closed(first.channel)
+    clients = broker.administering.clients
+    assert clients.producers.pick("g0", first=str(second.channel)) is second.channel
+    broker.handler.closed(second.channel)
+    assert clients.clients.channels("g0") == clients.producers.channels("g0") == []
+    assert not clients.has_more
+
+
 def test_names_of_a_heartbeat_have_an_end(broker: Broker) -> None:
     """It is answered 1, says which name is too long, and nothing of it is kept."""
     used = [quota.used for quota in broker.handler.quotas]
@@ -161,11 +177,37 @@ def test_names_of_a_heartbeat_have_an_end(broker: Broker) -> None:
     assert broker.administering.clients.programs == {}
 
 
+@pytest.mark.parametrize("code", [RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ])
+@pytest.mark.parametrize("named", ["clientId", "consumerGroup", "topic", "brokerName"])
+def test_names_of_locks_have_an_end(named: str, code: int, broker: Broker) -> None:
+    """Each is kept for as long as its lock."""
+    told: dict[str, Any] = {"consumerGroup": "G", "clientId": "c"}
+    queue = {"topic": "T", "brokerName": "b", "queueId": 0}
+    (queue if named in queue else told)[named] = "n" * 300
+    request = encode(Command(code=code, opaque=1, body=msgspec.json.encode({**told, "mqSet": [queue]})))
+    answered = Peer(broker).tell(b"".join(map(bytes, request)))
+    assert b"shorten it" in answered
+    assert named.encode() in answered
+    assert of(broker, "queue locks").used == 0
+
+
+def test_one_connection_makes_a_share_of_the_settings() -> None:
+    settings = KvSettings()
+    attacker, other = Sender(1, "10.0.0.1"), Sender(2, "10.0.0.2")
+    refused = [settings.put("n", f"k{number}", "v", attacker) is not None for number in range(10_000)]
+    assert sum(refused) == 8_000
+    assert settings.put("n", "mine", "v", other) is None
+    assert settings.put("n", "k0", "w", attacker) is None
+    for number in range(10_000):
+        settings.remove("n", f"k{number}")
+    assert settings.quota.used == 1
+
+
 def test_every_quota_has_an_attack_and_a_line_in_the_docs(broker: Broker) -> None:
     names = [quota.name for quota in broker.handler.quotas]
     assert sorted(names) == sorted(ATTACKS)
     page = (Path(__file__).parents[2] / "docs/safety.md").read_text()
-    for quota in (*broker.handler.quotas, *broker.name_server.routes.quotas):
+    for quota in (*broker.handler.quotas, *broker.name_server.quotas):
         assert f"| {quota.name} | {quota.size_max:,} |" in page
 
 
@@ -173,7 +215,6 @@ WITHOUT: Final = {
     "Rules": "an administrator's file",
     "Account": "an administrator's file",
     "Wanted": "lives as long as a request",
-    "KvSettings": "has a limit of its own; with accounts only administrators make settings",
     "Statistics": "its rows are those of topics and groups",
     "ToldTopics": "has topics that are in `Topics`, or were",
     "Group": "its rows count in `Clients`",
@@ -262,6 +303,42 @@ def test_one_connection_registers_a_share_of_the_brokers() -> None:
     known.closed(attacker)
     assert [broker.channel for broker in known] == [other]
     assert [quota.used for quota in known.quotas] == [1, 50]
+
+
+@pytest.mark.parametrize("name", ["topics", "groups", "offsets", "queue locks", "producers", "waiting calls"])
+def test_a_quota_changes_under_its_tables_lock(
+    name: str, start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several threads serve clients; one that changes what another has read counts wrong for good."""
+    broker = start_broker()
+    client = connect(broker.address)
+    for number in range(2):
+        body = heartbeat(number, consumer=True)
+        assert client.call(*body).code == 0
+    administering = broker.administering
+    guard = {
+        "topics": broker.topics.guard,
+        "groups": broker.groups.guard,
+        "offsets": broker.offsets.guard,
+        "queue locks": administering.locks.guard,
+        "producers": administering.clients.lock,
+        "waiting calls": administering.calls.lock,
+    }[name]
+    (quota,) = (each for each in broker.handler.quotas if each.name == name)
+    seen = []
+    monkeypatch.setattr(Quota, "_add", lambda own, *_entry: seen.append(own is not quota or is_held(guard)))
+    client.send(*ATTACKS[name](9))
+    client.call(RequestCode.HEART_BEAT, {}, b"{}")
+    assert seen
+    assert all(seen)
+
+
+def is_held(guard: Any) -> bool:
+    """Whether some thread holds a lock, which is not taken here."""
+    if guard.acquire(False):
+        guard.release()
+        return False
+    return True
 
 
 def test_a_channel_counts_for_its_account_or_else_its_address(broker: Broker) -> None:

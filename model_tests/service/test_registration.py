@@ -14,11 +14,11 @@ from typing import Any, cast
 
 import pytest
 from attrs import evolve
-from model_tests.support.service import answer_of, decoded
+from model_tests.support.service import answer_of, decoded, in_turns
 
 from longpoll_broker import name_server
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core.tables import kv_settings, routes
+from longpoll_broker.core.tables import routes
 from longpoll_broker.core.tables.access import NAME_SERVER_ADMIN_CODES
 from longpoll_broker.core.tables.routes import RegisteredBroker, Routes
 from longpoll_broker.core.tables.topics import TopicConfig
@@ -278,6 +278,27 @@ def test_nothing_is_made_of_a_registration_that_is_refused(row: str, words: str)
     assert list(told.routes) == []
 
 
+def test_long_texts_of_a_registration_are_not_kept() -> None:
+    """No route tells them; they would stay as long as the broker, for each of a thousand brokers."""
+    told, text = NameServer(now_ms=lambda: 0), "x" * 1_000_000
+    row = {"topicName": text, "topicFilterType": text, "attributes": {"a": text}, "readQueueNums": 3, "perm": 4}
+    body = json.dumps({"topicConfigSerializeWrapper": {"topicConfigTable": {"T": row}}}).encode()
+    command = Command(code=RequestCode.REGISTER_BROKER, ext_fields=header(), body=body)
+    told.register(cast("Channel", object()), command, cast("Outbox", None))
+    (broker,) = told.routes
+    assert broker.topics == {"T": TopicConfig("T", 3, perm=4)}
+
+
+def test_permissions_go_with_their_broker(start_broker: StartBroker, connect: Connect) -> None:
+    """A broker's name may be another one each time; those that are here keep theirs."""
+    server = start_broker()
+    client = connect(server.name_server_address)
+    for name in ("first", "broker-a", "second"):
+        assert name == "broker-a" or register(client, table("T"), name=name) == 0
+        client.call(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": name})
+    assert server.name_server._administering._permissions.keys() == {"broker-a", "second"}
+
+
 def test_a_registration_of_as_many_topics_as_may_be_is_taken_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(name_server, "REGISTERED_COUNT_MAX", 3)
     told = NameServer(now_ms=lambda: 0)
@@ -298,14 +319,8 @@ def test_the_names_of_all_topics_are_put_together_in_turns(monkeypatch: pytest.M
         evolve(registered(f"10.0.0.{number}:1", f"b{number}"), topics=dict.fromkeys(topics, TopicConfig("T")))
         for number, topics in enumerate((("z", "y"), ("x", "z"), ("w", "v", "z"), ("u",)))
     ]
-    turns, count = names_told(Command(206, 1), ["own", "z"], brokers), 0
-    try:
-        while True:
-            next(turns)
-            count += 1
-    except StopIteration as ended:
-        told = decoded(ended.value)
-    assert TopicList.decode(told.body).topic_list == ["own", "z", "y", "x", "w", "v", "u"]
+    parts, count = in_turns(names_told(Command(206, 1), ["own", "z"], brokers))
+    assert TopicList.decode(decoded(parts).body).topic_list == ["own", "z", "y", "x", "w", "v", "u"]
     # The own two and two more; five; and one.
     assert count == 2
 
@@ -395,6 +410,19 @@ def test_nobody_else_waits_for_a_name_server_that_does_not_answer(start_broker: 
     make(client, "later")
 
 
+def test_a_send_that_does_not_wait_for_slaves_waits_for_name_servers_alone(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path
+) -> None:
+    """It makes a topic on a master without slaves, of which only others hear with 11."""
+    name_server = start_broker(directory=str(tmp_path / "first")).name_server_address
+    config = BrokerConfig(broker_name="other", name_servers=at(name_server), role="SYNC_MASTER", ha_port=0)
+    client = connect(start_broker(config=config).address)
+    hasty = send_fields("hasty", properties="WAIT\x01false\x02")
+    assert client.call(RequestCode.SEND_MESSAGE_V2, hasty, b"x").code == 0
+    assert route(connect(name_server), "hasty")["queueDatas"]
+    assert client.call(RequestCode.SEND_MESSAGE_V2, send_fields("patient"), b"x").code == 11
+
+
 UNKNOWN = (0, -1, 2, 210, 313, 9999, 70_000)
 """Codes that neither server has: the last does not fit a binary header."""
 
@@ -437,14 +465,15 @@ def test_no_code_waits_for_a_time_out(start_broker: StartBroker, connect: Connec
             assert client.reply(client.send(code)) is not None, code.name
 
 
-def test_a_setting_is_kept(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = connect(start_broker().name_server_address)
+def test_a_setting_is_kept(start_broker: StartBroker, connect: Connect) -> None:
+    broker = start_broker()
+    client = connect(broker.name_server_address)
     place = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T"}
     assert client.call(RequestCode.GET_KV_CONFIG, place).code == 22
     assert client.call(RequestCode.PUT_KV_CONFIG, place | {"value": "a:4"}).code == 0
     assert client.call(RequestCode.GET_KV_CONFIG, place).ext_fields == {"value": "a:4"}
     assert client.call(RequestCode.GET_KV_CONFIG, place | {"namespace": "other"}).code == 22
-    monkeypatch.setattr(kv_settings, "SETTING_COUNT_MAX", 1)
+    broker.name_server._administering.settings.quota.size_max = 1
     refused = client.call(RequestCode.PUT_KV_CONFIG, place | {"key": "U", "value": ""})
     assert (refused.code, "delete one first" in str(refused.remark)) == (1, True)
     assert client.call(RequestCode.PUT_KV_CONFIG, place | {"value": "b:4"}).code == 0

@@ -6,6 +6,7 @@ import base64
 import hmac
 import json
 import re
+import struct
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ from longpoll_protocol import headers
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers.base import Header
+from longpoll_protocol.log_record import FIXED_SIZE, HEAD, MAGIC_V1
 from longpoll_protocol.message import BatchMessage, encode_batch, message_id
 from longpoll_protocol.signature import ACCESS_KEY, SIGNATURE, sign
 from longpoll_protocol.tags import java_hash
@@ -138,6 +140,18 @@ def without(name: str) -> dict[str, str]:
     return {each: value for each, value in send_fields("open").items() if each != name}
 
 
+def assignment(topic: str, group: str) -> bytes:
+    """The body of 400."""
+    asked = {
+        "topic": topic,
+        "consumerGroup": group,
+        "clientId": "c",
+        "strategyName": "AVG",
+        "messageModel": "CLUSTERING",
+    }
+    return msgspec.json.encode(asked)
+
+
 ATTEMPTS: Final[tuple[tuple[int, dict[str, str], bytes, str | None], ...]] = (
     (VIEW, {"offset": SECRET_PLACE}, b"", "topic:secret"),
     (VIEW, {"offset": OPEN_PLACE}, b"", None),
@@ -153,6 +167,8 @@ ATTEMPTS: Final[tuple[tuple[int, dict[str, str], bytes, str | None], ...]] = (
     (BEAT, {}, heartbeat(mine=["open"], other=["open", "%RETRY%other"]), None),
     *((code, {}, locked("theirs"), "group:theirs") for code in (41, 42)),
     *((code, {}, locked("mine"), None) for code in (41, 42)),
+    (RequestCode.QUERY_ASSIGNMENT, {}, assignment("secret", "mine"), "topic:secret"),
+    (RequestCode.QUERY_ASSIGNMENT, {}, assignment("open", "theirs"), "group:theirs"),
     *((code, ASKED | {"topic": "secret"}, b"", "topic:secret") for code in (29, 30, 31, 32)),
     *((code, ASKED | {"topic": "open"}, b"", None) for code in (29, 30, 31, 32)),
     (SEND, send_fields("open", properties=FURTHER), b"x", "topic:secret"),
@@ -160,6 +176,14 @@ ATTEMPTS: Final[tuple[tuple[int, dict[str, str], bytes, str | None], ...]] = (
     (SEND, send_fields("open") | {"m": "TRUE"}, encode_batch([LISTED]), "topic:secret"),
     (SEND, send_fields("open") | {"m": "1"}, encode_batch([LISTED]), "topic:secret"),
     (RequestCode.SEND_MESSAGE, {"topic": "open", "batch": "true"}, encode_batch([LISTED]), "topic:secret"),
+    *(
+        (RequestCode.QUERY_ASSIGNMENT, {}, b'{"topic":"%s","consumerGroup":"%s"}' % asked, refused)
+        for asked, refused in (
+            ((b"open", b"mine"), None),
+            ((b"secret", b"mine"), "topic:secret"),
+            ((b"open", b"theirs"), "group:theirs"),
+        )
+    ),
     (BATCH, send_fields("open") | MANY, PLAIN, None),
     (SEND, send_fields("open") | {"m": "TRUE"}, PLAIN, None),
     (SEND, without("i"), b"x", None),
@@ -347,6 +371,108 @@ def test_a_message_is_taken_to_members_that_may_read_it_alone(broker: Broker, co
             assert client.pushes == []
 
 
+BODY_AT: Final = FIXED_SIZE - 3
+"""Where a record's body begins, which comes before the sizes and texts of topic and properties."""
+BODY: Final = b"seen by nobody"
+WITH_BODY: Final = "NAME\x01value\x02KEYS\x01k\x02"
+
+
+def aimed_at(topic: str, place: str, group: str = "mine") -> dict[str, str]:
+    """The fields by which any request may name a topic, a group and a place in the log."""
+    message = {"offset": place, "msgId": message_id("127.0.0.1", 1, int(place)), "commitLogOffset": place}
+    query = {"key": "k", "maxNum": "9", "beginTimestamp": "0", "endTimestamp": str(2**62), "index": "0", "count": "9"}
+    back_to = {"group": group, "delayLevel": "-1", "originTopic": topic, "clientId": "c", "timestamp": "0"}
+    return pull_fields(topic, 0, group=group) | message | query | back_to
+
+
+def ask(client: RawClient, code: int, fields: dict[str, str], account: str, body: bytes = b"") -> int:
+    """Send a request that an account has signed, which may never be answered; its opaque."""
+    signed = fields | {ACCESS_KEY: account}
+    return client.send(code, signed | {SIGNATURE: sign(signed, body, SECRETS[account])}, body)
+
+
+def seen(client: RawClient, codes: set[int], aims: list[tuple[str, str]], account: str) -> set[int]:
+    """The codes by which an account is shown the body."""
+    asked = [(code, ask(client, code, aimed_at(*aim), account)) for code in codes for aim in aims]
+    assert call(client, RequestCode.GET_BROKER_RUNTIME_INFO, account=account).code == 0
+    answers = ((code, client.reply(opaque, 0.0)) for code, opaque in asked)
+    return {code for code, answer in answers if answer is not None and BODY in bytes(answer.body)}
+
+
+def pushed_codes(client: RawClient, account: str) -> set[int]:
+    """The codes of what a client was brought with the body."""
+    assert call(client, RequestCode.GET_BROKER_RUNTIME_INFO, account=account).code == 0
+    return {push.code for push in client.pushes if BODY in bytes(push.body)}
+
+
+def test_no_code_shows_a_body_without_a_right(tmp_path: Path, connect: Connect) -> None:
+    """Every code is aimed at messages that wait, are dead or are there; no member is brought one."""
+    quick = BrokerConfig(transaction_timeout_ms=0, transaction_check_interval_ms=3_600_000)
+    with opened(tmp_path, quick) as broker:
+        stranger = member(connect, broker, "stranger", heartbeat("P", mine=["open"]))
+        allowed = member(connect, broker, "curious", heartbeat("P", mine=["secret"]))
+        admin, handler = connect(broker.address), broker.handler
+        aims = []
+        for topic, properties, flag in (
+            ("secret", WITH_BODY, "0"),
+            ("SCHEDULE_TOPIC_XXXX", "DELAY\x0118\x02", "0"),
+            ("RMQ_SYS_TRANS_HALF_TOPIC", PREPARED, "4"),
+        ):
+            aims += [(topic, str(broker.store.log_end)), ("open", str(broker.store.log_end))]
+            fields = send_fields("secret", properties=properties) | {"f": flag, "g": str(RealRuntime().unix_ms())}
+            assert call(admin, SEND, fields, BODY, "administrator").code == 0
+        aims += [("%DLQ%theirs", str(broker.store.log_end)), ("%RETRY%mine", "0"), ("%DLQ%mine", "0")]
+        assert call(admin, BACK, back(aims[0][1], "theirs") | {"delayLevel": "-1"}, b"", "administrator").code == 0
+        wait_until(lambda: broker.store.visible_end("SCHEDULE_TOPIC_XXXX", 17) == 1)
+        codes = {*handler.pulling.processors, *handler.sending.processors, *handler.administering.processors}
+        assert seen(stranger, codes, aims, "stranger") == set()
+        handler.sending.checks._due_ns = 0
+        wait_until(lambda: handler.sending.checks._due_ns != 0)
+        replied = send_fields("secret", properties="REPLY_TO_CLIENT\x01c\x02")
+        for code, fields in (
+            (RequestCode.SEND_REPLY_MESSAGE_V2, replied),
+            (RequestCode.CONSUME_MESSAGE_DIRECTLY, aimed_at("secret", aims[0][1])),
+        ):
+            ask(admin, code, fields, "administrator", BODY)
+        assert call(admin, RequestCode.GET_BROKER_RUNTIME_INFO, account="administrator").code == 0
+        assert pushed_codes(stranger, "stranger") == set()
+        # The same requests show the body to those who may see it.
+        assert pushed_codes(allowed, "curious") == {39, 309, 326}
+        assert seen(admin, codes - ADMIN_CODES, aims, "administrator") >= {11, 12, 33}
+
+
+def test_a_held_pull_ends_with_its_right(broker: Broker, connect: Connect) -> None:
+    """The account loses its right while the pull waits: the next message is not for it."""
+    client, admin = connect(broker.address), connect(broker.address)
+    place_of(admin, "open")
+    opaque = ask(client, RequestCode.PULL_MESSAGE, pull_fields("open", 1, timeout_ms=60_000, group="mine"), "stranger")
+    assert call(client, RequestCode.GET_BROKER_RUNTIME_INFO).code == 0
+    changed = {"accessKey": "stranger", "secretKey": SECRETS["stranger"], "topicPerms": "open=DENY"}
+    assert call(admin, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, changed, account="administrator").code == 0
+    assert call(admin, SEND, send_fields("open"), BODY, "administrator").code == 0
+    answer = client.answer(opaque)
+    assert (answer.code, BODY in bytes(answer.body)) == (16, False)
+
+
+def test_a_body_that_looks_like_a_record_shows_nothing_behind_it(broker: Broker, connect: Connect) -> None:
+    """Its properties, which have no checksum, reach over the next message of another topic."""
+    client = connect(broker.address)
+    size, place = 1_000, broker.store.log_end + BODY_AT
+    head = HEAD.pack(size, MAGIC_V1, 0, 0, 0, 0, place, 0, 0)
+    rest = struct.pack(">24xiqib4s", 0, 0, 0, 4, b"open")
+    forged = head + rest + struct.pack(">h", size - len(head + rest) - 2)
+    assert call(client, SEND, send_fields("open"), forged).code == 0
+    for _ in range(9):
+        assert call(client, SEND, send_fields("secret"), BODY, "administrator").code == 0
+    # Without accounts it is a record.
+    shown = broker.store.record_at(place)
+    assert shown is not None
+    assert BODY in bytes(shown)
+    answer = call(client, VIEW, {"offset": str(place)})
+    assert (answer.code, BODY in bytes(answer.body)) == (1, False)
+    assert "no message begins" in (answer.remark or "")
+
+
 def test_every_code_has_an_entry(broker: Broker) -> None:
     """Only one: the topics and groups that it uses, why it needs no right, or that it is for administrators."""
     count, handler = Counter(codes_with_an_entry(ADMIN_CODES)), broker.handler
@@ -357,12 +483,14 @@ def test_every_code_has_an_entry(broker: Broker) -> None:
 
 BY_THEIR_OWN: Final = frozenset(
     {
+        RequestCode.QUERY_ASSIGNMENT,
         RequestCode.VIEW_MESSAGE_BY_ID,
         RequestCode.CONSUMER_SEND_MSG_BACK,
         RequestCode.END_TRANSACTION,
         RequestCode.HEART_BEAT,
         RequestCode.LOCK_BATCH_MQ,
         RequestCode.UNLOCK_BATCH_MQ,
+        RequestCode.QUERY_ASSIGNMENT,
     }
 )
 """What these use stands in a body or in the log; each has a test of its own above."""

@@ -8,10 +8,14 @@ import os
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
 from model_tests.support.service import answer_of, served_two
 
+from longpoll_broker.core.tables import parts
 from longpoll_broker.service.upkeep import config_files, table_saves
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker
 from longpoll_broker.testing.raw_client import RawClient, send_message
@@ -112,3 +116,17 @@ def test_a_change_while_the_flag_is_looked_at_is_saved_the_next_time() -> None:
     with config_files._taken(table) as has_changed:  # type: ignore[arg-type] # what is asked of a table it has
         assert not has_changed
     assert table.stands
+
+
+@given(
+    st.dictionaries(
+        st.text(),
+        st.dictionaries(st.text(), st.dictionaries(st.integers(0, 99), st.integers(-(2**63), 2**63 - 1))),
+        min_size=1,
+    )
+)
+def test_files_are_put_together_in_parts(content: dict[str, dict[str, dict[int, int]]]) -> None:
+    """They have the text of one piece."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "PART_COUNT", 4)
+        assert config_files._text(content) == msgspec.json.format(msgspec.json.encode(content), indent=1)

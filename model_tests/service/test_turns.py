@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from attrs import define
+from model_tests.service.sockless import Peer, ThreadlessBroker
 from model_tests.support.service import answer_of, served, served_two
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
+from longpoll_broker.core.tables import offsets, parts
+from longpoll_broker.core.tables.topics import TopicConfig
 from longpoll_broker.handler import BrokerHandler
 from longpoll_broker.opening import limits_of
+from longpoll_broker.service.admin import progress_processor, table_processor
 from longpoll_broker.service.io import transport
 from longpoll_broker.service.io.channel import Channel, Outbox
 from longpoll_broker.service.io.transport import PASS_NS, QUEUED_SIZE_MAX, TURN_NS_MAX, TURN_NS_MIN, IoLoop
 from longpoll_broker.store.index import index
 from longpoll_broker.store.index.index_file import IndexFile
-from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
+from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from longpoll_broker.testing.raw_client import PATIENCE_S, RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
-from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.command import Command, encode
 from longpoll_runtime import Poller
 from longpoll_runtime.real import RealRuntime
+from longpoll_spec.policy import ROCKETMQ_5
 
 BYSTANDER_COUNT = 3
 TURN_COUNT_MAX = 100_000
@@ -47,6 +53,65 @@ def unending(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     monkeypatch.setattr(IndexFile, "find", find)
     monkeypatch.setattr(index, "WALKED_MAX", WALKED_MAX)
     return ended
+
+
+@pytest.mark.parametrize(
+    ("code", "fields"),
+    [
+        (RequestCode.GET_ALL_TOPIC_CONFIG, {}),
+        (RequestCode.GET_ALL_CONSUMER_OFFSET, {}),
+        (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {}),
+        (RequestCode.GET_CONSUME_STATS, {"consumerGroup": "g0"}),
+        (RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "T0"}),
+        (RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}),
+        (RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": "g0"}),
+    ],
+)
+def test_full_tables_are_told_in_turns(
+    code: int, fields: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the answer that they have in one."""
+    config = BrokerConfig(auto_create_subscription_group=True)
+    with ThreadlessBroker.start(
+        RealRuntime(), str(tmp_path / "store"), policy=ROCKETMQ_5, config=config, store_config=SMALL_STORE
+    ) as broker:
+        for number in range(20):
+            broker.topics.put(TopicConfig(f"T{number}", 2, 2))
+            broker.groups.find(f"g{number}")
+            for topic, group in ((f"T{number}", "g0"), ("T0", f"g{number}")):
+                broker.offsets.commit(topic, group, 0, number)
+        peer = Peer(broker)
+        asked = b"".join(map(bytes, encode(Command(code=code, opaque=1, ext_fields=fields))))
+        at_once = peer.tell(asked)
+        assert peer.channel.rest is None
+        assert at_once
+        for module, name in ((parts, "PART_COUNT"), (offsets, "TURN_COUNT"), (progress_processor, "TURN_COUNT")):
+            monkeypatch.setattr(module, name, 5)
+        told, count = peer.tell(asked), 0
+        while peer.channel.rest is not None:
+            assert told == b""
+            rest, peer.channel.rest = peer.channel.rest, None
+            outbox = Outbox()
+            rest(outbox)
+            outbox.flush()
+            told, count = peer.heard(), count + 1
+        assert told == at_once
+        assert count >= 3
+
+
+def test_a_table_that_is_too_long_is_refused_at_the_limit(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """99,000 groups with long names do not fit into a frame: 201 says so, and reads no further."""
+    broker = start_broker()
+    client = connect(broker.address)
+    for number in range(20):
+        broker.groups.find(f"{number:0255}")
+    monkeypatch.setattr(parts, "PART_COUNT", 4)
+    monkeypatch.setattr(table_processor, "TABLE_SIZE_MAX", 4_000)
+    answer = client.call(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    assert answer.code == 1
+    assert "over the limit of 4000 bytes for one answer" in str(answer.remark)
 
 
 def queried(client: RawClient) -> int:

@@ -117,7 +117,7 @@ class Stage:
     def before(self, operation: str, path: str) -> None:
         """A call for a file: a point, or an error. Raises OSError."""
         self.preemption.world.point(operation, path)
-        if self.failing and "/consumequeue/" in path and operation in {"create", "reserve"}:
+        if self.failing and "/consumequeue/" in path and operation in {"create", "map", "reserve"}:
             self.failing -= 1
             raise OSError(28, "No space left on device", path)
 
@@ -258,7 +258,7 @@ class Stage:
 
     def look(self) -> None:
         """What must hold when nobody is at work."""
-        while self.store.dispatched_end < self.store.log_end:
+        while self.store.dispatched_end < self.store.log_end or self.store.is_behind:
             self.show()
         self.look_at_queues()
         self.look_at_disk()

@@ -29,7 +29,7 @@ from longpoll_spec.policy import PRESETS, STRICT, Policy, preset, with_knob, wit
 from longpoll_spec.properties.answers import offset_goes_on
 from longpoll_spec.properties.order import visible_is_monotone
 from longpoll_spec.state import Request, State, state_of
-from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, Int
+from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, Int, int_variable
 from longpoll_spec.testing.cases import quick_if
 from longpoll_spec.testing.slips import Change, dropping_conjunct, forgetting, slipped, with_effect, without
 from longpoll_spec.testing.strategies import runs
@@ -155,6 +155,48 @@ def test_a_fault_in_a_feature_is_found(fault: str) -> None:
 
     assert explore(right, select(properties_of(right), [name])).verdict(name).verdict == "holds"
     assert explore(wrong, select(properties_of(wrong), [name])).verdict(name).verdict == "violated"
+
+
+OUTLIVES: Final = ("truncate", "queue_deleted", "crash_and_recover")
+COMMITS: Final = {**dict.fromkeys(("offset_commit", "pull_read", *OUTLIVES), "truncate"), "crash_and_recover": "crash"}
+"""Action that may leave a committed offset beyond its queue's end -> the feature with which it does."""
+
+
+def _keeps_the_commit(_state: State, action: Action) -> Effect:
+    """What is cut or lost leaves what was committed."""
+    return {name: int_variable(name) for name in action.effect if name.startswith("committed")}
+
+
+def _commits_what_comes(state: State, action: Action) -> Effect:
+    """A commit of whatever offset is told, or carried."""
+    request = state.requests[int(action.actors[0])]
+    told = request.offset if action.name == "offset_commit" else request.carried
+    return {str(request.committed.args[0]): told}
+
+
+def _in_queue(model: Model) -> str:
+    name = "commit_in_queue"
+    return explore(model, select(properties_of(model), [name]), limit_states=20_000).verdict(name).verdict
+
+
+@pytest.mark.parametrize("action", COMMITS)
+def test_a_committed_offset_beyond_its_queue_is_found(action: str) -> None:
+    """Cut, deleted or lost in a crash, the queue is another generation: no offset of the last one stays."""
+    chosen = with_knob(STRICT, "visible_after=append")
+    bounds = named(COMMITS[action], chosen, requests=1, aspects=["commits"])
+    change = with_effect(_keeps_the_commit if action in OUTLIVES else _commits_what_comes)
+
+    assert _in_queue(law_of(chosen, bounds)) == "holds"
+    assert _in_queue(slipped(chosen, bounds, action, change)) == "violated"
+
+
+@pytest.mark.parametrize("policy", PRESETS)
+@pytest.mark.parametrize("feature", ["truncate", "crash"])
+def test_in_rocketmq_a_committed_offset_outlives_its_queue(policy: str, feature: str) -> None:
+    chosen = preset(policy)
+    bounds = named(feature, chosen, requests=1, messages=1, aspects=["commits"])
+
+    assert _in_queue(law_of(chosen, bounds)) == ("violated" if policy.startswith("rocketmq") else "holds")
 
 
 def _planted(slip: str, bounds: Bounds | None = None) -> Model:

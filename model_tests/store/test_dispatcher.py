@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from types import SimpleNamespace, TracebackType
 from typing import Any
@@ -231,6 +232,30 @@ def test_a_queue_that_cannot_grow_keeps_back_its_own_records_only(handed: bool) 
     bench.append(4, queue=other)
     assert bench.dispatched() == [1, 3, 4]
     assert (bench.cursor.trouble, bench.cursor.visible_end) == (None, 5 * SIZE)
+
+
+def test_another_thread_may_ask_at_any_time_what_is_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retention does: it is told neither of a failure nor of more than is visible."""
+    bench, seen = Bench(), []
+
+    class Watched(deque[Arrival]):
+        """Another thread asks around every change."""
+
+        def append(self, arrival: Arrival) -> None:
+            seen.append(bench.cursor.visible_end)
+            super().append(arrival)
+
+        def popleft(self) -> Arrival:
+            first = super().popleft()
+            seen.append(bench.cursor.visible_end)
+            return first
+
+    monkeypatch.setattr(dispatch, "deque", Watched)
+    bench.append(0, 1, 2)
+    bench.queue.is_full = True
+    assert (bench.dispatched(), seen) == ([], [0, 0])
+    bench.queue.is_full = False
+    assert (bench.dispatched(), seen) == ([0, 1, 2], [0, 0, SIZE, 2 * SIZE, 3 * SIZE])
 
 
 def test_arrivals_are_told_of_before_damage() -> None:

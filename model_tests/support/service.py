@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, TypeVar
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.service.following.asking import Asking, PeerError
@@ -15,6 +15,24 @@ from longpoll_broker.testing.raw_client import RawClient
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.connection import Connection
 from longpoll_runtime.real import RealRuntime
+
+T = TypeVar("T")
+
+
+def in_turns(turns: Generator[None, None, T]) -> tuple[T, int]:
+    """What work in turns gives, and how often others had theirs before."""
+    count = 0
+    while True:
+        try:
+            next(turns)
+        except StopIteration as ended:
+            return ended.value, count
+        count += 1
+
+
+def whole(turns: Generator[None, None, T]) -> T:
+    """What work in turns gives."""
+    return in_turns(turns)[0]
 
 
 class ShiftedRuntime(RealRuntime):

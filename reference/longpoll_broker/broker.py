@@ -97,7 +97,7 @@ class Broker(Stoppable):
         access = open_access_control(shared.runtime, shared.config, shared.store)
         shared.topics.add_system_topics(shared.config.broker_name, shared.config.cluster_name)
         adopt_topics(shared.topics, shared.store)
-        self.pulling = pulling_of(shared)
+        self.pulling = pulling_of(shared, access)
         self.hold_service = self.pulling.hold_service
         dispatch = self.pulling.dispatch_service
         replicator = replicator_of(shared, ha_listener)

@@ -130,7 +130,7 @@ class BrokerCollector(Collector):
         refused = CounterMetricFamily(
             "longpoll_table_refusals", "Entries for which a table or a share had no room.", labels=["table"]
         )
-        for quota in (*self.broker.handler.quotas, *self.broker.name_server.routes.quotas):
+        for quota in (*self.broker.handler.quotas, *self.broker.name_server.quotas):
             entries.add_metric([quota.name], quota.used)
             refused.add_metric([quota.name], quota.refused)
         yield entries

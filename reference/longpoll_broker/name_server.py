@@ -20,9 +20,10 @@ from msgspec import UNSET, structs
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.pull import FAQ
+from longpoll_broker.core.quota import Quota
 from longpoll_broker.core.standing import MASTER_ID
 from longpoll_broker.core.tables.access import NAME_SERVER_ADMIN_CODES
-from longpoll_broker.core.tables.routes import RegisteredBroker, Routes, Version, usable, with_told
+from longpoll_broker.core.tables.routes import RegisteredBroker, Routes, Version, routed, with_told
 from longpoll_broker.core.tables.told_topics import ToldTopics
 from longpoll_broker.core.tables.topics import QUEUE_COUNT_MAX, TopicConfig, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
@@ -110,6 +111,12 @@ class NameServer:
     def closed(self, channel: Channel) -> None:
         """A broker's connection is gone, and with it the broker, until it registers again."""
         self.routes.closed(channel)
+        self._administering.settings.quota.closed(channel)
+
+    @property
+    def quotas(self) -> tuple[Quota, ...]:
+        """Of every table that peers fill."""
+        return (*self.routes.quotas, self._administering.settings.quota)
 
     def received(self, channel: Channel, command: Command, outbox: Outbox) -> None:
         """Serve one request."""
@@ -215,7 +222,7 @@ class NameServer:
             channel=channel,
             version=_whole_version(known, header.broker_name, table),
             heard_ms=self.now_ms(),
-            topics=with_told(before, usable(table.topic_config_table)),
+            topics=with_told(before, routed(table.topic_config_table)),
             ha_address=header.ha_server_addr,
         )
         if not self.routes.has_room(broker):

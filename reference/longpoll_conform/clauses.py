@@ -261,6 +261,7 @@ INSIDE: Final[Mapping[str, str]] = MappingProxyType(
         "time_can_pass": "it is of the law itself: time is never stopped for good",
         "answered_on_stop": _CHANGE,
         "seen_survives": _CHANGE,
+        "commit_in_queue": "a conformance run cuts no queue that a group has committed",
         "only_disk_survives": _CHANGE,
         "told_of_role_change": _CHANGE,
         "told_of_master_return": _CHANGE,

@@ -41,8 +41,12 @@ STRICT: Final[Mapping[str, OnPurpose]] = MappingProxyType(
             "4.9.7 does not know the code.",
             0,
         ),
-        "send-264": OnPurpose(
-            "The answer to a prepared message names its transaction, which the proxy of 5.x needs; 4.9.7 does not.", 0
+        **dict.fromkeys(
+            ("hold-148", "send-264"),
+            OnPurpose(
+                "The answer to a prepared message names its transaction, which the proxy of 5.x needs; 4.9.7 does not.",
+                0,
+            ),
         ),
         **dict.fromkeys(
             ("route-378", "route-380", "route-382"),

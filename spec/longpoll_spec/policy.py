@@ -135,8 +135,9 @@ class Policy:
     all at once."""
 
     on_truncate: OnTruncate = field(default="wake")
-    """Whether held requests whose offset is no longer in their queue, because it was cut back or deleted, wait on, or
-    are woken to be told."""
+    """What becomes of offsets beyond a queue's end, because it was cut back or deleted: held requests wait on, and
+    groups keep what they have committed; or the requests are woken to be told, and the groups' offsets are set to the
+    end."""
 
     tick: Tick = field(default="maximal_progress")
     """Whether time may pass while the broker's own threads have work that is due (free), or not."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from longpoll_spec.environment import environment_of
 from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.state import DUE, WALKING, Request, State
 from longpoll_spec.state.shared import sweeps
@@ -29,6 +30,7 @@ def sometimes_of(model: Model) -> Iterable[Property]:
         yield _two_queues(model.state)
     yield from _of_aspects(model)
     yield from _of_others(model)
+    yield from environment_of(model)
 
 
 def _of_others(model: Model) -> Iterable[Property]:

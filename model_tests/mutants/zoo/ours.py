@@ -404,7 +404,7 @@ OURS: Final = (
     _slip(
         "one-pass-of-the-dispatcher",
         "A burst of more than 256 messages: the first 256 are made visible and told, the rest waits for the next send.",
-        Change(DISPATCH, "        while store.dispatched_end < end:\n", "        if store.dispatched_end < end:\n"),
+        Change(DISPATCH, "        while store.dispatched_end < end or", "        if store.dispatched_end < end or"),
     ),
     _slip(
         "first-of-the-arrivals",

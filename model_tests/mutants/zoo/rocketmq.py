@@ -162,10 +162,10 @@ ROCKETMQ: Final = (
         "no consumer ever sees it.",
         Change(
             f"{STORE}/dispatch.py",
-            "            self._show(queue, arrival, arrivals)\n            handed.popleft()\n",
-            "            handed.popleft()\n            self.cursor = arrival.physical_offset + arrival.size\n"
-            "            self._show(queue, arrival, arrivals)\n",
+            "                self.behind[queue] = deque((arrival,))\n",
+            "                return\n",
         ),
+        units=("store/test_dispatcher.py", "store/test_visible_or_refused.py"),
     ),
     _bug(
         "full-queue-is-ignored",
@@ -326,8 +326,8 @@ ROCKETMQ: Final = (
         "(MQTT) gets it at the deadline.",
         Change(
             f"{STORE}/dispatch.py",
-            "            if inner.put(arrival):\n                arrivals.append(arrival)\n",
-            "            inner.put(arrival)\n",
+            "offset, self._levels_ms), arrivals)\n        try:\n",
+            "offset, self._levels_ms), [])\n        try:\n",
         ),
         units=("service/test_light_queues.py",),
     ),

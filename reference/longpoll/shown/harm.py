@@ -48,6 +48,7 @@ HARMS: Final[tuple[tuple[Kind, str, str], ...]] = (
     ("repeated", "deadline_is_its_pulls", "A pull's deadline changes while it waits."),
     # What only a crash shows.
     ("crash", "seen_survives", "A crash removes a message that a consumer may already have seen."),
+    ("crash", "commit_in_queue", "After a queue loses messages, a group skips some that come next."),
     ("crash", "only_disk_survives", "After a crash the broker is not in the state that is on disk."),
     # Memory or work for nothing.
     ("wasted", "hold_limit_kept", "The broker holds more pulls than its limit allows."),

@@ -93,7 +93,7 @@ def administering_of(
     return Administering(
         clients,
         AdminProcessor(shared.topics, shared.groups, shared.offsets, shared.store, topic_deleted, when_saved, traits),
-        LockProcessor(runtime, QueueLocks(), runtime.lock()),
+        LockProcessor(runtime, QueueLocks(), runtime.lock(), shared.groups.size_max),
         QueryProcessor(shared.store),
         StatisticsProcessor(shared.statistics, shared.config.cluster_name),
         ProgressProcessor(

@@ -14,6 +14,7 @@ from longpoll_broker.core.hold import Pull
 from longpoll_broker.fast.pull_bursts import QuickPullProcessor
 from longpoll_broker.fast.pull_heads import PatchedPullAnswers, tells_offsets_only
 from longpoll_broker.fast.woken_herd import HerdExecutor, HerdRunner
+from longpoll_broker.service.access.access_control import AccessControl
 from longpoll_broker.service.admin.role_processor import RoleProcessor
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.io.executors import InlineExecutor, PoolExecutor
@@ -99,10 +100,10 @@ class Pulling:
             self.hold_service.topic_deleted(topic, outbox)
 
 
-def pulling_of(shared: Shared) -> Pulling:
+def pulling_of(shared: Shared, access: AccessControl | None = None) -> Pulling:
     """Make the room."""
     runtime, policy, config = shared.runtime, shared.policy, shared.config
-    runner = _runner(shared)
+    runner = _runner(shared, access)
     pool = _pool(shared, runner) if policy.notify == "dispatcher_poll" else None
     inline = _inline(shared, runner) if pool is None else None
     executor = pool or inline
@@ -138,16 +139,25 @@ def pulling_of(shared: Shared) -> Pulling:
     )
 
 
-def _runner(shared: Shared) -> PullRunner:
+def _runner(shared: Shared, access: AccessControl | None) -> PullRunner:
     events, desk = shared.recording.pulls, shared.desk
     is_fast = shared.is_fast and tells_offsets_only(desk)
     answers = PatchedPullAnswers(desk, events) if is_fast else PullAnswers(desk, events)
     moved: Callable[[Pull, int], None] = nobody_is_told
     if shared.traits.stores_moved_offsets and not shared.standing.is_slave:
         moved = OffsetMovedTeller(shared.runtime, shared.appender, shared.config.broker_name, shared.store_host).tell
-    kind = HerdRunner if is_fast and not shared.recording.is_on else PullRunner
+    # What one account gets is not what another one gets.
+    kind = HerdRunner if is_fast and not shared.recording.is_on and access is None else PullRunner
     return kind(
-        shared.runtime, shared.policy, desk, shared.store, shared.statistics, events, answers, offset_moved=moved
+        shared.runtime,
+        shared.policy,
+        desk,
+        shared.store,
+        shared.statistics,
+        events,
+        answers,
+        offset_moved=moved,
+        may_still_pull=None if access is None else access.may_still_pull,
     )
 
 

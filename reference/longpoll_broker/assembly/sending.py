@@ -88,6 +88,7 @@ def sending_of(
         shared.timers,
         level_count=level_count,
     )
+    keepers = Keepers(commits, replicator, when_told)
     kind = PatchedSendProcessor if shared.is_fast else SendProcessor
     transactions = EndTransactionProcessor(runtime, shared.appender, store, shared.store_host, shared.traits)
     return Sending(
@@ -96,7 +97,7 @@ def sending_of(
             maker,
             shared.appender,
             shared.recording.sends,
-            Keepers(commits, replicator, when_told),
+            keepers,
             shared.traits,
         ),
         SendBackProcessor(
@@ -105,6 +106,7 @@ def sending_of(
             shared.groups,
             store,
             shared.appender,
+            keepers,
             shared.store_host,
             shared.traits,
             level_count=level_count,

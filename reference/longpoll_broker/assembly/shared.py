@@ -28,7 +28,12 @@ from longpoll_spec.policy import Policy
 
 def _topics(shared: Shared) -> Topics:
     config = shared.config
-    return Topics(config.auto_create_topic, config.default_topic_queue_count, shared.store_config.light_queues)
+    return Topics(
+        config.auto_create_topic,
+        config.default_topic_queue_count,
+        shared.store_config.light_queues,
+        guard=shared.runtime.lock(),
+    )
 
 
 def _standing(shared: Shared) -> Standing:
@@ -72,6 +77,7 @@ class Shared:
                 self.store_config.light_queues,
                 self.traits.group_size_max,
                 self.traits.validates_groups,
+                guard=self.runtime.lock(),
             ),
             takes_self=True,
         ),

@@ -209,11 +209,13 @@ class HoldTable:
         A `bucket` that was found before is used although the table may have lost it.
         """
         assert pull.phase is MISSED
+        if self._is_full_of(pull.channel):
+            return False
         if bucket is None:
             bucket = self._buckets.get((pull.topic, pull.queue_id))
         if bucket is not None and self.queue_limit is not None and bucket.known >= self.queue_limit:
             return False
-        if self._is_full_of(pull.channel) or (self.room is not None and not self.room.take()):
+        if self.room is not None and not self.room.take():
             return False
         if bucket is None:
             key = (pull.topic, pull.queue_id)

@@ -12,6 +12,7 @@ import errno
 import logging
 from collections import deque
 from collections.abc import Callable, Container, Sequence
+from contextlib import suppress
 from typing import Final, Protocol, TypeAlias
 
 from longpoll_broker.errors import StoreDamageError
@@ -109,8 +110,13 @@ class Dispatcher:
 
     @property
     def visible_end(self) -> int:
-        """Physical offset up to which every message is visible."""
-        return min((waiting[0].physical_offset for waiting in self.behind.copy().values()), default=self.cursor)
+        """Physical offset up to which every message is visible; callable from any thread."""
+        # Before `behind` is looked at: a message is behind first, and then the cursor passes it.
+        end = self.cursor
+        for waiting in self.behind.copy().values():
+            with suppress(IndexError):  # the last of them was listed meanwhile
+                end = min(end, waiting[0].physical_offset)
+        return end
 
     def hand(self, burst: Sequence[Handed], log_end_before: int) -> None:
         """Take over records just appended, one behind the other; the caller holds the append lock.
@@ -185,8 +191,7 @@ class Dispatcher:
 
     def _list(self, queue: ConsumeQueue, arrival: Arrival, arrivals: list[Arrival]) -> None:
         """Have a queue list a message, now or once it can; raises OSError when too many wait for that."""
-        waiting = self.behind.get(queue)
-        if waiting is None:
+        if queue not in self.behind:
             try:
                 if queue.put(arrival):
                     arrivals.append(arrival)
@@ -196,12 +201,13 @@ class Dispatcher:
                 if not self.behind:
                     _lines.exception("a message of %s queue %d stays unseen; trying again", queue.topic, queue.queue_id)
                 self.trouble = error
-                waiting = self.behind[queue] = deque()
+                self.behind[queue] = deque((arrival,))
             else:
                 return
         elif self._behind_count >= BEHIND_COUNT_MAX:
             raise OSError(errno.ENOBUFS, "too many messages wait for queues that cannot list them")
-        waiting.append(arrival)
+        else:
+            self.behind[queue].append(arrival)
         self._behind_count += 1
         # The next send to it is refused.
         queue.room_end = 0
@@ -212,17 +218,14 @@ class Dispatcher:
         while handed and count < limit and self.cursor < end:
             # Looked at before it is taken: when too much is behind the record must stay the next one.
             queue, arrival = handed[0]
-            self._show(queue, arrival, arrivals)
+            if queue is not None:
+                self._list(queue, arrival, arrivals)
+            self.shown_offset = start = arrival.physical_offset
+            self.cursor = start + arrival.size
             handed.popleft()
             count += 1
         if self.cursor < end:
             self._read(limit - count, end, arrivals)
-
-    def _show(self, queue: ConsumeQueue | None, arrival: Arrival, arrivals: list[Arrival]) -> None:
-        if queue is not None:
-            self._list(queue, arrival, arrivals)
-        self.shown_offset = arrival.physical_offset
-        self.cursor = arrival.physical_offset + arrival.size
 
     def _read(self, limit: int, end: int, arrivals: list[Arrival]) -> None:
         log = self._log
@@ -260,10 +263,11 @@ class Dispatcher:
             # No checksum covers the name, and this one may become no path.
             _tell_of_damage(found, str(error))
             queue = None
-        if queue is not None and not _may_list(queue, found.queue_offset, found):
-            queue = None
-        arrival = arrival_of(found, found.topic, found.queue_id, found.queue_offset, self._levels_ms)
-        self._show(queue, arrival, arrivals)
+        if queue is not None and _may_list(queue, found.queue_offset, found):
+            arrival = arrival_of(found, found.topic, found.queue_id, found.queue_offset, self._levels_ms)
+            self._list(queue, arrival, arrivals)
+        self.shown_offset = found.physical_offset
+        self.cursor = found.physical_offset + found.size
 
 
 def _may_list(queue: ConsumeQueue, offset: int, record: Record) -> bool:

@@ -45,9 +45,9 @@ from longpoll_broker.store.queues.consume_queue_ext import is_address
 from longpoll_broker.store.queues.inner_queues import inner_places, with_offsets
 from longpoll_broker.store.queues.nearest import nearest_offset
 from longpoll_broker.store.queues.queue_table import QueueTable
+from longpoll_broker.store.queues.unread import unread_extended, unread_parts
 from longpoll_broker.store.recovery import believed, file_count, gone_count, of_the_past, recover, safe_start
 from longpoll_broker.store.selection import nothing, read_queue
-from longpoll_broker.store.unread import unread_extended, unread_parts
 from longpoll_protocol.log_record import (
     SCHEDULE_TOPIC,
     Lookup,
@@ -190,7 +190,7 @@ class MessageStore:
             self._levels_ms,
             self._runtime.unix_ms,
         )
-        self._dispatch_all()
+        self._dispatch_all(self._dispatcher.dispatch)
         for queue in self._table.all():
             queue.offset_next = queue.offset_end
             queue.correct_min(self._log.start)
@@ -504,12 +504,12 @@ class MessageStore:
         """Whether messages before `dispatched_end` wait for a queue that cannot list them; `dispatch` tries again."""
         return bool(self._dispatcher.behind)
 
-    def _dispatch_all(self) -> None:
+    def _dispatch_all(self, dispatch: Callable[[int], Sequence[Arrival]]) -> None:
         """Make everything visible; raises what keeps anything from it."""
         while self._dispatcher.cursor < self._log.end:
-            self._dispatcher.dispatch(_DISPATCH_COUNT)
+            dispatch(_DISPATCH_COUNT)
         while self._dispatcher.behind:
-            if not self._dispatcher.dispatch(_DISPATCH_COUNT) and self._dispatcher.trouble is not None:
+            if not dispatch(_DISPATCH_COUNT) and self._dispatcher.trouble is not None:
                 raise self._dispatcher.trouble
 
     def waiting(self) -> Sequence[Arrival]:
@@ -785,8 +785,7 @@ class MessageStore:
         self._closed = True
         try:
             self._dispatcher.only_durable = False
-            with self._dispatch_lock:
-                self._dispatch_all()
+            self._dispatch_all(self.dispatch)
             # Also what no queue lists: a recovery need not look at any of it again.
             self._dispatched_ms = self._store_ms
             self.flush()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from longpoll_spec.actions.family import action, never
 from longpoll_spec.actions.wake import Pairs
 from longpoll_spec.model import Step
-from longpoll_spec.state import Request, State, assign
+from longpoll_spec.state import Queue, Request, State, assign
 from longpoll_spec.terms import FALSE, Bool, Int, ite
 
 
@@ -25,32 +25,41 @@ def carried_by(request: Request, committed: Int) -> Pairs:
 
 def by_read(state: State, request: Request, ends: Bool) -> Pairs:
     """What a read commits of what its pull carries; `ends`: the pull is answered by the read and not held."""
-    older = request.carried < request.committed
+    carried = state.corrected(request, request.carried)
+    older = carried < request.committed
     committed = {
-        "before_hold": request.carried,
-        "monotone_max": ite(older, request.committed, request.carried),
-        "after_hold": ite(ends, request.carried, request.committed),
+        "before_hold": carried,
+        "monotone_max": ite(older, request.committed, carried),
+        "after_hold": ite(ends, carried, request.committed),
     }[state.policy.commit]
     return ((request.committed, committed),)
 
 
+def cut_commit(state: State, request: Request, queue: Queue, end: Int) -> tuple[Int, Int]:
+    """What its group has committed when the queue ends at `end` from now on: kept, or no more than that."""
+    beyond = request.at(queue) & (request.committed > end)
+    kept = state.policy.on_truncate != "wake"
+    return request.committed, request.committed if kept else ite(beyond, end, request.committed)
+
+
 @action("request", exists=lambda state: _exists(state) and state.policy.commit == "after_hold")
-def commit_pulled(state: State, request: Request) -> Step:  # noqa: ARG001 - one signature for every action
+def commit_pulled(state: State, request: Request) -> Step:
     """After the hold the pull's thread commits the offset that its pull carries, whatever has been committed since."""
     # GUARD
     guard = request.commit_due
     # EFFECT
-    effect = assign((request.committed, request.carried), (request.commit_due, FALSE))
+    effect = assign((request.committed, state.corrected(request, request.carried)), (request.commit_due, FALSE))
     return Step(guard, effect)
 
 
 @action("request", exists=_exists, urgent=never)
 def offset_commit(state: State, request: Request) -> Step:
     """The consumer has handled all it was given, and commits the offset in a message of its own."""
+    position = state.corrected(request, request.offset)
     # GUARD
-    guard = state.running & (request.committed < request.offset)
+    guard = state.running & (request.committed < position)
     # EFFECT
-    effect = assign((request.committed, request.offset))
+    effect = assign((request.committed, position))
     return Step(guard, effect)
 
 

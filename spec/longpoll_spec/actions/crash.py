@@ -6,11 +6,12 @@ Source: `DefaultMessageStore.recover`; with synchronous flushing 5.3.2 and later
 
 from __future__ import annotations
 
+from longpoll_spec.actions.commits import cut_commit
 from longpoll_spec.actions.family import action, never
 from longpoll_spec.actions.wake import Pairs, answered
 from longpoll_spec.model import Step
 from longpoll_spec.state import IDLE, Queue, Request, State, assign
-from longpoll_spec.terms import FALSE, TRUE, ite
+from longpoll_spec.terms import FALSE, TRUE, Int, ite
 
 
 def _exists(state: State) -> bool:
@@ -41,16 +42,30 @@ def crash_and_recover(state: State) -> Step:
         (state.return_queue, state.no_queue),
         *(pair for each in state.notifiers for pair in ((each.counter, IDLE), (each.queue, state.no_queue))),
         *(pair for queue in state.queues for pair in _recovered(queue)),
+        *((each.committed, _committed(state, each)) for each in state.requests),
         *(pair for each in state.requests for pair in _forgotten(each)),
     )
     return Step(guard, effect)
+
+
+def _committed(state: State, request: Request) -> Int:
+    """What its group has committed, which is on disk: the queue that it reads may end earlier now."""
+    committed = request.committed
+    for queue in state.queues:
+        _, cut = cut_commit(state, request, queue, _shown(queue))
+        committed = ite(request.at(queue), cut, committed)
+    return committed
+
+
+def _shown(queue: Queue) -> Int:
+    return ite(queue.flushed_end < queue.visible_end, queue.flushed_end, queue.visible_end)
 
 
 def _recovered(queue: Queue) -> Pairs:
     end = queue.flushed_end
     return (
         (queue.log_end, end),
-        (queue.visible_end, ite(end < queue.visible_end, end, queue.visible_end)),
+        (queue.visible_end, _shown(queue)),
         # What was deleted as too old need not have been flushed.
         (queue.visible_start, ite(end < queue.visible_start, end, queue.visible_start)),
         (queue.unscanned, FALSE),

@@ -6,6 +6,7 @@ is answered that its offset moved.
 
 from __future__ import annotations
 
+from longpoll_spec.actions.commits import cut_commit
 from longpoll_spec.actions.family import action, never
 from longpoll_spec.actions.wake import Pairs, to_executor
 from longpoll_spec.model import Step
@@ -73,6 +74,7 @@ def _shrunk(state: State, queue: Queue, end: Int) -> Pairs:
             for each in state.requests
             for pair in to_executor(each, wakes & each.is_("held") & each.at(queue) & (each.offset > end))
         ),
+        *(cut_commit(state, each, queue, end) for each in state.requests),
         *((each.passes, each.passes & ~here) for each, here in read_all),
         *((each.wanted, each.wanted & ~here) for each, here in read_all),
     )

@@ -64,13 +64,17 @@ class Coverage:
 def coverage_of(traces: Iterable[Trace]) -> list[Coverage]:
     """The coverage of each law among the runs, in the order in which the laws first occur."""
     known: dict[tuple[Policy, Bounds], _Domain] = {}
-    laws: dict[tuple[str, tuple[tuple[str, ...], ...]], tuple[list[Trace], _Domain]] = {}
+    laws: dict[tuple[str, tuple[tuple[str, ...], ...]], list[tuple[Trace, _Domain]]] = {}
     for trace in traces:
         key = (trace.model.policy, trace.model.bounds)
         domain = known[key] if key in known else _domain(trace.model)
         known[key] = domain
-        laws.setdefault((trace.model.policy.name, domain.all), ([], domain))[0].append(trace)
-    return [_coverage(runs, domain, known) for runs, domain in laws.values()]
+        *text, _ = domain.all  # few messages have fewer situations, and the same law
+        laws.setdefault((trace.model.policy.name, tuple(text)), []).append((trace, domain))
+    return [
+        _coverage([trace for trace, _ in runs], max((each for _, each in runs), key=_situations), known)
+        for runs in laws.values()
+    ]
 
 
 SMALL: Final = Bounds("small", requests=2, messages=2, hold_ticks=1, scan_ticks=2)
@@ -152,6 +156,10 @@ class _Domain:
     all: tuple[tuple[str, ...], ...]
     """In the order of `PARTS`."""
     meant: tuple[tuple[str, Question], ...]
+
+
+def _situations(domain: _Domain) -> int:
+    return len(domain.all[-1])
 
 
 def _domain(model: Model) -> _Domain:

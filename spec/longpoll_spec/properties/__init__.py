@@ -20,6 +20,7 @@ from longpoll_spec.properties.answers import (
 from longpoll_spec.properties.aspects import (
     buckets_are_swept,
     closed_is_let_go,
+    commit_in_queue,
     commit_never_regresses,
     hold_limit_kept,
     moved_is_told,
@@ -72,6 +73,7 @@ ALWAYS: Final[tuple[Text, ...]] = (
     no_orphan,
     buckets_are_swept,
     commit_never_regresses,
+    commit_in_queue,
     hold_limit_kept,
     closed_is_let_go,
     moved_is_told,

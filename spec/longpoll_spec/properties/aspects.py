@@ -70,6 +70,18 @@ def _regressing(model: Model) -> Wrong:
         yield action, request.offset < int_after(request.committed, action)
 
 
+def commit_in_queue(model: Model) -> Property | None:
+    """No group has committed more than its queue has: of a queue that begins anew it would skip messages."""
+    if not model.bounds.has("commits"):
+        return None
+    queues = model.state.queues
+    within = [
+        ~any_of(each.at(queue) & (each.committed > queue.visible_end) for queue in queues)
+        for each in model.state.requests
+    ]
+    return always(commit_in_queue, all_of(within))
+
+
 def hold_limit_kept(model: Model) -> Property | None:
     """Where the policy has a limit, no more requests are held than it allows."""
     if not model.bounds.has("limit") or model.policy.hold_limit == "none":

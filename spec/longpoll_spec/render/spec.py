@@ -319,7 +319,8 @@ def _stating() -> tuple[tuple[Policy, Bounds], ...]:
 
 @cache
 def _properties_under(policy: Policy, bounds: Bounds) -> dict[str, Property]:
-    return {item.name: item for item in properties_of(law_of(policy, bounds))}
+    """By name. The log is open: how many messages the bounds have is no part of when a property is stated."""
+    return {item.name: item for item in properties_of(law_of(policy, opened(bounds)))}
 
 
 def _when_stated(name: str) -> str:

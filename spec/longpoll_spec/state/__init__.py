@@ -184,6 +184,11 @@ class State:
         """Whether a look at the request wakes it because its offset is past its queue's end."""
         return self.is_moved(request) if self.policy.on_truncate == "wake" else FALSE
 
+    def corrected(self, request: Request, offset: Int) -> Int:
+        """What the broker commits of an offset: no more than the queue has, if lost offsets are told at all."""
+        end = self.visible_end_of(request)
+        return ite(offset > end, end, offset) if self.policy.on_truncate == "wake" else offset
+
     def is_told_of_role(self, request: Request) -> Bool:
         """Whether the request is answered instead of put into the table: the broker's role changed since its read."""
         knobs = {NEW_MASTER: self.policy.on_role_change, MASTER_BACK: self.policy.on_master_return}

@@ -7,9 +7,12 @@ Source: `KVConfigManager.java`.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Final
 
 from attrs import define, field
+
+from longpoll_broker.core.quota import Quota
 
 SETTING_COUNT_MAX: Final = 10_000
 """Most settings; anybody may make one."""
@@ -23,16 +26,17 @@ VALUE_SIZE_MAX: Final = 4096
 class KvSettings:
     """Every setting; one thread uses them."""
 
+    quota: Quota = field(factory=lambda: Quota("settings", SETTING_COUNT_MAX), init=False)
     _values: dict[tuple[str, str], str] = field(factory=dict, init=False)
 
-    def put(self, namespace: str, key: str, value: str) -> str | None:
+    def put(self, namespace: str, key: str, value: str, channel: Hashable = None) -> str | None:
         """Keep a setting; why it cannot be kept, None when it is."""
         if max(len(namespace), len(key)) > NAME_SIZE_MAX:
             return f"the namespace or the key is longer than {NAME_SIZE_MAX} characters"
         if len(value) > VALUE_SIZE_MAX:
             return f"the value has {len(value)} characters, over the limit of {VALUE_SIZE_MAX}"
-        if (namespace, key) not in self._values and len(self._values) >= SETTING_COUNT_MAX:
-            return f"there are {SETTING_COUNT_MAX} settings already; delete one first"
+        if not self.quota.take((namespace, key), channel):
+            return f"there are {self.quota.used} settings already; delete one first"
         self._values[namespace, key] = value
         return None
 
@@ -47,3 +51,4 @@ class KvSettings:
     def remove(self, namespace: str, key: str) -> None:
         """Forget a setting; one that is not there is forgotten already."""
         self._values.pop((namespace, key), None)
+        self.quota.release((namespace, key))

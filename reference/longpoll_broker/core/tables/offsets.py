@@ -8,7 +8,8 @@ May be shared between threads with a lock as `guard`; reading needs none. Leaves
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping
+import itertools
+from collections.abc import Callable, Collection, Generator, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ from longpoll_protocol.names import LMQ_PREFIX
 SEPARATOR: Final = "@"
 OFFSET_COUNT_MAX: Final = 1_000_000
 """Most (topic, group) pairs; a commit for one more is refused."""
+TURN_COUNT: Final = 10_000
+"""Pairs that are looked at in one turn: some 2 ms."""
 QUEUE_COUNT_MAX: Final = 4096
 """Most queues of one pair; a commit for one more is refused."""
 
@@ -99,15 +102,20 @@ class Offsets:
             queue_id = 0
         return self.by_pair.get(f"{topic}{SEPARATOR}{group}", {}).get(queue_id)
 
-    def topics_of(self, group: str) -> list[str]:
-        """The topics that a group has stored offsets of."""
-        suffix = SEPARATOR + group
-        return [pair.removesuffix(suffix) for pair in self.by_pair.copy() if pair.endswith(suffix)]
+    def topics_of(self, group: str) -> Generator[None, None, list[str]]:
+        """The topics that a group has stored offsets of; yields where others may have their turn."""
+        suffix, found = SEPARATOR + group, list[str]()
+        for number, pairs in enumerate(self._parts()):
+            if number:
+                yield
+            found += [pair.removesuffix(suffix) for pair in pairs if pair.endswith(suffix)]
+        return found
 
-    def topics_by_group(self, groups: Collection[str]) -> dict[str, list[str]]:
-        """What `topics_of` tells of each of these groups, the table being gone through once."""
+    def topics_by_group(self, groups: Collection[str]) -> Generator[None, None, dict[str, list[str]]]:
+        """What `topics_of` tells of each of these groups, the table being gone through once; yields likewise."""
         found: dict[str, list[str]] = {group: [] for group in groups}
-        for pair in self.by_pair.copy():
+        left = TURN_COUNT
+        for pair in itertools.chain.from_iterable(self._parts()):
             # A group may have the mark in its name, and then its retry topic has it too.
             at = pair.find(SEPARATOR)
             while at >= 0:
@@ -115,12 +123,26 @@ class Offsets:
                 if topics is not None:
                     topics.append(pair[:at])
                 at = pair.find(SEPARATOR, at + 1)
+                left -= 1
+            if left <= 0:
+                yield
+                left = TURN_COUNT
         return found
 
-    def groups_of(self, topic: str) -> list[str]:
-        """The groups that have stored offsets of a topic."""
-        prefix = topic + SEPARATOR
-        return [pair.removeprefix(prefix) for pair in self.by_pair.copy() if pair.startswith(prefix)]
+    def groups_of(self, topic: str) -> Generator[None, None, list[str]]:
+        """The groups that have stored offsets of a topic; yields likewise."""
+        prefix, found = topic + SEPARATOR, list[str]()
+        for number, pairs in enumerate(self._parts()):
+            if number:
+                yield
+            found += [pair.removeprefix(prefix) for pair in pairs if pair.startswith(prefix)]
+        return found
+
+    def _parts(self) -> Iterator[list[str]]:
+        """The pairs that there are now, as many at a time as one turn looks at."""
+        pairs = list(self.by_pair)
+        for start in range(0, len(pairs), TURN_COUNT):
+            yield pairs[start : start + TURN_COUNT]
 
     def is_light(self, pair: str) -> bool:
         """Whether a pair's group is a light one."""
@@ -147,9 +169,11 @@ class Offsets:
         self._forget(lambda pair: pair.startswith(prefix))
 
     def _forget(self, is_meant: Callable[[str], bool]) -> None:
-        # Another thread's commit would change the table while it is gone through.
         with self.guard:
-            for pair in [pair for pair in self.by_pair if is_meant(pair)]:
-                del self.by_pair[pair]
-                self.quota.release(pair)
-                self.changed = self.has_forgotten = True
+            pairs = list(self.by_pair)
+        # Looked for without the guard: no commit waits until a large table is gone through.
+        for pair in filter(is_meant, pairs):
+            with self.guard:
+                if self.by_pair.pop(pair, None) is not None:
+                    self.quota.release(pair)
+                    self.changed = self.has_forgotten = True

@@ -36,7 +36,7 @@ class Producers:
     _clients: dict[str, dict[Hashable, None]] = field(factory=dict, init=False)
     _client_of: dict[Hashable, str] = field(factory=dict, init=False)
     _named: dict[str, Hashable] = field(factory=dict, init=False)
-    """The connections of `_groups_of`, by what `str` gives."""
+    """The connections of `_groups_of`, by what `str` gives: of two with the same name the one that came last."""
 
     def register(self, channel: Hashable, group: str, client_id: str) -> None:
         """A connection has a producer of the group; not noted over the quota, or with too long a name."""
@@ -64,7 +64,8 @@ class Producers:
         groups.discard(group)
         if not groups:
             del self._groups_of[channel]
-            del self._named[str(channel)]
+            if self._named.get(str(channel)) is channel:
+                del self._named[str(channel)]
             self._forget_client(channel)
         self.quota.release((channel, group))
 
@@ -83,17 +84,20 @@ class Producers:
         """The group's connections."""
         return list(self._groups.get(group, ()))
 
-    def find(self, client_id: str) -> Hashable | None:
-        """The connection on which a client of this id last began a producer; None when there is none."""
-        return next(reversed(self._clients.get(client_id, {})), None)
+    def find(self, client_id: str, may_get: Callable[[Hashable], bool] = lambda _channel: True) -> Hashable | None:
+        """The connection on which a client of this id last began a producer; None when there is none.
+
+        Of connections of several accounts those count that have the account of the first one that may get it: a reply
+        (326) goes to a client id, and who comes with another account cannot have it brought to itself.
+        """
+        found = None
+        for channel in filter(may_get, self._clients.get(client_id, ())):
+            if found is None or getattr(found, "account", "") == getattr(channel, "account", ""):
+                found = channel
+        return found
 
     def _note_client(self, channel: Hashable, client_id: str) -> None:
         self._forget_client(channel)
-        # A reply (326) goes to a client id: who has another account cannot have it brought to itself.
-        if any(
-            getattr(each, "account", "") != getattr(channel, "account", "") for each in self._clients.get(client_id, ())
-        ):
-            return
         self._client_of[channel] = client_id
         self._clients.setdefault(client_id, {})[channel] = None
 

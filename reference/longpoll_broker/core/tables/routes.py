@@ -15,7 +15,7 @@ from attrs import define, field
 
 from longpoll_broker.core.quota import Quota
 from longpoll_broker.core.tables.topics import TOPIC_COUNT_MAX, TopicConfig
-from longpoll_protocol.names import name_problem
+from longpoll_protocol.names import FILTER_TYPES, name_problem
 
 TOLD_COUNT_MAX: Final = TOPIC_COUNT_MAX
 """Most topics that are kept of one broker: it may tell of other ones each time, and none is said to be gone."""
@@ -142,6 +142,16 @@ class Routes:
 def usable(topics: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:
     """The topics that have a name a client may ask for."""
     return {name: topic for name, topic in topics.items() if name_problem(name) is None}
+
+
+def routed(topics: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:
+    """Usable topics without odd texts, which no route tells and which may be as long as a registration."""
+    found = usable(topics)
+    for name, topic in found.items():
+        if topic.topic_name != name or topic.topic_filter_type not in FILTER_TYPES or topic.attributes:
+            counts = topic.read_queue_nums, topic.write_queue_nums
+            found[name] = TopicConfig(name, *counts, topic.perm, topic_sys_flag=topic.topic_sys_flag)
+    return found
 
 
 def with_told(before: Mapping[str, TopicConfig], told: dict[str, TopicConfig]) -> dict[str, TopicConfig]:

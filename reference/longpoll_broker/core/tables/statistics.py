@@ -84,6 +84,9 @@ class Statistics:
     _last_place: tuple[str, str, int] = field(default=("", "", -1), init=False)
     _last_items: tuple[Item, Item, Item, Item] = field(factory=lambda: (Item(), Item(), Item(), Item()), init=False)
     """Those of `_last_place`."""
+    _last_topic: str = field(default="", init=False)
+    _last_put: tuple[Item, Item, Item] = field(factory=lambda: (Item(), Item(), Item()), init=False)
+    """Those of `_last_topic`."""
 
     def count_get(
         self, topic: str, group: str, queue_id: int, *, messages: int, size: int, latency_ms: int, times: int = 1
@@ -112,14 +115,20 @@ class Statistics:
     def count_put(self, topic: str, *, messages: int, size: int) -> None:
         """Messages of a topic, bytes of records together, were stored."""
         with self.guard:
-            for name, parts, value in (
-                (TOPIC_PUT_NUMS, (topic,), messages),
-                (TOPIC_PUT_SIZE, (topic,), size),
-                (BROKER_PUT_NUMS, (), messages),
-            ):
-                item = self._item(name, parts)
-                item.value += value
-                item.times += 1
+            if self._last_topic != topic:
+                self._last_put = (
+                    self._item(TOPIC_PUT_NUMS, (topic,)),
+                    self._item(TOPIC_PUT_SIZE, (topic,)),
+                    self._item(BROKER_PUT_NUMS, ()),
+                )
+                self._last_topic = topic
+            nums, sizes, broker = self._last_put
+            nums.value += messages
+            nums.times += 1
+            sizes.value += size
+            sizes.times += 1
+            broker.value += messages
+            broker.times += 1
 
     def count_back(self, topic: str, group: str) -> None:
         """A group sent a message of a topic back."""

@@ -9,7 +9,8 @@ Source: `TopicConfigManager.java`, `TopicValidator.java`, `PermName.java`, `Subs
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import Final, Generic, TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 from attrs import define, field
@@ -94,6 +95,8 @@ class _Named(Generic[Config]):
     nothing.
     """
 
+    guard: AbstractContextManager[Any] = field(factory=nullcontext, kw_only=True)
+    """Held while an entry comes or goes: several threads serve clients."""
     quota: Quota = field(init=False)
     by_name: dict[str, Config] = field(factory=dict, init=False)
     changed: bool = field(default=False, init=False)
@@ -106,17 +109,19 @@ class _Named(Generic[Config]):
 
     def replace(self, by_name: Mapping[str, Config]) -> None:
         """Have these and no others; the names are right."""
-        self.by_name = dict(by_name)
-        self.quota = self._new_quota()
-        for name in by_name:
-            self.quota.take(name)
+        with self.guard:
+            self.by_name = dict(by_name)
+            self.quota = self._new_quota()
+            for name in by_name:
+                self.quota.take(name)
         self._has_changed()
 
     def remove(self, name: str) -> bool:
         """Forget what has this name; false when there was none."""
-        if self.by_name.pop(name, None) is None:
-            return False
-        self.quota.release(name)
+        with self.guard:
+            if self.by_name.pop(name, None) is None:
+                return False
+            self.quota.release(name)
         self._has_changed()
         return True
 
@@ -125,9 +130,10 @@ class _Named(Generic[Config]):
         self.changed = True
 
     def _keep(self, name: str, config: Config, channel: Hashable) -> bool:
-        if name not in self.by_name and not self.quota.take(name, channel):
-            return False
-        self.by_name[name] = config
+        with self.guard:
+            if name not in self.by_name and not self.quota.take(name, channel):
+                return False
+            self.by_name[name] = config
         self._has_changed()
         return True
 

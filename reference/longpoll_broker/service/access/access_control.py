@@ -17,6 +17,7 @@ import msgspec
 from attrs import define, field
 from msgspec import Meta, Struct
 
+from longpoll_broker.core.hold import Pull
 from longpoll_broker.core.tables.access import (
     RIGHTS,
     Account,
@@ -97,6 +98,8 @@ class AccessControl:
     _rules: Rules = field(init=False)
     _read_ms: int = field(default=0, init=False)
     """When the content was read, by the wall clock."""
+    _taken_ns: int = field(default=0, init=False)
+    """The same by the monotonic clock."""
     _guard: Lock = field(init=False)
     """Held while file, content and rules are made to agree."""
     _look_ns: int = field(default=0, init=False)
@@ -112,6 +115,7 @@ class AccessControl:
     def _take(self, content: bytes, rules: Rules) -> None:
         self._content = self._seen = content
         self._rules, self._read_ms = rules, self.runtime.unix_ms()
+        self._taken_ns = self.runtime.monotonic_ns()
 
     def refusal(self, channel: Channel, command: Command) -> Parts | None:
         """The answer to a request that is not let in (code 1, as Java's); None when it is."""
@@ -140,12 +144,30 @@ class AccessControl:
         )
         return answer(command, ResponseCode.SYSTEM_ERROR, f"{JAVA_ERROR}: {reason}")
 
-    def may_get(self, channel: Channel, record: Record, right: Right) -> bool:
-        """Whether a peer that has asked for nothing may be sent a message: its last account needs the right to it."""
+    def may_get(self, channel: Channel, record: Record | str, right: Right) -> bool:
+        """Whether a peer that has asked for nothing may be sent a message, which is there or of a topic.
+
+        Its last account needs the right to it.
+        """
         self._look()
         wanted = Wanted()
-        add_record(wanted, record, right)
+        if isinstance(record, str):
+            wanted.topic(record, right)
+        else:
+            add_record(wanted, record, right)
         return may_use(self._rules, channel.peer_host[0], channel.account, wanted)
+
+    def may_still_pull(self, pull: Pull) -> bool:
+        """Whether a held pull may be answered with messages: its account may have lost a right meanwhile."""
+        self._look()
+        asked_ms = pull.deadline_ms - pull.timeout_ms
+        if asked_ms * 1_000_000 > self._taken_ns:
+            return True
+        assert isinstance(pull.channel, Channel)
+        wanted = Wanted()
+        wanted.topic(pull.topic, Right.SUB)
+        wanted.group(pull.group)
+        return may_use(self._rules, pull.channel.peer_host[0], pull.channel.account, wanted)
 
     def _look(self) -> None:
         """Take the file's new content, twice a second at most."""

@@ -16,6 +16,7 @@ from typing import Final
 from longpoll_broker.core.tables.access import Right, Wanted
 from longpoll_protocol.bodies import HeartbeatData, LockBatchRequest, QueryAssignmentRequestBody
 from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import (
     ConsumerSendMsgBackRequestHeader,
@@ -80,19 +81,37 @@ def _add_further_queues(wanted: Wanted, properties: str | None) -> None:
 
 def _view(command: Command, wanted: Wanted, record_at: RecordAt) -> None:
     """33: the topic of the message."""
-    add_record(wanted, record_at(ViewMessageRequestHeader.decode(command.ext_fields).offset), Right.SUB)
+    offset = ViewMessageRequestHeader.decode(command.ext_fields).offset
+    _add_place(wanted, offset, record_at, Right.SUB)
 
 
 def _send_back(command: Command, wanted: Wanted, record_at: RecordAt) -> None:
     """36: the group, and the topic of the message, which it would come to read."""
     header = ConsumerSendMsgBackRequestHeader.decode(command.ext_fields)
     wanted.group(header.group)
-    add_record(wanted, record_at(header.offset), Right.SUB)
+    _add_place(wanted, header.offset, record_at, Right.SUB)
 
 
 def _end(command: Command, wanted: Wanted, record_at: RecordAt) -> None:
     """37: the topic that the prepared message goes to."""
-    add_record(wanted, record_at(EndTransactionRequestHeader.decode(command.ext_fields).commit_log_offset), Right.PUB)
+    offset = EndTransactionRequestHeader.decode(command.ext_fields).commit_log_offset
+    _add_place(wanted, offset, record_at, Right.PUB)
+
+
+def _add_place(wanted: Wanted, offset: int, record_at: RecordAt, right: Right) -> None:
+    """What a request names by its place in the log; raises HeaderError where there is no message of a producer.
+
+    A body may look like a record whose properties reach over messages of other topics: only bodies have a checksum. But
+    the mark of a record that it reaches over is never UTF-8.
+    """
+    record = record_at(offset)
+    if record is not None:
+        try:
+            bytes(record.properties).decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:
+            told = f"is {offset}, but no message begins at that place"
+            raise HeaderError("request", "offset", told) from None
+        add_record(wanted, record, right)
 
 
 def add_record(wanted: Wanted, record: Record | None, right: Right) -> None:

@@ -246,9 +246,9 @@ class AdminProcessor(Serving):
         header = DeleteSubscriptionGroupRequestHeader.decode(command.ext_fields)
         self.groups.remove(header.group_name)
         asked = {"removeOffset": header.remove_offset, "cleanOffset": header.clean_offset}
-        if any(asked[field] for field in self.traits.removes_offsets_by):
-            self.offsets.forget_group(header.group_name)
-        return self.when_saved(channel, command, answer(command, ResponseCode.SUCCESS))
+        forgets = any(asked[field] for field in self.traits.removes_offsets_by)
+        work = partial(self.offsets.forget_group, header.group_name) if forgets else None
+        return self.when_saved(channel, command, answer(command, ResponseCode.SUCCESS), work)
 
     def _too_long(self, kind: str) -> str:
         return f"the {kind}'s name is longer than {self.groups.size_max} characters"

@@ -313,7 +313,7 @@ class ClientCalls(Serving):
         if client_id is None:
             told = f"reply message properties[{REPLY_TO_CLIENT}] is null"
             return answer(command, ResponseCode.SYSTEM_ERROR, told, REGION_FIELDS)
-        member = self.members.producer_with(client_id)
+        member = self.members.producer_with(client_id, header.topic)
         if member is None:
             told = f"push reply message fail, channel of <{client_id[:255]}> not found."
             return answer(command, ResponseCode.SYSTEM_ERROR, told, REGION_FIELDS)

@@ -7,7 +7,7 @@ Source: `ClientManageProcessor.java`, `ConsumerManageProcessor.java`, `DefaultCo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
 from attrs import Factory, define, field, frozen
@@ -36,6 +36,14 @@ LANGUAGE_SIZE_MAX: Final = 32
 """Characters of a client's language that are kept; Java's names have 7 at most."""
 
 
+def check_sizes(body: str, names: Iterable[tuple[str, str, int]]) -> None:
+    """Raise HeaderError for the first of a body's fields whose value is longer than its limit."""
+    for name, value, size_max in names:
+        if len(value) > size_max:
+            told = f"has {len(value)} characters, over the limit of {size_max}; shorten it"
+            raise HeaderError(body, name, told)
+
+
 @frozen
 class Program:
     """What a client says of itself."""
@@ -62,8 +70,8 @@ class ClientProcessor(Serving):
     traits: Traits = STRICT_TRAITS
     now_ms: Callable[[], int] = lambda: 0
     """The wall clock."""
-    may_get: Callable[[Channel, Record, Right], bool] = lambda _channel, _record, _right: True
-    """Whether the accounts let a client have a message that it has not asked for."""
+    may_get: Callable[[Channel, Record | str, Right], bool] = lambda _channel, _record, _right: True
+    """Whether the accounts let a client have a message, or one of a topic, that it has not asked for."""
     producers: Producers = field(factory=Producers, init=False)
     programs: dict[Channel, Program] = field(factory=dict, init=False)
     """Who is at the other end of a connection, as its last heartbeat said; `lock` guards it."""
@@ -110,10 +118,7 @@ class ClientProcessor(Serving):
         for consumer in data.consumer_data_set:
             names.append(("groupName", consumer.group_name, group_max))
             names += [("topic", item.topic, group_max + len(RETRY_PREFIX)) for item in consumer.subscription_data_set]
-        for name, value, size_max in names:
-            if len(value) > size_max:
-                told = f"has {len(value)} characters, over the limit of {size_max}; shorten it"
-                raise HeaderError("HeartbeatData", name, told)
+        check_sizes("HeartbeatData", names)
 
     def _heartbeat_fields(self, data: HeartbeatData, wants_subscriptions: bool) -> dict[str, str] | None:
         """What 5.x says: that a heartbeat without subscriptions would do, and whether the next one must have them."""
@@ -216,10 +221,22 @@ class ClientProcessor(Serving):
         assert channel is None or isinstance(channel, Channel)
         return channel
 
-    def producer_with(self, client_id: str) -> Channel | None:
-        """A connection of a producer that has this client id; None when it is not there."""
+    def producer_with(self, client_id: str, topic: str) -> Channel | None:
+        """A connection of a producer with this client id that may be brought replies; None when it is not there.
+
+        It needs any right to the topic of the replies.
+        """
+        known: dict[tuple[str, str], bool] = {}
+
+        def may_get(channel: Hashable) -> bool:
+            assert isinstance(channel, Channel)
+            who = (channel.account, channel.peer_host[0])
+            if who not in known:
+                known[who] = self.may_get(channel, topic, Right.PUB | Right.SUB)
+            return known[who]
+
         with self.lock:
-            channel = self.producers.find(client_id)
+            channel = self.producers.find(client_id, may_get)
         assert channel is None or isinstance(channel, Channel)
         return channel
 

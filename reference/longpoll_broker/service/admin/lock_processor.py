@@ -16,7 +16,7 @@ from attrs import define
 
 from longpoll_broker.core.tables.queue_locks import QueueLocks
 from longpoll_broker.core.tables.topics import Topics
-from longpoll_broker.service.admin.client_processor import ClientProcessor
+from longpoll_broker.service.admin.client_processor import ClientProcessor, check_sizes
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
 from longpoll_broker.service.io.processors import Serving, answer, serves
 from longpoll_protocol.bodies import (
@@ -30,6 +30,7 @@ from longpoll_protocol.bodies import (
 )
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
+from longpoll_protocol.names import GROUP_SIZE_MAX, RETRY_PREFIX
 from longpoll_runtime import Lock, Runtime
 
 AVERAGELY: Final = "AVG"
@@ -44,11 +45,12 @@ class LockProcessor(Serving):
     locks: QueueLocks
     guard: Lock
     """Guards `locks`."""
+    group_size_max: int = GROUP_SIZE_MAX
 
     @serves(RequestCode.LOCK_BATCH_MQ)
     def lock(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """41: the queues that the client holds now, of those it asked for."""
-        asked = LockBatchRequest.decode(command.body)
+        asked = self._read(command)
         with self.guard:
             now_ms = self.runtime.monotonic_ns() // 1_000_000
             got = self.locks.lock(asked.consumer_group, asked.client_id, asked.mq_set, now_ms, channel)
@@ -57,10 +59,21 @@ class LockProcessor(Serving):
     @serves(RequestCode.UNLOCK_BATCH_MQ)
     def unlock(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """42: always a success, also for who holds nothing."""
-        asked = LockBatchRequest.decode(command.body)
+        asked = self._read(command)
         with self.guard:
             self.locks.unlock(asked.consumer_group, asked.client_id, asked.mq_set)
         return answer(command, ResponseCode.SUCCESS)
+
+    def _read(self, command: Command) -> LockBatchRequest:
+        """What is asked; raises HeaderError for a name that is too long: each is kept as long as its lock."""
+        asked = LockBatchRequest.decode(command.body)
+        group_max = self.group_size_max
+        names = [("clientId", asked.client_id, GROUP_SIZE_MAX), ("consumerGroup", asked.consumer_group, group_max)]
+        for queue in asked.mq_set:
+            names.append(("topic", queue.topic, group_max + len(RETRY_PREFIX)))
+            names.append(("brokerName", queue.broker_name, GROUP_SIZE_MAX))
+        check_sizes("LockBatchRequest", names)
+        return asked
 
 
 @define(slots=True, eq=False)

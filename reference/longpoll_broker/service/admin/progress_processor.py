@@ -8,7 +8,7 @@ Leaves out who the members of a group are (`connection_processor`). Source: `Adm
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -20,7 +20,7 @@ from longpoll_broker.core.tables.subscription import Clients, Subscription
 from longpoll_broker.core.tables.topics import Groups, TopicConfig, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.processors import Serving, answer, serves
+from longpoll_broker.service.io.processors import Serving, Turns, answer, in_turns, serves
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.bodies import (
     ConsumeQueueData,
@@ -49,6 +49,8 @@ TOLD_QUEUE_COUNT_MAX: Final = 10_000
 """Most queues that one answer tells of: each costs a look into its files."""
 TOLD_GROUP_COUNT_MAX: Final = 10_000
 """Most groups of one answer."""
+TURN_COUNT: Final = 500
+"""Queues, topics and groups that are looked at in one turn: some 5 ms."""
 ENTRY_COUNT_MAX: Final = 1000
 """Most entries of a queue in one answer; `mqadmin queryCq` asks for 10."""
 
@@ -88,33 +90,43 @@ class ProgressProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS, body=_body({"offsetTable": encode_by_queue(table)}))
 
     @serves(RequestCode.GET_CONSUME_STATS)
-    def consume_stats(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+    def consume_stats(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
         """208: how far a group is in each queue of a topic, or of all; a topic that is not there is passed over."""
         header = GetConsumeStatsRequestHeader.decode(command.ext_fields)
-        group = header.consumer_group
-        topics = self._consumed(group, header.topic)
+        return in_turns(channel, command, self._consume_stats(command, header.consumer_group, header.topic))
+
+    def _consume_stats(self, command: Command, group: str, name: str | None) -> Turns:
+        topics = yield from self._consumed(group, name)
         count = sum(topic.read_queue_nums for topic in topics)
         if count > TOLD_QUEUE_COUNT_MAX:
             limit = f"over the limit of {TOLD_QUEUE_COUNT_MAX}: ask for one topic"
             return answer(command, ResponseCode.SYSTEM_ERROR, f"the group has {count} queues, {limit}")
         table: dict[MessageQueue, dict[str, int]] = {}
-        tps = 0.0
+        tps, looked = 0.0, 0
         for topic in topics:
             tps += self._tps(topic.topic_name, group)
-            table |= self._progress_of(topic.topic_name, group, topic.read_queue_nums)
+            table |= yield from self._progress_of(topic.topic_name, group, topic.read_queue_nums)
+            looked += 1 + topic.read_queue_nums
+            if looked >= TURN_COUNT:
+                yield
+                looked = 0
         body = {"consumeTps": tps, "offsetTable": encode_by_queue(table)}
         return answer(command, ResponseCode.SUCCESS, body=_body(body))
 
     @serves(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO)
-    def groups_of_topic(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+    def groups_of_topic(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
         """300: the groups that want a topic now, or have stored offsets of it."""
         topic = QueryTopicConsumeByWhoRequestHeader.decode(command.ext_fields).topic
+        return in_turns(channel, command, self._groups_of_topic(command, topic))
+
+    def _groups_of_topic(self, command: Command, topic: str) -> Turns:
+        stored = yield from self.offsets.groups_of(topic)
         with self.lock:
             groups = set(self.clients.of_topic(topic))
-        groups.update(self.offsets.groups_of(topic))
+        groups.update(stored[: TOLD_GROUP_COUNT_MAX + 1])
         if len(groups) > TOLD_GROUP_COUNT_MAX:
             limit = f"over the limit of {TOLD_GROUP_COUNT_MAX} for one answer"
-            return answer(command, ResponseCode.SYSTEM_ERROR, f"{len(groups)} groups consume the topic, {limit}")
+            return answer(command, ResponseCode.SYSTEM_ERROR, f"the groups that consume the topic are {limit}")
         return answer(command, ResponseCode.SUCCESS, body=GroupList(group_list=sorted(groups)).encode())
 
     @serves(RequestCode.QUERY_CONSUME_TIME_SPAN)
@@ -128,28 +140,38 @@ class ProgressProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS, body=_body({"consumeTimeSpanSet": spans}))
 
     @serves(RequestCode.CLONE_GROUP_OFFSET)
-    def clone(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+    def clone(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
         """314: a group begins where another one is; success also when there is nothing to copy."""
         header = CloneGroupOffsetRequestHeader.decode(command.ext_fields)
+        return in_turns(channel, command, self._clone(channel, command, header))
+
+    def _clone(self, channel: Channel, command: Command, header: CloneGroupOffsetRequestHeader) -> Turns:
         topic, group = header.topic, header.src_group
         if len(header.dest_group) > self.groups.size_max:
             told = f"the group's name is longer than {self.groups.size_max} characters"
             return answer(command, ResponseCode.SYSTEM_ERROR, told)
         # Java goes through every topic when none is named, and copies the offsets of no name each time.
-        if topic is not None and (self._consumed(group, topic) or (header.offline and self.topics.get(topic))):
+        if topic is None:
+            return answer(command, ResponseCode.SUCCESS)
+        consumed = yield from self._consumed(group, topic)
+        if consumed or (header.offline and self.topics.get(topic)):
             self.offsets.clone(topic, group, header.dest_group, channel)
         return answer(command, ResponseCode.SUCCESS)
 
     @serves(RequestCode.GET_BROKER_CONSUME_STATS)
-    def all_consume_stats(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+    def all_consume_stats(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
         """317: what 208 tells, of every group that has been made."""
         is_order = GetConsumeStatsInBrokerHeader.decode(command.ext_fields).is_order
+        return in_turns(channel, command, self._all_consume_stats(command, is_order=is_order))
+
+    def _all_consume_stats(self, command: Command, *, is_order: bool) -> Turns:
         found: list[dict[str, list[dict[str, Any]]]] = []
-        count = total = inflight = 0
-        topics_by_group = self.offsets.topics_by_group(self.groups.by_name.copy())
-        if len(topics_by_group) > TOLD_GROUP_COUNT_MAX:
+        count = total = inflight = looked = 0
+        groups = self.groups.by_name.copy()
+        if len(groups) > TOLD_GROUP_COUNT_MAX:
             limit = f"over the limit of {TOLD_GROUP_COUNT_MAX}: ask for one group (208)"
-            return answer(command, ResponseCode.SYSTEM_ERROR, f"there are {len(topics_by_group)} groups, {limit}")
+            return answer(command, ResponseCode.SYSTEM_ERROR, f"there are {len(groups)} groups, {limit}")
+        topics_by_group = yield from self.offsets.topics_by_group(groups)
         for group, names in sorted(topics_by_group.items()):
             rows = []
             for topic in self._wanted(group, names):
@@ -159,26 +181,34 @@ class ProgressProcessor(Serving):
                 if count > TOLD_QUEUE_COUNT_MAX:
                     limit = f"over the limit of {TOLD_QUEUE_COUNT_MAX}: ask for one group (208)"
                     return answer(command, ResponseCode.SYSTEM_ERROR, f"the groups have {count} queues, {limit}")
-                table = self._progress_of(topic.topic_name, group, topic.write_queue_nums)
+                table = yield from self._progress_of(topic.topic_name, group, topic.write_queue_nums)
                 total += sum(row["brokerOffset"] - row["consumerOffset"] for row in table.values())
                 inflight += sum(
                     row.get("pullOffset", row["consumerOffset"]) - row["consumerOffset"] for row in table.values()
                 )
                 rows.append({"consumeTps": self._tps(topic.topic_name, group), "offsetTable": encode_by_queue(table)})
+                looked += 1 + topic.write_queue_nums
             found.append({group: rows})
+            looked += 1
+            if looked >= TURN_COUNT:
+                yield
+                looked = 0
         told = {"brokerAddr": self.address, "consumeStatsList": found, "totalDiff": total}
         told |= {"totalInflightDiff": inflight} if self.traits.tells_pull_offsets else {}
         return answer(command, ResponseCode.SUCCESS, body=_body(told))
 
     @serves(RequestCode.QUERY_TOPICS_BY_CONSUMER)
-    def topics_of_group(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+    def topics_of_group(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
         """343: the topics that a group has stored offsets of."""
         group = QueryTopicsByConsumerRequestHeader.decode(command.ext_fields).group
-        names = sorted(self.offsets.topics_of(group))
+        return in_turns(channel, command, self._topics_of_group(command, group))
+
+    def _topics_of_group(self, command: Command, group: str) -> Turns:
+        names = yield from self.offsets.topics_of(group)
         if len(names) > TOLD_GROUP_COUNT_MAX:
             limit = f"over the limit of {TOLD_GROUP_COUNT_MAX} for one answer"
             return answer(command, ResponseCode.SYSTEM_ERROR, f"the group has {len(names)} topics, {limit}")
-        body = TopicList(topic_list=names, broker_addr=self.address).encode()
+        body = TopicList(topic_list=sorted(names), broker_addr=self.address).encode()
         return answer(command, ResponseCode.SUCCESS, body=body)
 
     @serves(RequestCode.QUERY_CONSUME_QUEUE)
@@ -210,9 +240,11 @@ class ProgressProcessor(Serving):
         )
         return answer(command, ResponseCode.SUCCESS, body=body.encode())
 
-    def _consumed(self, group: str, topic: str | None) -> list[TopicConfig]:
+    def _consumed(self, group: str, topic: str | None) -> Generator[None, None, list[TopicConfig]]:
         """The topics to tell of; of a group with live members only those that it wants."""
-        return self._wanted(group, [topic] if topic is not None and topic.strip() else self.offsets.topics_of(group))
+        if topic is not None and topic.strip():
+            return self._wanted(group, [topic])
+        return self._wanted(group, (yield from self.offsets.topics_of(group)))
 
     def _wanted(self, group: str, names: Iterable[str]) -> list[TopicConfig]:
         """The topics of these names that are here; of a group with live members only those that it wants."""
@@ -243,8 +275,15 @@ class ProgressProcessor(Serving):
         found = self.store.store_ms_of(topic, queue_id, offset) if offset >= 0 else None
         return -1 if found is None else found
 
-    def _progress_of(self, topic: str, group: str, queue_count: int) -> dict[MessageQueue, dict[str, int]]:
-        return {self._queue(topic, queue_id): self._progress(topic, group, queue_id) for queue_id in range(queue_count)}
+    def _progress_of(
+        self, topic: str, group: str, queue_count: int
+    ) -> Generator[None, None, dict[MessageQueue, dict[str, int]]]:
+        found = {}
+        for queue_id in range(queue_count):
+            if queue_id and queue_id % TURN_COUNT == 0:
+                yield
+            found[self._queue(topic, queue_id)] = self._progress(topic, group, queue_id)
+        return found
 
     def _progress(self, topic: str, group: str, queue_id: int) -> dict[str, int]:
         consumed = max(self.offsets.query(topic, group, queue_id) or 0, 0)

@@ -74,10 +74,10 @@ class RoutesProcessor(Serving):
         return topic.perm if given is None or given[0] != topic else given[1]
 
     @serves(RequestCode.PUT_KV_CONFIG)
-    def put_setting(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+    def put_setting(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """100: keep a setting; 1 when it is too long or there are too many."""
         header = PutKVConfigRequestHeader.decode(command.ext_fields)
-        problem = self.settings.put(header.namespace, header.key, header.value)
+        problem = self.settings.put(header.namespace, header.key, header.value, channel)
         return answer(command, ResponseCode.SUCCESS if problem is None else ResponseCode.SYSTEM_ERROR, problem)
 
     @serves(RequestCode.GET_KV_CONFIG)
@@ -179,6 +179,9 @@ class RoutesProcessor(Serving):
     def _permit(self, broker_name: str, change: Callable[[int], int]) -> int:
         """Give every topic of a broker another permission in its routes; how many topics these are."""
         topics = self._topics_of(broker_name)
+        here = {broker.name for broker in self.routes} | ({self.config.broker_name} if self.config else set())
+        for gone in self._permissions.keys() - here:
+            del self._permissions[gone]
         if topics:
             self._permissions[broker_name] = {
                 name: (topic, change(self.permission(broker_name, topic))) for name, topic in topics.items()

@@ -12,13 +12,15 @@ from __future__ import annotations
 import datetime as dt
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 from attrs import define, field
 
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.core.tables.access import TRACE_TOPIC
 from longpoll_broker.core.tables.offsets import Offsets
+from longpoll_broker.core.tables.parts import parts_of
 from longpoll_broker.core.tables.rates import Rates
 from longpoll_broker.core.tables.statistics import Statistics
 from longpoll_broker.core.tables.timer_counts import TimerCounts
@@ -26,12 +28,13 @@ from longpoll_broker.core.tables.timer_offsets import TimerOffsets
 from longpoll_broker.core.tables.topics import Groups, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.processors import Serving, answer, serves
+from longpoll_broker.service.io.processors import Serving, Turns, answer, in_turns, serves
 from longpoll_broker.service.io.request_counts import RequestCounts
 from longpoll_broker.service.send.timed import PRECISION_MS
 from longpoll_broker.service.upkeep.schedule_service import DelayOffsets
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.bodies import (
+    Body,
     DataVersion,
     DelayTable,
     GroupTable,
@@ -47,6 +50,7 @@ from longpoll_protocol.bodies import (
 )
 from longpoll_protocol.codes import VERSION, RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.frame import Buffer
 from longpoll_protocol.headers import DeliveredResponseHeader, GetBrokerConfigResponseHeader
 from longpoll_protocol.log_record import SCHEDULE_TOPIC
 from longpoll_protocol.sizes import KIB, MIB
@@ -183,32 +187,29 @@ class TableProcessor(Serving):
             self._mornings.append((self._sent(), self.statistics.given()))
 
     @serves(RequestCode.GET_ALL_TOPIC_CONFIG)
-    def all_topics(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """21: every topic and its settings."""
-        version = self._version(self.topics)
-        table = TopicTable(topic_config_table=self.topics.by_name.copy(), data_version=version)
-        return _table(command, table.encode())
+    def all_topics(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+        """21: every topic and its settings; 1 when they are too many for one answer."""
+        empty = TopicTable(data_version=self._version(self.topics))
+        return in_turns(channel, command, _told(command, empty, self.topics.by_name.copy()))
 
     @serves(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-    def all_groups(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """201: every consumer group and its settings."""
-        version = self._version(self.groups)
-        table = GroupTable(subscription_group_table=self.groups.by_name.copy(), data_version=version)
-        return answer(command, ResponseCode.SUCCESS, body=table.encode())
+    def all_groups(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+        """201: every consumer group and its settings; 1 when they are too many for one answer."""
+        empty = GroupTable(data_version=self._version(self.groups))
+        return in_turns(channel, command, _told(command, empty, self.groups.by_name.copy()))
 
     def _version(self, table: Topics | Groups) -> DataVersion:
         """Which state of a table is told; read before the table, so that a change meanwhile is seen the next time."""
         return DataVersion(counter=table.version, timestamp=self._started_ms)
 
     @serves(RequestCode.GET_ALL_CONSUMER_OFFSET)
-    def all_offsets(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+    def all_offsets(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
         """43: every group's offsets; 1 when they are too many for one answer."""
         count = len(self.offsets.by_pair)
         if count > OFFSET_COUNT_MAX:
             told = f"{count} pairs of a topic and a group, over the limit of {OFFSET_COUNT_MAX} for one answer"
             return answer(command, ResponseCode.SYSTEM_ERROR, told)
-        pairs = self.offsets.by_pair.copy()
-        return _table(command, OffsetTable(offset_table={pair: row.copy() for pair, row in pairs.items()}).encode())
+        return in_turns(channel, command, _told(command, OffsetTable(offset_table={}), self.offsets.by_pair.copy()))
 
     @serves(RequestCode.GET_ALL_DELAY_OFFSET)
     def all_delays(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
@@ -366,9 +367,24 @@ def _problem(key: str, value: str, known: Mapping[str, str]) -> str | None:
     return None
 
 
-def _table(command: Command, body: bytes) -> Parts:
+def _told(command: Command, empty: Body, rows: Mapping[str, Any]) -> Turns:
+    """The answer that has these rows in its first table, put together in turns."""
+    head, brackets, tail = empty.encode().partition(b"{}")
+    body = bytearray(head + brackets[:1])
+    for number, part in enumerate(parts_of(rows)):
+        if number:
+            yield
+            body += b","
+        body += msgspec.json.encode(part)[1:-1]
+        if len(body) > TABLE_SIZE_MAX:
+            break
+    body += brackets[1:] + tail
+    return _table(command, body)
+
+
+def _table(command: Command, body: Buffer) -> Parts:
     if len(body) > TABLE_SIZE_MAX:
-        told = f"the table has {len(body)} bytes, over the limit of {TABLE_SIZE_MAX} for one answer"
+        told = f"the table is over the limit of {TABLE_SIZE_MAX} bytes for one answer"
         return answer(command, ResponseCode.SYSTEM_ERROR, told)
     return answer(command, ResponseCode.SUCCESS, body=body)
 

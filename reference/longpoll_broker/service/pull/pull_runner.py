@@ -17,6 +17,7 @@ from attrs import define
 from longpoll_broker.core.filter.filters import Filter, TagFilter
 from longpoll_broker.core.hold import ANSWERED, Cause, Pull
 from longpoll_broker.core.pull import (
+    NO_PERMISSION,
     PULL_OFFSET_MOVED,
     SYSTEM_ERROR,
     Decision,
@@ -61,6 +62,8 @@ class PullRunner:
     answers: PullAnswers
     offset_moved: Callable[[Pull, int], None] = nobody_is_told
     """Told of every pull that is answered 21, and where it is to go on."""
+    may_still_pull: Callable[[Pull], bool] | None = None
+    """Whether the accounts still let a pull that was held have messages; None without accounts."""
 
     def look(self, pull: Pull, wanted: Filter) -> Decision:
         """Read for a pull."""
@@ -102,6 +105,8 @@ class PullRunner:
         begun_ns = self.runtime.monotonic_ns()
         try:
             wanted = check(pull, self.desk)
+            if self.may_still_pull is not None and not self.may_still_pull(pull):
+                wanted = Refused(NO_PERMISSION, f"its account may no longer pull from the topic[{pull.topic}]")
             decision: Decision = wanted if isinstance(wanted, Refused) else self.look(pull, wanted)
         except FAULTS as error:
             if self.policy.on_throw != "answer_and_go_on":

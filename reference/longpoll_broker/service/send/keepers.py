@@ -71,13 +71,20 @@ class Keepers:
         """Whether anybody must have every message."""
         return self.commits is not None or self.replicator is not None
 
-    def submit(self, log_end: int, done: Done, lock: Lock, outbox: Outbox, *, wants_topics: bool) -> None:
+    @property
+    def of_topics_are_there(self) -> bool:
+        """Whether anybody must have a topic that a send made."""
+        return self.commits is not None or self.when_told is not None
+
+    def submit(self, log_end: int | None, done: Done, lock: Lock, outbox: Outbox, *, wants_topics: bool) -> None:
         """Have `done` called when the log is kept up to `log_end`, or cannot be in time, under a lock of this send.
 
-        With `wants_topics` the disk must also have the table of topics, and name servers must have heard of it.
+        With `wants_topics` the disk must also have the table of topics, and name servers must have heard of it. Without
+        `log_end` only this is waited for.
         At once, with this outbox, where nothing can be waited for; with 11 where no slave is near enough.
         """
-        replicator = self.replicator
+        replicator = self.replicator if log_end is not None else None
+        log_end = log_end or 0
         is_near = replicator is not None and replicator.is_near(log_end)
         code = ResponseCode.SUCCESS if is_near or replicator is None else ResponseCode.SLAVE_NOT_AVAILABLE
         # One for this method: nobody is the last before everybody was asked.

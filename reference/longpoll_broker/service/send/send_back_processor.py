@@ -10,19 +10,22 @@ import itertools
 from typing import Final
 
 from attrs import define, field
+from msgspec import structs
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.pull import FAQ
 from longpoll_broker.core.tables.topics import GroupConfig, Groups, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.processors import Serving, answer, serves
+from longpoll_broker.service.io.processors import Serving, answer, refuse, serves
 from longpoll_broker.service.send.append import Appender, delayed
+from longpoll_broker.service.send.keepers import Keepers
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.frame import EMPTY
 from longpoll_protocol.headers import ConsumerSendMsgBackRequestHeader
 from longpoll_protocol.log_record import Record, as_int32
 from longpoll_protocol.names import DEAD_PREFIX, PERM_WRITE, RETRY_PREFIX
@@ -51,6 +54,7 @@ class SendBackProcessor(Serving):
     groups: Groups
     store: MessageStore
     appender: Appender
+    keepers: Keepers
     store_host: bytes
     traits: Traits = STRICT_TRAITS
     level_count: int = len(DELAY_LEVELS_MS)
@@ -58,7 +62,7 @@ class SendBackProcessor(Serving):
     _next_queue: itertools.count[int] = field(factory=itertools.count, init=False)
 
     @serves(RequestCode.CONSUMER_SEND_MSG_BACK)
-    def receive(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:  # noqa: PLR0911 - one return a check
+    def receive(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:  # noqa: PLR0911 - one return a check
         """36: store the message again for the group."""
         header = ConsumerSendMsgBackRequestHeader.decode(command.ext_fields)
         group = self.groups.find(header.group, channel)
@@ -86,9 +90,29 @@ class SendBackProcessor(Serving):
         if record is None:
             return answer(command, ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
         try:
-            return self._put(command, header, group, record)
+            parts = self._put(command, header, group, record)
         except (MessageRefusedError, OSError) as error:
             return answer(command, ResponseCode.SYSTEM_ERROR, f"the message could not be stored: {error}")
+        return self._answered(channel, command, parts, retry_topic, outbox)
+
+    def _answered(
+        self, channel: Channel, command: Command, parts: Parts, retry_topic: str, outbox: Outbox
+    ) -> Parts | None:
+        """The answer, or None where it follows once the topics that were made are kept; the message is not waited for.
+
+        As in Java, which takes the wish to wait away from it.
+        """
+        names = {retry_topic, DEAD_PREFIX + retry_topic.removeprefix(RETRY_PREFIX)}
+        if not self.keepers.of_topics_are_there or names.isdisjoint(self.topics.unsaved):
+            return parts
+        command = structs.replace(command, body=EMPTY)
+
+        def done(code: int, done_outbox: Outbox) -> None:
+            kept = parts if code == ResponseCode.SUCCESS else answer(command, code, "the topic could not be saved")
+            refuse(channel, command, kept, done_outbox)
+
+        self.keepers.submit(None, done, self.appender.runtime.lock(), outbox, wants_topics=True)
+        return None
 
     def _put(
         self, command: Command, header: ConsumerSendMsgBackRequestHeader, group: GroupConfig, record: Record

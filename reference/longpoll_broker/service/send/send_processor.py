@@ -224,9 +224,14 @@ class SendProcessor(Serving):
             if not command.is_one_way:
                 done_outbox.write(asked.channel, answer(command, code, None, fields))
 
-        wants_topics = topic in self.topics.unsaved
-        if (waits and self.keepers.are_there) or (wants_topics and self.keepers.when_told is not None):
-            self.keepers.submit(log_end, done, self.appender.runtime.lock(), outbox, wants_topics=wants_topics)
+        keepers, unsaved = self.keepers, self.topics.unsaved
+        # A message that waits elsewhere, for its time or its transaction, has made the header's.
+        wants_topics = topic in unsaved or asked.header.topic in unsaved
+        if waits and keepers.are_there:
+            keepers.submit(log_end, done, self.appender.runtime.lock(), outbox, wants_topics=wants_topics)
+            return None
+        if wants_topics and keepers.when_told is not None:
+            keepers.when_told(partial(done, ResponseCode.SUCCESS), outbox)
             return None
         self.events.acknowledged(asked, stored, outbox)
         return answer(command, ResponseCode.SUCCESS, None, fields)

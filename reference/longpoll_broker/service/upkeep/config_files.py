@@ -11,7 +11,7 @@ Leaves out when they are saved (`service.upkeep.flush_service`). Source: `Config
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any, Final, TypeVar
 
@@ -19,6 +19,7 @@ import msgspec
 from attrs import define, field
 
 from longpoll_broker.core.tables.offsets import Offsets
+from longpoll_broker.core.tables.parts import parts_of
 from longpoll_broker.core.tables.timer_offsets import TimerOffsets
 from longpoll_broker.core.tables.topics import GroupConfig, Groups, TopicConfig, Topics
 from longpoll_broker.service.upkeep.schedule_service import DelayOffsets
@@ -166,7 +167,7 @@ class ConfigFiles:
         make_beside(files, self.directory)
         if name not in self._damaged and files.exists(path):
             files.write_atomic(f"{path}.bak", files.read(path))
-        files.write_atomic(path, msgspec.json.format(msgspec.json.encode(content), indent=1))
+        files.write_atomic(path, _text(content))
         self._damaged.discard(name)
 
     def _table(self, name: str, read: Callable[[_Content], T]) -> T:
@@ -190,6 +191,19 @@ class ConfigFiles:
         if problem:
             raise ConfigError(f"{problem}; repair it, or move it and its .bak away to start without it")
         return read({})
+
+
+def _text(content: Mapping[str, Mapping[str, Any]]) -> bytearray:
+    """A file's tables as `msgspec.json.format` writes them, indented by 1; other threads run between their parts."""
+    text = bytearray(b"{")
+    for key, table in content.items():
+        text += b"%b\n %b: {" % (b"," if len(text) > 1 else b"", msgspec.json.encode(key))
+        rows = (msgspec.json.format(msgspec.json.encode(part), indent=1)[1:-2] for part in parts_of(table))
+        for number, part in enumerate(rows):
+            text += (b"," if number else b"") + part.replace(b"\n", b"\n ")
+        text += b"\n }" if table else b"}"
+    text += b"\n}"
+    return text
 
 
 def _rows(content: _Content, key: str) -> _Content:

@@ -175,6 +175,9 @@ class Driver:
                 self.check_end(number, self.example.queues[0, 0])
         self.pulls.judge_arrived()
         self.example.subject.restart()
+        # A start moves an offset beyond its queue's end back to it.
+        for (group, queue), offset in self.example.committed.items():
+            self.example.committed[group, queue] = min(offset, queue.end)
         held = list(self.pulls.asked)
         deadline_ns = self.example.runtime.monotonic_ns() + self.example.expectations.patience_ns
         for link in self.example.links.open.values():

@@ -42,6 +42,13 @@ WRONG: Final[dict[str, tuple[str, str]]] = {
         ),
         "Remedy: keep the greater of the two (knob commit=monotone_max).",
     ),
+    "commit_in_queue": (
+        (
+            "The queue ends earlier now, and ConsumerOffsetManager keeps the group's offset: the group skips the "
+            "messages that come next, as many as the offset is beyond the end."
+        ),
+        "Remedy: set offsets beyond a queue's end back to it when it is cut (knob on_truncate=wake).",
+    ),
     "closed_is_let_go": (
         (
             "Nobody tells PullRequestHoldService that a channel has closed: the request is held to its deadline, "

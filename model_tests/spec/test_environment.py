@@ -1,0 +1,145 @@
+"""The environment: whoever restricts it, in any of a dozen ways, makes a `sometimes` property unreached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import attrs
+import pytest
+
+from longpoll_spec.bounds import named
+from longpoll_spec.engines import explore
+from longpoll_spec.environment import ACTS, PHASES
+from longpoll_spec.law import law_of, properties_of
+from longpoll_spec.model import ACTION_NAMES, Action, Model, select
+from longpoll_spec.policy import PRESETS, STRICT, preset
+from longpoll_spec.state import IDLE, Request, State
+from longpoll_spec.terms import Bool, all_of, truth
+from longpoll_spec.testing.cases import quick_if
+from longpoll_spec.testing.slips import slipped
+
+Restriction = Callable[[State, Action], Bool]
+
+
+def _actor(state: State, action: Action) -> Request:
+    return state.requests[next(actor for actor in action.actors if isinstance(actor, int))]
+
+
+def _nobody(*labels: str) -> Restriction:
+    return lambda state, _action: all_of(~each.is_(*labels) for each in state.requests)
+
+
+def _dispatcher_rests(state: State, _action: Action) -> Bool:
+    return state.dispatcher.at(IDLE)
+
+
+def _scanner_rests(state: State, _action: Action) -> Bool:
+    return state.scanner.at(IDLE)
+
+
+def _alone(state: State, action: Action) -> Bool:
+    actor = _actor(state, action)
+    return all_of(~each.is_("pulling", "missed") for each in state.requests if each is not actor)
+
+
+def _by_the_scanner(_state: State, action: Action) -> Bool:
+    return truth("scanner" in action.actors)
+
+
+def _its_pull_is_held(state: State, action: Action) -> Bool:
+    return _actor(state, action).is_("held")
+
+
+def _all_is_flushed(state: State, _action: Action) -> Bool:
+    return all_of(queue.flushed_end.is_(queue.log_end) for queue in state.queues)
+
+
+def _past_the_deadline(state: State, action: Action) -> Bool:
+    return _actor(state, action).deadline <= 0
+
+
+CUT: Final = {"requests": 1, "messages": 1}
+ONE_QUEUE: Final = {**CUT, "queues": 1}
+RESTRICTED: Final[dict[str, tuple[str, Restriction, str, dict[str, Any], str]]] = {
+    "no append while dispatching": (
+        *("append", _dispatcher_rests, "tiny", {"requests": 1, "messages": 2}),
+        "append_while_dispatching",
+    ),
+    "no append while scanning": ("append", _scanner_rests, "tiny", CUT, "append_while_scanning"),
+    "one pull after another": ("next_pull", _alone, "tiny", {}, "next_pull_while_pulling"),
+    "no scan between read and insert": ("scan_start", _nobody("missed"), "tiny", CUT, "scan_start_while_inserting"),
+    "only the scanner throws": ("notifier_throws", _by_the_scanner, "tiny", CUT, "dispatcher_throws"),
+    "a channel closes only when its pull is held": (
+        *("channel_closes", _its_pull_is_held, "channels", CUT),
+        "channel_closes_while_inserting",
+    ),
+    "cuts only with nothing held": ("truncate", _nobody("held"), "truncate", CUT, "truncate_while_held"),
+    "cuts only with no pull in flight": ("truncate", _nobody("missed"), "truncate", CUT, "truncate_while_inserting"),
+    "deletions only with nothing held": ("queue_deleted", _nobody("held"), "truncate", CUT, "queue_deleted_while_held"),
+    "trims only with no pull in flight": ("trim", _nobody("missed"), "truncate", CUT, "trim_while_inserting"),
+    "role changes only with nothing held": (
+        *("role_change", _nobody("held"), "role", ONE_QUEUE),
+        "role_change_while_held",
+    ),
+    "role changes only with no pull in flight": (
+        *("role_change", _nobody("missed"), "role", ONE_QUEUE),
+        "role_change_while_inserting",
+    ),
+    "the master returns only with nothing woken": (
+        *("master_returns", _nobody("queued"), "role", ONE_QUEUE),
+        "master_returns_while_queued",
+    ),
+    "a crash only when all is flushed": (
+        *("crash_and_recover", _all_is_flushed, "crash", CUT),
+        "crash_and_recover_while_unflushed",
+    ),
+    "a crash only with nothing held": (
+        *("crash_and_recover", _nobody("held"), "crash", CUT),
+        "crash_and_recover_while_held",
+    ),
+    "refusals only past the deadline": (
+        *("executor_rejects", _past_the_deadline, "tiny", {"requests": 1}),
+        "executor_rejects_while_early",
+    ),
+    "a stop only with nothing in flight": ("stop", _nobody("missed"), "tiny", {"requests": 1}, "stop_while_inserting"),
+    "commits only with nothing held": (
+        *("offset_commit", _nobody("held"), "commits", CUT),
+        "offset_commit_while_held",
+    ),
+}
+"""Restriction -> (action, the part that its guard gets, bounds with what is set otherwise, what is not reached)."""
+
+
+def _verdict(model: Model, name: str) -> str:
+    return explore(model, select(properties_of(model), [name]), engine="python").verdict(name).verdict
+
+
+@pytest.mark.parametrize("restriction", RESTRICTED)
+def test_an_environment_that_is_restricted_is_seen(restriction: str) -> None:
+    """No `always` property breaks in a tamer environment, so the named one alone tells."""
+    action, part, size, numbers, name = RESTRICTED[restriction]
+    bounds = named(size, STRICT, **numbers)
+
+    def restrict(state: State, one: Action) -> Action:
+        return attrs.evolve(one, guard=one.guard & part(state, one))
+
+    assert _verdict(law_of(STRICT, bounds), name) == "reached"
+    assert _verdict(slipped(STRICT, bounds, action, restrict), name) == "unreached"
+
+
+@pytest.mark.parametrize("policy", quick_if(PRESETS, lambda name: name == "strict"))
+def test_every_phase_is_asked_for_where_its_action_is(policy: str) -> None:
+    """In some bounds each action of the environment has each of its phases, and each name is given once."""
+    chosen = preset(policy)
+    sizes = [named("tiny", chosen, requests=2, messages=2)]
+    sizes += [named(each, chosen) for each in ("queues", "commits", "channels", "truncate", "crash", "role")]
+    given = [[item.name for item in properties_of(law_of(chosen, bounds))] for bounds in sizes]
+    found = {name for names in given for name in names}
+    asked = {f"{name}_while_{phase}" for name, phases in ACTS.items() for phase in phases}
+    under_lock = {name for name in asked - found if name.endswith("_while_scanning")}
+
+    assert all(len(names) == len(set(names)) for names in given)
+    assert asked - found == (under_lock if chosen.take == "in_place" else set())
+    assert set(ACTS) <= set(ACTION_NAMES)
+    assert {phase for phases in ACTS.values() for phase in phases} == set(PHASES)
