@@ -21,7 +21,26 @@ from longpoll.verification.declared import Limits, declared
 from longpoll_judge.read.convert import convert
 from longpoll_spec.policy import STRICT
 
-NO_PYSPARK = "import sys; sys.modules['pyspark'] = None; from longpoll.entry import main; main()"
+NO_PYSPARK = """
+import contextlib, io, json, sys
+sys.modules["pyspark"] = None
+import longpoll.commands.judge as judge
+import longpoll.options.judge_engine as engine
+from longpoll.entry import main
+engine.LOCAL_EVENTS_MAX = 9
+judge.select.select = lambda *_: ([1], [], [])
+history, calls, told = sys.argv[1], json.loads(sys.argv[2]), []
+for words in calls:
+    sys.argv, code, said = ["longpoll", "judge", history, *words], 0, io.StringIO()
+    with contextlib.redirect_stderr(said):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+    told.append((code, said.getvalue()))
+print(json.dumps(told))
+"""
+"""Makes calls of the command where pyspark cannot be imported; prints the exit code and what stderr says of each."""
 
 
 def test_the_estimate_is_near(clean: Path, tmp_path: Path) -> None:
@@ -121,22 +140,19 @@ def test_the_main_job_judges_on_spark(tmp_path: Path, monkeypatch: pytest.Monkey
     assert engines == ["spark"]
 
 
-@pytest.mark.parametrize(("words", "code"), [((), 0), (("--follow",), 0), (("--master", "local[1]"), 2)])
-def test_without_pyspark_a_long_history_is_judged_here(words: tuple[str, ...], code: int, clean: Path) -> None:
+def test_without_pyspark_a_long_history_is_judged_here(clean: Path) -> None:
     """With a note; where the user names a cluster it is an error that says which extra to install."""
-    text = NO_PYSPARK.replace(
-        "from longpoll.entry",
-        "import longpoll.options.judge_engine as a; a.LOCAL_EVENTS_MAX = 9; "
-        "import longpoll.commands.judge as j; j.select.select = lambda *_: ([1], [], []); from longpoll.entry",
-    )
+    calls: dict[tuple[str, ...], int] = {(): 0, ("--follow",): 0, ("--master", "local[1]"): 2}
+    # One process for all calls, since its imports cost the most.
     done = subprocess.run(
-        [sys.executable, "-c", text, "judge", str(clean), *words],
+        [sys.executable, "-c", NO_PYSPARK, str(clean), json.dumps(list(calls))],
         capture_output=True,
         text=True,
         timeout=120,
-        check=False,
+        check=True,
     )
-
-    assert done.returncode == code, done.stderr
-    assert "pip install 'longpoll[spark]'" in done.stderr
-    assert code or "engine: local, because the history has about" in done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    for (words, code), (exit_code, stderr) in zip(calls.items(), told, strict=True):
+        assert exit_code == code, (words, stderr)
+        assert "pip install 'longpoll[spark]'" in stderr
+        assert code or "engine: local, because the history has about" in stderr

@@ -124,11 +124,13 @@ def coded_texts(table: pa.Table, name: str) -> tuple[NDArray[np.int32], pa.Strin
     if name not in table.column_names:
         return np.zeros(len(table), dtype=np.int32), pa.array([str(DEFAULTS[name])], pa.string())
     column = table[name]
-    column = column if column.num_chunks == 1 else column.unify_dictionaries()
+    if column.num_chunks == 1:
+        chunk = column.chunk(0)
+        return chunk.indices.to_numpy(), chunk.dictionary
+    column = column.unify_dictionaries()
     if not column.num_chunks:
         return np.empty(0, dtype=np.int32), pa.array([], pa.string())
-    codes = [chunk.indices.to_numpy() for chunk in column.chunks]
-    return codes[0] if len(codes) == 1 else np.concatenate(codes), column.chunk(0).dictionary
+    return np.concatenate([chunk.indices.to_numpy() for chunk in column.chunks]), column.chunk(0).dictionary
 
 
 def are_named(texts: pa.StringArray) -> NDArray[np.bool_]:
