@@ -228,9 +228,10 @@ def test_nobody_waits_for_who_reads_the_log(monkeypatch: pytest.MonkeyPatch) -> 
     assert {line["message"] for line in whole} == {"x" * 5_000}
 
 
-def test_a_log_that_nobody_can_read_costs_nobody_anything() -> None:
+def test_a_log_that_nobody_can_read_costs_nobody_anything(capsys: pytest.CaptureFixture[str]) -> None:
     """The other end of the pipe is closed."""
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as stream, logging_to(stream, "text", "info"):
         note("one", 2)
+    assert capsys.readouterr().err == ""
