@@ -69,7 +69,9 @@ def test_a_lost_wakeup_as_moves() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("finding", findings(), ids=lambda each: f"{each.policy}-{each.property_name}-{each.token[-6:]}")
+@pytest.mark.parametrize(
+    "finding", findings(), ids=lambda each: f"{each.policy}-{each.property_name}-{each.token[-6:]}"
+)
 def test_every_finding_is_a_schedule_or_says_why_not(finding: Finding) -> None:
     """What can be shown ends with moves that show it; what cannot names its step."""
     trace = finding.trace

@@ -144,13 +144,6 @@ FAULTS: Final = (
         f"{TESTS}/simulate/test_preempted.py::test_what_threads_share_needs_its_guard",
     ),
     Fault(
-        "a topic's offsets are forgotten without their guard",
-        f"{CORE}/tables/offsets.py",
-        "        with self.guard:\n            for pair in [pair for pair in self.by_pair if is_meant",
-        "        if True:\n            for pair in [pair for pair in self.by_pair if is_meant",
-        f"{TESTS}/simulate/test_preempted.py::test_what_threads_share_needs_its_guard",
-    ),
-    Fault(
         "statistics are counted without their guard",
         f"{CORE}/tables/statistics.py",
         "        with self.guard:\n            # One message",

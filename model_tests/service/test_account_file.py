@@ -171,8 +171,9 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         return read(files, name)
 
     runtime = RealRuntime()
-    runtime.monotonic_ns = lambda: made.now_ns
+    runtime.monotonic_ns = lambda: 0
     made = World(path, AccessControl(runtime, str(path)))
+    runtime.monotonic_ns = lambda: made.now_ns
     made.control._guard = cast("Any", guard)
     monkeypatch.setattr(RealFiles, "read", noted)
     yield made

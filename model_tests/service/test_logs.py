@@ -21,8 +21,9 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_broker.testing.raw_client import PATIENCE_S, RawClient, pull_fields, send_fields
 from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_runtime import logs
-from longpoll_runtime.logs import LINES_PER_SECOND_MAX, Format, JsonFormatter, event, logging_to
+from longpoll_runtime import log_stream
+from longpoll_runtime.log_stream import LINES_PER_SECOND_MAX, Format, logging_to
+from longpoll_runtime.logs import JsonFormatter, event
 from longpoll_runtime.real import RealRuntime
 
 RUNTIME = RealRuntime()
@@ -173,7 +174,7 @@ def test_a_field_never_hides_what_every_line_has() -> None:
 
 
 ROOT = Path(__file__).parents[2]
-EVENT = re.compile(r'extra=event\(\s*"([a-z_]+)"')
+EVENT = re.compile(r'\bevent\(\s*"([a-z_]+)"')
 
 
 def undocumented(source: str, page: str) -> set[str]:
@@ -187,6 +188,7 @@ def test_every_event_is_documented() -> None:
     """And every documented one is told somewhere; a planted one of either kind is found."""
     files = sorted((ROOT / "reference" / "longpoll_broker" / "service").rglob("*.py"))
     files += sorted((ROOT / "reference" / "longpoll_broker" / "store").rglob("*.py"))
+    files.append(ROOT / "reference" / "longpoll_runtime" / "log_stream.py")
     source = "".join(path.read_text(encoding="utf-8") for path in files)
     page = (ROOT / "docs" / "broker.md").read_text(encoding="utf-8")
     assert undocumented(source, page) == set()
@@ -200,12 +202,12 @@ def test_nothing_is_left_installed() -> None:
     with read("text", "debug"):
         assert root.level == logging.DEBUG
     assert (list(root.handlers), root.level) == before
-    assert logs.LINES_PER_SECOND_MAX == LINES_PER_SECOND_MAX
+    assert log_stream.LINES_PER_SECOND_MAX == LINES_PER_SECOND_MAX
 
 
 def test_nobody_waits_for_who_reads_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """Standard error is a pipe that nobody reads: lines are dropped, and the next one says how many."""
-    monkeypatch.setattr(logs, "LINES_PER_SECOND_MAX", 1_000_000)
+    monkeypatch.setattr(log_stream, "LINES_PER_SECOND_MAX", 1_000_000)
     reading, writing = os.pipe()
     read_end, stream = os.fdopen(reading, "rb", buffering=0), os.fdopen(writing, "w")
     with read_end, stream, logging_to(stream, "json", "info"):

@@ -24,6 +24,7 @@ from longpoll_broker.core.tables.routes import RegisteredBroker, Routes
 from longpoll_broker.core.tables.topics import TopicConfig
 from longpoll_broker.service.admin import client_processor
 from longpoll_broker.service.io.channel import Channel, Outbox
+from longpoll_broker.service.send import send_back_processor
 from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker
 from longpoll_broker.testing.raw_client import pull_fields, send_fields
 from longpoll_protocol.codes import RequestCode
@@ -122,6 +123,22 @@ def test_what_a_connection_made_goes_with_it(name: str, broker: Broker) -> None:
     assert quota.used > before
     broker.handler.closed(attacker.channel)
     assert quota.used == before
+
+
+def test_what_is_sent_back_has_a_share(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request of 36 is small, whatever the message that it has stored again; who asks without end is told 2."""
+    back = {"offset": "0", "group": "G", "delayLevel": "0"}
+    asked = b"".join(map(bytes, encode(Command(code=RequestCode.CONSUMER_SEND_MSG_BACK, opaque=1, ext_fields=back))))
+    tell(Peer(broker, 1), (RequestCode.SEND_MESSAGE_V2, send_fields("T", 0), bytes(10_000)))
+    monkeypatch.setattr(send_back_processor, "SENT_BACK_SIZE_MAX", 1_000_000)
+    attacker, before = Peer(broker, 7), broker.store.log_end
+    refused = [b'"code":2' in attacker.tell(asked) for _ in range(100)]
+    assert refused == [False] * 19 + [True] * 81
+    assert broker.store.log_end - before < 250_000
+    assert b'"code":0' in Peer(broker, 8).tell(asked)
+    now_ns = broker.runtime.monotonic_ns() + send_back_processor.SENT_BACK_NS
+    monkeypatch.setattr(broker.runtime, "monotonic_ns", lambda: now_ns)
+    assert b'"code":0' in attacker.tell(asked)
 
 
 def test_a_connection_leaves_many_groups_in_turns(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -395,3 +395,24 @@ def test_who_always_takes_a_whole_pass_keeps_no_new_connection_waiting(monkeypat
     loop.stop()
 
     assert served in (["known", "new"] * 4, ["new", "known"] * 4)
+
+
+def test_new_connections_are_served_for_as_long_as_a_pass_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes, asks one quick thing and goes, 900 times a second, leaves no heap of connections behind."""
+    runtime = RealRuntime()
+    clock_ns = [0]
+    monkeypatch.setattr(runtime, "monotonic_ns", lambda: clock_ns[0])
+    loop: Any = IoLoop(runtime, "io", limits_of(BrokerConfig()), pass_ended=lambda _outbox: None)
+    served: list[Waiting] = []
+
+    def serve(channel: Waiting) -> None:
+        served.append(channel)
+        clock_ns[0] += PASS_NS // 50
+
+    monkeypatch.setattr(loop, "_serve", serve)
+    new, known = ([Waiting(is_new=is_new) for _ in range(100)] for is_new in (True, False))
+    loop._serve_unfinished(new + known)
+    loop.stop()
+
+    assert sum(channel.is_new for channel in served) == 51 - transport.RESTS_MAX
+    assert len(loop._unfinished) == 200 - len(served)

@@ -25,6 +25,7 @@ SIBLINGS_MAX: Final = 15
 LARGER: Final = {
     "spec/longpoll_spec": 19,  # the law's own chapters, in the order in which one reads them
     "spec/longpoll_spec/actions": 17,  # one family of actions a module
+    "spec/longpoll_spec/testing": 16,  # a way to plant mistakes, or another checker, a module
     "reference/longpoll_client": 16,  # its rooms, and what threads and event loop both stand on
     "reference/longpoll/commands": 20,  # a command, or a few that belong together, a module
     "reference/longpoll_broker/testing": 16,  # what tests of a broker share, a stand-in or a suite a module

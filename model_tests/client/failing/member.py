@@ -27,7 +27,7 @@ from longpoll_client import (
 from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.errors import ClientError
 from longpoll_client.link import exchange
-from longpoll_runtime.logs import logging_to
+from longpoll_runtime.log_stream import logging_to
 from longpoll_runtime.real import RealRuntime
 
 RUNTIME: Final = RealRuntime()

@@ -212,8 +212,7 @@ def bytecodes(entry: Entry, deadline_s: float) -> Seen | None:
     with tempfile.TemporaryDirectory() as directory:
         keeps: dict[str, Callable[[int], bool]] = {
             GUARDED[0]: lambda seed: (
-                test_preempted.commits_forward(guarded=True, seed=seed)
-                and test_preempted.forgets_one_topic(guarded=True, seed=seed)
+                test_preempted.commits_forward(guarded=True, seed=seed) and test_preempted.forgets_one_topic(seed=seed)
             ),
             GUARDED[1]: lambda seed: test_preempted.counts_all(guarded=True, seed=seed),
             GUARDED[2]: lambda seed: test_preempted.reads_what_is_shown(ConsumeQueue, Path(directory), seed),

@@ -25,7 +25,7 @@ from longpoll_java.inside.record import record as record_inside
 from longpoll_java.jars import JAVA, NAMES, Jars, chosen
 from longpoll_java.rules import SCAN_MS
 from longpoll_observe import Observer
-from longpoll_runtime.logs import logging_to
+from longpoll_runtime.log_stream import logging_to
 from longpoll_runtime.real import RealRuntime
 
 MESSAGES: Final = 10_000

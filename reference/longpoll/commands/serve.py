@@ -30,7 +30,7 @@ from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.metrics import BrokerCollector, limit, with_health
 from longpoll_runtime import Event
 from longpoll_runtime.collector import no_collections, rare_collections
-from longpoll_runtime.logs import Format, logging_to
+from longpoll_runtime.log_stream import Format, logging_to
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.tls import ServerTls, server_context
 from longpoll_runtime.turns import short_turns

@@ -276,7 +276,10 @@ class IoLoop:
                 return
 
     def _serve_unfinished(self, channels: list[Channel]) -> None:
-        """Go on with those that gave way; of those whose requests take long, or answers are long, a few a pass."""
+        """Go on with those that gave way; of those whose requests take long, or answers are long, a few a pass.
+
+        Of those that had no turn yet as many as a pass has time for: else who comes and goes would be a heap of them.
+        """
         if not channels:
             return
         now_ns = self._runtime.monotonic_ns
@@ -288,13 +291,13 @@ class IoLoop:
             elif not (channel.closed or channel.broken):
                 self._serve(channel)
         end_ns = now_ns() + PASS_NS
-        for _ in range(RESTS_MAX):
+        rests_left = RESTS_MAX
+        while new or (known and rests_left):
             # In turn: anybody is slow once on a busy machine, and waits for no flood of those who have just come.
             self._is_turn_of_new = not self._is_turn_of_new
-            waiting = (new or known) if self._is_turn_of_new else (known or new)
-            if not waiting:
-                break
-            channel = waiting.popleft()
+            is_rest = bool(known and rests_left) and not (self._is_turn_of_new and new)
+            rests_left -= is_rest
+            channel = known.popleft() if is_rest else new.popleft()
             if not (channel.closed or channel.broken):
                 self._serve(channel)
                 if now_ns() > end_ns:

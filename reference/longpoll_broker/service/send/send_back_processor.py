@@ -14,6 +14,7 @@ from msgspec import structs
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.pull import FAQ
+from longpoll_broker.core.quota import Quota
 from longpoll_broker.core.tables.topics import GroupConfig, Groups, Topics
 from longpoll_broker.core.traits import STRICT_TRAITS, Traits
 from longpoll_broker.service.io.channel import Channel, Outbox, Parts
@@ -39,10 +40,15 @@ from longpoll_protocol.properties import (
     read_properties,
     write_properties,
 )
+from longpoll_protocol.sizes import MIB
 from longpoll_protocol.tags import java_hash
+from longpoll_runtime import Lock
 
 LEVEL_OF_FIRST_RETRY: Final = 3
 """A consumer that names no level waits for level 3 the first time, and one level more each time."""
+SENT_BACK_SIZE_MAX: Final = 256 * MIB
+"""Bytes of messages sent back in `SENT_BACK_NS`, of which a connection and an account have their shares (`Quota`)."""
+SENT_BACK_NS: Final = 10_000_000_000
 
 
 @define(slots=True, eq=False)
@@ -60,6 +66,13 @@ class SendBackProcessor(Serving):
     level_count: int = len(DELAY_LEVELS_MS)
     """Delay levels that there are."""
     _next_queue: itertools.count[int] = field(factory=itertools.count, init=False)
+    _quota: Quota | None = field(default=None, init=False)
+    """Of what was sent back since `_quota_ns`."""
+    _quota_ns: int = field(default=0, init=False)
+    _quota_lock: Lock = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._quota_lock = self.appender.runtime.lock()
 
     @serves(RequestCode.CONSUMER_SEND_MSG_BACK)
     def receive(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:  # noqa: PLR0911 - one return a check
@@ -89,11 +102,22 @@ class SendBackProcessor(Serving):
         record = self.store.read_record(header.offset)
         if record is None:
             return answer(command, ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+        if not self._may_store(channel, record.size):
+            told = "too much was sent back; try again later, or send it to the retry topic"
+            return answer(command, ResponseCode.SYSTEM_BUSY, told)
         try:
             parts = self._put(command, header, group, record)
         except (MessageRefusedError, OSError) as error:
             return answer(command, ResponseCode.SYSTEM_ERROR, f"the message could not be stored: {error}")
         return self._answered(channel, command, parts, retry_topic, outbox)
+
+    def _may_store(self, channel: Channel, size: int) -> bool:
+        """Whether a peer may have as many bytes stored by a small request; counts them if so."""
+        now_ns = self.appender.runtime.monotonic_ns()
+        with self._quota_lock:
+            if self._quota is None or now_ns - self._quota_ns >= SENT_BACK_NS:
+                self._quota, self._quota_ns = Quota("bytes sent back", SENT_BACK_SIZE_MAX), now_ns
+            return self._quota.take(object(), channel, size)
 
     def _answered(
         self, channel: Channel, command: Command, parts: Parts, retry_topic: str, outbox: Outbox

@@ -41,7 +41,9 @@ ILLEGAL: Final = (
     "or if set del msg, the delay time should be bigger than the current time"
 )
 WISHES: Final = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
-"""The properties by which a producer wishes for a time."""
+"""The properties by which a producer wishes for a time, in the order in which they count."""
+_WISHES: Final = frozenset(WISHES)
+"""Looked at with every send."""
 TIME_SIZE_MAX: Final = 15
 """Most digits of a time that a message waits for."""
 WAITING_SIZE_MAX: Final = PROPERTIES_SIZE_MAX - sum(
@@ -53,7 +55,7 @@ _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 
 def wishes_time(properties: Mapping[str, str]) -> bool:
     """Whether a message is to wait for a time, if that is not over."""
-    return TIMER_OUT_MS not in properties and any(name in properties for name in WISHES)
+    return not _WISHES.isdisjoint(properties) and TIMER_OUT_MS not in properties
 
 
 def forget_time(properties: dict[str, str]) -> None:

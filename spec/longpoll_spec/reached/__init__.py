@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from longpoll_spec.environment import environment_of
 from longpoll_spec.model import Action, Model, Property
+from longpoll_spec.reached.environment import environment_of
 from longpoll_spec.state import DUE, WALKING, Request, State
 from longpoll_spec.state.shared import sweeps
 from longpoll_spec.terms import Bool, Int, after, all_of, any_of, substitute

@@ -1,0 +1,42 @@
+"""Properties can fail: some law breaks each of them, and the pinned table names a law that needs each part."""
+
+from __future__ import annotations
+
+import pytest
+
+from longpoll_spec.properties import ALWAYS, INDUCTIVE
+from longpoll_spec.testing.cases import quick_if
+from longpoll_spec.testing.weakened import PINNED, Row, is_true, pinned, weakenings
+
+ROWS = pinned()
+ONCE_UNBROKEN = ("hold_limit_kept", "not_answered_early", "no_lost_deadline", "stays_in_range")
+"""Properties that no preset breaks."""
+EVERY = 24
+
+
+def _name(row: Row) -> str:
+    return f"{row.property} {row.part or 'whole'}"
+
+
+KNOWN = [row for row in ROWS if row.policy]
+QUICK = {_name(row) for row in KNOWN[::EVERY]} | {f"{name} whole" for name in ONCE_UNBROKEN}
+
+
+def test_each_property_is_broken_by_some_law() -> None:
+    whole = [row.property for row in ROWS if not row.part]
+
+    assert whole == [text.__name__ for text in (*ALWAYS, *INDUCTIVE)]
+    assert [row.property for row in ROWS if not row.part and not row.policy] == []
+
+
+def test_the_table_has_the_parts_of_the_text() -> None:
+    """A part that is not in the table is of a text that has changed: the command makes the table again."""
+    parts = {each.name for each in weakenings()}
+
+    assert {row.part for row in ROWS} - {""} <= parts, f"python -m longpoll_spec.testing.weakened --write ({PINNED})"
+    assert len(KNOWN) > len(ROWS) * 3 / 4
+
+
+@pytest.mark.parametrize("row", quick_if(KNOWN, lambda row: _name(row) in QUICK), ids=_name)
+def test_a_law_tells_a_property_from_the_weakened_one(row: Row) -> None:
+    assert is_true(row)
