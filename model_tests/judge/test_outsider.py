@@ -18,6 +18,7 @@ RIGHT: Final[dict[str, tuple[str, str]]] = {
     "broker_stood_still": ("invalid", "pull.wake.prompt"),
     "busy_below_limit": ("valid", ""),
     "delivered_then_denied": ("invalid", "pull.max.never_falls"),
+    "delivery_named_elsewhere": ("unknown", "evidence.not_judged"),
     "expired_twice": ("invalid", "pull.take.once"),
     "found_at_max": ("invalid", "pull.found.within"),
     "group_found_busy": ("unknown", "evidence.not_judged"),

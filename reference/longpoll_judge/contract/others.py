@@ -194,7 +194,8 @@ SEND_CLAUSES: Final = (
         SEND_IS_KEPT,
         "No answer delivers a message before its send was received: not answer.before_ns < the send's "
         "request.after_ns, of one source and a send whose identifier came once, with whatever requests. A deletion or "
-        "a hole in between excuses, as in send.sequential.",
+        "a hole in between excuses, as in send.sequential, and so does an answer that names another queue than its "
+        "request.",
         "cause and effect",
         ("request_received(code, request)", "message_acknowledged(request, queue_offset)", "answer_sent(offsets)"),
     ),

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from attrs import define, field, frozen
 
-from longpoll_judge.columns.keys import Keys, Received, text_hashes
+from longpoll_judge.columns.keys import Keys, Received, request_keys, text_hashes
 from longpoll_judge.columns.lookup import is_one_of
 from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Integers
 from longpoll_judge.contract.clause import (
@@ -142,7 +142,7 @@ def judge_sends(
         *_as_answers(messages, sends, told, sure, context),
         *_unanswered(sends, told, messages.refused.all(), context),
         *_late(sends, told, sure, context),
-        *_delivered(sends, told, sure, messages.delivered.all(), context),
+        *_delivered(tables, messages, told, sure, context),
         *_stored(told, _since_ns(sends, send), messages.appended.all(), context),
         *_shown(told, messages.appended.all(), messages.moved.all(), context),
     ]
@@ -350,8 +350,9 @@ def _closes_of(events: Gathered, context: Context) -> tuple[Integers, Integers]:
 
 
 def _delivered(
-    sends: Gathered, told: Gathered, send: Integers, delivered: Gathered, context: Context
+    tables: Tables, messages: Messages, told: Gathered, send: Integers, context: Context
 ) -> Iterator[_Breach]:
+    sends, delivered = messages.sends.all(), messages.delivered.all()
     mine = np.flatnonzero(send >= 0)
     mine = mine[np.argsort(sends.after_ns[send[mine]], kind="stable")]
     keys, wanted = _message_keys(told), _message_keys(delivered)
@@ -367,13 +368,27 @@ def _delivered(
     anew = np.zeros(len(early), dtype=np.bool_)
     for about, holes in changes_of(since, context):
         anew |= about & holes.touch(since.after_ns, until.before_ns)
-    early = _once(delivered, early[~anew], acknowledgement)
+    early = early[~anew]
+    early = _once(delivered, early[~_asked_elsewhere(tables, delivered.take(early))], acknowledgement)
     events = (
         (delivered, np.arange(len(delivered))),
         (told, acknowledgement),
         (sends, np.append(send, -1)[acknowledgement]),
     )
     yield _breach("send.delivered.after_request", early, events, "a message was delivered before its send came")
+
+
+def _asked_elsewhere(tables: Tables, answers: Gathered) -> Booleans:
+    """Which answers name another queue than their requests: nothing is known of these."""
+    found = np.zeros(len(answers), dtype=np.bool_)
+    for number, table in tables() if len(answers) else ():
+        rows = np.flatnonzero(rows_where(table, "request_received") & have_request(table))
+        asked = Gathering(())
+        asked.add(table, number, rows[np.isin(request_keys(table, rows), answers.request)])
+        own = asked.all()
+        request = first_of(answers.request, own.request)
+        found |= (request >= 0) & (np.append(own.place, np.uint64(0))[request] != answers.place)
+    return found
 
 
 def _once(events: Gathered, members: Integers, cause: Integers) -> Integers:
