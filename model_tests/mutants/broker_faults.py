@@ -195,8 +195,8 @@ FAULTS: Final = (
     Fault(
         "a broker that records answers pulls together",
         "reference/longpoll_broker/assembly/pulling.py",
-        "HerdRunner if is_fast and not shared.recording.is_on else",
-        "HerdRunner if is_fast else",
+        "HerdRunner if is_fast and not shared.recording.is_on and access is None else",
+        "HerdRunner if is_fast and access is None else",
         f"{TESTS}/service/test_record.py::test_each_woken_pull_has_its_events",
     ),
     Fault(

@@ -30,6 +30,7 @@ LARGER: Final = {
     "reference/longpoll/commands": 20,  # a command, or a few that belong together, a module
     "reference/longpoll_broker/testing": 16,  # what tests of a broker share, a stand-in or a suite a module
     "reference/longpoll_judge/rules": 17,  # a kind of question about a history a module
+    "reference/longpoll_broker/core/tables": 16,  # a kind of table that clients fill a module
 }
 NAMED: Final = re.compile(r"`([a-z_0-9]+(?:\.[a-z_0-9]+)+)(?:\.[A-Z_]\w*)*`")
 """A module with its room, perhaps with a name inside."""
