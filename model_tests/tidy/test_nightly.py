@@ -131,6 +131,8 @@ def test_the_seed_is_printed_before_the_work(monkeypatch: pytest.MonkeyPatch) ->
 def test_ctrl_c_ends_what_was_started(suite: list[str]) -> None:
     """The tests are a process group of their own, which the runner ends when it is interrupted."""
     code = (
+        # A shell starts what runs in the background with SIGINT ignored.
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
         "import sys; from model_tests.nightly import __main__ as n; from pathlib import Path;"
         f"n.LOGS = Path({str(Path(suite[-1]).parent / 'logs')!r}); n.run_tests('alone', 9.0, 1, {suite!r})"
     )
