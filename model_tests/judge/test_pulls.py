@@ -216,5 +216,6 @@ def test_a_step_that_is_written_twice_counts_once() -> None:
 )
 def test_a_held_pull_expires_at_its_deadline(at: float, fields: Row, *, is_early: bool) -> None:
     """Within what is allowed; an early answer 19, and what is out of its time, break other clauses."""
-    rows = [*pulled(**({"code": 0, "timeout_ms": 100} | fields)), step("hold", 20), step("expire", at)]
+    made: Row = {"code": 0, "timeout_ms": 100} | fields
+    rows = [*pulled(**made), step("hold", 20), step("expire", at)]
     assert [clause for clause, _why, _rows in steps(*rows) if clause == DUE] == [DUE] * is_early

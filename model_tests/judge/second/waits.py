@@ -181,8 +181,8 @@ def not_early(record: Record) -> Iterator[Said]:
         in_time = not before(step, one.request) and (one.answer is None or not before(one.answer, step))
         early = step.event == "expire" and step.hi + LATE_NS < _deadline(one.request)[0]
         if early and in_time and one.request.may_hold and (one.answer is None or one.answer.code != 19):
-            said = unknown if step.source in record.loose else violated
-            yield said(step, f"{one.name} expires before its deadline")
+            why = f"{one.name} expires before its deadline"
+            yield unknown(step, why) if step.source in record.loose else violated(step, why)
 
 
 def hold_allowed(record: Record) -> Iterator[Said]:
