@@ -125,6 +125,25 @@ def test_what_a_connection_made_goes_with_it(name: str, broker: Broker) -> None:
     assert quota.used == before
 
 
+def test_what_is_deleted_makes_room(broker: Broker) -> None:
+    offsets, topics, filters = (
+        broker.handler.shared.offsets,
+        broker.topics,
+        broker.administering.clients.clients.filters,
+    )
+    tables = (offsets.quota, topics.quota, filters.quota)
+    before = [quota.used for quota in tables]
+    offsets.commit("T", "G", 0, 1)
+    topics.put(TopicConfig("T"))
+    filters.register("T", "G", "a = 'x'", "SQL92", 1)
+    assert all(quota.used > used for quota, used in zip(tables, before, strict=True))
+    offsets.forget_topic("T")
+    topics.remove("T")
+    filters.outlive_groups = False
+    filters.group_gone("G", ["T"])
+    assert [quota.used for quota in tables] == before
+
+
 def test_what_is_sent_back_has_a_share(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request of 36 is small, whatever the message that it has stored again; who asks without end is told 2.
 
