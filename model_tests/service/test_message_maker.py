@@ -29,7 +29,7 @@ from longpoll_protocol.properties import DELAY_LEVELS_MS, FORM_4_9, read_propert
 from longpoll_protocol.tags import java_hash
 from longpoll_runtime.real import RealRuntime
 
-CHANNEL: Any = SimpleNamespace(host_bytes=b"producer", peer_host=("127.0.0.1", 1))
+CHANNEL: Any = SimpleNamespace(host_bytes=b"producer", peer_host=("127.0.0.1", 1), number=1, owner="127.0.0.1")
 HOST = bytes(range(1, 9))
 
 

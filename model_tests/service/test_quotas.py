@@ -125,8 +125,30 @@ def test_what_a_connection_made_goes_with_it(name: str, broker: Broker) -> None:
     assert quota.used == before
 
 
+def test_what_is_deleted_makes_room(broker: Broker) -> None:
+    offsets, topics, filters = (
+        broker.handler.shared.offsets,
+        broker.topics,
+        broker.administering.clients.clients.filters,
+    )
+    tables = (offsets.quota, topics.quota, filters.quota)
+    before = [quota.used for quota in tables]
+    offsets.commit("T", "G", 0, 1)
+    topics.put(TopicConfig("T"))
+    filters.register("T", "G", "a = 'x'", "SQL92", 1)
+    assert all(quota.used > used for quota, used in zip(tables, before, strict=True))
+    offsets.forget_topic("T")
+    topics.remove("T")
+    filters.outlive_groups = False
+    filters.group_gone("G", ["T"])
+    assert [quota.used for quota in tables] == before
+
+
 def test_what_is_sent_back_has_a_share(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request of 36 is small, whatever the message that it has stored again; who asks without end is told 2."""
+    """A request of 36 is small, whatever the message that it has stored again; who asks without end is told 2.
+
+    The groups and dead-letter topics that are made on the way count for the connection too.
+    """
     back = {"offset": "0", "group": "G", "delayLevel": "0"}
     asked = b"".join(map(bytes, encode(Command(code=RequestCode.CONSUMER_SEND_MSG_BACK, opaque=1, ext_fields=back))))
     tell(Peer(broker, 1), (RequestCode.SEND_MESSAGE_V2, send_fields("T", 0), bytes(10_000)))
@@ -136,6 +158,13 @@ def test_what_is_sent_back_has_a_share(broker: Broker, monkeypatch: pytest.Monke
     assert refused == [False] * 19 + [True] * 81
     assert broker.store.log_end - before < 250_000
     assert b'"code":0' in Peer(broker, 8).tell(asked)
+    dead = back | {"group": "Dead", "delayLevel": "-1"}
+    tell(Peer(broker, 9), (RequestCode.CONSUMER_SEND_MSG_BACK, dead, b""))
+    retried = send_fields("%RETRY%Sent") | {"j": "99"}
+    tell(Peer(broker, 9), (RequestCode.SEND_MESSAGE_V2, retried, b"x"))
+    entries = broker.topics.quota._entries | broker.groups.quota._entries
+    for name in ("Dead", "%DLQ%Dead", "Sent", "%DLQ%Sent"):
+        assert entries[name].connection == ("connection", 9)
     now_ns = broker.runtime.monotonic_ns() + send_back_processor.SENT_BACK_NS
     monkeypatch.setattr(broker.runtime, "monotonic_ns", lambda: now_ns)
     assert b'"code":0' in attacker.tell(asked)
@@ -317,8 +346,12 @@ def test_one_connection_registers_a_share_of_the_brokers() -> None:
     known.topics_quota.size_max = 500
     assert [register(number, attacker, 50) for number in range(3)] == [True, True, False]
     assert register(2000, other, 50)
+    again = Sender(3, "10.0.0.2")
+    assert register(2000, again, 50)
+    assert known.topics_quota.used == 150
+    known.closed(other)
     known.closed(attacker)
-    assert [broker.channel for broker in known] == [other]
+    assert [broker.channel for broker in known] == [again]
     assert [quota.used for quota in known.quotas] == [1, 50]
 
 

@@ -30,6 +30,34 @@ TOPIC = {
 GROUP = json.dumps({"groupName": "Made", "consumeEnable": False}).encode()
 
 
+def table_of(store: Path, file: str, key: str) -> dict[str, object]:
+    table: dict[str, object] = json.loads((store / "config" / file).read_text())[key]
+    return table
+
+
+def test_a_deletion_that_was_not_saved_is_saved_before_the_next_answer(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = start_broker(store_config=evolve(SMALL_STORE, flush_interval_ms=NEVER_MS))
+    client, store = connect(broker.address), Path(broker.store.directory)
+    assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC).code == 0
+    broker.handler.shared.offsets.commit("Made", "G", 0, 5)
+    files, write_atomic = broker.runtime.files, RealFiles.write_atomic
+    fails = [True]
+
+    def write(own: RealFiles, path: str, content: bytes) -> None:
+        if path.endswith("consumerOffset.json") and fails[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        write_atomic(own, path, content)
+
+    (store / "config" / "consumerOffset.json").write_text('{"offsetTable": {"Made@G": {"0": 5}}}')
+    monkeypatch.setattr(type(files), "write_atomic", write)
+    assert client.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Made"}).code == 1
+    fails[0] = False
+    assert client.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Made"}).code == 0
+    assert table_of(store, "consumerOffset.json", "offsetTable") == {}
+
+
 def change(client: RawClient, killed: Path, store: Path) -> list[tuple[list[str], list[str]]]:
     """The topics and groups of the directory as a kill leaves it after each change was answered."""
     found = []

@@ -76,9 +76,6 @@ class Routes:
             is_same_place = (other.name, other.broker_id) == (broker.name, broker.broker_id)
             if is_same_place and other.address != broker.address:
                 self.remove(other.address)
-        known = self._by_address.get(broker.address)
-        if known is not None and known.channel is not broker.channel:
-            self.remove(broker.address)
         if not self.quota.take(broker.address, broker.channel):
             self.topics_quota.release(broker.address)
             return False
@@ -86,10 +83,10 @@ class Routes:
         return True
 
     def has_room(self, broker: RegisteredBroker) -> bool:
-        """Whether the topics of a broker that registers are not too many beside those of all others."""
+        """Take room for a broker's topics; false when there is none. A new connection ends an old registration."""
         known = self._by_address.get(broker.address)
         if known is not None and known.channel is not broker.channel:
-            self.topics_quota.release(broker.address)
+            self.remove(broker.address)
         return self.topics_quota.take(broker.address, broker.channel, len(broker.topics))
 
     def remove(self, address: str) -> None:

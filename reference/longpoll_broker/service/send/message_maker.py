@@ -95,7 +95,7 @@ class MessageMaker:
             channel, header, queue_id, body, self.stored(properties), properties.get(TAGS, ""), header.flag
         )
         if header.topic.startswith(RETRY_PREFIX):
-            message = self._dead_if_tried_out(message, header, properties)
+            message = self._dead_if_tried_out(channel, message, header, properties)
         if DELAY in properties or PREPARED in properties or (self.traits.serves_timers and wishes_time(properties)):
             return self._elsewhere(message, properties)
         if self.inner_queues is not None and INNER_QUEUES in properties:
@@ -163,11 +163,11 @@ class MessageMaker:
         return f"{self.store_host.hex()}{self.runtime.unix_ms():012x}{count & 0xFFFF:04x}".upper()[-32:].rjust(32, "0")
 
     def _dead_if_tried_out(
-        self, message: MessageToStore, header: SendMessageRequestHeader, properties: dict[str, str]
+        self, channel: Channel, message: MessageToStore, header: SendMessageRequestHeader, properties: dict[str, str]
     ) -> MessageToStore:
         """A message to a retry topic, or to its group's dead letters after too many tries (`handleRetryAndDLQ`)."""
         name = header.topic.removeprefix(RETRY_PREFIX)
-        group = self.groups.find(name)
+        group = self.groups.find(name, channel)
         if group is None:
             raise SendRefusedError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name} {FAQ}"
@@ -176,7 +176,7 @@ class MessageMaker:
         # More than, not as many as: the client has counted this time already.
         if message.reconsume_times <= retries_max:
             return message
-        dead = self.topics.make_retry(DEAD_PREFIX + name, 1)
+        dead = self.topics.make_retry(DEAD_PREFIX + name, 1, channel=channel)
         if dead is None:
             raise SendRefusedError(ResponseCode.SYSTEM_ERROR, f"topic[{DEAD_PREFIX}{name[:128]}] not exist")
         dead_message = replace(message, topic=dead.topic_name, queue_id=0)

@@ -106,7 +106,7 @@ class SendBackProcessor(Serving):
             told = "too much was sent back; try again later, or send it to the retry topic"
             return answer(command, ResponseCode.SYSTEM_BUSY, told)
         try:
-            parts = self._put(command, header, group, record)
+            parts = self._put(channel, command, header, group, record)
         except (MessageRefusedError, OSError) as error:
             return answer(command, ResponseCode.SYSTEM_ERROR, f"the message could not be stored: {error}")
         return self._answered(channel, command, parts, retry_topic, outbox)
@@ -139,14 +139,19 @@ class SendBackProcessor(Serving):
         return None
 
     def _put(
-        self, command: Command, header: ConsumerSendMsgBackRequestHeader, group: GroupConfig, record: Record
+        self,
+        channel: Channel,
+        command: Command,
+        header: ConsumerSendMsgBackRequestHeader,
+        group: GroupConfig,
+        record: Record,
     ) -> Parts:
         retries_max = group.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
         level = header.delay_level
         if record.reconsume_times >= retries_max or level < 0:
             level = 0
             topic_name, queue_id = DEAD_PREFIX + header.group, 0
-            if self.topics.make_retry(topic_name, 1) is None:
+            if self.topics.make_retry(topic_name, 1, channel=channel) is None:
                 return answer(command, ResponseCode.SYSTEM_ERROR, f"topic[{topic_name[:128]}] not exist")
         else:
             level = level or as_int32(LEVEL_OF_FIRST_RETRY + record.reconsume_times)

@@ -142,7 +142,11 @@ class ConfigFiles:
             if self.offsets.has_forgotten:
                 # Lowered first: what is forgotten meanwhile is saved by who waits for it.
                 self.offsets.has_forgotten = False
-                self._save_positions()
+                try:
+                    self._save_positions()
+                except BaseException:
+                    self.offsets.has_forgotten = True
+                    raise
 
     def _offsets_file(self) -> tuple[str, dict[str, Any]]:
         """The name of the file of offsets, and what it holds now."""
