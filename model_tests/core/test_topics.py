@@ -105,6 +105,35 @@ def test_a_full_table_takes_no_more_and_its_own_may_change(monkeypatch: pytest.M
     assert [groups.find(name) is not None for name in ("G", "H", "I", "G")] == [True, True, False, True]
 
 
+def test_a_table_that_is_copied_is_counted_by_the_same_quota() -> None:
+    table = Topics()
+    quota = table.quota
+    for name in "AB":
+        table.put(TopicConfig(name))
+    table.replace({name: TopicConfig(name) for name in "BC"})
+    assert (table.quota is quota, quota.used) == (True, 2)
+    table.remove("C")
+    assert quota.used == 1
+
+
+def test_each_change_is_counted_under_the_guard() -> None:
+    """Two threads that count at once would else count one."""
+    counted: list[int] = []
+
+    class Guard:
+        def __enter__(self) -> None:
+            self.before = table.version
+
+        def __exit__(self, *_: object) -> None:
+            counted.append(table.version - self.before)
+
+    table = Topics(guard=Guard())
+    table.put(TopicConfig("A"))
+    table.put(TopicConfig("A", 3, 3))
+    table.remove("A")
+    assert sum(counted) == table.version == 3
+
+
 def test_a_light_topic_or_group_is_there_without_being_kept() -> None:
     """Where they are switched on, with one queue and any name; one that is kept stays."""
     for name in ("%LMQ%a", "%LMQ%a b", "%LMQ%device.1"):

@@ -110,8 +110,9 @@ class _Named(Generic[Config]):
     def replace(self, by_name: Mapping[str, Config]) -> None:
         """Have these and no others; the names are right."""
         with self.guard:
+            for name in self.by_name.keys() - by_name.keys():
+                self.quota.release(name)
             self.by_name = dict(by_name)
-            self.quota = self._new_quota()
             for name in by_name:
                 self.quota.take(name)
         self._has_changed()
@@ -126,7 +127,9 @@ class _Named(Generic[Config]):
         return True
 
     def _has_changed(self) -> None:
-        self.version += 1
+        # Two threads' changes are two: a registrar that missed one would not have its answer wait.
+        with self.guard:
+            self.version += 1
         self.changed = True
 
     def _keep(self, name: str, config: Config, channel: Hashable) -> bool:
