@@ -125,3 +125,32 @@ def test_the_certain_comes_first_and_then_the_early() -> None:
     early, late = found("pull.none.true", at_ms=1).finding, found("pull.none.true", at_ms=2).finding
     perhaps = found("pull.none.true", verdict="unknown", at_ms=0).finding
     assert sorted([perhaps, late, early], key=finding_order) == [early, late, perhaps]
+
+
+def late(came_ms: float, clause: str = "send.answered", *, due_ms: float = 0, **fields: Any) -> Cause:
+    """A late answer to a request of its own."""
+    name = f"{came_ms} {due_ms} {fields}"
+    asked = event("request_received", name, **fields) | {"after_ns": int(due_ms * 10**6), "timeout_ms": 100}
+    answered = event("answer_sent", name, **fields) | {"after_ns": int(came_ms * 10**6)}
+    finding = msgspec.structs.replace(found(clause).finding, request=name, evidence=[asked, answered], why="w; it fits")
+    return Cause(finding, ())
+
+
+@pytest.mark.parametrize(
+    ("causes", "is_pause"),
+    [
+        ([late(500), late(510), late(520)], True),
+        ([late(500), late(510)], False),
+        ([late(500), late(510), late(560)], False),
+        ([late(500), late(510), late(520, source="t")], False),
+        ([late(500), late(510), late(520, due_ms=505)], False),
+        ([late(2_500), late(2_510), late(2_520)], False),
+        ([late(500), late(510), late(520, "pull.deadline.met", due_ms=399)], True),
+        ([late(500), late(510), late(520, "pull.deadline.met", due_ms=400)], False),
+    ],
+)
+def test_answers_that_a_pause_made_late_have_one_cause(causes: list[Cause], *, is_pause: bool) -> None:
+    """All were due before the first of them came, and came soon after one another."""
+    findings = told_once(causes)
+    assert len(findings) == (1 if is_pause else len(causes))
+    assert findings[0].why.startswith("w; 3 answers" if is_pause else "w; it fits")

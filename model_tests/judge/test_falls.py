@@ -9,7 +9,7 @@ from model_tests.judge.one_queue import Row, asked, context, event, facts, holes
 from model_tests.support.judge import table_of
 
 from longpoll_judge.contract.result import Finding
-from longpoll_judge.evidence.survey import Context
+from longpoll_judge.evidence.survey import Context, queue_text
 from longpoll_judge.rules.falls import FINDINGS_MAX, judge_falls
 
 SEND, FOUND, MISSED = 10, 0, 19
@@ -260,3 +260,102 @@ def test_the_first_findings_of_each_clause_are_listed(more: int) -> None:
     expected = [(clause, queue) for clause in (MIN, MAX) for queue in range(listed)]
     assert [(each.clause, each.queue) for each in found] == expected
     assert left_out == 2 * max(more, 0)
+
+
+# -- one life of the broker ------------------------------------------------------------------------------------------
+
+FIRST: Final = [exchange(0, 1), exchange(20, 3)]
+"""On connection c, which certainly lasts from 3 to 22."""
+
+
+def other(at: int = 10, **fields: Any) -> list[list[Row]]:
+    """Two answers on connection d, of which the last tells a lower minimum than those on c."""
+    return [exchange(at, 1, connection="d", **fields), exchange(40, 2, connection="d", **fields)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "known", "is_one"),
+    [
+        ([*FIRST, *other()], {}, True),
+        ([*FIRST, *other(source="t")], {}, True),
+        ([*FIRST, [event("connection_opened", 10, connection="d")], other()[1]], {}, True),
+        ([*FIRST, other()[1]], {}, False),
+        ([*FIRST, *other(25)], {}, False),
+        ([FIRST[0], exchange(20, 3, told=(22, 30)), *other(25)], {}, False),
+        ([*FIRST, *other(source="t")], {"sources": {"s": facts(), "t": facts(is_steady=False)}}, False),
+        ([*FIRST, *other(source="t")], {"unsteady_brokers": frozenset({"b"})}, False),
+        ([exchange(0, 1, broker=""), exchange(20, 3, broker=""), *other(source="t", broker="")], {}, False),
+        ([*FIRST, *other()], {"closes": {("s", "c"): (ns(21), ns(21))}}, False),
+        ([*FIRST, *other()], {"closed_often": {("s", "c"): ((ns(21), ns(21)), (ns(50), ns(50)))}}, False),
+        ([*FIRST, *other()], {"closes": {("s", "c"): (ns(50), ns(50))}}, True),
+        ([*FIRST, exchange(12, 1, connection="e"), exchange(14, 1, connection="e"), *other(18)], {}, True),
+    ],
+    ids=[
+        *("overlap", "two sources", "opened", "one answer", "gap", "perhaps", "unsteady source", "unsteady broker"),
+        *("no name", "closed", "closed twice", "closed later", "one within another"),
+    ],
+)  # fmt: skip
+def test_connections_that_overlap_are_of_one_life(rows: list[list[Row]], known: Row, *, is_one: bool) -> None:
+    """The minimum never falls in it; two that may not overlap, or whose moments order nothing, say nothing."""
+    found, _left_out = judged([row for each in rows for row in each], known=context(**known))
+    assert [(each.clause, each.verdict, each.request) for each in found] == [(MIN, "violated", "r40")] * is_one
+
+
+HOUR_MS: Final = 3_600_000
+REMOVED: Final = queue_text(("b", "T", 0))
+
+
+@pytest.mark.parametrize(
+    ("message", "answer", "known", "clause"),
+    [
+        (12, exchange(20), {}, MAX),
+        (12, exchange(8), {}, ""),
+        (2, exchange(20, 3), {}, "pull.min.kept"),
+        (2, exchange(20, 3), {"is_own": True}, ""),
+        (3, exchange(20, 3), {}, ""),
+        (2, exchange(HOUR_MS - 4, 3), {}, "pull.min.kept"),
+        (2, exchange(HOUR_MS, 3), {}, ""),
+        (2, exchange(-20, 3), {}, ""),
+    ],
+)
+def test_an_acknowledged_message_that_is_gone_is_unknown(
+    message: int, answer: list[Row], known: Row, clause: str
+) -> None:
+    """It is behind the end once it had time to be visible, or below the minimum within an hour."""
+    rows = [event("message_acknowledged", 0, queue_offset=message, request="m"), *answer]
+    found = falls(rows, known=context(**known))
+    assert [each[0] for each in found] == ([clause + "?"] if clause else [])
+    if clause == MAX:  # Without a name, two observers may watch two brokers.
+        assert falls([row | {"broker": ""} for row in rows]) == []
+
+
+# -- filters ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "passed", "end", "passes_at", "known", "verdict"),
+    [
+        ("A", "A", 10, 20, {}, "violated"),
+        ("A", "*", 10, 20, {}, "violated"),
+        ("A", "A || B", 10, 20, {}, "violated"),
+        ("A || B", "A", 10, 20, {}, ""),
+        ("*", "A", 10, 20, {}, ""),
+        ("A", "A", 5, 20, {}, "unknown"),
+        ("A", "A", 5, 20, {"is_own": True}, "violated"),
+        ("A", "A", 5, -20, {"removed": {REMOVED: 4}}, "violated"),
+        ("A", "A", 5, 20, {"removed": {REMOVED: 4}}, ""),
+        ("A", "A", 5, 20, {"removed": {REMOVED: 3}}, "unknown"),
+        ("A", "A", 10, 20, {"sources": {"s": facts(is_steady=False)}}, "unknown"),
+        ("A", "A", 10, 20, {"shown": frozenset({("b", "T", 0)})}, ""),
+    ],
+)
+def test_what_one_pull_is_given_is_not_passed_over_for_another(
+    *, given: str, passed: str, end: int, passes_at: int, known: Row, verdict: str
+) -> None:
+    """Unless that takes less, or retention may have removed the message in between."""
+    rows = [
+        exchange(0, code=FOUND, offsets=(3,), answer={"offset_next": 4}, expression=given),
+        exchange(passes_at, code=20, answer={"offset_next": end}, expression=passed, connection="d"),
+    ]
+    found, _left_out = judged([row for each in rows for row in each], known=context(**known))
+    assert [(each.clause, each.verdict) for each in found] == ([("pull.filter.agrees", verdict)] if verdict else [])

@@ -19,6 +19,7 @@ RIGHT: Final[dict[str, tuple[str, str]]] = {
     "busy_below_limit": ("valid", ""),
     "delivered_then_denied": ("invalid", "pull.max.never_falls"),
     "delivery_named_elsewhere": ("unknown", "evidence.not_judged"),
+    "expired_early": ("invalid", "pull.hold.not_early"),
     "expired_twice": ("invalid", "pull.take.once"),
     "found_at_max": ("invalid", "pull.found.within"),
     "group_found_busy": ("unknown", "evidence.not_judged"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import pytest
-from model_tests.judge.one_queue import Row, asked, case_of, context, event, facts, said, told
+from model_tests.judge.one_queue import Row, asked, case_of, context, event, facts, holes, said, told
 
 from longpoll_judge.contract.clause import PULL_REFUSALS, PULL_RESULTS
 from longpoll_judge.contract.result import ANSWER_IS_RIGHT, HELD_AS_ASKED
@@ -173,3 +173,49 @@ def test_a_clause_may_hold_whatever_the_moments_are() -> None:
         ALLOWED: True,
         LATER: False,
     }
+
+
+HELD, ONCE, DUE = "pull.step.held", "pull.take.once", "pull.hold.not_early"
+
+
+@pytest.mark.parametrize(
+    ("done", "known", "clauses"),
+    [
+        ([("hold", 20), ("take", 30), ("keep", 40), ("take", 50), ("run", 60)], {}, []),
+        ([("take", 30)], {}, [HELD]),
+        ([("take", 30), ("run", 40)], {}, [HELD]),
+        ([("stop", 30)], {}, []),
+        ([("take", 30), ("hold", 105)], {}, [HELD]),
+        ([("take", 30), ("hold", 111)], {}, []),
+        ([("take", 30)], {"lawful": frozenset({"s"})}, []),
+        ([("take", 30), ("take", 40), ("hold", 20)], {}, [ONCE]),
+        ([("take", 30), ("take", 40), ("hold", 20)], {"lawful": frozenset({"s"})}, []),
+        ([("take", 30), ("take", 40), ("hold", 20)], {"sources": {"s": facts(holes=holes((32, 33)))}}, [ONCE + "?"]),
+        ([("take", 30), ("take", 31), ("keep", 31), ("hold", 20)], {}, []),
+        ([("run", 30), ("run", 40), ("hold", 20)], {}, [ONCE]),
+        ([("run", 30), ("run", 40), ("hold", 20), ("recheck", 25)], {}, []),
+        ([("hold", 20), ("take", 25), ("expire", 105), ("take", 106), ("keep", 103)], {}, [ONCE]),
+        ([("hold", 20), ("take", 25), ("expire", 104), ("keep", 105), ("take", 106)], {}, []),
+    ],
+)  # fmt: skip
+def test_the_table_has_what_was_put_into_it(done: list[tuple[str, float]], known: Row, clauses: list[str]) -> None:
+    """A pull is taken as often as it was put there, of those that a law does not judge and a stop does not empty."""
+    case = case_of([*pulled(), *(step(name, at) for name, at in done)], context(**known))
+    assert [clause for clause, _why, _rows in said(judge_handling(case), case)] == clauses
+
+
+def test_a_step_that_is_written_twice_counts_once() -> None:
+    """Its number in the record is the same."""
+    rows = [*pulled(), step("hold", 20), *(step("take", 30) | {"sequence": 9} for _ in range(2))]
+    assert steps(*rows) == []
+
+
+@pytest.mark.parametrize(
+    ("at", "fields", "is_early"),
+    [(99, {}, True), (100, {}, False), (99, {"code": None}, True), (99, {"code": 19}, False), (9, {}, False)],
+)
+def test_a_held_pull_expires_at_its_deadline(at: float, fields: Row, *, is_early: bool) -> None:
+    """Within what is allowed; an early answer 19, and what is out of its time, break other clauses."""
+    made: Row = {"code": 0, "timeout_ms": 100} | fields
+    rows = [*pulled(**made), step("hold", 20), step("expire", at)]
+    assert [clause for clause, _why, _rows in steps(*rows) if clause == DUE] == [DUE] * is_early

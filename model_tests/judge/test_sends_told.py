@@ -464,3 +464,46 @@ def test_evidence_is_each_event_once_in_the_order_of_time() -> None:
     (finding,), *_others = judged(rows)
     assert [event["after_ns"] for event in finding.evidence] == [ns(0), ns(2), ns(3), ns(5)]
     assert (finding.request, finding.topic, finding.queue, finding.messages) == ("b", "T", 0, [7, 6])
+
+
+def test_a_torn_batch_is_found() -> None:
+    """Unless what lies in between may be missing from the record."""
+    rows = send(0), acked(5, 0), acked(5, 2)
+    assert clauses(*rows) == ["send.batch.gapless"]
+    assert clauses(*rows, sources={"s": facts(holes=holes((1, 2)))}) == ["send.batch.gapless?"]
+    assert clauses(send(0), acked(5, 0), acked(5, 1)) == []
+
+
+def test_a_code_that_no_send_gets_is_found() -> None:
+    """Of an identifier that came twice nobody knows which request was answered."""
+    assert clauses(send(0), refused(5, code=19)) == ["send.code.known"]
+    assert clauses(send(0), send(1), refused(5, code=19)) == []
+
+
+def test_a_late_acknowledgement_is_doubted() -> None:
+    """Nothing is said of a connection that was not read meanwhile."""
+    rows = send(0), acked(SEND_MS + 1)
+    assert clauses(*rows) == [ANSWERED + "?"]
+    assert clauses(send(0), acked(SEND_MS)) == clauses(*rows, blocked={("s", "c"): holes((1, 2))}) == []
+
+
+@pytest.mark.parametrize(
+    ("known", "clause"),
+    [
+        ({}, [ORDER]),
+        ({"sources": {"s": facts(4), "t": facts()}}, []),
+        ({"sources": {"s": facts(), "t": facts(is_steady=False)}}, []),
+        ({"unsteady_brokers": frozenset({"b"})}, []),
+    ],
+)
+def test_two_sources_order_sends_while_both_watch(known: dict[str, Any], clause: list[str]) -> None:
+    """By clocks that order both."""
+    later = send(3, "b", source="t"), acked(5, 6, "b", source="t")
+    assert clauses(send(0, "a"), acked(2, 7, "a"), *later, **known) == clause
+
+
+@pytest.mark.parametrize(("code", "is_gap"), [(14, True), (10, False)])
+def test_many_refused_sends_are_a_gap(code: int, *, is_gap: bool) -> None:
+    """A send that was stored, and not yet on the disk, was not refused."""
+    rows = [row for n in range(10) for row in (send(n, f"r{n}"), refused(n + 0.5, f"r{n}", code=code))]
+    assert [gap.count for gap in judged(rows)[3]] == [10] * is_gap

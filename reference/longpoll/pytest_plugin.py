@@ -305,7 +305,8 @@ def rocketmq_topic(request: pytest.FixtureRequest, rocketmq_client: ClientsOfTes
 def rocketmq_history(rocketmq_broker: BrokerOfTest) -> HistoryOfTest:
     """The recorded history. At the end of the broker it is judged, and a violation is an error.
 
-    A verdict `unknown` appears in the report's section "longpoll" and does not fail the test.
+    A verdict `unknown` does not fail the test. If each test has its own broker, the report's section "longpoll" shows
+    the verdict.
     """
     if rocketmq_broker.directory is None:
         raise pytest.UsageError("this broker records nothing; make it by broker_fixture(..., record=True)")

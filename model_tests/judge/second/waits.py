@@ -177,6 +177,12 @@ def not_early(record: Record) -> Iterator[Said]:
         is_short = not is_inside(record, request.source) and answer.hi - request.lo >= SHORT_POLLING_NS
         for said in unless_stopping(record, request, answer, why):
             yield unknown(request, why) if is_short or request.source in record.loose else said
+    for one, step in _steps(record):
+        in_time = not before(step, one.request) and (one.answer is None or not before(one.answer, step))
+        early = step.event == "expire" and step.hi + LATE_NS < _deadline(one.request)[0]
+        if early and in_time and one.request.may_hold and (one.answer is None or one.answer.code != 19):
+            why = f"{one.name} expires before its deadline"
+            yield unknown(step, why) if step.source in record.loose else violated(step, why)
 
 
 def hold_allowed(record: Record) -> Iterator[Said]:

@@ -4,8 +4,8 @@ A finding has keys: the events of the log that it would be due to if these told 
 missing, an answer that is wrong, one that is late, and a connection on which nothing came. Findings that share a key,
 directly or by way of others, have one cause. A lost wakeup joins such findings and makes none: two pulls that one
 message did not wake are two losses, unless the message itself is in doubt. Answers that were all due at one instant and
-all came late together have one cause too: their broker, or its host, stood still. Told is the one that says most of it:
-certain before unknown, of the log before of sends before of answers, then the earliest.
+all came late together count as one cause too: that of a broker, or a host, that stood still. Told is the one that says
+most of it: certain before unknown, of the log before of sends before of answers, then the earliest.
 
 Leaves out which events a rule blames (`case.Explanation`).
 """

@@ -372,7 +372,8 @@ PULL_CLAUSES: Final = (
         f" come within {STOPPING_MS} ms after the answer, if the source's last event does too and "
         "the policy is not one with on_stop=silent (where the source goes on: unknown). "
         f"From outside one that may have been held for {SHORT_POLLING_MS} ms is unknown at most: the broker may hold "
-        "for less than it is asked; and so is one whose source ends within that time, since the close may come later.",
+        "for less than it is asked; and so is one whose source ends within that time, since the close may come later. "
+        "Inside, a pull with another answer or none does not expire that early either, whatever the cause.",
         f"PullMessageProcessor.processRequest, {_HOLD_SERVICE}: a suspended pull is run again for a message that its "
         "filter lets through, or at its deadline",
         ("request_received(may_hold, timeout_ms)", "answer_sent(code, cause)", "stop", "connection_closed", "policy"),

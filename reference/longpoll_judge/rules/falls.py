@@ -87,7 +87,6 @@ def _delivered_end(table: pa.Table) -> Integers:
     """Of each event the end of what it delivers or passes over: that was visible, whatever it tells of the end."""
     lists = table["offsets"].combine_chunks()
     bounds, values = lists.offsets.to_numpy().astype(np.int64), lists.values.to_numpy()
-    # What an answer passes over was visible too.
     passed = is_one_of(table["code"].to_numpy(), (FOUND, NO_MATCHED_MSG))
     found = np.where(passed, table["offset_next"].to_numpy(), 0)
     # Only FOUND delivers; a list beside another code is damage of its own.

@@ -1,6 +1,7 @@
 """held_as_asked: what a broker does with a held pull, as its inside tells it: not before it came, nor after its answer.
 
 A pull is taken out of the table and put back, expires, is run again, or is answered by a stop; only while it waits.
+It expires at its deadline.
 Leaves out the hold itself (`holding`), and the look at the log after it (`recheck`), which may come after the answer.
 
 Source: `PullRequestHoldService` 4.9 and 5.x, and the phases of the law.
@@ -15,6 +16,7 @@ import numpy as np
 
 from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Integers
 from longpoll_judge.contract.result import HELD_AS_ASKED
+from longpoll_judge.rules.answers import NO_NEW_MSG
 from longpoll_judge.rules.case import Booleans, Case, Explanation, Suspects, suspects
 from longpoll_judge.rules.steps import STEPS
 
@@ -49,6 +51,11 @@ def judge_handling(case: Case) -> list[Suspects]:
         ("pull.step.after_request", before_ns < pulls.received_after_ns[pull], "came later"),
         ("pull.step.unanswered", answered & (pulls.answered_before_ns[pull] < after_ns), "was answered before"),
     )
+    # What is out of its time is told as that, and so is an early answer 19 (`holding`).
+    early = np.isin(rows, events.rows("expire")) & (case.is_sound & pulls.may_hold)[pull]
+    early &= (case.answer_code != NO_NEW_MSG)[pull] & ~rules[1][1] & ~rules[2][1]
+    early &= before_ns + case.context.late_ns < (pulls.received_after_ns + pulls.timeout_ns)[pull]
+    rules += (("pull.hold.not_early", early, "had time left until its deadline"),)
     found = [*_table(case, rows, pull)]
     for clause, broken, words in rules:
         if broken.any():
