@@ -20,7 +20,6 @@ from longpoll_spec.engines.smt.combinations import (
     TOGETHER,
     WORLDS,
     Question,
-    features_of,
     not_taken,
     questions_of,
     worlds_of,
@@ -627,6 +626,10 @@ def test_every_three_features_of_a_question_are_in_some_world() -> None:
     named = {(each.action, each.statement): each.features for each in questions}
 
     assert named["make_visible", "visible_is_monotone"] == {"queues", "tags", "sql", "crash", "truncate"}
+    assert named["stop", "answered_once"] == {"queues"}, "of the guard alone"
+    assert named["hold", "hold_limit_kept"] == {"channels", "queues", "role"}, "of the guard, and of the step"
+    assert named["stop", "in_range phase"] == {"queues"}, "of one variable"
+    assert named["stop", "lists_have_owners"] == {"queues"}, "a variable that one part of the statement reads"
     assert len(few) > len(questions) / 2
     assert not_taken(few, worlds.values()) == ()
     for name in [each for each in worlds if each not in WORLDS]:
@@ -655,7 +658,8 @@ def test_worlds_are_chosen_by_name() -> None:
     assert list(chosen((), any_number=False, changes={})) == ["plain"]
     assert chosen(("uncut",), any_number=True, changes={}) == {"uncut": WORLDS["uncut"]}
     assert chosen(("uncut",), any_number=True, changes={"tags": 1}) == {"own": attrs.evolve(WORLDS["uncut"], tags=1)}
-    assert features_of(chosen(("crash+queues",), any_number=True, changes={})["crash+queues"]) == {"crash", "queues"}
+    both = attrs.evolve(PLAIN, queues=2, aspects=frozenset({"crash", *SWITCHES}))
+    assert chosen(("crash+queues",), any_number=True, changes={}) == {"crash+queues": both}
     with pytest.raises(UnknownWorldError, match="known: plain, bare, uncut, whole"):
         chosen(("nowhere",), any_number=True, changes={})
     with pytest.raises(UnknownWorldError, match="name one world"):

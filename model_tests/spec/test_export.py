@@ -28,11 +28,16 @@ from longpoll_spec.model import Model, Trace
 from longpoll_spec.policy import PRESETS, preset
 from longpoll_spec.render.export import tla
 from longpoll_spec.render.export.jani import _Writer, jani_of
+from longpoll_spec.render.export.parametric import all_alike
 from longpoll_spec.render.export.promela import promela_of, promela_type
 from longpoll_spec.render.export.promela_effects import SAVED, sequence
 from longpoll_spec.render.export.quantified import NotUniformError, generalised
 from longpoll_spec.render.export.tla import tla_configuration_of, tla_of
-from longpoll_spec.render.export.tla_parametric import tla_parametric_configuration_of, tla_parametric_of
+from longpoll_spec.render.export.tla_parametric import (
+    formulas_of,
+    tla_parametric_configuration_of,
+    tla_parametric_of,
+)
 from longpoll_spec.render.notation import Notation, Writer, identifier, name_of, parameters_of
 from longpoll_spec.render.story.terms_of_rocketmq import place_of
 from longpoll_spec.state import Variable
@@ -170,6 +175,11 @@ def test_a_parametric_module_is_short_and_the_same_for_all_sizes(policy: str) ->
     assert len(lines) <= 500
     assert max(map(len, lines)) <= 120
     assert {"Lost(r) ==", "Fairness ==", "Answered == \\A r \\in Requests : open[r] ~> ~open[r]"} <= set(lines)
+    assert {"  /\\ ScanComesTo(q) = TRUE", "  /\\ Cardinality(Queues) > 1", "  /\\ WF_vars(tick)"} <= set(lines)
+    formulas = (Path(__file__).parents[2] / "docs" / "spec.md").read_text("utf-8").partition("\n## Formulas\n")[2]
+    known = [sorted(each.split()) for each in re.split(r"\n\n|```text\n|\n```", formulas)]
+    # The order of a junction's parts depends on the terms that were made before.
+    assert [name for name, text in formulas_of(tiny).items() if sorted(" ".join(text).split()) not in known] == []
     assert "CONSTANT Requests = {r0, r1, r2}" in configuration
     named_there = re.findall(r"^(?:INVARIANT|PROPERTY) (\w+)$", configuration, re.MULTILINE)
     assert [name for name in named_there if not any(line.startswith(f"{name} ==") for line in lines)] == []
@@ -185,12 +195,16 @@ def test_what_is_said_of_one_request_alone_has_no_parametric_text() -> None:
         generalised(("and", *idle[:2]), {})
     with pytest.raises(NotUniformError, match="request 1 alone"):
         generalised(idle[1], {("request", 0): "r"})
+    with pytest.raises(NotUniformError, match="does not say the same"):
+        all_alike("Lost", idle[:2])
 
 
 def test_only_tla_is_parametric(tmp_path: Path) -> None:
     code, said = _export("--to", "jani", "--parametric", str(tmp_path / "new"))
     assert code == 2
     assert "--parametric goes with --to tla" in said
+    code, said = _export("--to", "tla", "--parametric", "--aspect", "lateness", str(tmp_path / "new"))
+    assert (code, "cannot count lateness" in " ".join(said.split())) == (2, True)
     code, said = _export("--to", "tla", "--parametric", "--json", str(tmp_path / "new"))
     assert code == 0
     assert [Path(each).name for each in json.loads(said)["files"]] == ["longpoll_strict.tla", "longpoll_strict.cfg"]

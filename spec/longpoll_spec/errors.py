@@ -119,9 +119,5 @@ class TokenError(SpecUserError):
     """A counterexample token is damaged, from another version, or does not replay."""
 
 
-class HistoryFormatError(SpecUserError):
-    """A history is of another format version, or its meta file is missing or damaged."""
-
-
 class OutputError(SpecUserError):
     """What was to be shown cannot be written where the user wants it."""

@@ -107,12 +107,12 @@ def worlds_of(questions: Iterable[Question]) -> Mapping[str, Bounds]:
         for chosen in combinations(sorted(features), min(TOGETHER, len(features)))
         for on in _subsets(chosen)
     }
-    candidates = list(_subsets(FEATURES))
+    candidates = list(_subsets(FEATURES))  # the smallest first, and `max` takes the first of equals
     found = dict(WORLDS)
     for world in WORLDS.values():
         left = _left(left, features_of(world))
     while left:
-        best = max(candidates, key=lambda on: (sum(on & chosen == wanted for chosen, wanted in left), -len(on)))
+        best = max(candidates, key=lambda on: sum(on & chosen == wanted for chosen, wanted in left))
         found["+".join(sorted(best))] = world_with(best)
         left = _left(left, best)
     return MappingProxyType(found)

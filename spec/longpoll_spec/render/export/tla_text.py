@@ -188,8 +188,7 @@ def _member(left: Expression, sign: str, words: Sequence[Expression]) -> str:
 
 
 def _closed(expression: Expression) -> str:
-    text = inline(expression)
-    return f"({text})" if expression[0] in _LOOSE or text.startswith("\\E") else text
+    return f"({inline(expression)})" if expression[0] in _LOOSE else inline(expression)
 
 
 def _operand(expression: Expression) -> str:
