@@ -139,14 +139,9 @@ class ConfigFiles:
                 if has_changed:
                     groups = {"subscriptionGroupTable": self.groups.by_name.copy(), "dataVersion": self._version()}
                     self._write(GROUPS, groups)
-            if self.offsets.has_forgotten:
-                # Lowered first: what is forgotten meanwhile is saved by who waits for it.
-                self.offsets.has_forgotten = False
-                try:
+            with _taken(self.offsets, "has_forgotten") as has_forgotten:
+                if has_forgotten:
                     self._save_positions()
-                except BaseException:
-                    self.offsets.has_forgotten = True
-                    raise
 
     def _offsets_file(self) -> tuple[str, dict[str, Any]]:
         """The name of the file of offsets, and what it holds now."""
@@ -249,20 +244,20 @@ def _timers(content: _Content) -> dict[str, int]:
 
 
 @contextmanager
-def _taken(table: Topics | Groups | Offsets | DelayOffsets | TimerOffsets) -> Iterator[bool]:
+def _taken(table: Topics | Groups | Offsets | DelayOffsets | TimerOffsets, flag: str = "changed") -> Iterator[bool]:
     """Lower a table's flag for the block; whether it stood. What fails raises it again."""
     # Lowered before the copy is made, so a change meanwhile is saved the next time; and only where it stood, for one
     # that rises just now would be lowered without a copy.
-    has_changed = table.changed
-    if has_changed:
-        table.changed = False
+    stood = bool(getattr(table, flag))
+    if stood:
+        setattr(table, flag, False)
     is_saved = False
     try:
-        yield has_changed
+        yield stood
         is_saved = True
     finally:
-        if has_changed and not is_saved:
-            table.changed = True
+        if stood and not is_saved:
+            setattr(table, flag, True)
 
 
 def _convert(row: Any, kind: Any, name: str) -> Any:
