@@ -144,9 +144,8 @@ def test_another_broker_is_tried_after_an_answer_that_another_may_not_give(code:
 
 def test_a_route_of_a_dead_broker_goes_to_the_living_one() -> None:
     """The name server still names a broker that is down: the message is stored all the same."""
-    with ScriptedServer(mute) as gone:
-        pass
-    with Fleet(b=0) as fleet, Producer(RUNTIME, fleet.name_server) as producer:
+    with ScriptedServer(mute) as gone, Fleet(b=0) as fleet, Producer(RUNTIME, fleet.name_server) as producer:
+        gone.refuse_connections()
         fleet.addresses = {"a": gone.address, **fleet.addresses}
         assert {producer.send("T", b"x").queue.broker_name for _number in range(4)} == {"b"}
         del fleet.addresses["b"]
@@ -188,12 +187,15 @@ def test_a_lost_name_server_leaves_what_is_known(
     name_server: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Routes that were learned serve on, with one line each time; an unknown topic is told of."""
-    with new_topic(name_server, 1) as topic, Producer(RUNTIME, name_server) as producer:
+    with (
+        new_topic(name_server, 1) as topic,
+        Producer(RUNTIME, name_server) as producer,
+        ScriptedServer(mute) as gone,
+    ):
         producer.send(topic, b"x")
         monkeypatch.setattr(routes, "ROUTE_AGE_S_MAX", 0.0)
-        with ScriptedServer(lambda _peer, _command: None) as gone:
-            address = gone.address
-        producer._instance._name_servers = NameServers(address)
+        gone.refuse_connections()
+        producer._instance._name_servers = NameServers(gone.address)
         assert producer.send(topic, b"y").queue_offset == 1
         wait_until(lambda: "goes on by its last route" in caplog.text)
         with pytest.raises(UnreachableError, match="cannot reach any name server"):
