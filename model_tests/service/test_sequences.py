@@ -150,7 +150,7 @@ def test_after_many_sequences_everyone_else_is_served(tmp_path: Path) -> None:
 def test_every_code_is_asked_at_every_kind_of_number() -> None:
     script = Script(1)
     asked: dict[int, set[str]] = {}
-    for _request in range(1_500):
+    for _request in range(2_500):
         for command in (script.for_broker(), script.for_name_server()):
             asked.setdefault(command.code, set()).update(command.ext_fields or {})
     # What is served is read from the services' text: a move of theirs must not leave it unseen.
