@@ -26,6 +26,7 @@ from longpoll_conform.play import Place, play
 from longpoll_conform.vectors import RECORDED_AS, Vector, recorded
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
+from longpoll_spec.testing.cases import quick_if
 
 ROOT: Final = Path(__file__).parents[2]
 STORE: Final = ROOT / "model_tests" / "store" / "golden" / "store-4.9.7-clean.tar.xz"
@@ -133,8 +134,8 @@ def assert_as_listed(known: Iterable[str], cases: list[Vector], found: dict[str,
     assert listed <= set(found), f"these have become equal, take them off the list: {sorted(listed - set(found))}"
 
 
-@pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("profile", quick_if(PROFILES, lambda profile: profile != "sql"))
 def test_answers_at_once_as_the_real_broker_does(policy: str, profile: str, tmp_path: Path) -> None:
     """Every case without a long wait is answered as the Java broker was recorded to answer it, but for those listed."""
     cases = chosen(policy, profile, quick=True)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import msgspec
+import pytest
 from click.testing import CliRunner
 from model_tests.dojo.test_world import Right
 
@@ -55,6 +56,7 @@ def test_the_conversation_is_what_the_right_program_says(tmp_path: Path) -> None
             assert json.loads(json.dumps(replies)) == [json.loads(line.removeprefix("< ")) for line in lines]
 
 
+@pytest.mark.long  # the shorter bounds of test_command.py are played in each run
 def test_the_counts_are_those_of_the_bound() -> None:
     """A table in this process is led through every plain order, and is right in all."""
     counted = 0

@@ -95,7 +95,7 @@ def test_the_hold_table_does_what_the_law_says(policy_name: str) -> None:
     assert run_machine(policy_name) > 500
 
 
-@pytest.mark.parametrize("policy_name", POLICIES)
+@pytest.mark.parametrize("policy_name", [POLICIES[0], pytest.param(POLICIES[1], marks=pytest.mark.long)])
 def test_a_long_walk_meets_every_action(policy_name: str) -> None:
     """So the machine above is not vacuous: each of the law's actions is taken, many times over."""
     model = law_of(preset(policy_name), BOUNDS)

@@ -302,12 +302,12 @@ def silent_stop(patch: pytest.MonkeyPatch) -> None:
     ("plant", "finding"),
     [
         (wrong_next_offset, "expected Read"),
-        (dropped_wake, "it was not answered within"),
+        pytest.param(dropped_wake, "it was not answered within", marks=pytest.mark.long),
         (early_deadline, "before its deadline"),
         (flipped_bit, "a pull's body"),
         (second_answer, "a second answer"),
         (blind_filter, "expected Read"),
-        (silent_stop, "stopped without an answer"),
+        pytest.param(silent_stop, "stopped without an answer", marks=pytest.mark.long),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
