@@ -74,7 +74,6 @@ def machine(subject: Any, **attributes: Any) -> type[longpoll.LongPollMachine]:
 
 @contextmanager
 def served(feed: Feed) -> Iterator[HttpService]:
-    """A service behind HTTP."""
     service = HttpService(feed)
     try:
         yield service

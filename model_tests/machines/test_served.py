@@ -176,7 +176,6 @@ class WidenedSubject(EmbeddedSubject):
     """Tells its runtime when a notifier has been through a bucket."""
 
     def started(self, broker: Broker) -> None:
-        """Put the telling behind every notification."""
         runtime, notify = self.runtime, broker.hold_service.notify
         assert isinstance(runtime, WideningRuntime)
 
@@ -280,7 +279,6 @@ def second_answer(patch: pytest.MonkeyPatch) -> None:
 
 
 def blind_filter(patch: pytest.MonkeyPatch) -> None:
-    """Reads heed no tag."""
     look = core_pull.look
 
     def unfiltered(pull: Pull, wanted: object, store: core_pull.Store) -> core_pull.Decision:
@@ -339,7 +337,6 @@ class FaultySubject(EmbeddedSubject):
     between: Callable[[Path], None] = nothing
 
     def restart(self) -> None:
-        """Stop, do it, start."""
         self.broker.stop()
         self.between(Path(self.directory))
         self.broker = self._start()
@@ -379,7 +376,6 @@ class DyingSubject(EmbeddedSubject):
     """A broker that does not come back from a restart."""
 
     def restart(self) -> None:
-        """Stop it and leave it so."""
         self.broker.stop()
 
 

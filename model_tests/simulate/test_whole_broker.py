@@ -404,7 +404,6 @@ def test_a_mended_fault_replays_well() -> None:
 
 
 def told(*words: str) -> Any:
-    """What the command says."""
     return CliRunner().invoke(main, list(words))
 
 
