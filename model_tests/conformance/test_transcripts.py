@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from model_tests.support.spec.cases import quick_if
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
@@ -26,7 +27,6 @@ from longpoll_conform.play import Place, play
 from longpoll_conform.vectors import RECORDED_AS, Vector, recorded
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
-from longpoll_spec.testing.cases import quick_if
 
 ROOT: Final = Path(__file__).parents[2]
 STORE: Final = ROOT / "model_tests" / "store" / "golden" / "store-4.9.7-clean.tar.xz"

@@ -9,6 +9,7 @@ from typing import Final
 import attrs
 import pytest
 from model_tests.proofs.text_mutants import TextMutant, drawn
+from model_tests.support.spec.cases import quick_if
 
 from longpoll_spec.bounds import EXPLORATIONS, Bounds
 from longpoll_spec.engines import explore
@@ -16,7 +17,6 @@ from longpoll_spec.engines.smt.combinations import WORLDS, features_of, question
 from longpoll_spec.engines.smt.proof import prove_model
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.policy import STRICT
-from longpoll_spec.testing.cases import quick_if
 
 MUTANTS: Final[Mapping[str, TextMutant]] = {each.name: each for each in drawn()}
 LIMIT_STATES: Final = 20_000

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from model_tests.bench import broker_bench
 from model_tests.bench.broker_figures import FIGURES, OURS, Value, value_of
+from model_tests.support.broker.brokers import StartBroker, wait_until
+from model_tests.support.broker.harness.latency import wakes
 
-from longpoll.racing.plan import Delivery, RaceReport
-from longpoll_broker.testing.brokers import StartBroker, wait_until
-from longpoll_broker.testing.harness.latency import wakes
+from longpoll.wire.racing.plan import Delivery, RaceReport
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.stalls import STALL_MS, WAIT_MS, StallWatch
 
