@@ -113,6 +113,10 @@ PLANTS = {
         "reference/longpoll_broker/service/__init__.py",
         "import longpoll_spec.state",
     ),
+    "no package that is shipped imports the tests": (
+        "reference/longpoll/embedded.py",
+        "import model_tests.support.examples",
+    ),
     "nobody imports the command line": ("reference/longpoll_judge/errors.py", "import longpoll.output"),
 }
 
