@@ -23,6 +23,10 @@ PLANTS = {
         "reference/longpoll_broker/service/__init__.py",
         "import longpoll_client.errors",
     ),
+    "a served broker needs neither client nor judge": (
+        "reference/longpoll/options/server.py",
+        "import longpoll_client.errors",
+    ),
     "spec: engines give meaning to text, text to terms": (
         "spec/longpoll_spec/terms.py",
         "import longpoll_spec.state",

@@ -25,7 +25,6 @@ SIBLINGS_MAX: Final = 15
 LARGER: Final = {
     "spec/longpoll_spec": 19,  # the law's own chapters, in the order in which one reads them
     "spec/longpoll_spec/actions": 17,  # one family of actions a module
-    "reference/longpoll_client": 16,  # its rooms, and what threads and event loop both stand on
     "reference/longpoll/commands": 20,  # a command, or a few that belong together, a module
     "reference/longpoll_judge/rules": 17,  # a kind of question about a history a module
     "reference/longpoll_broker/core/tables": 16,  # a kind of table that clients fill a module
