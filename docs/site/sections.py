@@ -73,7 +73,6 @@ SECTIONS: Final = (
             "store",
             "sql92",
             "jani",
-            "strict-differs",
             "glossary",
         ),
     ),
