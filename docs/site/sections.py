@@ -72,7 +72,6 @@ SECTIONS: Final = (
             "wire",
             "store",
             "sql92",
-            "jani",
             "glossary",
         ),
     ),
