@@ -76,7 +76,8 @@ def test_the_judge_convicts_a_faulty_one(service: type[Feed], tmp_path: Path) ->
     assert found["violated"] & FAULTS[service]
 
 
-@pytest.mark.parametrize("is_planted", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("is_planted", [False, True])
 def test_one_delay_convicts_nobody(is_planted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be the machine's doing, so it is told as none; planted: told as it was seen, it would convict."""
     monkeypatch.setattr(LateOnce, "was_late", False)
