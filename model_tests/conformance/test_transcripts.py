@@ -1,7 +1,7 @@
 """What Apache RocketMQ 4.9.7 and 5.5.0 were recorded to answer, asked of our broker: every case, each profile.
 
 The recordings are the vectors of `longpoll_conform`, which plays them. Where strict differs on purpose the vector
-stands with its reason in `longpoll_conform.differs` and `docs/strict-differs.md`; a listed one that has become equal is
+stands with its reason in `longpoll_conform.differs` and `docs/conformance.md`; a listed one that has become equal is
 as wrong as an unlisted one that is not.
 """
 
@@ -172,7 +172,7 @@ def test_every_case_belongs_to_a_test(policy: str) -> None:
 
 
 def test_the_list_of_strict_names_cases() -> None:
-    text = (ROOT / "docs" / "strict-differs.md").read_text()
+    text = (ROOT / "docs" / "conformance.md").read_text()
     assert dict(re.findall(r"^\| `([a-z]+-\d+)` \| (.+?) \|$", text, re.MULTILINE)) == {
         name: meant.why for name, meant in on_purpose(STRICT.name).items()
     }
