@@ -13,10 +13,10 @@ from unittest.mock import Mock, create_autospec
 
 import attrs
 import pytest
+from model_tests.support.broker.brokers import wait_until
 from model_tests.support.client import PATIENCE_S, RUNTIME, Clients, consumed
 
 import longpoll_client as client
-from longpoll_broker.testing.brokers import wait_until
 from longpoll_client import (
     Admin,
     AsyncProducer,

@@ -19,9 +19,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from model_tests.support.broker.brokers import wait_until
 from model_tests.support.client import PATIENCE_S, RUNTIME, client_threads, socket_count
 
-from longpoll_broker.testing.brokers import wait_until
 from longpoll_client import (
     Admin,
     ConsumerConfig,

@@ -12,6 +12,8 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
+from model_tests.support.broker.brokers import wait_until
+from model_tests.support.broker.client_scenarios import new_topic
 from model_tests.support.client import (
     PATIENCE_S,
     RUNTIME,
@@ -24,8 +26,6 @@ from model_tests.support.client import (
     socket_count,
 )
 
-from longpoll_broker.testing.brokers import wait_until
-from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_client import (
     Admin,
     AsyncProducer,

@@ -30,6 +30,7 @@ LATE_S = 1.5
 SIZE_SMALL = 1 << 18
 """The largest file of recordings in these tests, bytes."""
 SMALL = StoreConfig(commit_log_file_size=1 << 24)
+pytestmark = pytest.mark.xdist_group("record")  # the recording is dear: it is made once
 SOME = ("PULL-READ-2", "PULL-CHECK-1*", "PULL-WAKE-1", "CLIENT-2", "LOCK-1", "ROUTE-1", "SEND-1", "OFFSET-8", "FRAME-1")
 
 
@@ -82,7 +83,7 @@ def test_what_is_recorded_of_ours_is_what_was_recorded_of_java(mine: Path) -> No
 
 @pytest.mark.parametrize(
     "fault",
-    [field_of(11, "maxOffset", plus(1)), field_of(310, "queueOffset", plus(1))],
+    [field_of(11, "maxOffset", plus(1)), pytest.param(field_of(310, "queueOffset", plus(1)), marks=pytest.mark.long)],
     ids=["end of a queue", "place of a send"],
 )
 def test_a_fault_fails_the_recording(fault: Any, mine: Path, good: Broker) -> None:

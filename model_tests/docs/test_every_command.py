@@ -86,6 +86,7 @@ ENDS: Final[dict[str, int | tuple[int, ...]]] = {
     r"check .*recheck_after_hold=none .*": 1,
     r"check .*queued_by_deadline( --all)?": 1,
     r"simulate-broker .*--promise .*": 1,
+    r"conform .*--policy rocketmq-5 --only 'PULL-HOLD-\*'": 1,
     r"dojo .*lost_wakeup\.py": 1,
     r"oracle .* <(lost|tick)\.jsonl": 1,
     r"oracle (?!.*<).*": 3,

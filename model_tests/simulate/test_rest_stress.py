@@ -93,7 +93,7 @@ def switched(is_mute: bool, *, twice: bool) -> tuple[int, int] | None:
     return None
 
 
-@pytest.mark.parametrize("is_mute", [False, True])
+@pytest.mark.parametrize("is_mute", [pytest.param(False, marks=pytest.mark.long), True])
 def test_no_one_switch_loses_a_wakeup(is_mute: bool) -> None:
     """Wherever it comes: every schedule of one switch, of a call that waits for an answer or for its deadline."""
     assert switched(is_mute, twice=False) is None

@@ -16,12 +16,12 @@ from longpoll_client.aio.member import AsyncMember
 from longpoll_client.consume.delivery import PullConsumer
 from longpoll_client.consume.own_queues import OnShare
 from longpoll_client.consume.puller import Batch
-from longpoll_client.credentials import Credentials
 from longpoll_client.lifecycle import Closing
 from longpoll_client.link.waits import check_count, wait_ns
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import ConsumerConfig, StartAt, check_member
 from longpoll_protocol.bodies import MessageQueue
+from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
 from longpoll_spec.errors import ConfigError
 

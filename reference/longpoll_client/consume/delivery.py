@@ -18,11 +18,11 @@ from longpoll_client.consume.consumer import GroupMember
 from longpoll_client.consume.member_consumer import MemberConsumer
 from longpoll_client.consume.own_queues import OnShare
 from longpoll_client.consume.puller import Batch, Puller
-from longpoll_client.credentials import Credentials
 from longpoll_client.link.waits import check_count, wait_ns
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import ConsumerConfig, StartAt, check_member
 from longpoll_protocol.bodies import MessageQueue
+from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Queue, Runtime
 
 DELIVERY_CAPACITY: Final = 2**20

@@ -16,8 +16,8 @@ from longpoll_client.consume.member_consumer import MemberConsumer
 from longpoll_client.consume.orderly import OrderlyListening
 from longpoll_client.consume.own_queues import OnShare
 from longpoll_client.consume.workers import Listener
-from longpoll_client.credentials import Credentials
 from longpoll_client.settings import ConsumerConfig, check_member
+from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
 
 
