@@ -33,6 +33,7 @@ NEEDED: Final = {
     "request_received": ("code",),
     "answer_sent": ("code", "request"),
     "message_acknowledged": ("topic", "queue", "queue_offset"),
+    "message_seen": ("topic", "queue", "queue_offset"),
     "append": ("topic", "queue", "queue_offset"),
     "make_visible": ("topic", "queue", "visible_end"),
     "connection_opened": ("connection",),
