@@ -66,7 +66,7 @@ RANKS: Final = (
         "pull.passed.",
     ),
     *("pull.illegal.", "pull.max.", "pull.next.", "pull.wake.", "pull.", "pull.hold.", "commit.", "hold.", "law."),
-    *("send.delivered.", "pull.min.never_falls", "pull.max.never_falls"),
+    *("send.delivered.", "message.", "pull.min.never_falls", "pull.max.never_falls"),
 )
 """How clauses begin: of findings with one cause the one whose clause comes first is told, by its longest beginning."""
 

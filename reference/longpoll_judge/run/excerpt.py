@@ -56,8 +56,10 @@ def with_excerpts(result: Result, tables: Tables, survey: Survey, history: Histo
     """The result, with the evidence of each violation made a history, and what it is about named."""
     violated = [finding for finding in result.findings if finding.verdict == "violated"]
     scene = _look(tables, violated) if violated else Scene()
-    findings = [_completed(finding, scene, survey, history) for finding in result.findings]
-    return msgspec.structs.replace(result, findings=findings)
+    findings, observed = (
+        [_completed(one, scene, survey, history) for one in each] for each in (result.findings, result.observations)
+    )
+    return msgspec.structs.replace(result, findings=findings, observations=observed)
 
 
 @define
