@@ -106,7 +106,6 @@ SECTIONS: Final = (
             "project/changelog",
             "project/contributing",
             "project/security",
-            "project/tests",
             "project/locks",
         ),
     ),
@@ -118,7 +117,6 @@ FROM_OUTSIDE: Final = {
     "CHANGELOG.md": "project/changelog.md",
     "CONTRIBUTING.md": "project/contributing.md",
     "SECURITY.md": "project/security.md",
-    "model_tests/README.md": "project/tests.md",
     "requirements/README.md": "project/locks.md",
 }
 """Pages that stand elsewhere in the tree -> their place in the site."""

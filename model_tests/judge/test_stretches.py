@@ -278,6 +278,16 @@ def test_everything_of_a_sound_history_is_judged_at_home() -> None:
     assert len(found.rest) < 40
 
 
+def test_sends_and_committed_offsets_are_judged_at_home() -> None:
+    """A send is over with its acknowledgement: nothing of it goes through all that comes after."""
+    table = table_of_events(list(simulate(Load(events=1_500, queues=2, timeout_ms=60, is_whole=True))))
+    stretches = by_size(table, 100)
+
+    assert Counter(table["event"].to_pylist())["message_acknowledged"] > 100
+    assert len(swept(stretches).rest) < 40
+    assert in_stretches(stretches, STEADY) == added_up(judge_table(table, STEADY))
+
+
 def test_a_pull_that_is_never_answered_needs_no_whole_log() -> None:
     """It is judged beside the message that it waited for, and beside what came while it was held."""
     table = faulty_history("answer_deleted")
