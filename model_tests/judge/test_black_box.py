@@ -20,6 +20,7 @@ from longpoll_observe import Observer
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
 
+pytestmark = pytest.mark.xdist_group("black_box")  # its recordings are dear: each is made once
 SCAN_MS = 2_500
 LIMIT_MS_MAX = 20_000
 """More than any pull of the load may be held: a message that is not delivered at all is found."""
