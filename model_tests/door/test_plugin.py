@@ -156,7 +156,7 @@ def test_the_page_s_file_passes_and_what_shows_nothing_is_unknown(tmp_path: Path
 def test_brokers_that_run_elsewhere_are_used(tmp_path: Path) -> None:
     with longpoll.Broker(store_config=SMALL_STORE) as broker:
         done = run(tmp_path, SHOWN, words=[f"--longpoll-name-server={broker.name_server}"])
-        with longpoll.Admin(broker.runtime, broker.name_server) as admin:
+        with longpoll.Admin(broker.name_server, runtime=broker.runtime) as admin:
             names = admin.topic_names()
 
     assert done.returncode == 0, done.stdout + done.stderr

@@ -82,12 +82,12 @@ TOLD: Final = """
 import asyncio
 import sys
 from longpoll_client import (
-    AsyncProducer, AsyncPushConsumer, ConsumerConfig, ConsumeStatus, Producer, PullConsumer, StartAt,
+    AsyncProducer, AsyncPushConsumer, ConsumerConfig, Producer, PullConsumer,
 )
 from longpoll_runtime.real import RealRuntime
 with Producer(RealRuntime(), sys.argv[1]) as producer:
     sent = [producer.send("Alone", b"%d" % number).msg_id for number in range(20)]
-config = ConsumerConfig("alone", start_at=StartAt.FIRST)
+config = ConsumerConfig("alone", start_at="first")
 with PullConsumer(RealRuntime(), sys.argv[1], config) as consumer:
     consumer.subscribe("Alone")
     consumer.start()
@@ -104,9 +104,9 @@ async def on_a_loop():
         heard.extend(message.msg_id for message in messages)
         if len(heard) >= 40:
             all_heard.set()
-        return ConsumeStatus.SUCCESS
+        return None
 
-    consumer = AsyncPushConsumer(RealRuntime(), sys.argv[1], ConsumerConfig("loop", start_at=StartAt.FIRST), listen)
+    consumer = AsyncPushConsumer(RealRuntime(), sys.argv[1], ConsumerConfig("loop", start_at="first"), listen)
     consumer.subscribe("Alone")
     async with AsyncProducer(RealRuntime(), sys.argv[1]) as producer, consumer:
         more = await asyncio.gather(*(producer.send("Alone", b"%d" % number) for number in range(20)))
