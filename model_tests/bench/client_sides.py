@@ -339,7 +339,7 @@ def thread_latencies(producer: Producer, plan: Plan) -> list[float]:
 
     config = MemberConfig(group=f"latency-{plan.mark}", start_at="last")
     took_s = []
-    with PushConsumer(plan.name_server, topics=plan.to_time, listener=listen, **member_options(config)) as consumer:
+    with PushConsumer(plan.name_server, topics=plan.to_time, listener=listen, **member_options(config)):
         producer.send(plan.to_time, numbered(0))
         arrival(0)
         for number in range(1, 2 * plan.timed + 1):
@@ -359,9 +359,7 @@ def thread_drain(plan: Plan, group: str) -> Row:
         return None
 
     config = MemberConfig(group=group, start_at="first")
-    with PushConsumer(
-        plan.name_server, topics=plan.stored_topic, listener=listen, **member_options(config)
-    ) as consumer:
+    with PushConsumer(plan.name_server, topics=plan.stored_topic, listener=listen, **member_options(config)):
         row: Row = drain.ended.get(timeout=PATIENCE_S)
         return row
 

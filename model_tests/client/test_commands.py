@@ -68,7 +68,7 @@ def test_groups_and_offsets_are_told_and_set(run: Run, name_server: str) -> None
     with Producer(name_server) as producer:
         for _number in range(5):
             producer.send("T", b"x", queue_id=1)
-    with PullConsumer(name_server, group="G", topics="T") as consumer:
+    with PullConsumer(name_server, group="G", topics="T"):
         (group,) = asked(run, "groups")["groups"]
         assert (group["group"], len(group["members"])) == ("G", 1)
         assert "G" in run("groups").stdout

@@ -31,6 +31,7 @@ from longpoll_client import (
     Producer,
     PullConsumer,
     PushConsumer,
+    Sql,
     Tracing,
     TransactionProducer,
     TransactionState,
@@ -97,7 +98,7 @@ class Way:
     config: dict[str, Any] = attrs.field(factory=dict)
     topics: Sequence[int | None] = (0,)
     """What is subscribed, of the topics that are there; None is one that is not."""
-    expression: tuple[str, str] = ("*", "TAG")
+    expression: str = "*"
     server: Callable[[Peer, Command], None] | None = None
     """What answers instead of the broker."""
     is_absent: bool = False
@@ -150,7 +151,7 @@ WAYS: Final[dict[str, Way]] = {
     "no running broker": Way(UnreachableError, "cannot connect to 127.0.0.1:1", server=leads_nowhere),
     "no permission": Way(RefusedError, "16", server=refuses),
     "a broker that hangs up": Way(ClientError, "closed the connection|broke", server=hangs_up),
-    "no such filter": Way(RefusedError, None, expression=("a b c d", "SQL92")),
+    "no such filter": Way(RefusedError, None, expression=Sql("a b c d")),
     "members cannot share": Way(ValueError, "unshared", {"allocate": raises(ValueError("unshared"))}, (None, 0)),
     "members cannot share the rest": Way(ValueError, "unshared", {"allocate": shares_one}, (0, 1)),
     "interrupted": Way(asyncio.CancelledError, None, {"allocate": raises(asyncio.CancelledError())}),
@@ -186,7 +187,7 @@ def made(column: Column, runtime: Watched, name_server: str, topics: Sequence[st
     """A consumer that will fail so, of a group of its own."""
     consumer = column(runtime, name_server, MemberConfig(group=f"G-{uuid.uuid4().hex}", **way.config))
     for each in way.topics:
-        consumer.subscribe(ABSENT if each is None else topics[each], *way.expression)
+        consumer.subscribe(ABSENT if each is None else topics[each], way.expression)
     return consumer
 
 
@@ -272,8 +273,8 @@ def test_a_start_on_an_event_loop_that_fails_leaves_nothing(
 
 
 MAKERS: Final[dict[str, Callable[..., Any]]] = {
-    "Producer": Producer,
-    "AsyncProducer": AsyncProducer,
+    "Producer": lambda runtime, names, group="P": Producer(names, group=group, runtime=runtime),
+    "AsyncProducer": lambda runtime, names, group="P": AsyncProducer(names, group=group, runtime=runtime),
     "TransactionProducer": lambda runtime, names, group="G": TransactionProducer(
         names, group=group, check_transaction=lambda _message: TransactionState.COMMIT, runtime=runtime
     ),

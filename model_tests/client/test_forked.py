@@ -125,12 +125,10 @@ def test_children_that_start_one_consumer_are_members_of_their_own(name_server: 
 
     def story() -> str:
         with consumer:
-            consumer.start()
             return consumer._member.client_id
 
     names = {in_child(story), in_child(story)}
     with consumer:
-        consumer.start()
         names.add(consumer._member.client_id)
     assert len(names) == 3
 

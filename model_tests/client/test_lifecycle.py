@@ -107,9 +107,7 @@ def test_a_listener_may_close_its_consumer(name_server: str, topic: str, is_orde
         came.set()
         return None
 
-    with PushConsumer(
-        name_server, topics=topic, listener=listen_again, **member_options(of_group), orderly=is_orderly
-    ) as second:
+    with PushConsumer(name_server, topics=topic, listener=listen_again, **member_options(of_group), orderly=is_orderly):
         assert came.wait(PATIENCE_S)
     wait_until(lambda: client_threads() <= before)
 
@@ -252,7 +250,7 @@ def test_each_call_fits_the_state_or_is_refused(clients: Clients, topic: str, ki
                 call()
 
     refused(*polls)
-    with pytest.raises(ConfigError, match="call subscribe or assign before start"):
+    with pytest.raises(ConfigError, match="pass topics, or call assign before start"):
         made.start()
     made.subscribe(topic)
     made.start()

@@ -69,9 +69,7 @@ def used_after_each_part(directory: Path, messages: int) -> list[int]:
         name_server = stack.enter_context(served(directory))
         topic = stack.enter_context(new_topic(name_server))
         producer = stack.enter_context(Producer(name_server))
-        consumer = stack.enter_context(
-            PushConsumer(name_server, topics=topic, listener=listen, **member_options(config))
-        )
+        stack.enter_context(PushConsumer(name_server, topics=topic, listener=listen, **member_options(config)))
         for part in range(1, PARTS + 1):
             for _batch in range(messages // PARTS // len(BATCH)):
                 producer.send_batch(topic, BATCH)

@@ -409,7 +409,7 @@ def member_of(
 ) -> AsyncPushConsumer:
     """One member."""
     settings = from_first(rebalance_s=0.2, suspend_s=0.01, **options)
-    made = AsyncPushConsumer(
+    return AsyncPushConsumer(
         name_server,
         topics=topic,
         listener=watched.listen,
@@ -417,7 +417,6 @@ def member_of(
         orderly=True,
         **(share_options(shared) if shared else {}),
     )
-    return made
 
 
 async def come_and_go(name_server: str, topic: str) -> Watched:

@@ -71,9 +71,7 @@ def test_listeners_survive_a_restart_of_broker_and_name_server(tmp_path: Path, i
     name_server = "{}:{}".format(*broker.name_server_address)
     send(0, name_server)
     config = MemberConfig(group="G", start_at="first", rebalance_s=0.2, heartbeat_s=0.2, persist_s=0.1)
-    with PushConsumer(
-        name_server, topics="T", listener=listen, **member_options(config), orderly=is_orderly
-    ) as listening:
+    with PushConsumer(name_server, topics="T", listener=listen, **member_options(config), orderly=is_orderly):
         for part in (1, 2):
             wait_until(lambda part=part: len(seen) == part * 100)  # type: ignore[misc] # bound at once
             broker.stop()
@@ -133,7 +131,7 @@ def brokers() -> Iterator[ExitStack]:
 def consuming(name_server: str, seen: Seen) -> Iterator[None]:
     """A group of one that begins with the first message."""
     config = MemberConfig(group="G", start_at="first", rebalance_s=0.2, heartbeat_s=0.2, persist_s=0.1)
-    with PushConsumer(name_server, topics="T", listener=seen.listen, **member_options(config)) as listening:
+    with PushConsumer(name_server, topics="T", listener=seen.listen, **member_options(config)):
         yield
 
 

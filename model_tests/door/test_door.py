@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -17,9 +16,7 @@ import pytest
 import longpoll
 from longpoll.addresses import address_of
 from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
-from longpoll_broker.testing.client_scenarios import member_options
 from longpoll_broker.testing.raw_client import RawClient
-from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode, ResponseCode
 
 PAGE = Path(__file__).parents[2] / "docs" / "embedding.md"
@@ -72,7 +69,7 @@ def test_nothing_is_left_of_a_broker() -> None:
         pass  # what a process opens once stays open
     before = left()
     with longpoll.Broker(store_config=SMALL_STORE) as broker:
-        with longpoll.Producer(broker.name_server, runtime=broker.runtime) as producer:
+        with longpoll.Producer(broker.name_server) as producer:
             assert producer.send("T", b"hello").queue_offset == 0
         assert left() > before
     broker.close()
@@ -113,7 +110,7 @@ def test_a_store_of_ones_own_stays(tmp_path: Path) -> None:
     for offset in range(2):
         with (
             longpoll.Broker(tmp_path / "store", policy="rocketmq-4.9", store_config=SMALL_STORE) as broker,
-            longpoll.Producer(broker.name_server, runtime=broker.runtime) as producer,
+            longpoll.Producer(broker.name_server) as producer,
         ):
             assert producer.send("T", b"hello", queue_id=0).queue_offset == offset
 
@@ -142,16 +139,9 @@ def test_what_was_recorded_is_judged(tmp_path: Path) -> None:
     ):
         assert observer.name_server_address is not None
         served = "{}:{}".format(*observer.name_server_address)
-        config = MemberConfig(group="group", start_at="first")
-        with (
-            longpoll.Producer(served, runtime=broker.runtime) as producer,
-            closing(
-                longpoll.PullConsumer(served, topics=(), **member_options(config), runtime=broker.runtime)
-            ) as consumer,
-        ):
+        with longpoll.Producer(served) as producer:
             producer.send("T", b"first")
-            consumer.subscribe("T")
-            consumer.start()
+        with longpoll.PullConsumer(served, group="group", topics="T") as consumer:
             assert [message.body for message in consumer.poll(timeout_s=30)] == [b"first"]
 
     assert longpoll.judge(inside).verdict == "valid"

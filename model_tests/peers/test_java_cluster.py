@@ -107,7 +107,6 @@ def test_one_client_sends_to_both_and_consumes_from_both(cluster: Cluster) -> No
         wait_for(lambda: len(admin.topic(topic).writable) == 2 * QUEUES, "the topic's queues on both brokers")
     consumer = PushConsumer(cluster.name_server, group="G", topics=topic, listener=listen)
     with Producer(cluster.name_server) as producer, consumer:
-        consumer.start()
         for number in range(SENT):
             body = b"%d" % number
             stored[body] = producer.send(topic, body).queue.broker_name

@@ -223,7 +223,6 @@ def administered(place: Place) -> Administered:
     for count in (4, 8):
         config = MemberConfig(group="G", start_at="first")
         consumer = PushConsumer(place.name_server, topics="T", listener=listen, **member_options(config))
-        consumer.start()
         with consumer:
             said = place.mqadmin((*READ, *ASK), first_id) if count > 4 else []
             wait_until(partial(has, got, count), PATIENCE_S)

@@ -132,9 +132,7 @@ def test_we_reply_to_java(client: JavaClient, name_server: str) -> None:
             return None
 
         config = MemberConfig(group=f"ours-{topic}", start_at=FIRST)
-        consumer = stack.enter_context(
-            PushConsumer(name_server, topics=topic, listener=listen, **member_options(config))
-        )
+        stack.enter_context(PushConsumer(name_server, topics=topic, listener=listen, **member_options(config)))
         assert client.run("ask", name_server, topic, str(COUNT)) == [f"ours: question {n}" for n in range(COUNT)]
 
 
@@ -343,25 +341,25 @@ def test_ours_says_so_and_nobody_is_stuck(
                 PushConsumer(group_name_server, topics={topic: "red"}, listener=listen, **member_options(config))
             ) as consumer,
             Admin(group_name_server) as admin,
+            caplog.at_level(logging.WARNING, "longpoll_client.consume.membership"),
         ):
-            with caplog.at_level(logging.WARNING, "longpoll_client.consume.membership"):
-                consumer.start()
-                # Of two wishes brokers keep the newer one, so the member that came first finds out.
-                with java_member(member_client[1], group_name_server, topic, group, tmp_path) as told:
-                    wait_for(
-                        lambda: topic in consumer.statistics and consumer.statistics[topic].differing_count > 0,
-                        "what the other one wants",
-                    )
-                    with Producer(group_name_server) as producer:
-                        for number in range(DIFFERING_COUNT):
-                            producer.send(topic, b"%d" % number, tag=TAGS[number % len(TAGS)])
-                    wait_for(lambda: set(range(0, DIFFERING_COUNT, 2)) <= ours | told.numbers, "all that both want")
+            consumer.start()
+            # Of two wishes brokers keep the newer one, so the member that came first finds out.
+            with java_member(member_client[1], group_name_server, topic, group, tmp_path) as told:
+                wait_for(
+                    lambda: topic in consumer.statistics and consumer.statistics[topic].differing_count > 0,
+                    "what the other one wants",
+                )
+                with Producer(group_name_server) as producer:
+                    for number in range(DIFFERING_COUNT):
+                        producer.send(topic, b"%d" % number, tag=TAGS[number % len(TAGS)])
+                wait_for(lambda: set(range(0, DIFFERING_COUNT, 2)) <= ours | told.numbers, "all that both want")
 
-                    def left() -> int:
-                        rows = admin.offsets(group, [topic])
-                        return sum(row.lag for row in rows) if len(rows) == QUEUES else DIFFERING_COUNT
+                def left() -> int:
+                    rows = admin.offsets(group, [topic])
+                    return sum(row.lag for row in rows) if len(rows) == QUEUES else DIFFERING_COUNT
 
-                    wait_for(lambda: left() == 0, "every queue is read to its end")
+                wait_for(lambda: left() == 0, "every queue is read to its end")
     assert f"members of group {group} want different messages, and lose some: {topic}: red here, everything there" in (
         caplog.messages
     )

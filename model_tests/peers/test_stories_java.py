@@ -220,9 +220,7 @@ def test_a_group_survives_a_restart_of_the_java_broker_and_then_the_loss_of_its_
             topic = clients.enter_context(stories.new_topic(name_server, 4))
             producer = clients.enter_context(Producer(name_server))
             config = MemberConfig(group="survivors", start_at="first", thread_count=1, persist_s=0.5)
-            group = clients.enter_context(
-                PushConsumer(name_server, topics=topic, listener=listen, **member_options(config))
-            )
+            clients.enter_context(PushConsumer(name_server, topics=topic, listener=listen, **member_options(config)))
             _send_part(producer, topic, 0)
             consumed(0)
         with pytest.raises(UnreachableError):

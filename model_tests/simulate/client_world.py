@@ -127,9 +127,7 @@ class ClientRun:
                     self.send(producer, f"early-{number}".encode())
                     broker.offsets.commit(TOPIC, GROUP, number, BEYOND)
                 self.acknowledged_s.clear()  # before the end to which the consumer is moved
-            with PushConsumer(
-                names, topics=TOPIC, listener=self.listen, **member_options(config), runtime=runtime
-            ) as consumer:
+            with PushConsumer(names, topics=TOPIC, listener=self.listen, **member_options(config), runtime=runtime):
                 self.settle(runtime, broker)
                 self.produce(runtime, producer)
                 self.await_consumed(END_S)

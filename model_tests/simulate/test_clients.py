@@ -59,7 +59,7 @@ def sent_and_consumed(seed: int, *, observed: bool) -> tuple[list[bytes], int, f
 
         config = MemberConfig(group="readers", start_at="first")
         with (
-            PushConsumer(names, topics=TOPIC, listener=listen, **member_options(config), runtime=runtime) as consumer,
+            PushConsumer(names, topics=TOPIC, listener=listen, **member_options(config), runtime=runtime),
             Producer(names, runtime=runtime) as producer,
         ):
             for number in range(COUNT):

@@ -36,6 +36,7 @@ from longpoll_client import (
 )
 from longpoll_client.consume.puller import Puller
 from longpoll_client.consume.workers import Listener
+from longpoll_client.offsets import is_retry
 from longpoll_client.produce.hooks import Outcome
 from longpoll_client.produce.outgoing import single_parcel
 from longpoll_client.settings import MemberConfig
@@ -239,11 +240,11 @@ class Clients:
             consumer._member._queues.persist()
 
     def pullers(self, consumer: Any) -> Mapping[MessageQueue, Puller]:
-        """Those of a consumer's queues."""
+        """Those of its topics' queues."""
         found: Mapping[MessageQueue, Puller] = (
             consumer.client._member.own.pullers() if self.is_loop else consumer._member._queues.pullers()
         )
-        return found
+        return {queue: puller for queue, puller in found.items() if not is_retry(queue)}
 
     def _made(self, kind: Callable[..., Any], **options: Any) -> Any:
         if self._loop is None:

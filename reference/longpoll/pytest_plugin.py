@@ -140,7 +140,7 @@ class ClientsOfTest:
         from longpoll_client import Producer  # noqa: PLC0415 - not every test needs one
 
         if self._producer is None:
-            self._producer = self.ends.enter_context(Producer(self.broker.name_server, runtime=self.broker.runtime))
+            self._producer = self.ends.enter_context(Producer(self.broker.name_server))
         return self._producer
 
     @property
@@ -149,7 +149,7 @@ class ClientsOfTest:
         from longpoll_client import Admin  # noqa: PLC0415 - not every test needs one
 
         if self._admin is None:
-            self._admin = self.ends.enter_context(Admin(self.broker.name_server, runtime=self.broker.runtime))
+            self._admin = self.ends.enter_context(Admin(self.broker.name_server))
         return self._admin
 
     def consumer(self, topic: str, **options: Any) -> PullConsumer:
@@ -167,7 +167,7 @@ class ClientsOfTest:
         """A producer for the running event loop: `async with` it."""
         from longpoll_client import AsyncProducer  # noqa: PLC0415 - not every test needs one
 
-        return AsyncProducer(self.broker.name_server, runtime=self.broker.runtime)
+        return AsyncProducer(self.broker.name_server)
 
     def async_consumer(self, topic: str, **options: Any) -> AsyncPullConsumer:
         """As `consumer`, for the running event loop: `async with` starts it."""
@@ -179,7 +179,7 @@ class ClientsOfTest:
         from longpoll_client import ConsumerConfig  # noqa: PLC0415 - not every test needs one
 
         group, config = f"group-{uuid.uuid4().hex}", ConsumerConfig(waits_for_topics=False)
-        return {"group": group, "config": config, "runtime": self.broker.runtime, **options}
+        return {"group": group, "config": config, **options}
 
 
 @frozen

@@ -339,14 +339,14 @@ def consume(
             credentials=server.credentials,
             runtime=server.runtime,
         ) as consumer,
+        progress_bar() as bar,
     ):
-        with progress_bar() as bar:
-            task = bar.add_task(f"consuming {topic}", total=count, speed="", visible=not out.is_terminal)
-            for message in messages(consumer, count, wait_s, stopped):
-                print_message(message, as_json=as_json)
-                consumer.commit()
-                seen += 1
-                bar.update(task, completed=seen)
+        task = bar.add_task(f"consuming {topic}", total=count, speed="", visible=not out.is_terminal)
+        for message in messages(consumer, count, wait_s, stopped):
+            print_message(message, as_json=as_json)
+            consumer.commit()
+            seen += 1
+            bar.update(task, completed=seen)
     if not as_json:
         err.print(f"consumed {seen:,} messages of {topic} as {group}")
     if count is not None and seen < count:

@@ -440,7 +440,7 @@ def retry(name_server: str, *, raises: bool) -> RetryReport:
         group = f"retry-{topic}"
         producer.send(topic, b"poison", tag="red", keys="k")
         config = MemberConfig(group=group, start_at="first", max_attempts=3, rebalance_s=1.0)
-        with PushConsumer(name_server, topics=topic, listener=listen, **member_options(config)) as consumer:
+        with PushConsumer(name_server, topics=topic, listener=listen, **member_options(config)):
             wait_for(lambda: len(seen) >= 3, "three tries")
             dead = _dead_letters(name_server, group)
     return RetryReport(

@@ -150,7 +150,7 @@ class Wanted:
         with self._lock:
             known = self.subscriptions.get(topic)
         version = max(self._runtime.unix_ms(), known.sub_version + 1 if known is not None else 0)
-        made = make_subscription(topic, expression, expression_type, version)
+        made = make_subscription(topic, str(expression), expression_type, version)
         is_same = known is not None and (known.sub_string, known.expression_type) == (made.sub_string, expression_type)
         return known if is_same and known is not None else made
 
