@@ -289,7 +289,9 @@ class PullScript:
 
     def __call__(self, peer: Peer, command: Command) -> None:
         code = command.code
-        if code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+        if code == RequestCode.GET_ROUTEINFO_BY_TOPIC and (command.ext_fields or {})["topic"].startswith("%RETRY%"):
+            peer.answer(command, ResponseCode.TOPIC_NOT_EXIST)
+        elif code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
             route = TopicRouteData(
                 broker_datas=[BrokerData(broker_name="b", broker_addrs={0: self.address})],
                 queue_datas=[QueueData(broker_name="b", read_queue_nums=1, write_queue_nums=1, perm=6)],

@@ -541,17 +541,15 @@ def test_one_queue_of_a_group_is_reset(broker: Broker, client: RawClient, connec
 
 
 def running(broker: Broker, listen: Listener, *, is_orderly: bool = False) -> PushConsumer:
-    """A started consumer of topic T in group G; the caller closes it."""
+    """A consumer of topic T in group G; `with` starts it."""
     config = MemberConfig(group="G", start_at="first", persist_s=0.05)
-    consumer = PushConsumer(
+    return PushConsumer(
         "{}:{}".format(*broker.name_server_address),
         topics="T",
         listener=listen,
         **member_options(config),
         orderly=is_orderly,
     )
-    consumer.start()
-    return consumer
 
 
 @pytest.mark.parametrize("is_orderly", [False, True])
