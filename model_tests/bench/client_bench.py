@@ -41,10 +41,10 @@ from model_tests.bench import leaving
 from model_tests.bench.client_sides import BODY, Row
 from model_tests.bench.served import parser_of, print_json, serving
 from model_tests.conformance.java_broker import JavaUnavailableError, resolve, running
+from model_tests.support.broker.brokers import wait_until
 from rich.console import Console
 from rich.table import Table
 
-from longpoll_broker.testing.brokers import wait_until
 from longpoll_client import Admin, OutgoingMessage, Producer
 from longpoll_client.errors import ClientError
 from longpoll_client.instance import ClientInstance

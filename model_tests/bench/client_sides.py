@@ -22,8 +22,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
+from model_tests.support.broker.client_scenarios import member_options
 
-from longpoll_broker.testing.client_scenarios import member_options
 from longpoll_client import (
     AsyncProducer,
     AsyncPushConsumer,

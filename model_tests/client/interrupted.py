@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Final
 
-from longpoll_broker.testing.client_scenarios import member_options
+from model_tests.support.broker.client_scenarios import member_options
+
 from longpoll_client import Producer, PullConsumer
 from longpoll_client.errors import ClientError
 from longpoll_client.settings import MemberConfig

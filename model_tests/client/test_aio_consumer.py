@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from model_tests.support.broker.client_scenarios import member_options, new_topic, share_options
 from model_tests.support.client import (
     BAD,
     PATIENCE_S,
@@ -29,7 +30,6 @@ from model_tests.support.client import (
 )
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.testing.client_scenarios import member_options, new_topic, share_options
 from longpoll_client import (
     Admin,
     AsyncProducer,

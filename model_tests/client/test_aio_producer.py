@@ -9,9 +9,9 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
+from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 from model_tests.support.client import PATIENCE_S, RUNTIME, Cluster, mute, take
 
-from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_client import AsyncProducer, Credentials, OutgoingMessage, SendResult
 from longpoll_client.aio import connection
 from longpoll_client.errors import (

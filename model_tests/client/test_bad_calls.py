@@ -14,11 +14,11 @@ from unittest.mock import Mock, create_autospec
 
 import attrs
 import pytest
+from model_tests.support.broker.brokers import wait_until
+from model_tests.support.broker.client_scenarios import member_options
 from model_tests.support.client import PATIENCE_S, RUNTIME, Clients, consumed
 
 import longpoll_client as client
-from longpoll_broker.testing.brokers import wait_until
-from longpoll_broker.testing.client_scenarios import member_options
 from longpoll_client import (
     Admin,
     AsyncProducer,

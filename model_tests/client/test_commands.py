@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import trustme
 from click.testing import CliRunner, Result
+from model_tests.support.broker.brokers import SMALL_STORE
+from model_tests.support.broker.scripted_server import ScriptedServer
 from model_tests.support.client import name_server_of
 
 from longpoll.cli import main
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.testing.brokers import SMALL_STORE
-from longpoll_broker.testing.scripted_server import ScriptedServer
 from longpoll_client import Producer, PullConsumer
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.tls import server_context

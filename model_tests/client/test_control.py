@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import pytest
+from model_tests.support.broker.brokers import wait_until
+from model_tests.support.broker.client_scenarios import member_options, new_topic
 from model_tests.support.client import PATIENCE_S, RUNTIME, Clients, from_first
 from msgspec.structs import replace
 
-from longpoll_broker.testing.brokers import wait_until
-from longpoll_broker.testing.client_scenarios import member_options, new_topic
 from longpoll_client import (
     Admin,
     LifecycleError,

@@ -21,10 +21,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from model_tests.support.broker.brokers import wait_until
+from model_tests.support.broker.client_scenarios import member_options
 from model_tests.support.client import PATIENCE_S, client_threads, socket_count
 
-from longpoll_broker.testing.brokers import wait_until
-from longpoll_broker.testing.client_scenarios import member_options
 from longpoll_client import (
     Admin,
     LifecycleError,

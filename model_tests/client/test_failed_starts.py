@@ -15,11 +15,11 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 import pytest
+from model_tests.support.broker.brokers import wait_until
+from model_tests.support.broker.client_scenarios import member_options, share_options
+from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 from model_tests.support.client import PATIENCE_S, awaited, consumed, route_of
 
-from longpoll_broker.testing.brokers import wait_until
-from longpoll_broker.testing.client_scenarios import member_options, share_options
-from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_client import (
     Admin,
     AsyncProducer,

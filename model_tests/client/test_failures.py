@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 from attrs import define, field
+from model_tests.support.broker.brokers import wait_until
+from model_tests.support.broker.client_scenarios import member_options
+from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 from model_tests.support.client import PATIENCE_S, Clients, Cluster, OneServer, route_of, take
 
-from longpoll_broker.testing.brokers import wait_until
-from longpoll_broker.testing.client_scenarios import member_options
-from longpoll_broker.testing.relay import Relay
-from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
+from longpoll.wire.relay import Relay
 from longpoll_client import (
     Admin,
     AsyncProducer,

@@ -15,9 +15,9 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 import pytest
+from model_tests.support.broker.client_scenarios import member_options, new_topic
 from model_tests.support.client import PATIENCE_S, RUNTIME, consumed
 
-from longpoll_broker.testing.client_scenarios import member_options, new_topic
 from longpoll_client import (
     Admin,
     Producer,

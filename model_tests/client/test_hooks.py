@@ -8,6 +8,9 @@ from contextlib import ExitStack
 from typing import Any, Final
 
 import pytest
+from model_tests.support.broker.brokers import wait_until
+from model_tests.support.broker.client_scenarios import new_topic
+from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 from model_tests.support.client import (
     STORED,
     Clients,
@@ -20,9 +23,6 @@ from model_tests.support.client import (
     send,
 )
 
-from longpoll_broker.testing.brokers import wait_until
-from longpoll_broker.testing.client_scenarios import new_topic
-from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_client import (
     AsyncProducer,
     OutgoingMessage,

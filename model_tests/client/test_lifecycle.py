@@ -13,6 +13,8 @@ from queue import SimpleQueue
 from typing import Any
 
 import pytest
+from model_tests.support.broker.brokers import wait_until
+from model_tests.support.broker.client_scenarios import member_options, new_topic, share_options
 from model_tests.support.client import (
     PATIENCE_S,
     RUNTIME,
@@ -25,8 +27,6 @@ from model_tests.support.client import (
     socket_count,
 )
 
-from longpoll_broker.testing.brokers import wait_until
-from longpoll_broker.testing.client_scenarios import member_options, new_topic, share_options
 from longpoll_client import (
     Admin,
     AsyncProducer,

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from model_tests.support.broker.client_scenarios import member_options, new_topic, wait_for
+from model_tests.support.broker.harness.workers import private_bytes
 
-from longpoll_broker.testing.client_scenarios import member_options, new_topic, wait_for
-from longpoll_broker.testing.harness.workers import private_bytes
 from longpoll_client import (
     OutgoingMessage,
     Producer,

@@ -21,13 +21,13 @@ from unittest.mock import patch
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from model_tests.support.broker.brokers import SMALL_STORE
+from model_tests.support.broker.client_scenarios import new_topic
 from model_tests.support.client import PATIENCE_S, RUNTIME
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.store.log.commit_log import encode_record
 from longpoll_broker.store.messages import MessageToStore
-from longpoll_broker.testing.brokers import SMALL_STORE
-from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_client import (
     Compression,
     OutgoingMessage,

@@ -10,10 +10,10 @@ from typing import Any, Final
 from unittest import mock
 
 import pytest
+from model_tests.support.broker.brokers import wait_until
+from model_tests.support.broker.client_scenarios import member_options, new_topic, share_options
 from model_tests.support.client import PATIENCE_S, Loop, OnLoop, fill, from_first, lag, run
 
-from longpoll_broker.testing.brokers import wait_until
-from longpoll_broker.testing.client_scenarios import member_options, new_topic, share_options
 from longpoll_client import (
     AsyncPushConsumer,
     Producer,

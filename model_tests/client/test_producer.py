@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 
 import pytest
+from model_tests.support.broker.brokers import wait_until
+from model_tests.support.broker.client_scenarios import new_topic
+from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 from model_tests.support.client import (
     PATIENCE_S,
     RUNTIME,
@@ -22,9 +25,6 @@ from model_tests.support.client import (
 )
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.testing.brokers import wait_until
-from longpoll_broker.testing.client_scenarios import new_topic
-from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_client import (
     Admin,
     MessageQueue,

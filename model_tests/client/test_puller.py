@@ -15,9 +15,9 @@ import pytest
 from attrs import define, field
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 from model_tests.support.client import RUNTIME
 
-from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_client import StartAt, offsets
 from longpoll_client.consume.consumer import GroupMember
 from longpoll_client.consume.process_queue import FlowLimits, ProcessQueue

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from attrs import define, field
+from model_tests.support.broker.brokers import wait_until
+from model_tests.support.broker.client_scenarios import member_options, new_topic
 from model_tests.support.client import (
     PATIENCE_S,
     QUEUE,
@@ -29,8 +31,6 @@ from model_tests.support.client import (
 )
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.testing.brokers import wait_until
-from longpoll_broker.testing.client_scenarios import member_options, new_topic
 from longpoll_client import (
     AsyncPushConsumer,
     MessageQueue,

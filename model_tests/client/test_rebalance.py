@@ -13,9 +13,9 @@ from typing import Any, Final
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.broker.brokers import wait_until
 from model_tests.support.client import RUNTIME, Clients, consumed, from_first
 
-from longpoll_broker.testing.brokers import wait_until
 from longpoll_client import (
     MessageQueue,
     allocate_averagely,

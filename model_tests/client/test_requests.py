@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from model_tests.support.broker.brokers import SMALL_STORE, wait_until
+from model_tests.support.broker.client_scenarios import member_options, new_topic
 from model_tests.support.client import PATIENCE_S, RUNTIME, Clients, from_first, run
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
-from longpoll_broker.testing.client_scenarios import member_options, new_topic
 from longpoll_client import (
     AsyncProducer,
     AsyncPushConsumer,

@@ -16,13 +16,13 @@ from typing import Any
 
 import attrs
 import pytest
+from model_tests.support.broker import client_scenarios as stories
+from model_tests.support.broker.brokers import SMALL_STORE, wait_until
+from model_tests.support.broker.client_scenarios import member_options
 from model_tests.support.client import RUNTIME, name_server_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.testing import client_scenarios as stories
-from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
-from longpoll_broker.testing.client_scenarios import member_options
 from longpoll_client import (
     OutgoingMessage,
     Producer,

@@ -10,13 +10,13 @@ from typing import Final
 
 import pytest
 from attrs import evolve
+from model_tests.support.broker.brokers import SMALL_STORE, wait_until
 from model_tests.support.client import RUNTIME, Clients, Told, name_server_of, polled, polling, run
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.service.send.append import HALF_TOPIC
 from longpoll_broker.service.send.transaction_check import GROUP
-from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_client import (
     AsyncTransactionProducer,
     LifecycleError,

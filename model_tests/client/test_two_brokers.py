@@ -11,11 +11,11 @@ from typing import Final
 import pytest
 from attrs import define, evolve, field
 from model_tests.simulate.client_world import quiet
+from model_tests.support.broker.client_scenarios import member_options
 
 from longpoll.simulated.run import CONFIG, STORE
 from longpoll_broker.broker import Broker
 from longpoll_broker.core.tables.topics import TopicConfig
-from longpoll_broker.testing.client_scenarios import member_options
 from longpoll_client import Producer, PushConsumer, ReceivedMessage, Retry
 from longpoll_client.errors import NoRouteError
 from longpoll_client.link.routes import ROUTE_AGE_S_MAX

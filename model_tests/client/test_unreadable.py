@@ -9,12 +9,12 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
+from model_tests.support.broker.brokers import wait_until
+from model_tests.support.broker.client_scenarios import member_options, new_topic
+from model_tests.support.broker.raw_client import RawClient
 from model_tests.support.client import BAD, PATIENCE_S, bodies_of, polling, send
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.testing.brokers import wait_until
-from longpoll_broker.testing.client_scenarios import member_options, new_topic
-from longpoll_broker.testing.raw_client import RawClient
 from longpoll_client import (
     Admin,
     MessageModel,

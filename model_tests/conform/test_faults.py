@@ -25,6 +25,7 @@ from model_tests.conform.relay import (
     recoded,
     whole,
 )
+from model_tests.support.spec.cases import quick_if
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
@@ -36,7 +37,6 @@ from longpoll_conform.suite import Result, Suite
 from longpoll_conform.vectors import recorded
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9
-from longpoll_spec.testing.cases import quick_if
 
 HAS: Final[frozenset[Capability]] = frozenset(CAPABILITIES) - {"sql92", "golden-store", "lite-pull"}
 CONTROL: Final = ("lock-358", "client-348")

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.conform.questions import EXPRESSIONS, FIRST, questions
+from model_tests.support.spec.cases import quick_if
 
 from longpoll_conform.clauses import BY_ID, BY_VECTOR, CLAUSES, INSIDE, PARTS, PROFILES, SEEN
 from longpoll_conform.compare import Difference, compare
@@ -24,7 +25,6 @@ from longpoll_protocol.frames.frame import Serialisation
 from longpoll_spec.bounds import EXPLORATIONS, named
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.policy import ROCKETMQ_5, STRICT
-from longpoll_spec.testing.cases import quick_if
 
 VECTORS = tuple(vector for version in RECORDED for vector in recorded(version))
 

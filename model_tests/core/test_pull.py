@@ -7,6 +7,7 @@ from collections.abc import Callable
 import attrs
 import pytest
 
+from longpoll.simulated.beside_law.memory_queues import MemoryQueues, Message
 from longpoll_broker.core import pull as module
 from longpoll_broker.core.filter import filters
 from longpoll_broker.core.filter.filters import TagFilter, tag_filter
@@ -29,7 +30,6 @@ from longpoll_broker.core.standing import Standing
 from longpoll_broker.core.tables.subscription import Clients, subscription_of
 from longpoll_broker.core.tables.topics import GroupConfig, Groups, TopicConfig, Topics
 from longpoll_broker.core.traits import TRAITS_5
-from longpoll_broker.testing.plain.memory_queues import MemoryQueues, Message
 
 
 class OneRead:

@@ -24,9 +24,9 @@ from longpoll_spec.actions import pull
 from longpoll_spec.actions.run import expire
 from longpoll_spec.bounds import named
 from longpoll_spec.engines.manifest import pinned_entry
+from longpoll_spec.mutants.mutant import broken_by, report, rewritten
 from longpoll_spec.policy import preset
 from longpoll_spec.state import state_of
-from longpoll_spec.testing.mutant import broken_by, report, rewritten
 
 BEGUN: Final = "`make setup EXTRAS=law,judge,simulation`"
 """What a reader has done before."""

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from model_tests.support.broker.brokers import wait_until
 
 from longpoll.cli import main
 from longpoll.output import Exit
-from longpoll_broker.testing.brokers import wait_until
 from longpoll_dojo.starters import starters
 
 SOURCES = {program.name: program.source for program in starters("python")}

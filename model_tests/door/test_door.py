@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from model_tests.support.broker.brokers import SMALL_STORE, wait_until
+from model_tests.support.broker.raw_client import RawClient
 
 import longpoll
 from longpoll.addresses import address_of
-from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
-from longpoll_broker.testing.raw_client import RawClient
 from longpoll_protocol.codes import RequestCode, ResponseCode
 
 PAGE = Path(__file__).parents[2] / "docs" / "embedding.md"

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from model_tests.support.broker.brokers import SMALL_STORE
+from model_tests.support.spec.cases import quick_if
 
 import longpoll
-from longpoll_broker.testing.brokers import SMALL_STORE
-from longpoll_spec.testing.cases import quick_if
 
 PAGE = Path(__file__).parents[2] / "docs" / "embedding.md"
 (SHOWN,) = re.findall(r"```python test_mine.py\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 BROKEN = """
-from longpoll_judge.testing.plant import plant
+from longpoll_judge.faults.plant import plant
 
 
 def test_broken(rocketmq_broker, rocketmq_client, rocketmq_topic, rocketmq_history, tmp_path):

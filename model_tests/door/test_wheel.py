@@ -65,7 +65,7 @@ with tempfile.TemporaryDirectory() as directory:
     assert found.events == longpoll.judge(directory, engine="local").events
 """
 TESTING: Final = """
-from longpoll_broker.testing.served import EmbeddedSubject, run_suite
+from longpoll.wire.suite import EmbeddedSubject, run_suite
 assert run_suite and EmbeddedSubject
 """
 

@@ -23,21 +23,21 @@ from model_tests.judge.standalone import (
     standalone,
     worker_python,
 )
-from model_tests.support.judge import without_time
+from model_tests.support.judge.histories import without_time
+from model_tests.support.spec.cases import quick_if
 
 from longpoll.cli import main
 from longpoll_judge.contract.result import Result
 from longpoll_judge.errors import SparkUnavailableError
+from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.run.job import judge
 from longpoll_judge.run.spark import cluster, travel
 from longpoll_judge.run.spark.engine import SparkEngine
-from longpoll_judge.testing.generate import Load, simulate, simulated_meta, write
 from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
 from longpoll_spec.history import Event
 from longpoll_spec.law import law_of
 from longpoll_spec.policy import preset
-from longpoll_spec.testing.cases import quick_if
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 

@@ -11,17 +11,17 @@ from typing import Any, Final
 
 import msgspec
 import pytest
-from model_tests.support.judge import are_found, certain, follow_pieces, judged, numbered, written
+from model_tests.support.broker.brokers import SMALL_STORE
+from model_tests.support.broker.raw_client import RawClient, pull_fields, send_message
+from model_tests.support.judge.histories import are_found, certain, follow_pieces, judged, numbered, written
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.testing.brokers import SMALL_STORE
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_message
 from longpoll_judge.contract.result import COMMIT_NEVER_REGRESSES
+from longpoll_judge.faults.recording import Recording, load
+from longpoll_judge.generate import BROKER, SOURCE, simulated_meta
 from longpoll_judge.read.convert import convert
 from longpoll_judge.run.growing import offsets, recent
 from longpoll_judge.run.job import judge
-from longpoll_judge.testing.generate import BROKER, SOURCE, simulated_meta
-from longpoll_judge.testing.recording import Recording, load
 from longpoll_observe.observer import Observer
 from longpoll_protocol.codes import CommandFlag, PullSysFlag, RequestCode
 from longpoll_runtime.real import RealRuntime

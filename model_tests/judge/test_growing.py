@@ -13,7 +13,7 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_tests.judge.one_queue import asked, told
-from model_tests.support.judge import (
+from model_tests.support.judge.histories import (
     RECORDINGS,
     Followed,
     are_found,
@@ -28,6 +28,9 @@ from msgspec.structs import replace
 
 from longpoll_judge.columns.keys import request_keys
 from longpoll_judge.contract.result import Result
+from longpoll_judge.faults.plant import FAULTS
+from longpoll_judge.faults.recording import NoVictimError, Recording, load
+from longpoll_judge.generate import simulated_meta
 from longpoll_judge.read import tail
 from longpoll_judge.read.damage import Damage
 from longpoll_judge.read.source import Slice, read_slice
@@ -37,9 +40,6 @@ from longpoll_judge.run.growing import asked as remembering
 from longpoll_judge.run.growing import beside, recent
 from longpoll_judge.run.growing.asked import CAME_AGAIN, TOO_MANY, Asked
 from longpoll_judge.run.job import judge
-from longpoll_judge.testing.generate import simulated_meta
-from longpoll_judge.testing.plant import FAULTS
-from longpoll_judge.testing.recording import NoVictimError, Recording, load
 
 QUICK = ("answer_deleted", "visible_too_soon", "next_wrong", "visible_moves_back", "append_missing", "events_lost")
 

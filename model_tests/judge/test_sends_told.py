@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 from model_tests.judge.one_queue import LONG_MS, Moment, Row, context, event, facts, holes, ns
-from model_tests.support.judge import table_of
+from model_tests.support.judge.histories import table_of
 
 from longpoll_judge.contract.clause import SEND_MS, SHOWN_MS
 from longpoll_judge.contract.result import Finding, Gap, Share

@@ -16,22 +16,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_tests.judge.hostile import Hostile, hostile
 from model_tests.judge.one_queue import asked, context, event, holes, ns, told
-from model_tests.support.judge import Row, Rows, added_up, by_size, cut, in_stretches, stretches_of, table_of
+from model_tests.support.judge.histories import Row, Rows, added_up, by_size, cut, in_stretches, stretches_of, table_of
+from model_tests.support.judge.tiles import table_of as table_of_events
 
 from longpoll_judge.columns import keys
 from longpoll_judge.columns.exchange import joined
 from longpoll_judge.columns.keys import LONG_BYTES, NO_KEYS, Keys, open_keys, repeated, text_hashes
 from longpoll_judge.evidence.survey import Context, SourceFacts
+from longpoll_judge.faults.plant import FAULTS
+from longpoll_judge.faults.recording import MS, Recording
+from longpoll_judge.generate import Load, simulate, simulated_meta
 from longpoll_judge.read.schema import PLAIN_SCHEMA, fill
 from longpoll_judge.run import home
 from longpoll_judge.run.plan import Plan
 from longpoll_judge.run.rest import judge_rest
 from longpoll_judge.run.sweep import Stretches, Swept, sweep
 from longpoll_judge.run.verdict import judge_table
-from longpoll_judge.testing.generate import Load, simulate, simulated_meta
-from longpoll_judge.testing.plant import FAULTS
-from longpoll_judge.testing.recording import MS, Recording
-from longpoll_judge.testing.tiles import table_of as table_of_events
 
 STEADY: Final = Context(
     wake_ns=100 * MS,

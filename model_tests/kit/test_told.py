@@ -13,6 +13,7 @@ from model_tests.kit import services
 from model_tests.kit.services import Feed, InMemory, TakeQueue
 from model_tests.kit.test_kit import BAD, GOOD, IMPATIENT, PATIENT, SEED, machine
 from model_tests.kit.test_verdicts import LateOnce
+from model_tests.support.spec.cases import quick_if
 
 import longpoll
 from longpoll_judge.contract.result import Result
@@ -24,7 +25,6 @@ from longpoll_kit.subject import Polled
 from longpoll_kit.told import Told
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.stalls import StallWatch
-from longpoll_spec.testing.cases import quick_if
 
 FAULTS: Final = {
     services.NeverWakes: {"no_lost_wakeup"},

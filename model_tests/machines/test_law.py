@@ -14,8 +14,8 @@ from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.python.compile import Question, Successors, question, successors
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model
+from longpoll_spec.mutants.slips import without
 from longpoll_spec.policy import Policy, preset, with_knob
-from longpoll_spec.testing.slips import without
 
 OWN_WORK = 60
 """More steps than the broker's threads can have due at once under these bounds."""

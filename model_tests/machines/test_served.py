@@ -11,7 +11,14 @@ import attrs
 import msgspec
 import pytest
 from hypothesis import Phase, settings
+from model_tests.support.broker.raw_client import PATIENCE_S
+from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 
+from longpoll.wire.suite import STRICT, EmbeddedSubject, RemoteSubject, SuiteReport, machine, run_suite
+from longpoll.wire.suite.example import Links
+from longpoll.wire.suite.link import Link
+from longpoll.wire.suite.machine import Failure, RestartingMachine, Run, ServedMachine
+from longpoll.wire.suite.subject import SMALL_FILES, expectations_of
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core import pull as core_pull
@@ -21,13 +28,6 @@ from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.pull import pull_processor, pull_runner
 from longpoll_broker.service.pull.hold_service import HoldService
 from longpoll_broker.service.pull.pull_answers import PullAnswers
-from longpoll_broker.testing.raw_client import PATIENCE_S
-from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
-from longpoll_broker.testing.served import STRICT, EmbeddedSubject, RemoteSubject, SuiteReport, machine, run_suite
-from longpoll_broker.testing.served.example import Links
-from longpoll_broker.testing.served.link import Link
-from longpoll_broker.testing.served.machine import Failure, RestartingMachine, Run, ServedMachine
-from longpoll_broker.testing.served.subject import SMALL_FILES, expectations_of
 from longpoll_client.errors import UnreachableError
 from longpoll_judge.run.job import judge
 from longpoll_protocol.codes import RequestCode

@@ -25,6 +25,8 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from model_tests.support.broker.plain.plain_store import read_record
+from model_tests.support.broker.stores import SMALL, message, open_store
 
 from longpoll_broker.errors import StoreError
 from longpoll_broker.store.dispatch import Dispatcher, Handed
@@ -32,8 +34,6 @@ from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.store.verify import verify
-from longpoll_broker.testing.plain.plain_store import read_record
-from longpoll_broker.testing.stores import SMALL, message, open_store
 from longpoll_protocol.tags import tags_code
 from longpoll_runtime.files import RealFiles, RealMappedFile
 

@@ -17,12 +17,12 @@ from typing import Any, Final
 import pytest
 from attrs import frozen
 from model_tests.conformance.java_broker import free_port, running
+from model_tests.support.broker.client_scenarios import RUNTIME, wait_for
+from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields
 from model_tests.support.java import class_path_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
-from longpoll_broker.testing.client_scenarios import RUNTIME, wait_for
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields
 from longpoll_client import Admin, Producer, PushConsumer, ReceivedMessage, Retry
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command

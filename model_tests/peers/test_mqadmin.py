@@ -12,15 +12,15 @@ from typing import Final
 import pytest
 from attrs import frozen
 from model_tests.conformance.java_broker import running
+from model_tests.support.broker import client_scenarios as stories
+from model_tests.support.broker.brokers import wait_until
+from model_tests.support.broker.client_scenarios import member_options
+from model_tests.support.broker.raw_client import RawClient
 from model_tests.support.java import class_path_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.opening import ANY_PORT
-from longpoll_broker.testing import client_scenarios as stories
-from longpoll_broker.testing.brokers import wait_until
-from longpoll_broker.testing.client_scenarios import member_options
-from longpoll_broker.testing.raw_client import RawClient
 from longpoll_client import Producer, PushConsumer, Retry
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import MemberConfig

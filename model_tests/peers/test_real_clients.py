@@ -9,10 +9,10 @@ import attrs
 import pytest
 import trustme
 from model_tests.peers.real_clients import CLIENTS, Client, ClientUnavailableError, Received, faults, play
+from model_tests.support.broker.client_scenarios import member_options, new_topic
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.testing.client_scenarios import member_options, new_topic
 from longpoll_client import Admin, Credentials, PullConsumer
 from longpoll_client.settings import MemberConfig
 from longpoll_runtime.real import RealRuntime

@@ -24,11 +24,11 @@ from model_tests.client.failing.run import JAVA_LATE_MS, LENGTH_S, at_once, ours
 from model_tests.client.failing.servers import JavaServer
 from model_tests.client.test_hooks import lines_of
 from model_tests.conformance.java_broker import VERSIONS, running
+from model_tests.support.broker.client_scenarios import member_options, new_topic, wait_for
+from model_tests.support.broker.raw_client import RawClient, pull_fields, send_fields
 from model_tests.support.java import class_path_of
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.testing.client_scenarios import member_options, new_topic, wait_for
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields
 from longpoll_client import (
     Admin,
     Compression,

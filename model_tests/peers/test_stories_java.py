@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 from model_tests.client.test_orderly import Watched
 from model_tests.conformance.java_broker import VERSIONS, JavaBroker, running
+from model_tests.support.broker import client_scenarios as stories
+from model_tests.support.broker.client_scenarios import member_options
 from model_tests.support.java import class_path_of, java_broker_of
+from model_tests.support.spec.cases import quick_if
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.testing import client_scenarios as stories
-from longpoll_broker.testing.client_scenarios import member_options
 from longpoll_client import (
     Admin,
     AsyncPushConsumer,
@@ -35,7 +36,6 @@ from longpoll_client import (
 )
 from longpoll_client.errors import ClientError, UnreachableError
 from longpoll_client.settings import MemberConfig
-from longpoll_spec.testing.cases import quick_if
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
 PART = 50

@@ -10,6 +10,9 @@ import pytest
 import z3
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_tests.support.spec.cases import quick_if
+from model_tests.support.spec.strategies import BOOL_NAMES, bools, ints, runs, values
+from model_tests.support.spec.traces import breaks_its_property
 
 from longpoll_spec.bounds import TIMEOUTS, Bounds, named
 from longpoll_spec.engines import explore
@@ -23,13 +26,10 @@ from longpoll_spec.errors import BoundsError, UnknownPropertyError
 from longpoll_spec.invariant import strengthening_of
 from longpoll_spec.law import assemble, law_of, properties_of
 from longpoll_spec.model import Action, Model, Property
+from longpoll_spec.mutants.slips import Change, dropping_conjunct, forgetting, slipped, with_effect
 from longpoll_spec.policy import PRESETS, Policy, knob_values, preset, with_knob
 from longpoll_spec.state import Notifier, Request, State
 from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, Int, all_of, const, int_variable, ite
-from longpoll_spec.testing.cases import quick_if
-from longpoll_spec.testing.slips import Change, dropping_conjunct, forgetting, slipped, with_effect
-from longpoll_spec.testing.strategies import BOOL_NAMES, bools, ints, runs, values
-from longpoll_spec.testing.traces import breaks_its_property
 
 OURS = ("strict", "strict-clone")
 UNBOUNDED = Bounds("proof", requests=2, messages=None)

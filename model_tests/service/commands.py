@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from longpoll_broker.testing.raw_client import PATIENCE_S
+from model_tests.support.broker.raw_client import PATIENCE_S
 
 COMMAND: Final = (sys.executable, "-c", "from longpoll.cli import main; main()")
 StartCommand = Callable[..., "subprocess.Popen[str]"]

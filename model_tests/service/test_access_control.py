@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from model_tests.support.broker.brokers import SMALL_STORE
+from model_tests.support.broker.client_scenarios import member_options
+from model_tests.support.broker.raw_client import RawClient, pull_fields, send_fields
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.service.access.access_control import read_rules
-from longpoll_broker.testing.brokers import SMALL_STORE
-from longpoll_broker.testing.client_scenarios import member_options
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields
 from longpoll_client import Admin, Credentials, OutgoingMessage, Producer, PullConsumer
 from longpoll_client.errors import RefusedError
 from longpoll_client.settings import MemberConfig

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from model_tests.support.broker.client_scenarios import member_options
+from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.testing.client_scenarios import member_options
-from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_client import Producer, PullConsumer, ReceivedMessage, StartAt
 from longpoll_client.consume import puller, sharing
 from longpoll_client.errors import ClientError, NoRouteError, RefusedError, UnreachableError

@@ -10,6 +10,9 @@ from typing import Any, Final
 
 import msgspec
 import pytest
+from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
+from model_tests.support.broker.client_scenarios import member_options
+from model_tests.support.broker.raw_client import RawClient, pull_fields, send_fields, send_message
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -17,9 +20,6 @@ from longpoll_broker.core.tables.subscription import Clients
 from longpoll_broker.service.admin import client_calls, member_notices
 from longpoll_broker.service.admin.member_notices import MemberNotices
 from longpoll_broker.service.io.channel import Channel, Parts
-from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.client_scenarios import member_options
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields, send_message
 from longpoll_client import Listener, PullConsumer, PushConsumer, Retry
 from longpoll_client.consume.asked import read_reset
 from longpoll_client.messages import ReceivedMessage

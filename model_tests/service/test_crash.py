@@ -15,14 +15,14 @@ from pathlib import Path
 
 import attrs
 import pytest
+from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker
+from model_tests.support.broker.plain.plain_store import read_record
+from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from model_tests.support.broker.stores import open_store, read_all
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.store.queues.queue_table import OTHER_MAPS
 from longpoll_broker.store.verify import verify
-from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker
-from longpoll_broker.testing.plain.plain_store import read_record
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
-from longpoll_broker.testing.stores import open_store, read_all
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_runtime.files import RealFiles, RealMappedFile
 

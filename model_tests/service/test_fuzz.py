@@ -26,10 +26,10 @@ from model_tests.bench.bystander import Times
 from model_tests.service.fuzzing import Fuzzer
 from model_tests.service.sequences import Script
 from model_tests.service.test_sequences import ROOT, Line
+from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
+from model_tests.support.broker.raw_client import RawClient
 
 from longpoll_broker.service.admin.admin_processor import AdminProcessor
-from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import RawClient
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command

@@ -20,19 +20,19 @@ from model_tests.bench.broker_figures import FIGURES, OURS, Value, value_of
 from model_tests.bench.broker_measures import Scale, measure
 from model_tests.bench.broker_shown import missed
 from model_tests.bench.broker_sides import Side, ours
+from model_tests.support.broker.brokers import StartBroker, wait_until
+from model_tests.support.broker.harness import held
+from model_tests.support.broker.harness.held import HeldPlan, _Holding, hold
+from model_tests.support.broker.harness.latency import wakes
+from model_tests.support.broker.harness.throughput import fill, pulls, sends
+from model_tests.support.broker.harness.topics import make_topic
+from model_tests.support.broker.harness.workers import private_bytes
 from model_tests.support.service import ShiftedRuntime
 from rich.progress import Progress
 
-from longpoll.racing.plan import Delivery, RaceReport
+from longpoll.wire.racing.plan import Delivery, RaceReport
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.testing.brokers import StartBroker, wait_until
-from longpoll_broker.testing.harness import held
-from longpoll_broker.testing.harness.held import HeldPlan, _Holding, hold
-from longpoll_broker.testing.harness.latency import wakes
-from longpoll_broker.testing.harness.throughput import fill, pulls, sends
-from longpoll_broker.testing.harness.topics import make_topic
-from longpoll_broker.testing.harness.workers import private_bytes
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.stalls import STALL_MS, WAIT_MS, StallWatch
 

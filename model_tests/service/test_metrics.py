@@ -6,15 +6,15 @@ import socket
 from pathlib import Path
 
 import pytest
+from model_tests.support.broker.brokers import SMALL_STORE, wait_until
+from model_tests.support.broker.client_scenarios import new_topic
+from model_tests.support.broker.raw_client import RawClient
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 from prometheus_client.parser import text_string_to_metric_families
 
 from longpoll_broker import metrics
 from longpoll_broker.broker import Broker
 from longpoll_broker.metrics import BrokerCollector
-from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
-from longpoll_broker.testing.client_scenarios import new_topic
-from longpoll_broker.testing.raw_client import RawClient
 from longpoll_client import OutgoingMessage, Producer, PullConsumer
 from longpoll_runtime.real import RealRuntime
 

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_tests.service.observed import events_of, observing
+from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
+from model_tests.support.broker.raw_client import send_message
 
-from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import send_message
 from longpoll_observe import Observer, observer
 from longpoll_observe.links import Link
 from longpoll_observe.loop import CHUNK_SIZE

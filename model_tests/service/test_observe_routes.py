@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.service.observed import events_of
+from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
+from model_tests.support.broker.raw_client import PATIENCE_S, send_message
+from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 
-from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import PATIENCE_S, send_message
-from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_observe import Observer
 from longpoll_observe.observer import UNCERTAINTY_NS_MIN, UNCERTAINTY_NS_UNMEASURED
 from longpoll_observe.routes import RouteTap

@@ -14,6 +14,9 @@ from typing import Any, cast
 
 import pytest
 from attrs import evolve
+from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
+from model_tests.support.broker.client_scenarios import member_options, new_topic
+from model_tests.support.broker.raw_client import RawClient, send_fields, send_message
 from model_tests.support.service import answer_of, decoded, in_turns
 
 from longpoll_broker import name_server
@@ -26,9 +29,6 @@ from longpoll_broker.name_server import NameServer
 from longpoll_broker.service.admin import routes_processor
 from longpoll_broker.service.admin.routes_processor import names_told
 from longpoll_broker.service.io.channel import Channel, Outbox
-from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
-from longpoll_broker.testing.client_scenarios import member_options, new_topic
-from longpoll_broker.testing.raw_client import RawClient, send_fields, send_message
 from longpoll_client import Credentials, Producer, PullConsumer
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import BODY_SIZE_MAX, ConsumerData, HeartbeatData, SubscriptionData, TopicList

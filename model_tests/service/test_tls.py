@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 import trustme
+from model_tests.support.broker.brokers import SMALL_STORE
+from model_tests.support.broker.client_scenarios import member_options
 from model_tests.support.service import ShiftedRuntime
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.service.io import transport
-from longpoll_broker.testing.brokers import SMALL_STORE
-from longpoll_broker.testing.client_scenarios import member_options
 from longpoll_client import (
     Admin,
     AsyncProducer,

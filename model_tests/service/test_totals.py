@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from model_tests.service.test_metrics import values
+from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
+from model_tests.support.broker.raw_client import RawClient
 from model_tests.support.service import served, served_two
 
 from longpoll.options.broker_conf import read_broker_conf
@@ -16,8 +18,6 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.service.io import transport
 from longpoll_broker.service.io.totals import Amount, Connections, Reached, address_of
-from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import RawClient
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.sizes import KIB, MIB
 

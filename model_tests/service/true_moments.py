@@ -30,8 +30,8 @@ from time import monotonic_ns
 
 import msgspec
 from attrs import define, field, frozen
+from model_tests.support.broker.raw_client import pull_fields
 
-from longpoll_broker.testing.raw_client import pull_fields
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_spec.history import META_FILE, PART_GLOB, Event, Meta

@@ -21,7 +21,11 @@ from typing import Any, Final, Self
 import attrs
 import pytest
 from model_tests.simulate.hold_stress import Stage
+from model_tests.support.broker.raw_client import RawClient
+from model_tests.support.broker.stores import SMALL, message
 
+from longpoll.wire.suite import EmbeddedSubject, run_suite
+from longpoll.wire.suite.subject import SMALL_FILES
 from longpoll_broker.core.hold import HoldTable, Room
 from longpoll_broker.core.tables.offsets import Offsets
 from longpoll_broker.core.tables.queue_locks import QueueLocks
@@ -38,10 +42,6 @@ from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.store.queues.queue_table import QueueTable
 from longpoll_broker.store.segment import SegmentList
-from longpoll_broker.testing.raw_client import RawClient
-from longpoll_broker.testing.served import EmbeddedSubject, run_suite
-from longpoll_broker.testing.served.subject import SMALL_FILES
-from longpoll_broker.testing.stores import SMALL, message
 from longpoll_protocol.bodies import LockBatchRequest
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.files import RealFiles

@@ -22,6 +22,7 @@ import attrs
 import msgspec
 from attrs import define, field
 from model_tests.simulate.preempted import FEW_SHARE, Preemption
+from model_tests.support.broker.stores import SMALL, message
 
 from longpoll_broker.store import bursts, dispatch, message_store, segment
 from longpoll_broker.store.log import commit_log
@@ -29,7 +30,6 @@ from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, MessageToStore
 from longpoll_broker.store.queues import consume_queue
 from longpoll_broker.store.queues.queue_table import OTHER_MAPS
-from longpoll_broker.testing.stores import SMALL, message
 from longpoll_simulation.disk import Disk
 from longpoll_simulation.files import SimulatedFiles
 from longpoll_simulation.network import Network

@@ -18,6 +18,8 @@ from model_tests.simulate.hold_stress import (
 )
 from model_tests.simulate.preempted import Preemption
 from model_tests.simulate.seeds import first_fault
+from model_tests.support.broker.brokers import SMALL_STORE
+from model_tests.support.spec.cases import quick_if
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.core.tables import offsets, queue_locks, statistics
@@ -30,14 +32,12 @@ from longpoll_broker.store.messages import Arrival
 from longpoll_broker.store.queues import consume_queue
 from longpoll_broker.store.queues.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
 from longpoll_broker.store.segment import SegmentList
-from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_protocol.bodies import LockBatchRequest, LockBatchResponse, MessageQueue
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
 from longpoll_simulation.errors import StuckError
-from longpoll_spec.testing.cases import quick_if
 
 QUEUE: Final = MessageQueue(topic="T", broker_name="b", queue_id=0)
 SEEDS: Final = 300

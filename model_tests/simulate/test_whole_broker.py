@@ -18,6 +18,7 @@ import attrs
 import pytest
 from click.testing import CliRunner
 from model_tests.support.faults import raising
+from model_tests.support.spec.cases import quick_if
 
 import longpoll
 from longpoll.cli import main
@@ -39,7 +40,6 @@ from longpoll_simulation.runtime import SimulatedRuntime
 from longpoll_simulation.strategies import Replay, ToldStalls
 from longpoll_simulation.tokens import decode_token
 from longpoll_spec.policy import STRICT
-from longpoll_spec.testing.cases import quick_if
 
 SEEDS: Final = range(50)
 SEEDS_LONG: Final = range(1_000, 12_000)

@@ -10,13 +10,13 @@ from typing import Any, Final
 
 from attrs import define, field
 
+from longpoll.simulated.beside_law.memory_queues import MemoryQueues
 from longpoll.simulated.search import code_files
 from longpoll_broker.core import hold
 from longpoll_broker.core.filter.filters import tag_filter
 from longpoll_broker.core.hold import HELD, Pull
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.pull.hold_service import HoldService
-from longpoll_broker.testing.plain.memory_queues import MemoryQueues
 from longpoll_simulation.lines import Grain, Lines
 from longpoll_simulation.sync import SimulatedLock, SimulatedThread
 from longpoll_simulation.world import Strategy, World

@@ -12,6 +12,10 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.spec.cases import quick_if
+from model_tests.support.spec.models import model_named
+from model_tests.support.spec.strategies import runs
+from model_tests.support.spec.traces import breaks_its_property
 
 from longpoll.cli import main
 from longpoll_spec import engines
@@ -34,10 +38,6 @@ from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Property
 from longpoll_spec.policy import PRESETS, preset
 from longpoll_spec.terms import Bool
-from longpoll_spec.testing.cases import quick_if
-from longpoll_spec.testing.models import model_named
-from longpoll_spec.testing.strategies import runs
-from longpoll_spec.testing.traces import breaks_its_property
 
 ENGINES = engines.EXPLORERS
 VARIANTS = [

@@ -15,6 +15,8 @@ from typing import Any, get_args
 import attrs
 import pytest
 from click.testing import CliRunner, Result
+from model_tests.support.spec.models import model_named
+from model_tests.support.spec.traces import breaks_its_property
 
 from longpoll.cli import main
 from longpoll.commands import law
@@ -33,8 +35,6 @@ from longpoll_spec.engines.tokens import replay, token_of
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Trace
 from longpoll_spec.policy import PRESETS, REDUNDANT, STRICT, knob_values, preset
-from longpoll_spec.testing.models import model_named
-from longpoll_spec.testing.traces import breaks_its_property
 
 
 def _run(*words: str) -> Result:

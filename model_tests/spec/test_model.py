@@ -10,6 +10,9 @@ import attrs
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from model_tests.support.spec.cases import quick_if
+from model_tests.support.spec.models import model_named
+from model_tests.support.spec.strategies import BOOL_NAMES, INT_NAMES, VALUE_MAX, bools, ints, runs, values
 
 from longpoll_spec.actions import FAMILIES
 from longpoll_spec.bounds import NAMES, Bounds, named
@@ -45,9 +48,6 @@ from longpoll_spec.terms import (
     substitute,
     variables_of,
 )
-from longpoll_spec.testing.cases import quick_if
-from longpoll_spec.testing.models import model_named
-from longpoll_spec.testing.strategies import BOOL_NAMES, INT_NAMES, VALUE_MAX, bools, ints, runs, values
 
 
 def test_a_term_has_no_truth_value() -> None:

@@ -24,6 +24,9 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from model_tests.support.spec.cases import quick_if
+from model_tests.support.spec.models import model_named
+from model_tests.support.spec.strategies import runs
 
 from longpoll.cli import main
 from longpoll_spec.bounds import Bounds, named
@@ -46,9 +49,6 @@ from longpoll_spec.errors import EngineLimitError, MemoryShortError, SymmetryErr
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model
 from longpoll_spec.policy import PRESETS, preset
-from longpoll_spec.testing.cases import quick_if
-from longpoll_spec.testing.models import model_named
-from longpoll_spec.testing.strategies import runs
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,8 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_tests.support.spec.cases import quick_if
+from model_tests.support.spec.strategies import runs
 
 from longpoll.cli import main
 from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, TIMEOUTS, Bounds, named
@@ -25,15 +27,13 @@ from longpoll_spec.errors import BoundsError
 from longpoll_spec.hazards import FACTS
 from longpoll_spec.law import Fairness, fairness_of, law_of, properties_of
 from longpoll_spec.model import Action, Model, select
+from longpoll_spec.mutants.slips import Change, dropping_conjunct, forgetting, slipped, with_effect, without
+from longpoll_spec.mutants.zoo import NAMED
 from longpoll_spec.policy import PRESETS, STRICT, Policy, preset, with_knob, with_knobs
 from longpoll_spec.properties.answers import offset_goes_on
 from longpoll_spec.properties.order import visible_is_monotone
 from longpoll_spec.state import Request, State, state_of
 from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, Int, int_variable
-from longpoll_spec.testing.cases import quick_if
-from longpoll_spec.testing.slips import Change, dropping_conjunct, forgetting, slipped, with_effect, without
-from longpoll_spec.testing.strategies import runs
-from longpoll_spec.testing.zoo import NAMED
 
 SHORTEST = {
     "lost_by_hold": "append next_pull pull_read make_visible notify_start hold",

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_tests.support.spec.cases import quick_if
 from pyspark.sql import DataFrame, SparkSession
 
 from longpoll_judge.run.spark.engine import SparkEngine
@@ -45,7 +46,6 @@ from longpoll_spec.errors import CheckpointError, SparkFailedError
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model
 from longpoll_spec.policy import preset
-from longpoll_spec.testing.cases import quick_if
 
 
 @pytest.fixture

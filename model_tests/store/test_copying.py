@@ -12,6 +12,7 @@ import pytest
 from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_tests.support.broker.stores import SMALL, message, mixed_messages, open_store, put_and_dispatch, read_all
 from model_tests.support.store import index_all
 
 from longpoll_broker.store.checkpoint import Checkpoint, load_checkpoint
@@ -19,7 +20,6 @@ from longpoll_broker.store.log.copies import BATCH_OVERHEAD_SIZE_MAX, OVERHEAD_S
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.recovery import of_the_past
 from longpoll_broker.store.verify import verify
-from longpoll_broker.testing.stores import SMALL, message, mixed_messages, open_store, put_and_dispatch, read_all
 from longpoll_protocol.log_record import MAGIC_BLANK, MAGIC_V1, SCHEDULE_TOPIC, SIZE_AND_MAGIC
 from longpoll_protocol.sizes import MIB
 from longpoll_runtime.files import RealFiles

@@ -12,6 +12,8 @@ from typing import Final
 
 import pytest
 from attrs import evolve
+from model_tests.support.broker.simulated.store import DIRECTORY, StoreRuntime
+from model_tests.support.broker.stores import SMALL, message, put_and_dispatch, read_all
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import SyncFailedError
@@ -21,8 +23,6 @@ from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.queues.queue_table import OTHER_MAPS, QueueTable
 from longpoll_broker.store.segment import Segment, SegmentList
 from longpoll_broker.store.verify import verify
-from longpoll_broker.testing.simulated.store import DIRECTORY, StoreRuntime
-from longpoll_broker.testing.stores import SMALL, message, put_and_dispatch, read_all
 from longpoll_simulation.disk import Disk
 from longpoll_simulation.file_bytes import SECTOR_SIZE
 from longpoll_simulation.files import SimulatedFiles

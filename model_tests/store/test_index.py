@@ -14,6 +14,7 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch
 from model_tests.support.examples import fewer
 from model_tests.support.store import index_all
 
@@ -31,7 +32,6 @@ from longpoll_broker.store.index.index_file import (
     read_header,
 )
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch
 from longpoll_protocol.log_record import Record, decode
 from longpoll_runtime import Files
 from longpoll_runtime.files import RealMappedFile

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from model_tests.support.broker.stores import result_of
 
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.index.index import KEY_WORTH, Index, Keyed, keys_of
 from longpoll_broker.store.index.index_file import IndexFile, index_file_size
-from longpoll_broker.testing.stores import result_of
 from longpoll_protocol.log_record import SYS_FLAG_TRANSACTION_ROLLBACK
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime

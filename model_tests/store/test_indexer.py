@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from model_tests.support.broker.stores import HOST_V6, message, result_of
 
 from longpoll_broker.store.index import indexer
 from longpoll_broker.store.index.index import Keyed
@@ -21,7 +22,6 @@ from longpoll_broker.store.index.indexer import (
 )
 from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.messages import QueryResult
-from longpoll_broker.testing.stores import HOST_V6, message, result_of
 from longpoll_protocol.log_record import Record
 from longpoll_runtime.files import RealFiles
 

@@ -11,6 +11,7 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from model_tests.support.examples import fewer
 from model_tests.support.faults import raising
 
@@ -19,7 +20,6 @@ from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.queues.queue_table import OTHER_MAPS
 from longpoll_broker.store.segment import MAPS_LOOKED_AT, Maps, Segment, SegmentList
 from longpoll_broker.store.verify import verify
-from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from longpoll_runtime.files import RealFiles, RealMappedFile
 from longpoll_runtime.real import RealRuntime
 

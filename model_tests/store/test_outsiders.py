@@ -21,6 +21,7 @@ from zlib import crc32
 import attrs
 import pytest
 from click.testing import CliRunner
+from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from model_tests.support.faults import raising
 from msgspec import structs
 
@@ -34,7 +35,6 @@ from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_broker.store.queues.consume_queue import PRE_BLANK_SIZE
 from longpoll_broker.store.verify import verify
-from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from longpoll_protocol import log_record
 from longpoll_protocol.log_record import MAGIC_V1, Record
 from longpoll_protocol.sizes import KIB, MIB

@@ -9,6 +9,8 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.broker.plain.plain_store import read_log, read_queues
+from model_tests.support.broker.stores import SMALL, message, mixed_messages, open_store, put_and_dispatch, read_all
 from model_tests.support.examples import fewer
 from model_tests.support.store import killed
 from msgspec.structs import replace
@@ -21,8 +23,6 @@ from longpoll_broker.store.queues.consume_queue import PRE_BLANK, UNIT_SIZE, Con
 from longpoll_broker.store.recovery import Recovered, recover, recover_clean, recover_crashed, safe_start
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.store.verify import verify
-from longpoll_broker.testing.plain.plain_store import read_log, read_queues
-from longpoll_broker.testing.stores import SMALL, message, mixed_messages, open_store, put_and_dispatch, read_all
 from longpoll_protocol.log_record import Damage, Record
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
+from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from model_tests.support.faults import raising
 from model_tests.support.store import index_all, killed
 from msgspec import structs
@@ -25,7 +26,6 @@ from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.queues.queue_table import QueueTable
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.store.verify import verify
-from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from attrs import define, evolve, field
+from model_tests.support.broker.stores import SMALL, message, open_store
 from model_tests.support.faults import raising
 
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.segment import RESERVE_SIZE, RESERVE_SIZE_MIN, Maps, Segment, SegmentList, segment_name
-from longpoll_broker.testing.stores import SMALL, message, open_store
 from longpoll_runtime.files import RealFiles, RealMappedFile
 
 SIZE = 10

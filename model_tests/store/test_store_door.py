@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
+from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from model_tests.support.store import Clock, index_all, killed
 from msgspec import structs
 
@@ -23,7 +24,6 @@ from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore, QueryResult
 from longpoll_broker.store.segment import SegmentList
-from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import SYS_FLAG_TRANSACTION_MASK, property_of
 from longpoll_protocol.message import PROPERTIES_SIZE_MAX

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from attrs import define, evolve, field
 from model_tests.store.test_store_door import BIG, EXPIRING, opened
+from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from model_tests.support.faults import raising
 from model_tests.support.store import Clock, killed
 
@@ -24,7 +25,6 @@ from longpoll_broker.store.message_store import INDEX, LOG, QUEUES, MessageStore
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.store.queues.queue_table import QueueTable
 from longpoll_broker.store.segment import Segment, SegmentList
-from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from attrs import define, field
+from model_tests.support.broker.brokers import SMALL_STORE
+from model_tests.support.broker.client_scenarios import member_options
+from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 from msgspec.structs import replace
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.testing.brokers import SMALL_STORE
-from longpoll_broker.testing.client_scenarios import member_options
-from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_client import (
     Admin,
     AsyncProducer,

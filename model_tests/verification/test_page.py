@@ -29,15 +29,15 @@ from longpoll.verification.declared import limits_of
 from longpoll.verification.history import PLANTED
 from longpoll.verification.page import Outcome, Page, Row
 from longpoll.verification.served import ServedBroker, ServeError
-from longpoll_broker.testing import load
-from longpoll_broker.testing.load import LoadPlan, drive
+from longpoll.wire import load
+from longpoll.wire.load import LoadPlan, drive
 from longpoll_client.messages import decode_messages
 from longpoll_judge.contract.result import Result
+from longpoll_judge.faults.plant import plant
+from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.read.source import find
 from longpoll_judge.run.job import LATE_MS, WAKE_MS, judge, judge_on
 from longpoll_judge.run.spark.engine import SparkEngine
-from longpoll_judge.testing.generate import Load, simulate, simulated_meta, write
-from longpoll_judge.testing.plant import plant
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, NAMES, TIMEOUTS, named
 from longpoll_spec.engines import ENGINES

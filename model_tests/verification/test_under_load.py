@@ -22,15 +22,15 @@ import attrs
 import pytest
 from click.testing import CliRunner
 from model_tests.conform.relay import Asked, Fault, Relay, Told, again, field_of, plus, recoded
+from model_tests.support.broker.brokers import wait_until
+from model_tests.support.broker.raw_client import PATIENCE_S
+from model_tests.support.broker.scripted_server import Peer, ScriptedServer
+from model_tests.support.spec.cases import quick_if
 from model_tests.verification.test_foreign import babbling, closing, silent
 
 from longpoll.cli import main
 from longpoll.commands import soak as command
 from longpoll.output import Exit
-from longpoll.racing.aim import Aim
-from longpoll.racing.load import race
-from longpoll.racing.plan import QUEUE_IDS, Delivery, RacePlan, RaceReport
-from longpoll.racing.topic import RaceTopic, prepare
 from longpoll.simulated.plan import LONGEST_MS, Mishap, Plan, Pull, Send, Wait, plan_of
 from longpoll.simulated.soaked import soak
 from longpoll.simulated.soaked.soak import HOLD_MS_MAX, Soak, real_plan_of
@@ -39,13 +39,14 @@ from longpoll.verification.declared import declared, limits_of
 from longpoll.verification.page import Row
 from longpoll.verification.served import ServedBroker
 from longpoll.verification.under_load import Loaded, see
+from longpoll.wire.load import LoadPlan
+from longpoll.wire.racing.aim import Aim
+from longpoll.wire.racing.load import race
+from longpoll.wire.racing.plan import QUEUE_IDS, Delivery, RacePlan, RaceReport
+from longpoll.wire.racing.topic import RaceTopic, prepare
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.service.pull.hold_service import HoldService
-from longpoll_broker.testing.brokers import wait_until
-from longpoll_broker.testing.load import LoadPlan
-from longpoll_broker.testing.raw_client import PATIENCE_S
-from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_client.errors import ClientError
 from longpoll_conform import capabilities
 from longpoll_conform.clauses import SEEN
@@ -58,7 +59,6 @@ from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
-from longpoll_spec.testing.cases import quick_if
 
 SMALL = StoreConfig(commit_log_file_size=1 << 24)
 REGRESSES, IS_TOLD = "load-commit-never-regresses", "load-commit-is-told"

@@ -7,9 +7,9 @@ import struct
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from model_tests.support.broker.plain import plain_store
+from model_tests.support.broker.wire_strategies import filled_texts, int32, texts
 
-from longpoll_broker.testing.plain import plain_store
-from longpoll_broker.testing.wire_strategies import filled_texts, int32, texts
 from longpoll_protocol import tags
 from longpoll_protocol.errors import HeaderError, LocalProtocolError, MessageRefusedError
 from longpoll_protocol.message import (

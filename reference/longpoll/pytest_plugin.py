@@ -88,7 +88,7 @@ class RelayOfTest(Closeable):
 
     def __init__(self, broker: Broker) -> None:
         from longpoll.addresses import address_of  # noqa: PLC0415 - not every test needs one
-        from longpoll_broker.testing.relay import Relay  # noqa: PLC0415
+        from longpoll.wire.relay import Relay  # noqa: PLC0415
 
         self._broker = Relay(address_of(broker.address))
         self._names = Relay(address_of(broker.name_server))

@@ -20,7 +20,6 @@ from longpoll_client.consume.own_queues import OnQueues
 from longpoll_client.consume.push import PushConsumer
 from longpoll_client.consume.statistics import TopicStatistics
 from longpoll_client.consume.workers import Listener, Reject, Retry
-from longpoll_client.credentials import Credentials
 from longpoll_client.errors import (
     AnswerTimeoutError,
     ClientError,
@@ -55,6 +54,7 @@ from longpoll_protocol.bodies import MessageModel, MessageQueue
 from longpoll_protocol.codes import Permission
 from longpoll_protocol.compression import Compression
 from longpoll_protocol.errors import LocalProtocolError
+from longpoll_protocol.signature import Credentials
 from longpoll_spec.errors import ConfigError, LongpollError
 
 __all__ = [

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from attrs import frozen
 
 from longpoll_client.checks import Addresses, runtime_of
-from longpoll_client.credentials import Credentials
 from longpoll_client.errors import NoRouteError, RefusedError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.link.dropped import when_dropped
@@ -35,6 +34,7 @@ from longpoll_protocol.headers import (
 )
 from longpoll_protocol.headers.send import DEFAULT_TOPIC
 from longpoll_protocol.names import DEAD_PREFIX, REPLY_SUFFIX, RETRY_PREFIX, SYSTEM_NAMES, name_problem
+from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
 from longpoll_runtime.closeable import Closeable
 from longpoll_spec.errors import ConfigError

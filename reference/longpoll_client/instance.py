@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from longpoll_client.checks import Addresses
-from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError, LifecycleError, NoRouteError, UnreachableError
 from longpoll_client.lifecycle import Lifecycle
 from longpoll_client.link.name_servers import NameServers
@@ -28,6 +27,7 @@ from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.frame import EMPTY, Buffer
 from longpoll_protocol.headers import GetRouteInfoRequestHeader, Header
 from longpoll_protocol.headers.send import DEFAULT_TOPIC
+from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Lock, Runtime
 from longpoll_runtime.closeable import Closeable
 from longpoll_spec.errors import LongpollError

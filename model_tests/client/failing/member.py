@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Final
 
-from longpoll_broker.testing.client_scenarios import member_options, share_options
+from model_tests.support.broker.client_scenarios import member_options, share_options
+
 from longpoll_client import (
     AsyncPushConsumer,
     MessageQueue,

@@ -19,9 +19,9 @@ from model_tests.client.failing.members import LEAVE_S, Java, Member, Told, java
 from model_tests.client.failing.plan import NAMES, NETWORK, SERVERS, Event, Plan
 from model_tests.client.failing.sending import Sends, plant, senders
 from model_tests.client.failing.servers import Observed, Server, judged
+from model_tests.support.broker import client_scenarios as stories
 
-from longpoll_broker.testing import client_scenarios as stories
-from longpoll_broker.testing.relay import Fault, Relay
+from longpoll.wire.relay import Fault, Relay
 from longpoll_client import Admin, Producer, PullConsumer
 from longpoll_client.errors import ClientError, NoRouteError
 

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 from longpoll_client.aio.connection import AsyncConnection
 from longpoll_client.checks import Addresses
-from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError, LifecycleError, NoRouteError, UnreachableError
 from longpoll_client.lifecycle import Closing, Lifecycle
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
@@ -25,6 +24,7 @@ from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import GetRouteInfoRequestHeader
 from longpoll_protocol.headers.send import DEFAULT_TOPIC
+from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
 
 T = TypeVar("T")

@@ -24,7 +24,6 @@ from longpoll_client.consume.own_queues import Leaving, OnShare, Queues, check_s
 from longpoll_client.consume.puller import RETRY_S, Batch, Puller, PullSettings
 from longpoll_client.consume.sharing import SHARING_S
 from longpoll_client.consume.statistics import Statistics
-from longpoll_client.credentials import Credentials
 from longpoll_client.errors import NoRouteError
 from longpoll_client.lifecycle import Lifecycle, State
 from longpoll_client.link.routes import Route
@@ -34,6 +33,7 @@ from longpoll_client.settings import MemberConfig, StartAt
 from longpoll_protocol.bodies import ConsumeType, MessageQueue, SubscriptionData
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.names import RETRY_PREFIX
+from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
 from longpoll_runtime.faults import ANYTHING, KeepGoing
 from longpoll_spec.errors import ConfigError, LongpollError

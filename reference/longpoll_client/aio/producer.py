@@ -18,7 +18,6 @@ from typing import Final, Self
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.aio.requests import AsyncRequests
 from longpoll_client.checks import Addresses, check_group, check_plain, runtime_of
-from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError, LifecycleError
 from longpoll_client.link.exchange import CALL_TIMEOUT_S, PENDING_COUNT_MAX
 from longpoll_client.link.waits import wait_ns
@@ -47,6 +46,7 @@ from longpoll_protocol.compression import Compression
 from longpoll_protocol.errors import LocalProtocolError
 from longpoll_protocol.fast.sent_answer import header_of
 from longpoll_protocol.frames.command import Command
+from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
 from longpoll_runtime.faults import FAULTS, KeepGoing
 from longpoll_spec.errors import ConfigError, LongpollError

@@ -18,12 +18,12 @@ from longpoll_client.consume.delivery import POLL_S, check_returned
 from longpoll_client.consume.own_queues import OnQueues, on_share
 from longpoll_client.consume.puller import Batch
 from longpoll_client.consume.workers import Retry
-from longpoll_client.credentials import Credentials
 from longpoll_client.lifecycle import Closing
 from longpoll_client.link.waits import check_count, wait_ns
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import DEAD_LEVEL, ConsumerConfig, StartAt, member_config
 from longpoll_protocol.bodies import MessageQueue
+from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
 
 

@@ -26,10 +26,10 @@ from longpoll_client.consume.listening import Deliveries
 from longpoll_client.consume.own_queues import OnQueues, on_share
 from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.consume.workers import Answer, Reject, Retry, place_of, read_answer
-from longpoll_client.credentials import Credentials
 from longpoll_client.lifecycle import Closing
 from longpoll_client.messages import ReceivedMessage, all_as_shown
 from longpoll_client.settings import ConsumerConfig, StartAt, member_config
+from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
 from longpoll_runtime.faults import ANYTHING, FAULTS
 from longpoll_spec.errors import LongpollError

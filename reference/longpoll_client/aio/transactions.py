@@ -17,7 +17,6 @@ from longpoll_client.aio.group import LoopReach
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.aio.producer import AsyncProducer
 from longpoll_client.checks import Addresses, check_callable, runtime_of
-from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError
 from longpoll_client.lifecycle import Closing, Lifecycle
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
@@ -38,6 +37,7 @@ from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.compression import Compression
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import EndTransactionRequestHeader
+from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
 from longpoll_runtime.faults import FAULTS
 

@@ -21,7 +21,6 @@ from longpoll_client.consume.own_queues import OnShare, OwnQueues, check_seek
 from longpoll_client.consume.puller import Batch, Puller, PullSettings
 from longpoll_client.consume.sharing import Sharing
 from longpoll_client.consume.statistics import Statistics
-from longpoll_client.credentials import Credentials
 from longpoll_client.errors import AnswerTimeoutError, NoRouteError, RefusedError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.lifecycle import Lifecycle, State
@@ -35,6 +34,7 @@ from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.names import RETRY_PREFIX
+from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
 from longpoll_runtime.faults import KeepGoing
 from longpoll_spec.errors import ConfigError, LongpollError

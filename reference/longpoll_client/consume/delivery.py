@@ -21,11 +21,11 @@ from longpoll_client.consume.member_consumer import MemberConsumer
 from longpoll_client.consume.own_queues import OnQueues, on_share
 from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.consume.workers import Retry
-from longpoll_client.credentials import Credentials
 from longpoll_client.link.waits import check_count, wait_ns
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import DEAD_LEVEL, DELIVERY_CAPACITY, ConsumerConfig, MemberConfig, StartAt, member_config
 from longpoll_protocol.bodies import MessageQueue
+from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Queue, Runtime
 from longpoll_spec.errors import ConfigError
 

@@ -18,8 +18,8 @@ from longpoll_client.consume.member_consumer import MemberConsumer
 from longpoll_client.consume.orderly import OrderlyListening
 from longpoll_client.consume.own_queues import OnQueues, on_share
 from longpoll_client.consume.workers import Listener
-from longpoll_client.credentials import Credentials
 from longpoll_client.settings import ConsumerConfig, StartAt, member_config
+from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
 
 

@@ -18,7 +18,6 @@ from typing import overload
 from attrs import define
 
 from longpoll_client.checks import Addresses, check_group, check_plain, runtime_of
-from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.link.dropped import when_dropped
@@ -47,6 +46,7 @@ from longpoll_client.remoting import RemotingClient
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.compression import Compression
 from longpoll_protocol.frames.command import Command
+from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
 from longpoll_runtime.closeable import Closeable
 from longpoll_spec.errors import ConfigError, LongpollError

@@ -25,7 +25,6 @@ from typing import Final
 from attrs import define, field
 
 from longpoll_client.checks import Addresses, runtime_of
-from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.produce.hooks import Outcome, Sending
@@ -33,6 +32,7 @@ from longpoll_client.produce.producer import Producer
 from longpoll_client.timer import Timer
 from longpoll_protocol.codes import MessageSysFlag, ResponseCode
 from longpoll_protocol.properties import DELAY, KEYS, TAGS
+from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Lock, Runtime
 from longpoll_runtime.closeable import Closeable
 from longpoll_spec.errors import ConfigError

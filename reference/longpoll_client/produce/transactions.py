@@ -22,7 +22,6 @@ from attrs import frozen
 
 from longpoll_client.checks import Addresses, check_plain, runtime_of
 from longpoll_client.consume.workers import Keeping
-from longpoll_client.credentials import Credentials
 from longpoll_client.errors import ClientError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.lifecycle import Lifecycle
@@ -42,6 +41,7 @@ from longpoll_protocol.headers import (
     EndTransactionRequestHeader,
 )
 from longpoll_protocol.properties import PRODUCER_GROUP
+from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
 from longpoll_runtime.closeable import Closeable
 from longpoll_spec.errors import ConfigError, LongpollError
