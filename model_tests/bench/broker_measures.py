@@ -1,7 +1,6 @@
 """How each figure of `broker_bench` is measured, and how much of it.
 
-Leaves out the brokers (`broker_sides`), the load itself (`model_tests.support.broker.harness`) and what the figures must
-be (`broker_figures`).
+The brokers are in `broker_sides`, the load in `model_tests.support.broker.harness`, the limits in `broker_figures`.
 """
 
 from __future__ import annotations

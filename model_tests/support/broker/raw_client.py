@@ -5,19 +5,19 @@ Leaves out everything that a real client does on its own.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from longpoll.wire.requests import pull_fields, records_of, send_fields
 from longpoll.wire.wire_end import WireEnd
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.frame import EMPTY, Buffer, Serialisation
-from longpoll_protocol.log_record import Record, decode
 from longpoll_runtime import Address
 from longpoll_runtime.real import RealRuntime
 
-_PHYSICAL_OFFSET: Final = struct.Struct(">q")
+__all__ = ["PATIENCE_S", "RawClient", "pull_fields", "records_of", "send_fields", "send_message"]
+
 PATIENCE_S: Final = 10.0
 """How long a reply that must come is waited for; only a failing test waits so long."""
 
@@ -89,42 +89,11 @@ class RawClient(WireEnd):
         deadline_ns = self._runtime.monotonic_ns() + int(timeout_s * 1e9)
         self._read_until(is_done, lambda: deadline_ns - self._runtime.monotonic_ns())
 
-    def _received(self, command: Command, read_ns: int) -> None:  # noqa: ARG002 - no test asks when it came
+    def _received(self, command: Command, read_ns: int) -> None:
         if command.is_response:
             self._replies[command.opaque] = command
         else:
             self.pushes.append(command)
-
-
-def send_fields(topic: str, queue_id: int = 0, properties: str = "") -> dict[str, str]:
-    """The fields of a 310 request."""
-    values = ("PG", topic, "TBW102", "4", str(queue_id), "0", "1700000000000", "0", properties, "0", "false")
-    return dict(zip("abcdefghijk", values, strict=True))
-
-
-def pull_fields(
-    topic: str,
-    offset: int,
-    *,
-    queue_id: int = 0,
-    timeout_ms: int = 0,
-    subscription: str = "*",
-    group: str = "G",
-) -> dict[str, str]:
-    """The fields of an 11 request that brings its subscription; it may be held when it has a timeout."""
-    return {
-        "consumerGroup": group,
-        "topic": topic,
-        "queueId": str(queue_id),
-        "queueOffset": str(offset),
-        "maxMsgNums": "32",
-        "sysFlag": "6" if timeout_ms else "4",
-        "commitOffset": "0",
-        "suspendTimeoutMillis": str(timeout_ms),
-        "subVersion": "0",
-        "subscription": subscription,
-        "expressionType": "TAG",
-    }
 
 
 def send_message(client: RawClient, topic: str, body: bytes = b"x", *, queue_id: int = 0, properties: str = "") -> int:
@@ -133,17 +102,3 @@ def send_message(client: RawClient, topic: str, body: bytes = b"x", *, queue_id:
     assert reply.code == 0, reply.remark
     assert reply.ext_fields is not None
     return int(reply.ext_fields["queueOffset"])
-
-
-def records_of(reply: Command) -> list[Record]:
-    """The messages of a pull's answer, decoded and checked."""
-    body = memoryview(reply.body)
-    records = []
-    start = 0
-    while start < len(body):
-        (physical_offset,) = _PHYSICAL_OFFSET.unpack_from(body, start + 28)
-        record = decode(body, start, len(body), physical_offset)
-        assert isinstance(record, Record), record
-        records.append(record)
-        start += record.size
-    return records

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from hashlib import blake2b
-from importlib.resources import files
 from itertools import combinations
 from pathlib import Path
 from typing import Final
@@ -95,7 +94,7 @@ def _hash(text: str) -> int:
 
 def pinned() -> list[Edges]:
     """Every pinned exploration."""
-    text = files("model_tests.support.spec").joinpath(_FILE).read_text(encoding="utf-8")
+    text = Path(__file__).with_name(_FILE).read_text(encoding="utf-8")
     return msgspec.json.decode(text, type=list[Edges])
 
 
@@ -110,7 +109,7 @@ def bounds_of(policy: Policy) -> Iterator[Bounds]:
 def main() -> None:
     """Write the pinned file again."""
     made = [edges_of(law_of(each, bounds)) for each in PRESETS.values() for bounds in bounds_of(each)]
-    Path(str(files("model_tests.support.spec").joinpath(_FILE))).write_text(manifest.text_of(made), encoding="utf-8")
+    Path(__file__).with_name(_FILE).write_text(manifest.text_of(made), encoding="utf-8")
 
 
 if __name__ == "__main__":

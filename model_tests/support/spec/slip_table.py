@@ -1,9 +1,9 @@
 """Every planted slip against every method: what exploring says of it, and whether the proofs of each world still stand.
 
-`python -m model_tests.support.spec.slip_table --help` makes the table, compares it with the pinned one beside this file,
-and ends with 1 where they differ, or where exploring breaks a slipped law that a proof proves. The slips are the named
-ones (`zoo`) and those that `slips` plants by rule in any world. Pinned are all named ones and some of the others: all
-of them take hours, and can be added with `--every` and `--write`. Leaves out the proofs themselves (`slip_proofs`).
+`python -m model_tests.support.spec.slip_table --help` makes the table and compares it with the pinned one next to this
+file. It ends with 1 where they differ, or where exploring breaks a slipped law that a proof proves. The slips are the
+named ones (`zoo`) and those that `slips` plants by rule in any world. Pinned are all named ones and some of the others:
+all of them take hours, and can be added with `--every` and `--write`. The proofs themselves are in `slip_proofs`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
@@ -207,7 +206,7 @@ def _is_within(row: Row, world: Bounds) -> bool:
 
 def pinned_text() -> str:
     """The pinned table as it is written: a row a line."""
-    return files("model_tests.support.spec").joinpath(PINNED).read_text(encoding="utf-8")
+    return Path(__file__).with_name(PINNED).read_text(encoding="utf-8")
 
 
 def pinned() -> list[Row]:
@@ -236,7 +235,7 @@ def _write(rows: Iterable[Row]) -> None:
     known = {(row.policy, row.slip): row for row in (*pinned(), *rows)}
     ordered = ((name, name_of(slip)) for name in POLICIES for slip in slips_in(preset(name)))
     text = text_of(known[key] for key in ordered if key in known)
-    Path(str(files("model_tests.support.spec").joinpath(PINNED))).write_text(text, encoding="utf-8")
+    Path(__file__).with_name(PINNED).write_text(text, encoding="utf-8")
 
 
 def pinned_slips(policy: Policy) -> list[Slip]:

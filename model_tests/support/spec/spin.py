@@ -124,7 +124,7 @@ def _only(pattern: str, said: str) -> str:
 
 
 def _tool(command: Sequence[str], directory: Path) -> str:
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)  # noqa: S603 - our own
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
     said = done.stdout + done.stderr
     if done.returncode:
         raise RuntimeError(f"{Path(command[0]).name} failed: {said[-400:]}")

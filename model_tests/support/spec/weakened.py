@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from importlib import import_module
-from importlib.resources import files
 from pathlib import Path
 from types import CodeType
 from typing import Any, Final
@@ -372,7 +371,7 @@ def is_true(row: Row) -> bool:
 
 def pinned() -> list[Row]:
     """The table as it is known."""
-    text = files("model_tests.support.spec").joinpath(PINNED).read_text(encoding="utf-8")
+    text = Path(__file__).with_name(PINNED).read_text(encoding="utf-8")
     return msgspec.json.decode(text, type=list[Row])
 
 
@@ -384,7 +383,7 @@ def main(words: Sequence[str] | None = None) -> int:
     known = pinned()
     made = rows(_say)
     if chosen.write:
-        Path(str(files("model_tests.support.spec").joinpath(PINNED))).write_text(text_of(made), encoding="utf-8")
+        Path(__file__).with_name(PINNED).write_text(text_of(made), encoding="utf-8")
     for row in made:
         sys.stdout.write(f"{row.property} {row.part or 'whole'}: {_law(row)}\n")
     open_ones = sum(not row.policy for row in made)

@@ -1,1 +1,1 @@
-"""Histories to try the judge with: simulated ones, and faults planted into any."""
+"""Faults that are injected into a recorded history, to see that the judge finds each."""

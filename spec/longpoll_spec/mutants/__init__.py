@@ -1,4 +1,1 @@
-"""Helpers for tests of the law: planted slips, and Hypothesis strategies over terms and runs.
-
-Public, so that a change of the law or a new engine can be tested the same way.
-"""
+"""Mutants of the specification: the law with one mistake, by rule or by name, for the explorer, lessons and tests."""

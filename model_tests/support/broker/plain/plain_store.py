@@ -54,7 +54,7 @@ def read_record(content: bytes) -> dict[str, Any]:
     record["bodyLength"], record["body"] = body_size, base64.b64encode(body).decode()
     record["propertiesRaw"] = properties.decode()
     pairs = [pair.split("\x01", 1) for pair in record["propertiesRaw"].split("\x02") if "\x01" in pair]
-    record["properties"] = {name: value for name, value in pairs}  # noqa: C416  the pairs are lists of two
+    record["properties"] = dict(pairs)
     return record
 
 
