@@ -216,7 +216,7 @@ def test_a_trace_that_cannot_be_written_is_dropped_and_counted(name_server: str,
 
 
 def sent_later(producer: Any, **options: Any) -> object:
-    """What the callback of `send_async` gets."""
+    """What the callback of `send_nowait` gets."""
     told: list[object] = []
     producer.send_nowait("T", b"x", callback=told.append, **options)
     wait_until(lambda: bool(told))

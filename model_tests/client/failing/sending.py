@@ -132,7 +132,7 @@ def send_on_a_thread(producer: Producer, topic: str, sends: Sends, ending: threa
 
 
 def send_by_callbacks(producer: Producer, topic: str, sends: Sends, ending: threading.Event) -> None:
-    """By `Producer.send_async`; one that is never told of, or twice, is a surprise."""
+    """By `Producer.send_nowait`; one that is never told of, or twice, is a surprise."""
     for message in _messages(sends, "callback", ending):
         while True:
             told, outcomes = threading.Event(), list[SendResult | LongpollError]()
