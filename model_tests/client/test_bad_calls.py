@@ -126,11 +126,11 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     (lambda: PullConsumer(NOWHERE, group="G", topics=5), "topics is 5; pass a topic, a list"),  # type: ignore[arg-type]
     (lambda: Producer(NOWHERE, runtime=TEXT), "str is not a runtime; leave runtime= out"),
     (lambda: Admin(NOWHERE, tls=TEXT), "tls is .* pass an SSLContext"),
-    (lambda: AsyncProducer(TEXT and RUNTIME), "is not text; write HOST:PORT"),
+    (lambda: AsyncProducer(RUNTIME), "is not text; write HOST:PORT"),  # type: ignore[arg-type]
     (
         lambda: PushConsumer(NOWHERE, group="G", topics=(), listener=coroutine, start_at="stored"),
         "listener is a coroutine function",
-    ),  # type: ignore[arg-type]
+    ),
     (lambda: MemberConfig(group="G", on_unreadable=coroutine), "on_unreadable is a coroutine function"),
     (lambda: MemberConfig(group="G", hooks=5), "hooks are 5; pass a list"),  # type: ignore[arg-type]
     (lambda: MemberConfig(group="G", hooks=[5]), "before_consume of a int among hooks is None"),  # type: ignore[list-item]
@@ -148,9 +148,9 @@ CALLS: list[tuple[Callable[[], object], str]] = [
     ),
     (lambda: TransactionProducer(NOWHERE, group="G", check_transaction=None), "check_transaction is None"),  # type: ignore[arg-type]
     (
-        lambda: TransactionProducer(NOWHERE, group="G", check_transaction=coroutine),
+        lambda: TransactionProducer(NOWHERE, group="G", check_transaction=coroutine),  # type: ignore[arg-type]
         "check_transaction is a coroutine function",
-    ),  # type: ignore[arg-type]
+    ),
     (lambda: AsyncTransactionProducer(NOWHERE, group="G", check_transaction=5), "check_transaction is 5"),  # type: ignore[arg-type]
     (lambda: state_of(True), "True is not the state of a transaction; return a TransactionState"),
     (lambda: state_of(False), "False is not the state"),

@@ -449,3 +449,26 @@ def test_a_timer_that_is_closed_stays_so_when_it_is_cleared() -> None:
     timer.clear()
     timer.after(0.0, lambda: None)
     assert (timer._thread, timer._entries) == (None, [])
+
+
+def test_a_polled_message_is_put_off_and_one_is_rejected(clients: Clients, topic: str) -> None:
+    """They are the group's retry topic's and a dead letter then; others than the last poll's are refused."""
+    consumer = polling(clients, topic)
+    (late,) = consumer.poll(PATIENCE_S, 1)
+    consumer.retry(late, delay_s=1)
+    (bad,) = consumer.poll(PATIENCE_S, 1)
+    consumer.reject(bad)
+    with pytest.raises(ConfigError, match="not of the last poll"):
+        consumer.retry(late)
+    again: list[ReceivedMessage] = []
+    while not any(message.attempt == 2 for message in again):
+        again += consumer.poll(PATIENCE_S)
+    assert [(message.body, message.topic) for message in again if message.attempt > 1] == [(late.body, topic)]
+    dead = clients.pull(config())
+    dead.subscribe(
+        f"%DLQ%{consumer._member.config.group}"
+        if not clients.is_loop
+        else f"%DLQ%{consumer.client._member.config.group}"
+    )
+    dead.start()
+    assert [message.body for message in dead.poll(PATIENCE_S)] == [bad.body]
