@@ -36,7 +36,6 @@ HOSTILE = "\x1b[31m\u202e<b>[red]\x07"
 
 @pytest.fixture(scope="module")
 def good() -> Iterator[Broker]:
-    """A broker that passes."""
     with (
         tempfile.TemporaryDirectory() as store,
         Broker.start(RealRuntime(), store, policy=STRICT, store_config=SMALL) as broker,
@@ -53,7 +52,6 @@ def spoiled(good: Broker) -> Iterator[Address]:
 
 
 def conform(broker: Address, good: Broker, *words: str) -> Result:
-    """What the command says."""
     places = [f"--broker={broker[0]}:{broker[1]}", "--name-server={}:{}".format(*good.name_server_address)]
     places.append("--has=long-polling")
     return CliRunner().invoke(main, ["conform", *places, *words])

@@ -125,7 +125,6 @@ def test_a_vector_is_equal_to_itself_and_each_change_is_a_difference() -> None:
 
 
 def test_a_version_that_nobody_recorded_is_one_sentence() -> None:
-    """With the near one."""
     with pytest.raises(VectorError, match=re.escape("did you mean '4.9.7'")):
         recorded("4.9.8")
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from model_tests.support.spec.cases import quick_if
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
@@ -133,8 +134,8 @@ def assert_as_listed(known: Iterable[str], cases: list[Vector], found: dict[str,
     assert listed <= set(found), f"these have become equal, take them off the list: {sorted(listed - set(found))}"
 
 
-@pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("profile", quick_if(PROFILES, lambda profile: profile != "sql"))
 def test_answers_at_once_as_the_real_broker_does(policy: str, profile: str, tmp_path: Path) -> None:
     """Every case without a long wait is answered as the Java broker was recorded to answer it, but for those listed."""
     cases = chosen(policy, profile, quick=True)

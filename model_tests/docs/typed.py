@@ -168,12 +168,10 @@ class Reader:
             self._ended(typed, code, said, code_of(line))
 
     def leave(self) -> None:
-        """End what still runs."""
         while self.running:
             self.running.pop().stop()
 
     def kill(self) -> None:
-        """End what still runs, whatever happened."""
         for program in self.running:
             with suppress(ProcessLookupError):
                 program.process.kill()

@@ -31,7 +31,6 @@ def program(name: str, directory: Path, source: str | None = None) -> list[str]:
 
 
 def dojo(*words: str) -> Result:
-    """Call the command."""
     return CliRunner().invoke(main, ["dojo", *words])
 
 
@@ -116,7 +115,6 @@ def test_a_program_that_is_none_is_a_mistake(words: Sequence[str]) -> None:
 
 
 def test_starters_are_written_and_told(tmp_path: Path) -> None:
-    """With how each is run."""
     done = dojo("--starter", "rust", str(tmp_path / "new"))
     told = json.loads(dojo("--json", "--starter", "python", str(tmp_path / "other")).stdout)
 

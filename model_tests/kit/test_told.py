@@ -116,7 +116,6 @@ class Heard:
     told: list[tuple[object, ...]] = field(factory=list)
 
     def published(self, queue: str, offset: int, *, since_ns: int | None = None) -> None:
-        """Keep it."""
         self.told.append(("published", queue, offset, since_ns))
 
     def polled(self, queue: str, offset: int, timeout_ms: int, *, since_ns: int | None = None) -> str:
@@ -127,11 +126,9 @@ class Heard:
     def answered(
         self, poll: Any, offsets: Sequence[int] = (), *, end: int | None = None, since_ns: int | None = None
     ) -> None:
-        """Keep it."""
         self.told.append(("answered", poll, list(offsets), end, since_ns))
 
     def abandoned(self, poll: Any) -> None:
-        """Keep it."""
         self.told.append(("abandoned", poll))
 
 

@@ -176,7 +176,6 @@ class WidenedSubject(EmbeddedSubject):
     """Tells its runtime when a notifier has been through a bucket."""
 
     def started(self, broker: Broker) -> None:
-        """Put the telling behind every notification."""
         runtime, notify = self.runtime, broker.hold_service.notify
         assert isinstance(runtime, WideningRuntime)
 
@@ -280,7 +279,6 @@ def second_answer(patch: pytest.MonkeyPatch) -> None:
 
 
 def blind_filter(patch: pytest.MonkeyPatch) -> None:
-    """Reads heed no tag."""
     look = core_pull.look
 
     def unfiltered(pull: Pull, wanted: object, store: core_pull.Store) -> core_pull.Decision:
@@ -302,12 +300,12 @@ def silent_stop(patch: pytest.MonkeyPatch) -> None:
     ("plant", "finding"),
     [
         (wrong_next_offset, "expected Read"),
-        (dropped_wake, "it was not answered within"),
+        pytest.param(dropped_wake, "it was not answered within", marks=pytest.mark.long),
         (early_deadline, "before its deadline"),
         (flipped_bit, "a pull's body"),
         (second_answer, "a second answer"),
         (blind_filter, "expected Read"),
-        (silent_stop, "stopped without an answer"),
+        pytest.param(silent_stop, "stopped without an answer", marks=pytest.mark.long),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
@@ -339,7 +337,6 @@ class FaultySubject(EmbeddedSubject):
     between: Callable[[Path], None] = nothing
 
     def restart(self) -> None:
-        """Stop, do it, start."""
         self.broker.stop()
         self.between(Path(self.directory))
         self.broker = self._start()
@@ -379,7 +376,6 @@ class DyingSubject(EmbeddedSubject):
     """A broker that does not come back from a restart."""
 
     def restart(self) -> None:
-        """Stop it and leave it so."""
         self.broker.stop()
 
 

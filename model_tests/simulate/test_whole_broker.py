@@ -173,7 +173,7 @@ def test_who_is_killed_leaves_nothing_behind_on_its_way_out() -> None:
     assert "/store/abort" in seen
 
 
-SLOW = {"a crash is recovered as a stop"}
+SLOW = {"a crash is recovered as a stop", "a stop answers nobody"}
 """Those that many runs are needed for."""
 
 
@@ -404,7 +404,6 @@ def test_a_mended_fault_replays_well() -> None:
 
 
 def told(*words: str) -> Any:
-    """What the command says."""
     return CliRunner().invoke(main, list(words))
 
 

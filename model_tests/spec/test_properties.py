@@ -557,6 +557,7 @@ def test_our_policies_answer_every_pull(case: tuple[str, str]) -> None:
     assert unanswered(law_of(preset(policy), WORLDS[world])) is None
 
 
+@pytest.mark.long
 def test_nothing_need_happen_without_fairness() -> None:
     """Where nothing is assumed a run may stop, and a pull is never answered though every deadline is kept."""
     found = unanswered(law_of(preset("strict"), WORLDS["truncate"]), Fairness((), time_passes=False))

@@ -254,6 +254,7 @@ def test_the_row_of_verify_names_the_first_clause_that_fails(good: Broker, monke
     assert row(good.address, "rocketmq-lmq").outcome == "skipped"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("small")
 def test_a_record_with_a_hole_passes_nothing(good: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = job.judge
