@@ -250,7 +250,7 @@ def _motion(steps: int) -> str:
     """The rules by which step after step is seen; those who asked for less motion see all at once."""
     whole = (steps + REST) * STEP_S
     rules = [
-        f"@keyframes lp-step-{step}{{0%,{share:.2f}%{{opacity:.08}}{share + 2:.2f}%,100%{{opacity:1}}}}"
+        f"@keyframes lp-step-{step}{{0%,{share:.2f}%{{opacity:.25}}{share + 2:.2f}%,100%{{opacity:1}}}}"
         f".lp-step-{step}{{animation:lp-step-{step} {whole:.1f}s linear infinite}}"
         for step in range(1, steps + 1)
         for share in [100 * (step - 1) / (steps + REST)]
