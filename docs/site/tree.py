@@ -119,7 +119,7 @@ def _slug(heading: str) -> str:
 
 
 def assemble(target: Path) -> None:
-    """Write the whole tree into a folder that is made anew; raises TreeError and DiagramError."""
+    """Write the whole tree into an empty folder; raises TreeError and DiagramError."""
     shutil.rmtree(target, ignore_errors=True)
     for place, text in pages_of(target).items():
         path = target / place
@@ -205,7 +205,7 @@ def _copied(meant: Path, target: Path) -> str:
 
 
 def _api() -> Iterator[tuple[str, str]]:
-    """The pages of the public names, which Sphinx fills from the docstrings; each thing is told on one page."""
+    """The pages of the public names, which Sphinx fills from the docstrings; each thing is described on one page."""
     lines = ["# Python API", "", "| module | content |", "| --- | --- |"]
     lines += [f"| [`{name}`]({name}.md) | {said} |" for name, said in API.items()]
     yield "api/index.md", "\n".join([*lines, "", "```{toctree}", ":hidden:", "", *API, "```", ""])
@@ -215,14 +215,14 @@ def _api() -> Iterator[tuple[str, str]]:
 
 
 def _module(name: str, told: dict[int, str]) -> Iterator[str]:
-    """One module's page; `told` has the page of each thing that an earlier page tells of."""
+    """One module's page; `told` maps the things that earlier pages describe to these pages."""
     module = importlib.import_module(name)
     things = {each: getattr(module, each) for each in _public(module) if not each.startswith("__")}
     own = [each for each, thing in things.items() if id(thing) not in told]
     others = [f"[`{each}`]({told[id(thing)]}.md)" for each, thing in things.items() if id(thing) in told]
     yield from (f"# `{name}`", "")
     if others:
-        yield from (f"Told of elsewhere: {', '.join(others)}.", "")
+        yield from (f"Described elsewhere: {', '.join(others)}.", "")
     options = [f"   :members: {', '.join(own)}", "   :imported-members:", "   :show-inheritance:"] if own else []
     yield from ("```{eval-rst}", f".. automodule:: {name}", *options, "```", "")
     told.update((id(things[each]), name) for each in own)
