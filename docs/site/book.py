@@ -5,9 +5,10 @@ Leaves out the pages themselves (`longpoll_spec.render.book`).
 
 from __future__ import annotations
 
+from model_tests.support.spec.slip_table import STANDS, Row, pinned
+
 from longpoll_spec.model import ACTION_NAMES
 from longpoll_spec.render.book.chapters import Slipped, pages
-from longpoll_spec.testing.slip_table import STANDS, Row, pinned
 
 BOOK = "book/"
 

@@ -23,8 +23,7 @@ from docs.site.diagrams import drawn
 from docs.site.sections import API, FROM_OUTSIDE, GENERATED, SECTIONS, Section
 from model_tests.mutants.code import kept
 from model_tests.mutants.zoo import table as zoo
-
-from longpoll_broker.testing import protocol_page
+from model_tests.support.broker import protocol_page
 
 ROOT: Final = Path(__file__).parents[2]
 DOCS: Final = ROOT / "docs"

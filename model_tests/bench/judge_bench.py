@@ -30,15 +30,15 @@ import pyarrow.parquet as pq
 from attrs import define, field, frozen
 from model_tests.bench import leaving
 from model_tests.bench.served import status_kib
+from model_tests.support.judge.laggards import write_lagging
+from model_tests.support.judge.tiles import write_large
 
+from longpoll_judge.generate import Load
 from longpoll_judge.read.convert import convert
 from longpoll_judge.read.source import find
 from longpoll_judge.run.job import Engine, judge_on
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.spark.engine import open_engine
-from longpoll_judge.testing.generate import Load
-from longpoll_judge.testing.laggards import write_lagging
-from longpoll_judge.testing.tiles import write_large
 from longpoll_spec.history import PARQUET_SUFFIX
 
 WARM_EVENTS = 600_000

@@ -11,13 +11,13 @@ from pyspark.errors import PySparkException
 
 from longpoll_broker.store.inspect import StoreDirectory
 from longpoll_judge.errors import StoreNotFoundError
+from longpoll_judge.faults.plant import plant
+from longpoll_judge.faults.recording import load
 from longpoll_judge.read import rocketmq_store
 from longpoll_judge.read.data_sources import DAMAGE, register
 from longpoll_judge.read.rocketmq_store import FileRange, ranges, read_records, read_units
 from longpoll_judge.run.spark.engine import SparkEngine
 from longpoll_judge.run.spark.session import unclosed_sockets_ignored
-from longpoll_judge.testing.plant import plant
-from longpoll_judge.testing.recording import load
 from longpoll_protocol.log_record import Record
 from longpoll_runtime.real import RealRuntime
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 import pytest
-from model_tests.support.judge import judged
+from model_tests.support.judge.histories import judged
 
 from longpoll_judge.contract.clauses import CLAUSES, clause_tables
 from longpoll_judge.contract.messages import MESSAGE_CLAUSES
@@ -20,12 +20,12 @@ from longpoll_judge.contract.result import (
     PROPERTIES,
     VISIBLE_IS_MONOTONE,
 )
+from longpoll_judge.faults.plant import FAULTS, plant
+from longpoll_judge.faults.plant_contract import CONTRACT_FAULTS
+from longpoll_judge.faults.plant_exchanges import EXCHANGE_FAULTS
+from longpoll_judge.faults.recording import NoVictimError, change, load
+from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.run.job import judge
-from longpoll_judge.testing.generate import Load, simulate, simulated_meta, write
-from longpoll_judge.testing.plant import FAULTS, plant
-from longpoll_judge.testing.plant_contract import CONTRACT_FAULTS
-from longpoll_judge.testing.plant_exchanges import EXCHANGE_FAULTS
-from longpoll_judge.testing.recording import NoVictimError, change, load
 from longpoll_spec.history import PART_GLOB, Event
 
 SAYS: Final[dict[str, tuple[str, str]]] = {

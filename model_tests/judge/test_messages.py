@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from model_tests.support.judge import judged
+from model_tests.support.judge.histories import judged
 
 from longpoll_judge.contract.clauses import CLAUSES
 from longpoll_judge.contract.result import MESSAGE_IS_DELIVERED, Result

@@ -22,12 +22,12 @@ from longpoll_judge.contract.result import (
     SEND_IS_KEPT,
     Result,
 )
+from longpoll_judge.faults.plant import plant
 from longpoll_judge.run.job import judge
 from longpoll_judge.show.charts import histogram, sequence_chart
 from longpoll_judge.show.report import render_section
 from longpoll_judge.show.report_text import render_junit, render_markdown
 from longpoll_judge.show.window import host, itf, shiviz
-from longpoll_judge.testing.plant import plant
 
 HOSTILE = "<script>alert(1)</script>|\x01`*"
 

@@ -12,13 +12,13 @@ from typing import Final
 
 import pyarrow as pa
 import pytest
+from model_tests.support.judge.laggards import write_lagging
+from model_tests.support.judge.tiles import write_large
 
+from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.read.source import find
 from longpoll_judge.run.job import judge_on
 from longpoll_judge.run.local import LocalEngine
-from longpoll_judge.testing.generate import Load, simulate, simulated_meta, write
-from longpoll_judge.testing.laggards import write_lagging
-from longpoll_judge.testing.tiles import write_large
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 KIB = 1024

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 from attrs import evolve, field, frozen
 from model_tests.judge.one_queue import LATE_MS, LONG_MS, Row, context, event, facts, holes, ns
-from model_tests.support.judge import table_of
+from model_tests.support.judge.histories import table_of
 
 from longpoll_judge.contract.clause import PULL_RESULTS, UNHELD_MS
 from longpoll_judge.contract.result import Finding, Share

@@ -9,6 +9,8 @@ from typing import Final
 
 import attrs
 import pytest
+from model_tests.support.spec.cases import quick_if
+from model_tests.support.spec.traces import breaks_its_property
 
 from longpoll_spec.bounds import ASPECTS, Bounds
 from longpoll_spec.engines.evaluate import trace_of
@@ -34,13 +36,11 @@ from longpoll_spec.engines.tokens import parse
 from longpoll_spec.errors import UnknownPropertyError, UnknownWorldError
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Property
+from longpoll_spec.mutants.slips import slipped
+from longpoll_spec.mutants.zoo import NAMED
 from longpoll_spec.policy import PRESETS, STRICT, preset
 from longpoll_spec.state.variables import SWITCHES
 from longpoll_spec.terms import FALSE, Term, const, nodes, rebuild
-from longpoll_spec.testing.cases import quick_if
-from longpoll_spec.testing.slips import slipped
-from longpoll_spec.testing.traces import breaks_its_property
-from longpoll_spec.testing.zoo import NAMED
 
 FIRST, SECOND = "answered_once", "no_lost_wakeup"
 """Two properties of the plain world."""
@@ -637,6 +637,10 @@ def test_every_three_features_of_a_question_are_in_some_world() -> None:
         assert len(not_taken(questions, fewer)) > len(not_taken(questions, worlds.values())), name
     (missed,) = not_taken([Question("hold", "answered_once", frozenset({"crash"}))], [PLAIN])
     assert (missed.features, missed.on, missed.questions) == (("crash",), ("crash",), ("hold: answered_once",))
+    assert {each.statement for each in questions if not each.assumed} > {"lost_by_hold", "visible_is_monotone"}
+    other = Question("hold", "lost_by_hold", frozenset({"crash"}), assumed=False)
+    assert not_taken([other], [PLAIN], ["answered_once"]) == ()
+    assert not_taken([other], [PLAIN], ["lost_by_hold"]) == not_taken([other], [PLAIN])
 
 
 def test_what_a_feature_leaves_empty_is_not_proved_there() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from model_tests.service.observed import events_of
+from model_tests.support.broker.raw_client import pull_fields, send_fields
 
-from longpoll_broker.testing.raw_client import pull_fields, send_fields
 from longpoll_observe.events import Places, Subscriptions, id_of
 from longpoll_observe.tap import ConnectionTap, TapTotals
 from longpoll_protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
