@@ -1,4 +1,4 @@
-"""How fast the judge is: simulated histories of rising size, without Spark on one thread and on Spark with two cores.
+"""How fast the judge is: simulated histories of rising size with sends and commits, without Spark on one thread and on Spark with two cores.
 
     python -m model_tests.bench.judge_bench [--events 1000000 10000000 100000000] [--queues 16] [--engines local spark]
     python -m model_tests.bench.judge_bench --events --lagging 5000000 --engines spark
@@ -186,7 +186,7 @@ def histories_of(directory: Path, options: argparse.Namespace) -> Iterator[Measu
     if not options.plain:
         kinds += [(f"{name}, one queue", events, 1) for name, events, _queues in kinds if events < ONCE_EVENTS]
     for name, events, queues in kinds:
-        path, load = directory / f"{events}-{queues}", Load(events=events, queues=queues)
+        path, load = directory / f"{events}-{queues}", Load(events=events, queues=queues, is_whole=True)
         yield Measured(name, made(path, partial(write_large, load=load)), path)
     for events, queues in itertools.product(options.lagging, (options.queues, 1)):
         path = directory / f"lagging-{events}-{queues}"
