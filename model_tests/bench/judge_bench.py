@@ -1,8 +1,9 @@
-"""How fast the judge is: simulated histories of rising size with sends and commits, without Spark on one thread and on Spark with two cores.
+"""How fast the judge is: simulated histories of rising size, without Spark on one thread and on Spark with two cores.
 
     python -m model_tests.bench.judge_bench [--events 1000000 10000000 100000000] [--queues 16] [--engines local spark]
     python -m model_tests.bench.judge_bench --events --lagging 5000000 --engines spark
 
+The histories have sends, acknowledgements and committed offsets too, but those of groups that lag have not.
 Prints one line a figure: events per second (of processor time without Spark, of wall time after the start on Spark),
 the cost of an event against the smallest size, and the most memory that the local engine took, or each kind of Spark's
 processes held; then the same with all events on one queue, with 16 groups that lag (`--lagging`), and of the smallest
