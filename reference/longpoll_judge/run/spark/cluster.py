@@ -184,7 +184,7 @@ def stage(running: Running, text: str) -> Iterator[None]:
         finally:
             session.removeTag(JOB_GROUP)
         return
-    context = session.sparkContext
+    context: Any = session.sparkContext
     before = {name: context.getLocalProperty(name) for name in (_DESCRIPTION, _GROUP)}
     context.setLocalProperty(_DESCRIPTION, text)
     if before[_GROUP] is None:
