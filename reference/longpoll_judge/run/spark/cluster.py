@@ -194,7 +194,7 @@ def stage(running: Running, text: str) -> Iterator[None]:
         yield
     finally:
         for name, value in before.items():
-            context.setLocalProperty(name, value)  # type: ignore[arg-type]  # None removes it
+            context.setLocalProperty(name, value)  # None removes it
 
 
 @contextmanager
