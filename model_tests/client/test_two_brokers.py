@@ -14,7 +14,7 @@ from model_tests.simulate.client_world import quiet
 
 from longpoll.simulated.run import CONFIG, STORE
 from longpoll_broker.broker import Broker
-from longpoll_broker.core.tables.topics import TopicConfig
+from longpoll_broker.shared.topics import TopicConfig
 from longpoll_client import ConsumerConfig, ConsumeStatus, Producer, PushConsumer, ReceivedMessage, StartAt
 from longpoll_client.errors import NoRouteError
 from longpoll_client.link.routes import ROUTE_AGE_S_MAX

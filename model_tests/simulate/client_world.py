@@ -20,7 +20,7 @@ from attrs import define, field
 
 from longpoll.simulated.run import CONFIG, STORE
 from longpoll_broker.broker import Broker
-from longpoll_broker.core.tables.topics import TopicConfig
+from longpoll_broker.shared.topics import TopicConfig
 from longpoll_client import ConsumerConfig, ConsumeStatus, Producer, PushConsumer, ReceivedMessage, StartAt
 from longpoll_client.consume.puller import RETRY_S
 from longpoll_runtime.interface import Condition

@@ -9,7 +9,7 @@ import pytest
 
 from longpoll.simulated.run import CONFIG, STORE
 from longpoll_broker.broker import Broker
-from longpoll_broker.core.tables.topics import TopicConfig
+from longpoll_broker.shared.topics import TopicConfig
 from longpoll_client import ConsumerConfig, ConsumeStatus, Producer, PushConsumer, ReceivedMessage, StartAt
 from longpoll_observe.observer import Observer
 from longpoll_simulation.disk import Disk
