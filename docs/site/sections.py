@@ -1,6 +1,6 @@
-"""Where each page has its place: tutorials to learn by, guides for a task, reference to look things up, explanation.
+"""The sections of the site: tutorials, how-to guides, reference and explanation, each with its pages.
 
-A page of `docs` that has no place here is an error. Leaves out the text of the pages.
+A page of `docs` that is not listed here is an error.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ SECTIONS: Final = (
     Section(
         "tutorials",
         "Tutorials",
-        "Learn by doing: each lesson is ten minutes of commands, and every command of a lesson is run by a test.",
-        ("lessons/README", "slides", "lecturer", "notebook/README", "dojo"),
+        "Learn by doing: test a broker, then find its races yourself in lessons of ten minutes.",
+        ("embedding", "first-test", "lessons/README", "dojo", "slides", "lecturer", "notebook/README"),
     ),
     Section(
         "guides",
         "How-to guides",
-        "How to do one thing.",
+        "One page per task.",
         (
             "try-it",
             "explorer",
             "broker",
             "slave",
-            "embedding",
             "client",
             "mqadmin",
             "observe",
             "judge",
+            "follow",
             "kit",
             "conformance",
             "conformance/README",
@@ -56,7 +56,7 @@ SECTIONS: Final = (
     Section(
         "reference",
         "Reference",
-        "To look things up: commands, the public names in Python, what a broker is held to, the law, and formats.",
+        "Commands, Python API, requirements on a broker, the specification, and formats.",
         (
             "command-line",
             "commands/index",
@@ -71,15 +71,13 @@ SECTIONS: Final = (
             "wire",
             "store",
             "sql92",
-            "jani",
-            "strict-differs",
             "glossary",
         ),
     ),
     Section(
         "explanation",
         "Explanation",
-        "Why it is so: what was found, what was decided, what it costs, and how far it goes.",
+        "Findings, decisions, costs and limits.",
         (
             "findings",
             "architecture",
@@ -90,7 +88,6 @@ SECTIONS: Final = (
             "safety",
             "polling",
             "performance",
-            "scale",
             "upstream",
         ),
     ),
@@ -103,13 +100,12 @@ SECTIONS: Final = (
     Section(
         "project",
         "The project",
-        "What stands beside the code.",
+        "Changes, contributing and security.",
         (
             "project/readme",
             "project/changelog",
             "project/contributing",
             "project/security",
-            "project/tests",
             "project/locks",
         ),
     ),
@@ -121,7 +117,6 @@ FROM_OUTSIDE: Final = {
     "CHANGELOG.md": "project/changelog.md",
     "CONTRIBUTING.md": "project/contributing.md",
     "SECURITY.md": "project/security.md",
-    "model_tests/README.md": "project/tests.md",
     "requirements/README.md": "project/locks.md",
 }
 """Pages that stand elsewhere in the tree -> their place in the site."""

@@ -7,7 +7,6 @@ those that its own runtime made, so nobody else's are counted.
 from __future__ import annotations
 
 import asyncio
-import socket
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
@@ -17,6 +16,7 @@ import pytest
 from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 from model_tests.support.client import PATIENCE_S, awaited, consumed, route_of
+from model_tests.support.ports import closed_port
 
 from longpoll_client import (
     Admin,
@@ -180,19 +180,16 @@ def made(column: Column, runtime: Watched, name_server: str, topics: Sequence[st
     return consumer
 
 
-def absent() -> str:
-    """Where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return f"127.0.0.1:{taken.getsockname()[1]}"
-
-
 def told(way: Way, name_server: str, story: Callable[[str], None]) -> None:
     """Tell a story where it fails this way."""
     if way.server is not None:
         with ScriptedServer(way.server) as server:
             story(server.address)
+    elif way.is_absent:
+        with closed_port() as (host, port):
+            story(f"{host}:{port}")
     else:
-        story(absent() if way.is_absent else name_server)
+        story(name_server)
 
 
 def fails(column: Column, way: Way, name_server: str, topics: Sequence[str]) -> None:

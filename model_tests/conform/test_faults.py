@@ -93,12 +93,10 @@ def of_records(change: Callable[[list[bytes]], list[bytes]]) -> Fault:
 
 
 def with_field(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """One field more."""
     return lambda command: {**command, "extFields": {**(command["extFields"] or {}), name: "1"}}
 
 
 def json_body(change: Callable[[Any], Any]) -> Callable[[bytearray], bytes]:
-    """Another JSON body."""
     return lambda body: json.dumps(change(json.loads(bytes(body)))).encode()
 
 
@@ -200,7 +198,6 @@ FAULTS: Final[Mapping[str, Planted]] = {
 
 @pytest.fixture(scope="module")
 def good() -> Iterator[Broker]:
-    """A broker that passes."""
     with (
         tempfile.TemporaryDirectory() as store,
         Broker.start(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from model_tests.door.release import CLIENT, ROOT, ReleaseError, built, check_same, differences
+from model_tests.door.release import CLIENT, ROOT, ReleaseError, built, check_same, checklist, differences
 from model_tests.door.test_wheel import size_mb
 
 import longpoll
@@ -34,6 +34,19 @@ def test_wheels_that_differ_are_seen(tmp_path: Path) -> None:
 
     assert differences(one, zipped(tmp_path / "same.whl", {"c": "3", "a": "1", "b": "2"})) == []
     assert differences(one, zipped(tmp_path / "other.whl", {"a": "1", "b": "3", "d": "3"})) == ["b", "c", "d"]
+
+
+def test_the_checklist_marks_what_the_tree_shows(tmp_path: Path) -> None:
+    """This tree is ready for its version; a changelog without a date and an old citation are not."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert [line[1] for line in checklist(ROOT, version)] == list("xxx   ")
+
+    (tmp_path / "packaging" / "client").mkdir(parents=True)
+    for name in ("CITATION.cff", "packaging/client/pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "CHANGELOG.md").write_text(f"## {version}, not yet released\n")
+    assert [line[1] for line in checklist(tmp_path, version)] == list("x x   ")
+    assert [line[1] for line in checklist(tmp_path, "9.9.9")] == list("  x   ")
 
 
 @pytest.mark.long

@@ -26,6 +26,7 @@ from model_tests.judge.standalone import (
 from model_tests.support.judge.histories import without_time
 from model_tests.support.spec.cases import quick_if
 
+import longpoll
 from longpoll.cli import main
 from longpoll_judge.contract.result import Result
 from longpoll_judge.errors import SparkUnavailableError
@@ -65,7 +66,7 @@ def test_the_callers_session_is_used_and_left_as_it_was(faulted: Path, spark_eng
     session.conf.set("spark.sql.adaptive.enabled", "true")
     before = dict(session.conf.getAll)
     try:
-        assert without_time(judge([faulted], session=session)) == without_time(judge([faulted], engine="local"))
+        assert without_time(longpoll.judge([faulted], session=session)) == without_time(longpoll.judge(faulted))
         assert dict(session.conf.getAll) == before
         with pytest.raises(SparkUnavailableError, match=r"cannot take spark\.executor\.memory"):
             judge([faulted], session=session, conf={"spark.executor.memory": "1g"})

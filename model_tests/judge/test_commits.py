@@ -217,7 +217,7 @@ def test_a_regression_is_told_before_the_end(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("few_at_hand")
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_random_exchanges_are_told_of_rightly(seed: int, tmp_path: Path) -> None:
     """With a dozen events at hand: excuses of long ago count too."""
     check(drawn(seed), tmp_path, seed, 12)
@@ -249,7 +249,7 @@ def test_a_one_way_commit_is_not_forgotten(few_at_hand: pytest.MonkeyPatch, tmp_
         check(kinds, tmp_path / "forgotten", 1, 12)
 
 
-@pytest.mark.parametrize("late_ms", [7, 20_000])
+@pytest.mark.parametrize("late_ms", [pytest.param(7, marks=pytest.mark.long), 20_000])
 def test_a_commit_whose_identifier_comes_again_excuses(
     late_ms: int, few_at_hand: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

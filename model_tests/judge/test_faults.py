@@ -11,6 +11,7 @@ import pytest
 from model_tests.support.judge.histories import judged
 
 from longpoll_judge.contract.clauses import CLAUSES, clause_tables
+from longpoll_judge.contract.messages import MESSAGE_CLAUSES
 from longpoll_judge.contract.result import (
     ANSWERED_BY_DEADLINE,
     EVIDENCE,
@@ -91,6 +92,7 @@ ELSEWHERE = {
     "pull.stop.answered": "the history ends with a pull that is open",
     **dict.fromkeys(("pull.found.within", "pull.min.kept", "pull.filter.agrees", "pull.step.held"), "test_outsider"),
     **dict.fromkeys(("pull.take.once", "send.code.known", "send.batch.gapless"), "test_outsider"),
+    **dict.fromkeys((each.id for each in MESSAGE_CLAUSES), "test_messages"),
     "law.step": "test_conformance",
     "evidence.unknown_law": "test_conformance",
     "evidence.begun_anew": "test_lives",

@@ -126,6 +126,7 @@ def test_an_event_that_contradicts_the_log_is_a_doubt(tmp_path: Path) -> None:
     assert any("contradicts what came long before" in doubt for doubt in found.steps.growing.doubts)
 
 
+@pytest.mark.long
 def test_what_is_at_hand_does_not_grow(tmp_path: Path) -> None:
     """A few pieces of the log and of the requests are kept, however many have come."""
     found = follow_pieces(written(simulated(6, 2_000), tmp_path / "history"), 40, 6, looks=0)

@@ -77,7 +77,7 @@ def check(number: int, directory: Path) -> Result | None:
     return whole
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_follower_that_is_killed_comes_to_the_same(number: int, tmp_path: Path) -> None:
     """Killed after each of its pieces."""
     check(number, tmp_path)

@@ -242,6 +242,7 @@ def test_generated_laggards_are_right_and_leave_nothing(lagging: Path, monkeypat
     assert rest == [0]
 
 
+@pytest.mark.long
 def test_generated_laggards_of_a_broker_that_is_killed_leave_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,7 +116,7 @@ def test_another_field_twice_is_ignored_beside_a_bad_line_too(tmp_path: Path) ->
     assert [damage.position for damage in damages] == [len(line) + 1]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12)
 @given(size=st.integers(1, 700), count=st.integers(0, 12), torn=st.integers(0, 60))
 def test_slices_do_not_show(tmp_path_factory: pytest.TempPathFactory, size: int, count: int, torn: int) -> None:
     """However a part is cut into slices, every line is read once."""

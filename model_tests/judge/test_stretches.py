@@ -55,7 +55,7 @@ def both(one: Hostile) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
     return in_stretches(stretches, one.context), added_up(whole)
 
 
-@pytest.mark.parametrize("count", [8, pytest.param(2_000, marks=(pytest.mark.long, pytest.mark.timeout(1_200)))])
+@pytest.mark.parametrize("count", [5, pytest.param(2_000, marks=(pytest.mark.long, pytest.mark.timeout(1_200)))])
 def test_hostile_histories_are_judged_alike_in_stretches(count: int) -> None:
     """Whatever is said of the whole is said of it in stretches, and nothing else."""
 
@@ -276,6 +276,16 @@ def test_everything_of_a_sound_history_is_judged_at_home() -> None:
     assert stretches.plan.doubtful == stretches.plan.uneven == found.faulty == frozenset()
     assert len(stretches.plan.stretches) > 5
     assert len(found.rest) < 40
+
+
+def test_sends_and_committed_offsets_are_judged_at_home() -> None:
+    """A send is over with its acknowledgement: nothing of it goes through all that comes after."""
+    table = table_of_events(list(simulate(Load(events=1_500, queues=2, timeout_ms=60, is_whole=True))))
+    stretches = by_size(table, 100)
+
+    assert Counter(table["event"].to_pylist())["message_acknowledged"] > 100
+    assert len(swept(stretches).rest) < 40
+    assert in_stretches(stretches, STEADY) == added_up(judge_table(table, STEADY))
 
 
 def test_a_pull_that_is_never_answered_needs_no_whole_log() -> None:

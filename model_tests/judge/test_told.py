@@ -355,7 +355,7 @@ def offsets_forgotten(_events: list[Event]) -> list[Event]:
     ("wrong", "place", "clause"),
     [
         (ends_moved_back, (logged, "LOGGED_MAX"), "log.visible.monotone"),
-        (least_that_falls, (beside, "FINDINGS_MAX"), "pull.min.never_falls"),
+        pytest.param(least_that_falls, (beside, "FINDINGS_MAX"), "pull.min.never_falls", marks=pytest.mark.long),
         (offsets_forgotten, (offsets, "FINDINGS_MAX"), "commit.told.kept"),
     ],
 )

@@ -92,7 +92,7 @@ def judged(directory: Path, recording: Recording) -> Result:
     return judge([directory / "steps"], engine="local")
 
 
-@pytest.mark.parametrize("policy", ["strict", "strict-clone", "rocketmq-5"])
+@pytest.mark.parametrize("policy", ["strict", "strict-clone", pytest.param("rocketmq-5", marks=pytest.mark.long)])
 def test_a_served_broker_follows_its_law(tmp_path: Path, policy: str) -> None:
     """Whatever its threads did, some order of what they recorded is a run of the law, and nothing is missing."""
     recording = recorded(tmp_path, policy)

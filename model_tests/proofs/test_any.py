@@ -183,7 +183,7 @@ def _doubled(values: Mapping[str, int]) -> dict[str, int]:
 
 @pytest.mark.parametrize("name", quick_if(ablate.POLICIES, lambda name: name == "strict-clone"))
 @given(data=st.data())
-@settings(max_examples=6)
+@settings(max_examples=3)
 def test_a_request_that_is_not_named_can_be_doubled(name: str, data: st.DataObject) -> None:
     """Whatever the law says of a state, it says of the one in which such a request is there twice."""
     few, more = (_stated(name, requests) for requests in (3, 4))

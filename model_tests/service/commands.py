@@ -1,7 +1,4 @@
-"""The command line in a process of its own, for tests of it.
-
-Leaves out what the commands say (their tests).
-"""
+"""The command line in a process of its own, for tests of it."""
 
 from __future__ import annotations
 

@@ -44,5 +44,4 @@ def broker(start_broker: StartBroker) -> Broker:
 
 @pytest.fixture
 def client(broker: Broker, connect: Connect) -> RawClient:
-    """A client of `broker`."""
     return connect(broker.address)

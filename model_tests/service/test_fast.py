@@ -120,7 +120,7 @@ def twins(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield Twin(quick), Twin(plain)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25)
 @given(told=st.lists(PIECES, max_size=20))
 def test_a_quick_broker_is_a_plain_one(twins: tuple[Twin, Twin], told: list[Told]) -> None:
     """The same bytes to the same connections at the same requests, the same log, the same counts."""

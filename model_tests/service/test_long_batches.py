@@ -71,10 +71,7 @@ def asked(client: RawClient, times: int = 1) -> int:
 def test_others_are_served_during_long_batches(
     count: int, unending: list[bool], broker: Broker, connect: Connect
 ) -> None:
-    """A bystander's sends and pulls, and its short batch, which waits for no long one's end.
-
-    What the same connections asked after their batches is answered after those.
-    """
+    """A bystander's sends and pulls, and its short batch, which waits for no long one's end."""
     bystander = connect(broker.address)
     sending = [connect(broker.address) for _ in range(count)]
     batches = [

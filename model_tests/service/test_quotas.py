@@ -146,10 +146,7 @@ def test_what_is_deleted_makes_room(broker: Broker) -> None:
 
 
 def test_what_is_sent_back_has_a_share(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request of 36 is small, whatever the message that it has stored again; who asks without end is told 2.
-
-    The groups and dead-letter topics that are made on the way count for the connection too.
-    """
+    """A request of 36 is small, whatever the message that it has stored again; who asks without end is told 2."""
     back = {"offset": "0", "group": "G", "delayLevel": "0"}
     asked = b"".join(map(bytes, encode(Command(code=RequestCode.CONSUMER_SEND_MSG_BACK, opaque=1, ext_fields=back))))
     tell(Peer(broker, 1), (RequestCode.SEND_MESSAGE_V2, send_fields("T", 0), bytes(10_000)))

@@ -122,7 +122,6 @@ def locked(group: str) -> bytes:
 
 
 def back(place: str, group: str) -> dict[str, str]:
-    """The fields of 36."""
     return {"offset": place, "group": group, "delayLevel": "0", "originTopic": "open"}
 
 
@@ -141,7 +140,6 @@ def without(name: str) -> dict[str, str]:
 
 
 def assignment(topic: str, group: str) -> bytes:
-    """The body of 400."""
     asked = {
         "topic": topic,
         "consumerGroup": group,

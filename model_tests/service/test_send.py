@@ -113,7 +113,7 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Peer, Peer
         yield Peer(bursts), Peer(single)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(sends(), max_size=24).map(b"".join))
 def test_a_burst_is_served_as_its_sends_are(peers: tuple[Peer, Peer], content: bytes) -> None:
     bursts, single = peers

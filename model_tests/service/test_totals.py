@@ -91,7 +91,7 @@ def test_a_slow_frame_is_ended(start_broker: StartBroker, connect: Connect, monk
 
 def test_unsent_answers_limit(start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
     broker, bystander = served(start_broker, connect, config=BrokerConfig(unsent_bytes_max=BYTES_MAX))
-    asking = [connect(broker.address) for _ in range(8)]
+    asking = [connect(broker.address) for _ in range(4)]
     for client in asking:
         client.send_bytes(client._request(RequestCode.GET_ALL_TOPIC_CONFIG)[1] * 6_000)
     wait_until(lambda: reached(broker, Reached.UNSENT_BYTES) >= len(asking) - 2)

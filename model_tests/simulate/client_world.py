@@ -3,8 +3,6 @@
 A run is made from a seed: pauses between messages of any size, also such that holds end without a message, a consumer
 whose flow control is soon reached, a group whose stored offset is beyond the queue's end, and a cut of every
 connection. Each message that was acknowledged is consumed, once where nothing was cut, and soon after it could be.
-
-Leaves out other clients of a group, transactions, and orderly listeners (`service.test_clients`).
 """
 
 from __future__ import annotations
@@ -93,7 +91,6 @@ class ClientRun:
 
     @property
     def now_s(self) -> float:
-        """The world's time."""
         return self.world.now_ns / 1e9
 
     def play(self) -> None:
@@ -105,7 +102,6 @@ class ClientRun:
         self.look()
 
     def main(self) -> None:
-        """The first actor."""
         broker = Broker.start(self.process("broker"), "/store", config=CONFIG, store_config=STORE)
         broker.topics.put(TopicConfig(TOPIC, QUEUES, QUEUES))
         broker.topics.put(TopicConfig(f"%RETRY%{GROUP}", 1, 1))
@@ -171,7 +167,6 @@ class ClientRun:
         raise AssertionError("a send is refused ten times")
 
     def listen(self, messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
-        """The consumer is given messages."""
         with self.news:
             for message in messages:
                 body = bytes(message.body)
@@ -183,7 +178,6 @@ class ClientRun:
     # -- what must hold ----------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Each message once, and in time."""
         for body, at_s in self.acknowledged_s.items():
             assert body in self.consumed_s, f"message {body[:10]!r} is never consumed"
             late_s = self.consumed_s[body] - at_s - self.granted_s(at_s)

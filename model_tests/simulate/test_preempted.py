@@ -91,10 +91,7 @@ def test_a_table_without_its_locks_does_not() -> None:
 
 @pytest.mark.long
 def test_a_clock_that_looks_anew_is_told_of_every_deadline() -> None:
-    """Planted: while it looks, it passes for asleep; a pull that comes to a shard it has left goes unnoticed.
-
-    Only where the deadline lies between the one that it slept for last and the earliest that it finds.
-    """
+    """Planted: while it looks, it passes for asleep; a pull that comes to a shard it has left goes unnoticed."""
     module = with_stale_sleep()
     found = first_fault(range(SEEDS_CLOCK), lambda seed: Stage(seed, module))
 
@@ -229,7 +226,6 @@ def test_what_threads_share_needs_its_guard(keeps: Callable[..., bool]) -> None:
 
 
 def test_one_topic_is_forgotten_while_another_is_committed() -> None:
-    """Under any interleaving."""
     assert all(forgets_one_topic(seed=seed) for seed in range(80))
 
 
@@ -245,7 +241,6 @@ class ShownTooSoon(ConsumeQueue):
     """A planted fault: the end moves before the unit is written."""
 
     def put(self, arrival: Arrival) -> bool:
-        """Show, then write."""
         self.offset_end = arrival.offset_end
         segment = self._segment_for(arrival.offset_end - 1)
         position = (arrival.offset_end - 1 - self._segment_offset) * UNIT_SIZE

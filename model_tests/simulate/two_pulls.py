@@ -1,7 +1,4 @@
-"""The smallest race: two pulls of one queue are held while a message arrives. One run is some dozens of points.
-
-Leaves out everything else of a broker (`hold_stress`, `longpoll.simulated`).
-"""
+"""The smallest race: two pulls of one queue are held while a message arrives. One run is some dozens of points."""
 
 from __future__ import annotations
 
@@ -40,19 +37,15 @@ class TwoPulls:
     ran: list[Pull] = field(factory=list)
 
     def lock(self) -> SimulatedLock:
-        """A new lock."""
         return SimulatedLock(self.world)
 
     def monotonic_ns(self) -> int:
-        """The world's time."""
         return self.world.now_ns
 
     def step(self, action: str) -> None:
-        """A point by its name."""
         self.world.point(action)
 
     def submit(self, pull: Pull, cause: str, outbox: Outbox) -> bool:
-        """Run a pull; noted."""
         self.ran.append(pull)
         return True
 
@@ -62,7 +55,6 @@ class TwoPulls:
         return ()
 
     def refuse(self, pull: Pull, cause: str, outbox: Outbox) -> None:
-        """Nobody is refused here."""
         raise AssertionError(f"{pull} was refused")
 
     def play(self) -> None:

@@ -236,9 +236,8 @@ def test_the_command_takes_queues_tags_and_aspects_by_name(tmp_path: Path) -> No
     assert "visible_end_q1" in text
     assert "passes_0" in text
 
-    for name in EXPLORATIONS:
-        code, said = _export("--to", "tla", "--bounds", name, str(tmp_path / name))
-        assert code == 0, said
+    code, said = _export("--to", "tla", "--bounds", "crash", str(tmp_path / "crash"))
+    assert code == 0, said
 
 
 def test_the_command_loses_no_edited_file(tmp_path: Path) -> None:

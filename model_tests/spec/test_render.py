@@ -318,7 +318,13 @@ ONE_OF_EACH = {name: (policy, bounds) for policy, bounds, name in reversed(BROKE
 
 @pytest.mark.parametrize(
     "broken",
-    quick_if(BROKEN, lambda case: ONE_OF_EACH[case[2]] == case[:2] and case[2] != "return_is_whole"),
+    quick_if(
+        BROKEN,
+        lambda case: (
+            ONE_OF_EACH[case[2]] == case[:2]
+            and case[2] not in {"return_is_whole", "told_of_master_return", "round_is_whole"}
+        ),
+    ),
     ids="-".join,
 )
 def test_a_hazard_of_an_aspect_says_where_it_lies_and_what_closes_it(broken: tuple[str, str, str]) -> None:

@@ -211,7 +211,7 @@ def test_the_driver_searches_and_hands_over(session: SparkSession, monkeypatch: 
 
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
-@pytest.mark.parametrize("forgets", [False, True])
+@pytest.mark.parametrize("forgets", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_search_goes_on_with_all_that_is_known(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgets: bool
 ) -> None:
@@ -324,6 +324,7 @@ def test_a_share_without_an_answer_is_an_error(session: SparkSession, monkeypatc
         explore(_least(), [], engine="spark", session=session, limit_states=20)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_two_do_not_search_in_one_directory(session: SparkSession, tmp_path: Path) -> None:

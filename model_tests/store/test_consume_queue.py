@@ -44,14 +44,12 @@ def opened(directory: Path, *, extended: bool = False, size: int = SIZE) -> Cons
 
 
 def close(queue: ConsumeQueue) -> None:
-    """Unmap every file."""
     for each in queue.segment_lists():
         each.close()
 
 
 @pytest.fixture
 def queue(tmp_path: Path) -> Iterator[ConsumeQueue]:
-    """One without files."""
     made = opened(tmp_path)
     yield made
     close(made)
@@ -72,7 +70,6 @@ def arrival(offset: int, *, at: int | None = None) -> Arrival:
 
 
 def unit(offset: int) -> tuple[int, int, int]:
-    """What its unit says."""
     return offset * RECORD_SIZE, RECORD_SIZE, 50 + offset
 
 

@@ -47,7 +47,6 @@ class Pair:
         self.copy = self.opened("copy")
 
     def content(self, start: int, stop: int | None = None) -> memoryview:
-        """The source's log."""
         whole = bytearray()
         while (part := self.source.log_part(start + len(whole), 1000)) is not None:
             whole += part
@@ -74,7 +73,6 @@ class Pair:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
-    """Both, empty."""
     with ExitStack() as stack:
         yield Pair(tmp_path, stack)
 
@@ -268,7 +266,6 @@ def test_files_of_another_size_are_seen(tmp_path: Path) -> None:
 
 
 def test_a_topic_that_is_no_name_is_refused(pair: Pair) -> None:
-    """It would become a path."""
     put_and_dispatch(pair.source, [message("ABC")])
     forged = bytes(pair.content(0)).replace(b"\x03ABC", b"\x03../")
     with pytest.raises(CopyRefusedError, match="cannot be a directory name"):

@@ -313,10 +313,7 @@ def played(directory: Path, config: StoreConfig, steps: list[tuple[str, int]], m
 
 
 def test_a_start_maps_no_file_twice_that_still_has_its_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A start looks at all queues three times: with maps for thirty of forty files it maps ten of them again each time.
-
-    In the same order it would map all of them again, for the next one is always the one that has just gone.
-    """
+    """A start looks at all queues three times: with maps for thirty of forty files it maps ten again each time."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message("T", queue_id) for queue_id in range(40)])
     store.close()

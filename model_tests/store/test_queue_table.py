@@ -33,12 +33,10 @@ def write(store: Path, topic: str, queue: str, size: int = SMALL.consume_queue_f
 
 
 def places(table: QueueTable) -> list[tuple[str, int]]:
-    """What stands in it."""
     return [(queue.topic, queue.queue_id) for queue in table.all()]
 
 
 def close(table: QueueTable) -> None:
-    """Unmap every file."""
     for queue in table.all():
         for segments in queue.segment_lists():
             segments.close()

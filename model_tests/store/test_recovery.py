@@ -77,10 +77,7 @@ def cut_places(directory: Path) -> tuple[list[int], int, int]:
     [(True, 11), (False, 17), *(pytest.param(is_cut, 1, marks=pytest.mark.long) for is_cut in (True, False))],
 )
 def test_lost_from_every_byte(tmp_path: Path, is_cut: bool, step: int) -> None:
-    """The last log file cut at, or zeroed from, each byte of its last three records: exactly the whole are kept.
-
-    The quick forms take every `step`th byte, and those at which a record ends.
-    """
+    """The last log file cut at, or zeroed from, each byte of its last three records: exactly the whole are kept."""
     store = open_store(tmp_path / "store")
     put_and_dispatch(store, [message(queue_id=index % 2, body=b"\x01\xff\x02" * 5, tag="t") for index in range(15)])
     store.close()
@@ -270,10 +267,7 @@ def test_an_empty_newest_queue_file_is_dropped(tmp_path: Path) -> None:
 
 
 def test_units_of_records_that_the_log_has_lost_are_forgotten(tmp_path: Path) -> None:
-    """After a clean stop too: where no checkpoint says more a log that ends early is believed, and queues follow it.
-
-    Of the three queues one loses its last units, one the whole of its newest file, one everything.
-    """
+    """After a clean stop too: where no checkpoint says more a log that ends early is believed, and queues follow it."""
     store = open_store(tmp_path)
     kept, _ = put_and_dispatch(store, [message("T", 0), *(message("T", 1) for _ in range(10)), message("T", 0)])
     lost, _ = put_and_dispatch(store, [message("T", queue_id) for queue_id in (0, 1, 1, 2, 2, 0)])

@@ -269,10 +269,7 @@ def test_after_a_crash_it_stays_gone(tmp_path: Path) -> None:
 
 
 def test_old_deletions_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once no recovery reaches the records from before, be it after a crash, the note goes; a spoiled one is told.
-
-    That is when a later file begins with a record that the checkpoint knows.
-    """
+    """Once no recovery reaches the records from before, be it after a crash, the note goes; a spoiled one is told."""
     now_ms = 1_800_000_000_000
     monkeypatch.setattr(RealRuntime, "unix_ms", lambda _: now_ms)
     store = open_store(tmp_path)

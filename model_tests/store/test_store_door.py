@@ -1,8 +1,4 @@
-"""What each call of a store says and leaves behind where nothing goes wrong: numbers of every field, and small files.
-
-Leaves out crashes (`test_recovery`), locks (`simulate.test_locksets`, `simulate.test_stress`), and what a read
-gives within its limits (`test_message_store`).
-"""
+"""What each call of a store says and leaves behind where nothing goes wrong: every number, and small files."""
 
 from __future__ import annotations
 
@@ -289,7 +285,6 @@ def test_the_checkpoint_says_up_to_when_each_part_is_durable(tmp_path: Path) -> 
 
 
 def test_the_checkpoint_has_no_index_where_there_is_none(tmp_path: Path) -> None:
-    """Its field stays 0."""
     store = open_store(tmp_path, evolve(SMALL, index=False))
     put_and_dispatch(store, [message(properties={"KEYS": "k"})])
     store.flush()

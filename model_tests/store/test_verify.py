@@ -57,7 +57,6 @@ def damaged(sound: Path, directory: Path, name: str, change: Callable[[bytearray
 
 
 def flip(offset: int) -> Callable[[bytearray], object]:
-    """Change one byte."""
     return lambda content: content.__setitem__(offset, content[offset] ^ 0x55)
 
 
@@ -305,7 +304,6 @@ def run(*arguments: str) -> Result:
 
 
 def lines(result: Result) -> list[dict[str, Any]]:
-    """Its NDJSON."""
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 

@@ -43,12 +43,10 @@ class World:
         self.store = MessageStore.open(self.runtime, DIRECTORY, self.config)
 
     def before(self, operation: str, path: str) -> None:
-        """Fail the call."""
         if self.where and self.where in path and operation in self.failing:
             raise OSError(self.code, os.strerror(self.code), path)
 
     def show(self) -> None:
-        """Make everything visible that can be."""
         while self.store.dispatched_end < self.store.log_end or self.store.is_behind:
             if not self.store.dispatch(100) and self.store.dispatched_end == self.store.log_end:
                 return

@@ -196,7 +196,6 @@ class OnLoop(Closeable):
         return partial(self._loop.call, found) if callable(found) and not name.startswith("_") else found
 
     def close(self) -> None:
-        """Close the client."""
         self._loop.call(self.client.close)
 
 
@@ -204,14 +203,12 @@ class Clients:
     """Makes clients of one name server, on threads or on an event loop, for tests that hold for both."""
 
     def __init__(self, name_server: str, stack: ExitStack, *, is_loop: bool) -> None:
-        """The stack closes them."""
         self.name_server = name_server
         self.is_loop = is_loop
         self._stack = stack
         self._loop = stack.enter_context(Loop()) if is_loop else None
 
     def producer(self, group: str = "P", **options: Any) -> Any:
-        """A producer."""
         return self._made(AsyncProducer if self.is_loop else Producer, group, **options)
 
     def transactions(self, check: Callable[[ReceivedMessage], TransactionState], **options: Any) -> Any:
@@ -220,7 +217,6 @@ class Clients:
         return self._made(kind, "PG", self.plain(check), **options)
 
     def pull(self, config: ConsumerConfig, **options: Any) -> Any:
-        """A consumer to poll."""
         return self._made(AsyncPullConsumer if self.is_loop else PullConsumer, config, **options)
 
     def push(self, config: ConsumerConfig, listener: Listener, **options: Any) -> Any:
@@ -237,14 +233,12 @@ class Clients:
         return on_a_thread if self.is_loop else called
 
     def persist(self, consumer: Any) -> None:
-        """Store its offsets now."""
         if self._loop is not None:
             self._loop.call(consumer.client._member._persist)
         else:
             consumer._member._queues.persist()
 
     def pullers(self, consumer: Any) -> Mapping[MessageQueue, Puller]:
-        """Those of a consumer's queues."""
         found: Mapping[MessageQueue, Puller] = (
             consumer.client._member.own.pullers() if self.is_loop else consumer._member._queues.pullers()
         )
@@ -263,7 +257,6 @@ def client_threads() -> set[threading.Thread]:
 
 
 def socket_count() -> int:
-    """Sockets of this process."""
     links = []
     for number in os.listdir("/proc/self/fd"):  # noqa: PTH208 - links, of which some are gone by now
         try:
@@ -288,7 +281,6 @@ def route_of(*brokers: tuple[str, str], queue_count: int = 2) -> bytes:
 
 
 def take(peer: Peer, command: Command) -> None:
-    """Store what is sent."""
     peer.answer(command, ResponseCode.SUCCESS, STORED)
 
 
@@ -305,7 +297,6 @@ class OneServer:
         self._route = route
 
     def __call__(self, peer: Peer, command: Command) -> None:
-        """Answer a route or a send."""
         if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
             peer.answer(command, body=self._route(self.address))
         elif not command.is_one_way:
@@ -338,7 +329,6 @@ class Cluster:
         self.name_server = self.stack.enter_context(ScriptedServer(self.route)).address
 
     def route(self, peer: Peer, command: Command) -> None:
-        """Say where a topic is."""
         topic = GetRouteInfoRequestHeader.decode(command.ext_fields).topic
         self.asked += 1
         if self.is_mute:
@@ -349,7 +339,6 @@ class Cluster:
         peer.answer(command, body=route_of((topic, self.brokers[topic]), queue_count=4))
 
     def serve(self, topic: str, handler: Callable[[Peer, Command], None] = take) -> ScriptedServer:
-        """Have a broker for a topic."""
         server = self.stack.enter_context(ScriptedServer(handler))
         self.brokers[topic] = server.address
         return server
@@ -366,15 +355,12 @@ class Told:
     events: list[tuple[Any, ...]] = field(factory=list)
 
     def before_send(self, sending: Sending) -> None:
-        """A send begins."""
         self._note("before", sending)
 
     def after_send(self, sending: Sending, outcome: Outcome, latency_ns: int, address: str) -> None:
-        """A send has ended."""
         self._note("after", sending, outcome, latency_ns, address)
 
     def before_consume(self, group: str, delivery: str, messages: Sequence[ReceivedMessage]) -> None:
-        """A listener is called."""
         self._note("before", group, delivery, messages)
 
     def after_consume(
@@ -387,7 +373,6 @@ class Told:
         is_consumed: bool,
         latency_ns: int,
     ) -> None:
-        """A listener has answered."""
         self._note("after", group, delivery, messages, error, is_consumed, latency_ns)
 
     def _note(self, *event: object) -> None:

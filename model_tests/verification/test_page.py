@@ -380,19 +380,6 @@ def test_races_are_found() -> None:
     assert all(row.token for row in rows)
 
 
-@pytest.mark.long
-def test_a_broken_own_policy_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Our own policy without its recheck is refuted by exploration and by proof, each with a counterexample."""
-    broken = with_knob(STRICT, "recheck_after_hold=none")
-    monkeypatch.setattr(law, "preset", lambda _name: broken)
-    monkeypatch.setattr(law, "PROOF_REQUESTS", 2)
-    rows = [*law.ours_holds(), *law.ours_is_proved()]
-
-    assert {row.outcome for row in rows} == {"violated"}
-    assert all(row.token for row in rows)
-    assert len(law.charts(rows)) == len(rows)
-
-
 def test_java_store_is_read_and_damage_is_seen(tmp_path: Path) -> None:
     """The Java broker's store is sound; with one byte of a body flipped it is not, and the place is named."""
     assert store.java_store_is_read()[0].outcome == "ok"

@@ -8,7 +8,6 @@ import os
 import random
 import select
 import signal
-import socket
 import subprocess
 import sys
 import uuid
@@ -25,6 +24,7 @@ from model_tests.conform.relay import Asked, Fault, Relay, Told, again, field_of
 from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.raw_client import PATIENCE_S
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
+from model_tests.support.ports import closed_port
 from model_tests.support.spec.cases import quick_if
 from model_tests.verification.test_foreign import babbling, closing, silent
 
@@ -215,6 +215,7 @@ def test_a_fault_of_a_committed_offset_fails_its_clause_alone(name: str, good: B
     assert outcomes == wanted
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("small")
 def test_what_a_policy_declares_is_non_strict(good: Broker, tmp_path: Path) -> None:
     """A wake that is late by less than the scan's period, of a broker that is meant to be RocketMQ 4.9."""
@@ -238,8 +239,6 @@ def test_the_row_of_verify_names_the_first_clause_that_fails(good: Broker, monke
         (found,) = conversations.conversations(address, None, policy, lambda _done, _all: None, scans=False)
         return found
 
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        nobody = server.getsockname()[:2]
     relay = Relay(good.address, field_of(11, "maxOffset", plus(1)))
     try:
         spoiled = row(relay.address)
@@ -250,10 +249,12 @@ def test_the_row_of_verify_names_the_first_clause_that_fails(good: Broker, monke
     assert (fine.outcome, fine.detail) == ("ok", "2 clauses: 2 PASS")
     assert spoiled.outcome == "violated"
     assert "2 clauses: 1 FAIL, 1 PASS; first PULL-READ-1 (pull-000): response.extFields.maxOffset" in spoiled.detail
-    assert row(nobody).outcome == "unknown"
+    with closed_port() as nobody:
+        assert row(nobody).outcome == "unknown"
     assert row(good.address, "rocketmq-lmq").outcome == "skipped"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("small")
 def test_a_record_with_a_hole_passes_nothing(good: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = job.judge
@@ -275,9 +276,8 @@ def test_a_record_with_a_hole_passes_nothing(good: Broker, tmp_path: Path, monke
 
 @pytest.mark.usefixtures("small")
 def test_a_broker_that_is_not_there_is_untested(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = server.getsockname()[:2]
-    results = see(Loaded(RealRuntime(), address, "gone", declared(STRICT), tmp_path / "history", 0.1), SEEN)
+    with closed_port() as address:
+        results = see(Loaded(RealRuntime(), address, "gone", declared(STRICT), tmp_path / "history", 0.1), SEEN)
 
     assert {result.outcome for result in results} == {"UNTESTED"}
     assert all("the load could not run" in result.why for result in results)

@@ -152,7 +152,6 @@ def test_a_damaged_batch_is_a_header_error(messages: list[BatchMessage], data: s
 
 @given(st.binary(max_size=100))
 def test_any_bytes_are_a_batch_or_a_header_error(raw: bytes) -> None:
-    """Nothing else escapes."""
     check_any_bytes(raw)
 
 

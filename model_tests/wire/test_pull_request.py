@@ -95,7 +95,6 @@ def test_only_a_pull_is_read_so() -> None:
 
 
 def pull_frame(offset: int) -> bytes:
-    """One pull."""
     return frame_of(msgspec.json.encode({"code": 11, "extFields": pull_fields("T", offset)}), b"")
 
 

@@ -25,6 +25,10 @@ from longpoll_spec.history import FORMAT_VERSION, META_FILE, Event, Meta, Source
 US: Final = 1_000
 MS: Final = 1_000_000
 PULL_MESSAGE: Final = 11
+QUERY_CONSUMER_OFFSET: Final = 14
+SEND_MESSAGE_V2: Final = 310
+PULLS_PER_QUERY: Final = 50
+"""Of a whole recording: after so many pulls a consumer asks for its committed offset."""
 SOURCE: Final = "broker-a#1"
 BROKER: Final = "broker-a"
 TOPIC: Final = "orders"
@@ -48,6 +52,8 @@ class Load:
     timeout_ms: int = 150
     """How long a pull is held at most."""
     count_max: int = 32
+    is_whole: bool = False
+    """Producers, their acknowledgements and committed offsets are recorded too, as `serve --record` does."""
     seed: int = 1
 
 
@@ -62,6 +68,7 @@ class _Pull:
     offset: int
     request: str
     is_held: bool = False
+    pulls: int = 0
 
 
 @define
@@ -124,10 +131,23 @@ class Simulator:
 
     def _send(self, now: int, number: int) -> Iterator[dict[str, Any]]:
         tag = self._random.choice(self._load.tags)
-        yield {"event": "append", **self._place(number), "queue_offset": len(self._queues[number].tags), "tag": tag}
-        self._at(now + 6 * US, partial(self._make_visible, number=number, tag=tag))
+        if self._load.is_whole:
+            sent = {"request": f"s{next(self._requests)}", "connection": f"p{number}"}
+            yield {"event": "request_received", **self._place(number), **sent, "code": SEND_MESSAGE_V2, "tag": tag}
+            self._at(now + 30 * US, partial(self._acknowledge, number=number, tag=tag, sent=sent))
+            self._at(now + 6 * US, partial(self._append, number=number, tag=tag))
+        else:
+            yield from self._append(now, number, tag)
         if not self._is_ending:
             self._at(now + self._pause(self._load.send_interval_ms), partial(self._send, number=number))
+
+    def _append(self, now: int, number: int, tag: str) -> Iterator[dict[str, Any]]:
+        yield {"event": "append", **self._place(number), "queue_offset": len(self._queues[number].tags), "tag": tag}
+        self._at(now + 6 * US, partial(self._make_visible, number=number, tag=tag))
+
+    def _acknowledge(self, _now: int, number: int, tag: str, sent: dict[str, str]) -> Iterator[dict[str, Any]]:
+        offset = len(self._queues[number].tags) - 1  # the next send of this queue comes later than this
+        yield {"event": "message_acknowledged", **self._place(number), **sent, "queue_offset": offset, "tag": tag}
 
     def _make_visible(self, now: int, number: int, tag: str) -> Iterator[dict[str, Any]]:
         queue = self._queues[number]
@@ -159,7 +179,9 @@ class Simulator:
             "timeout_ms": self._load.timeout_ms,
             "expression_type": "TAG",
             "expression": pull.text,
+            **({"commit_offset": pull.offset} if self._load.is_whole else {}),
         }
+        pull.pulls += 1
         queue = self._queues[pull.queue]
         if pull.offset < len(queue.tags):
             self._answer_at(now + self._pause(0.1), pull, "immediate")
@@ -207,9 +229,18 @@ class Simulator:
             "offsets": taken,
             "cause": cause,
         }
-        pull.offset = offset
+        committed, pull.offset = pull.offset, offset
+        if self._load.is_whole and pull.pulls % PULLS_PER_QUERY == 0:
+            yield from self._query(pull, committed)
         if not self._is_ending:
             self._at(now + self._pause(0.5), lambda at: self._receive(at, pull))
+
+    def _query(self, pull: _Pull, committed: int) -> Iterator[dict[str, Any]]:
+        """A consumer asks for the offset that its last pull committed."""
+        asked = {"request": f"r{next(self._requests)}", "connection": pull.connection, "group": f"group of {pull.text}"}
+        exchange = {**self._place(pull.queue), **asked}
+        yield {"event": "request_received", **exchange, "code": QUERY_CONSUMER_OFFSET, "delay_ns": 6 * US}
+        yield {"event": "answer_sent", **exchange, "code": 0, "offset": committed, "delay_ns": 18 * US}
 
 
 def simulate(load: Load) -> Iterator[Event]:

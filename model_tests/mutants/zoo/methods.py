@@ -80,7 +80,6 @@ class Method:
     """Not every bug need have been shown to it."""
 
     def limit_of(self, entry: Entry) -> float:
-        """Processor time for one entry, seconds."""
         return self.limit_s * (self.patience if entry.kind == "lock" else 1)
 
 
@@ -180,7 +179,6 @@ class Reds:
         self.ran = 0
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """Note a red one."""
         self.ran += report.when == "call"
         if report.failed and not self.first:
             self.first = report.nodeid.removeprefix("model_tests/")

@@ -107,13 +107,11 @@ def table_of(rows: Rows) -> pa.Table:
 
 
 def cut(table: pa.Table, borders: Sequence[int]) -> list[pa.Table]:
-    """The table in slices."""
     places = [0, *sorted(border % (len(table) + 1) for border in borders), len(table)]
     return [table.slice(begin, end - begin) for begin, end in pairwise(places)]
 
 
 def stretches_of(slices: list[pa.Table], stretch_events: int = 1, *, unplaced: bool = False) -> Stretches:
-    """The slices as stretches."""
     overviews = [overview_of_table(table, []) for table in slices]
     return Stretches(Plan(overviews, stretch_events), slices.__getitem__, unplaced=unplaced)
 
@@ -167,7 +165,6 @@ class Followed:
 
     @property
     def last(self) -> Result:
-        """The result after the last piece."""
         return self.results[-1]
 
     @property

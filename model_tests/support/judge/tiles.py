@@ -28,7 +28,7 @@ TILE_EVENTS: Final = 250_000
 """Events of a tile of a large history; one row group each."""
 GAP_NS: Final = 10 * MS
 """Between the last event of a tile and the first of the next."""
-_OFFSET_COLUMNS: Final = ("offset", "offset_next", "offset_max", "queue_offset", "visible_end")
+_OFFSET_COLUMNS: Final = ("offset", "offset_next", "offset_max", "queue_offset", "visible_end", "commit_offset")
 
 
 @frozen

@@ -88,7 +88,7 @@ def export(
 
     --to promela, tla and jani write the model for SPIN, TLC and Storm. These checkers find the same states, transitions
     and verdicts as `longpoll check`. A promela or tla file begins with the command that runs it. JANI is JSON, which
-    a small interpreter in any language can run (docs/jani.md).
+    a small interpreter in any language can run (docs/export.md).
 
     --to tla --parametric writes a module to read: the sizes are constants of its configuration. It has no `sometimes`
     properties and no `time_can_pass`.

@@ -217,7 +217,7 @@ class Context:
 
 SURVEY_COLUMNS: Final = (
     *("event", "after_ns", "before_ns", "source", "sequence", "broker", "topic", "queue", "code", "connection"),
-    *("queue_offset", "offset_min", "lost_count", "direction", "request", "cause"),
+    *("queue_offset", "offset_min", "lost_count", "direction", "request", "cause", "ids"),
 )
 """What a survey looks at."""
 

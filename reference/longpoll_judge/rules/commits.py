@@ -49,7 +49,7 @@ from longpoll_judge.evidence.survey import QUERY_CONSUMER_OFFSET, UNSEEN, UPDATE
 from longpoll_judge.read.arrow import compute
 from longpoll_judge.read.schema import EVENT_SCHEMA, REQUIRED, coded, event_dict
 from longpoll_judge.read.source import History, read_slice
-from longpoll_judge.rules.across import have_request, rows_where
+from longpoll_judge.rules.across import have_request, highest_before, rows_where
 from longpoll_judge.rules.steps import MS, PULL_CODES
 
 RESETS: Final = (207, 215, 222, 314)
@@ -231,7 +231,10 @@ class _Group:
             return
         mine = [reset for reset in resets if reset.is_about(place)]
         exchanges = self._joined()
-        for question in np.flatnonzero(exchanges.code == QUERY_CONSUMER_OFFSET).tolist():
+        questions = np.flatnonzero(exchanges.code == QUERY_CONSUMER_OFFSET)
+        # Each question that may be wrong is compared with all exchanges, so that the others are left out at once.
+        questions = questions if mine else questions[~_are_as_committed(exchanges, questions)]
+        for question in questions.tolist():
             about = [reset for reset in mine if reset.after_ns <= exchanges.done_ns[question]]
             yield from itertools.islice(self._told(exchanges, question, about, context), 1)
         yield from self._unanswered(exchanges, context)
@@ -397,9 +400,7 @@ class _Group:
 
     def _unanswered(self, all_: _Exchanges, context: Context) -> Iterator[Finding]:
         """Requests about offsets without an answer, or with a code that there is not."""
-        requests, names = coded(self.asked, "request")
-        named = np.array([bool(name) for name in names], dtype=np.bool_)[requests]
-        about = named & is_one_of(all_.code, OFFSET_CODES) & ~self.is_doubtful
+        about = have_request(self.asked) & is_one_of(all_.code, OFFSET_CODES) & ~self.is_doubtful
         known = np.where(
             all_.code == QUERY_CONSUMER_OFFSET,
             is_one_of(all_.answer_code, QUERY_CODES),
@@ -501,6 +502,26 @@ class _Exchanges:
     """The offset was committed for certain."""
     may_take: Flags
     """It may have been."""
+
+
+def _are_as_committed(all_: _Exchanges, questions: Integers) -> Flags:
+    """Which questions were certainly told what may have been committed last; of a queue that nothing reset."""
+    told, asked_ns, done_ns = all_.told[questions], all_.after_ns[questions], all_.done_ns[questions]
+    # No more was certainly committed before,
+    nothing = np.zeros(len(all_.code), dtype=np.uint64)
+    took = np.flatnonzero(all_.took)
+    most = highest_before(nothing[took], all_.done_ns[took], all_.value[took], nothing[questions], asked_ns)
+    is_enough = (most < 0) | (np.append(all_.value[took], 0)[most] <= told)
+    # and this may have been committed since whatever else may tell another offset.
+    fixed = np.flatnonzero((all_.code == QUERY_CONSUMER_OFFSET) | all_.is_explicit)
+    last = highest_before(nothing[fixed], all_.done_ns[fixed], all_.after_ns[fixed], nothing[questions], asked_ns)
+    since_ns = np.append(all_.after_ns[fixed], -NEVER)[last]
+    may = np.flatnonzero(all_.may_take)
+    value = all_.value[may].astype(np.uint64)
+    written = highest_before(value, all_.after_ns[may], all_.done_ns[may], told.astype(np.uint64), done_ns + 1)
+    is_written = (written >= 0) & (np.append(all_.done_ns[may], 0)[written] >= since_ns)
+    found: Flags = (told >= 0) & is_enough & is_written
+    return found
 
 
 def _offset(all_: _Exchanges, question: int) -> str:

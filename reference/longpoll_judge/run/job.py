@@ -28,6 +28,7 @@ from longpoll_judge.contract.result import (
     COMMIT_NEVER_REGRESSES,
     FOLLOWS_THE_LAW,
     HOLD_LIMIT_KEPT,
+    MESSAGE_IS_DELIVERED,
     NO_LOST_WAKEUP,
     OFFSETS_IN_ORDER,
     PROPERTIES,
@@ -168,9 +169,14 @@ def judge_on(
         others = Others(judged=_counts_of(survey, history))
         _judge_across(reading.tables, survey, context, others)
         gaps += others.gaps + _judge_beside(history, survey, context, others, say)
-        others.findings = [finding for finding in others.findings if context.asks(finding.clause)]
+        asked = [finding for finding in others.findings if context.asks(finding.clause)]
+        others.findings = [finding for finding in asked if finding.verdict != "observed"]
+        others.observed = [finding for finding in asked if finding.verdict == "observed"]
         added_up = _add_up(rows, others, gaps)
-        named = msgspec.structs.replace(added_up, findings=identified(added_up.findings))
+        observed, _beyond = listed(others.observed)
+        named = msgspec.structs.replace(
+            added_up, findings=identified(added_up.findings), observations=identified(observed)
+        )
         result = with_excerpts(named, reading.tables, survey, history)
         if properties:
             result = _with_own(result, properties, reading.tables, context)
@@ -223,6 +229,7 @@ class Others:
     judged: dict[str, int]
     """By property."""
     findings: list[Finding] = attrs.field(factory=list)
+    observed: list[Finding] = attrs.field(factory=list)
     gaps: list[Gap] = attrs.field(factory=list)
     left_out: int = 0
     """Findings that are not listed."""
@@ -232,12 +239,12 @@ class Others:
 def _judge_across(tables: Tables, survey: Survey, context: Context, others: Others) -> None:
     """Judge what may hang on events far from each other, where there is any of it."""
     attendance = survey.attendance
-    if attendance.acknowledged or attendance.sends:
+    if attendance.acknowledged or attendance.sends or attendance.identified:
         findings, left_out, others.shares["sends"], gaps = judge_sends(tables, context)
         others.gaps += gaps
         others.findings += findings
         others.left_out += left_out
-        others.judged[SEND_IS_KEPT] = others.shares["sends"].judged
+        others.judged |= {SEND_IS_KEPT: others.shares["sends"].judged, MESSAGE_IS_DELIVERED: attendance.identified}
     if attendance.min_least < attendance.min_most or not survey.answered <= survey.shown:
         findings, left_out = judge_falls(tables, context)
         others.findings += findings

@@ -46,7 +46,7 @@ FINDING: Final = "finding"
 LEFT_OUT: Final = "left_out"
 """The kind of one that counts findings of a group, its text, that are no rows themselves."""
 
-LOG_EVENTS: Final = ("message_acknowledged", "append", "make_visible")
+LOG_EVENTS: Final = ("message_acknowledged", "append", "make_visible", "message_seen")
 """Besides `REQUEST_EVENTS` those that a queue's verdict reads; the others serve the survey."""
 
 RESULT_SCHEMA: Final = pa.schema(
