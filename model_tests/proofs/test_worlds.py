@@ -637,6 +637,10 @@ def test_every_three_features_of_a_question_are_in_some_world() -> None:
         assert len(not_taken(questions, fewer)) > len(not_taken(questions, worlds.values())), name
     (missed,) = not_taken([Question("hold", "answered_once", frozenset({"crash"}))], [PLAIN])
     assert (missed.features, missed.on, missed.questions) == (("crash",), ("crash",), ("hold: answered_once",))
+    assert {each.statement for each in questions if not each.assumed} > {"lost_by_hold", "visible_is_monotone"}
+    other = Question("hold", "lost_by_hold", frozenset({"crash"}), assumed=False)
+    assert not_taken([other], [PLAIN], ["answered_once"]) == ()
+    assert not_taken([other], [PLAIN], ["lost_by_hold"]) == not_taken([other], [PLAIN])
 
 
 def test_what_a_feature_leaves_empty_is_not_proved_there() -> None:

@@ -65,7 +65,8 @@ def not_judged(record: Record) -> Iterator[str]:
     answered = {one.about for one in record.of("answer_sent")}
     if not judged and not any(one.about in answered for one in queries):
         yield "evidence.nothing_judged"
-    if any(wanted(one.request) == "undecidable" for one in pulled if one.code in READS):
+    undecidable = [one.request for one in pulled if one.code in READS and wanted(one.request) == "undecidable"]
+    if any(one.expression_type != "SQL92" for one in undecidable):
         yield "evidence.not_judged: tags cannot decide"
     if any(pulls.has_unknown_tag(record, one) for one in judged):
         yield "evidence.not_judged: tags that nobody recorded"
