@@ -93,6 +93,7 @@ ELSEWHERE = {
     **dict.fromkeys(("pull.found.within", "pull.min.kept", "pull.filter.agrees", "pull.step.held"), "test_outsider"),
     **dict.fromkeys(("pull.take.once", "send.code.known", "send.batch.gapless"), "test_outsider"),
     **dict.fromkeys((each.id for each in MESSAGE_CLAUSES), "test_messages"),
+    "commit.told.within": "test_told_offsets",
     "law.step": "test_conformance",
     "evidence.unknown_law": "test_conformance",
     "evidence.begun_anew": "test_lives",
