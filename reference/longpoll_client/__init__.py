@@ -16,6 +16,7 @@ from longpoll_client.aio import (
 )
 from longpoll_client.checks import Addresses, Sql, Topics
 from longpoll_client.consume.delivery import PullConsumer
+from longpoll_client.consume.options import ConsumerOptions
 from longpoll_client.consume.own_queues import OnQueues
 from longpoll_client.consume.push import PushConsumer
 from longpoll_client.consume.statistics import TopicStatistics
@@ -73,6 +74,7 @@ __all__ = [
     "ConnectionLostError",
     "ConsumeHook",
     "ConsumerConfig",
+    "ConsumerOptions",
     "Credentials",
     "GroupInfo",
     "LifecycleError",
