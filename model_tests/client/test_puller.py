@@ -21,7 +21,6 @@ from model_tests.support.client import RUNTIME
 
 from longpoll_client import StartAt, offsets
 from longpoll_client.consume.consumer import GroupMember
-from longpoll_client.consume.options import options_of
 from longpoll_client.consume.process_queue import FlowLimits, ProcessQueue
 from longpoll_client.consume.puller import Batch, Puller, PullSettings
 from longpoll_client.consume.statistics import GIVEN_COUNT_MAX, Statistics
@@ -29,7 +28,7 @@ from longpoll_client.errors import ConnectionLostError, RefusedError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.offsets import RemoteOffsets
-from longpoll_client.settings import MemberConfig
+from longpoll_client.settings import MemberConfig, options_of
 from longpoll_protocol.bodies import BrokerData, MessageQueue, QueueData, SubscriptionData, TopicRouteData
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command

@@ -28,12 +28,11 @@ from longpoll_client import (
 from longpoll_client.aio.group import GroupCalls
 from longpoll_client.aio.member import AsyncMember
 from longpoll_client.consume.membership import Membership, Others, make_subscription
-from longpoll_client.consume.options import options_of
 from longpoll_client.consume.statistics import Statistics
 from longpoll_client.errors import AnswerTimeoutError
 from longpoll_client.link.routes import Route
 from longpoll_client.rebalance import Allocate
-from longpoll_client.settings import MemberConfig
+from longpoll_client.settings import MemberConfig, options_of
 from longpoll_protocol.bodies import (
     ConsumeFromWhere,
     ConsumerConnection,

@@ -20,7 +20,6 @@ from longpoll_client.aio.places import BrokerPlaces, FilePlaces, Places
 from longpoll_client.checks import Sql
 from longpoll_client.consume.asked import Asked, Direct, MemberState
 from longpoll_client.consume.membership import LOCK_RENEWAL_S, Others, Wanted
-from longpoll_client.consume.options import MemberOptions
 from longpoll_client.consume.own_queues import Leaving, Queues, check_seek
 from longpoll_client.consume.puller import RETRY_S, Batch, Puller, PullSettings
 from longpoll_client.consume.sharing import SHARING_S
@@ -30,7 +29,7 @@ from longpoll_client.lifecycle import Lifecycle, State
 from longpoll_client.link.routes import Route
 from longpoll_client.messages import ReceivedMessage, all_as_shown
 from longpoll_client.offsets import OffsetsFile
-from longpoll_client.settings import StartAt
+from longpoll_client.settings import MemberOptions, StartAt
 from longpoll_protocol.bodies import ConsumeType, MessageQueue, SubscriptionData
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.names import RETRY_PREFIX

@@ -15,13 +15,12 @@ from longpoll_client.aio.consumer import AsyncConsumer
 from longpoll_client.aio.member import AsyncMember
 from longpoll_client.checks import Addresses
 from longpoll_client.consume.delivery import POLL_S, check_returned
-from longpoll_client.consume.options import ConsumerOptions, options_of
 from longpoll_client.consume.puller import Batch
 from longpoll_client.consume.workers import Retry
 from longpoll_client.lifecycle import Closing
 from longpoll_client.link.waits import check_count, wait_ns
 from longpoll_client.messages import ReceivedMessage
-from longpoll_client.settings import DEAD_LEVEL
+from longpoll_client.settings import DEAD_LEVEL, ConsumerOptions, options_of
 from longpoll_protocol.bodies import MessageQueue
 
 

@@ -22,11 +22,11 @@ from longpoll_client.aio.orderly import InOrder
 from longpoll_client.checks import Addresses, check_callable
 from longpoll_client.consume.concurrent import HANG_CHECKS, LOCAL_RETRY_S, tell_not_again
 from longpoll_client.consume.listening import Deliveries
-from longpoll_client.consume.options import ConsumerOptions, options_of
 from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.consume.workers import Answer, Reject, Retry, place_of, read_answer
 from longpoll_client.lifecycle import Closing
 from longpoll_client.messages import ReceivedMessage, all_as_shown
+from longpoll_client.settings import ConsumerOptions, options_of
 from longpoll_runtime.faults import ANYTHING, FAULTS
 from longpoll_spec.errors import LongpollError
 

@@ -17,7 +17,6 @@ from typing import Protocol
 from longpoll_client.checks import Sql
 from longpoll_client.consume.asked import Asked, Direct, MemberState
 from longpoll_client.consume.membership import Membership, back_header
-from longpoll_client.consume.options import MemberOptions
 from longpoll_client.consume.own_queues import OwnQueues, check_seek
 from longpoll_client.consume.puller import Batch, Puller, PullSettings
 from longpoll_client.consume.sharing import Sharing
@@ -28,7 +27,7 @@ from longpoll_client.lifecycle import Lifecycle, State
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage, all_as_shown
 from longpoll_client.offsets import LocalOffsets, OffsetsFile, OffsetStore, RemoteOffsets, ask, find_start
-from longpoll_client.settings import DEAD_LEVEL, StartAt, Unreadable
+from longpoll_client.settings import DEAD_LEVEL, MemberOptions, StartAt, Unreadable
 from longpoll_client.timer import Timer
 from longpoll_protocol.bodies import ConsumeType, MessageQueue, SubscriptionData
 from longpoll_protocol.codes import RequestCode

@@ -17,12 +17,11 @@ from attrs import frozen
 from longpoll_client.checks import Addresses
 from longpoll_client.consume.consumer import GroupMember
 from longpoll_client.consume.member_consumer import MemberConsumer
-from longpoll_client.consume.options import ConsumerOptions, options_of
 from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.consume.workers import Retry
 from longpoll_client.link.waits import check_count, wait_ns
 from longpoll_client.messages import ReceivedMessage
-from longpoll_client.settings import DEAD_LEVEL, DELIVERY_CAPACITY, MemberConfig
+from longpoll_client.settings import DEAD_LEVEL, DELIVERY_CAPACITY, ConsumerOptions, MemberConfig, options_of
 from longpoll_protocol.bodies import MessageQueue
 from longpoll_runtime import Queue
 from longpoll_spec.errors import ConfigError

@@ -15,9 +15,9 @@ from longpoll_client.consume.concurrent import ConcurrentListening
 from longpoll_client.consume.consumer import GroupMember
 from longpoll_client.consume.listening import Listening
 from longpoll_client.consume.member_consumer import MemberConsumer
-from longpoll_client.consume.options import ConsumerOptions, options_of
 from longpoll_client.consume.orderly import OrderlyListening
 from longpoll_client.consume.workers import Listener
+from longpoll_client.settings import ConsumerOptions, options_of
 
 
 class PushConsumer(MemberConsumer):
