@@ -22,12 +22,13 @@ from model_tests.support.broker.brokers import SMALL_STORE
 from model_tests.support.spec.cases import quick_if
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.core.tables import offsets, queue_locks, statistics
-from longpoll_broker.core.tables.offsets import Offsets
-from longpoll_broker.core.tables.queue_locks import QueueLocks
-from longpoll_broker.core.tables.statistics import GROUP_GET_NUMS, Statistics
-from longpoll_broker.service.admin.lock_processor import LockProcessor
-from longpoll_broker.service.pull import hold_service
+from longpoll_broker.hold import hold_service
+from longpoll_broker.rocketmq.admin.lock_processor import LockProcessor
+from longpoll_broker.rocketmq.tables import queue_locks
+from longpoll_broker.rocketmq.tables.queue_locks import QueueLocks
+from longpoll_broker.shared import offsets, statistics
+from longpoll_broker.shared.offsets import Offsets
+from longpoll_broker.shared.statistics import GROUP_GET_NUMS, Statistics
 from longpoll_broker.store.messages import Arrival
 from longpoll_broker.store.queues import consume_queue
 from longpoll_broker.store.queues.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
@@ -40,7 +41,7 @@ from longpoll_runtime.real import RealRuntime
 from longpoll_simulation.errors import StuckError
 
 QUEUE: Final = MessageQueue(topic="T", broker_name="b", queue_id=0)
-SEEDS: Final = 300
+SEEDS: Final = 150
 """Runs of a quick test, a second; a table without locks fails in one of the first twenty."""
 SEEDS_LONG: Final = 30_000
 """Runs in which each lock must be missed; most are in the first fifty, the slowest in some thousands."""
