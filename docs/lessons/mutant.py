@@ -1,16 +1,16 @@
-"""One action of the law, to be changed by you.
+"""One action of the specification, for you to change.
 
     python docs/lessons/mutant.py
 
-As it stands it is the hold of `strict`, and nothing breaks. Change the guard or the effect and run it again.
+Unchanged, it is the hold of `strict`, and no property is violated. Change the guard or the effect, and run it again.
 The lesson is docs/lessons/12-your-own-mutant.md.
 """
 
 from longpoll_spec.actions.family import action
 from longpoll_spec.model import Step
+from longpoll_spec.mutants.mutant import report
 from longpoll_spec.state import Request, State, assign
 from longpoll_spec.terms import FALSE, TRUE, ite  # noqa: F401 - two of them for your change
-from longpoll_spec.testing.mutant import report
 
 
 @action("request")

@@ -1,13 +1,11 @@
-"""The pages of the law as a book, with what the pinned table says of each slip.
-
-Leaves out the pages themselves (`longpoll_spec.render.book`).
-"""
+"""The specification as a book, with the pinned result of each mutant; `longpoll_spec.render.book` writes the pages."""
 
 from __future__ import annotations
 
+from model_tests.support.spec.slip_table import STANDS, Row, pinned
+
 from longpoll_spec.model import ACTION_NAMES
 from longpoll_spec.render.book.chapters import Slipped, pages
-from longpoll_spec.testing.slip_table import STANDS, Row, pinned
 
 BOOK = "book/"
 

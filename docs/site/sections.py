@@ -1,6 +1,6 @@
-"""Where each page has its place: tutorials to learn by, guides for a task, reference to look things up, explanation.
+"""The sections of the site: tutorials, how-to guides, reference and explanation, each with its pages.
 
-A page of `docs` that has no place here is an error. Leaves out the text of the pages.
+A page of `docs` that is not listed here is an error.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ SECTIONS: Final = (
     Section(
         "tutorials",
         "Tutorials",
-        "Learn by doing: each lesson is ten minutes of commands, and every command of a lesson is run by a test.",
-        ("lessons/README", "slides", "lecturer", "notebook/README", "dojo"),
+        "Learn by doing: test a broker, then find its races yourself in lessons of ten minutes.",
+        ("embedding", "first-test", "lessons/README", "dojo", "slides", "lecturer", "notebook/README"),
     ),
     Section(
         "guides",
         "How-to guides",
-        "How to do one thing.",
+        "One page per task.",
         (
             "try-it",
             "explorer",
             "broker",
             "slave",
-            "embedding",
             "client",
             "mqadmin",
             "observe",
             "judge",
+            "follow",
             "kit",
             "conformance",
             "conformance/README",
@@ -56,7 +56,7 @@ SECTIONS: Final = (
     Section(
         "reference",
         "Reference",
-        "To look things up: commands, the public names in Python, what a broker is held to, the law, and formats.",
+        "Commands, Python API, requirements on a broker, the specification, and formats.",
         (
             "command-line",
             "commands/index",
@@ -71,15 +71,13 @@ SECTIONS: Final = (
             "wire",
             "store",
             "sql92",
-            "jani",
-            "strict-differs",
             "glossary",
         ),
     ),
     Section(
         "explanation",
         "Explanation",
-        "Why it is so: what was found, what was decided, what it costs, and how far it goes.",
+        "Findings, decisions, costs and limits.",
         (
             "findings",
             "architecture",
@@ -90,7 +88,6 @@ SECTIONS: Final = (
             "safety",
             "polling",
             "performance",
-            "scale",
             "upstream",
         ),
     ),
@@ -103,13 +100,12 @@ SECTIONS: Final = (
     Section(
         "project",
         "The project",
-        "What stands beside the code.",
+        "Changes, contributing and security.",
         (
             "project/readme",
             "project/changelog",
             "project/contributing",
             "project/security",
-            "project/tests",
             "project/locks",
         ),
     ),
@@ -121,20 +117,40 @@ FROM_OUTSIDE: Final = {
     "CHANGELOG.md": "project/changelog.md",
     "CONTRIBUTING.md": "project/contributing.md",
     "SECURITY.md": "project/security.md",
-    "model_tests/README.md": "project/tests.md",
     "requirements/README.md": "project/locks.md",
 }
 """Pages that stand elsewhere in the tree -> their place in the site."""
 API: Final = {
-    "longpoll": "What `import longpoll` gives: these names are stable.",
-    "longpoll_client": "The client.",
-    "longpoll_kit.subject": "What one writes of a service of one's own.",
-    "longpoll_kit.machine": "What looks for faults in it.",
+    "longpoll": "The stable names of `import longpoll`.",
+    "longpoll_client": "The clients.",
+    "longpoll_kit.subject": "The class that you write to test your own service.",
+    "longpoll_kit.machine": "The state machine that tests it.",
     "longpoll_recorder.writer": "Writes a history.",
-    "longpoll_runtime": "The door to threads, clock, sockets and files.",
+    "longpoll_runtime": "Threads, clock, sockets and files, real or simulated.",
     "longpoll_observe": "The recording proxy.",
-    "longpoll_spec.errors": "What is raised on purpose.",
+    "longpoll_spec.errors": "The exceptions.",
     "longpoll_spec.history": "The schema of a history, as code.",
     "longpoll.pytest_plugin": "Fixtures for pytest.",
 }
-"""Modules whose public names have a page, each with what is said of it in the list."""
+"""Modules with a page of their public names, each with its description in the list."""
+SUBJECTS: Final = {
+    "longpoll": {
+        "Run a broker": ("Broker", "NameServer", "observe"),
+        "Send and consume": (
+            "Producer",
+            "TransactionProducer",
+            "PushConsumer",
+            "PullConsumer",
+            "ConsumerConfig",
+            "Reject",
+            "Retry",
+            "Admin",
+            "RealRuntime",
+        ),
+        "Judge a run": ("judge", "HistoryWriter"),
+        "Check the specification": ("check", "prove", "explain"),
+        "Test your own service": ("LongPollSubject", "LongPollMachine", "Polled"),
+        "Errors": ("LongpollError", "UserError"),
+    },
+}
+"""Module -> subject -> its public names, in the order of the page."""

@@ -19,8 +19,8 @@ import msgspec
 from attrs import frozen
 from model_tests.bench import bystander
 from model_tests.bench.served import Served
+from model_tests.support.broker.raw_client import RawClient, pull_fields, send_fields, send_message
 
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.frame import Serialisation

@@ -1,7 +1,6 @@
 """How each figure of `broker_bench` is measured, and how much of it.
 
-Leaves out the brokers (`broker_sides`), the load itself (`longpoll_broker.testing.harness`) and what the figures must
-be (`broker_figures`).
+The brokers are in `broker_sides`, the load in `model_tests.support.broker.harness`, the limits in `broker_figures`.
 """
 
 from __future__ import annotations
@@ -13,12 +12,8 @@ from typing import Final
 from attrs import define, field, frozen
 from model_tests.bench.broker_figures import CEILING, FIGURES, OURS, Value, value_of
 from model_tests.bench.broker_sides import Side
-from rich.progress import Progress
-
-from longpoll.racing.load import race
-from longpoll.racing.plan import RacePlan
-from longpoll_broker.testing.harness.held import HeldPlan, hold
-from longpoll_broker.testing.harness.latency import (
+from model_tests.support.broker.harness.held import HeldPlan, hold
+from model_tests.support.broker.harness.latency import (
     fan_outs,
     overshoots,
     percentile,
@@ -26,10 +21,14 @@ from longpoll_broker.testing.harness.latency import (
     wakes,
     wakes_beside_new_queues,
 )
-from longpoll_broker.testing.harness.throughput import Stored, fill, pulls, send_rate, sends
-from longpoll_broker.testing.harness.topics import make_topic, send_each
-from longpoll_broker.testing.harness.trivial import BODY_SIZE, PULLED, SENT, trivial_server
-from longpoll_broker.testing.harness.workers import busy_share, processor_seconds
+from model_tests.support.broker.harness.throughput import Stored, fill, pulls, send_rate, sends
+from model_tests.support.broker.harness.topics import make_topic, send_each
+from model_tests.support.broker.harness.trivial import BODY_SIZE, PULLED, SENT, trivial_server
+from model_tests.support.broker.harness.workers import busy_share, processor_seconds
+from rich.progress import Progress
+
+from longpoll.wire.racing.load import race
+from longpoll.wire.racing.plan import RacePlan
 from longpoll_client.errors import ClientError
 
 OVERSHOOT_MS: Final = (1_000, 4_000)

@@ -16,8 +16,8 @@ from attrs import frozen
 from model_tests.bench.broker_figures import JAVA
 from model_tests.bench.served import serving
 from model_tests.conformance.java_broker import resolve, running
+from model_tests.support.broker.harness.workers import private_bytes
 
-from longpoll_broker.testing.harness.workers import private_bytes
 from longpoll_runtime import Address
 
 JAVA_HEAP: Final = "2g"

@@ -26,8 +26,8 @@ from contextlib import ExitStack
 from typing import Final, Self
 
 from attrs import frozen
+from model_tests.support.broker.raw_client import RawClient, pull_fields, send_message
 
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_message
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime import Address
 from longpoll_runtime.stalls import StallWatch

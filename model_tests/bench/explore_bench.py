@@ -27,6 +27,7 @@ import attrs
 from attrs import frozen
 from model_tests.bench import leaving
 from model_tests.bench.served import parser_of, print_json
+from model_tests.support.spec.spin import EXHAUSTIVE, as_told, compile_spin, run_spin, why_no_spin
 
 from longpoll_judge.run.spark.session import open_session
 from longpoll_spec.bounds import named
@@ -36,7 +37,6 @@ from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Property
 from longpoll_spec.policy import preset, with_knobs
 from longpoll_spec.render.export.promela import promela_of
-from longpoll_spec.testing.spin import EXHAUSTIVE, as_told, compile_spin, run_spin, why_no_spin
 
 KILOBYTE: Final = 1024
 MEGABYTE: Final = 1024 * KILOBYTE

@@ -35,12 +35,12 @@ import pyarrow as pa
 from attrs import define, evolve, field, frozen
 from model_tests.bench import leaving
 from model_tests.bench.served import processor_s, status_kib
+from model_tests.support.judge.tiles import Tile, moved, plan, simulated_tile, write_meta
 
+from longpoll_judge.generate import Load
 from longpoll_judge.read.parquet import write_part
 from longpoll_judge.read.schema import event_dicts
 from longpoll_judge.rules.across import rows_where
-from longpoll_judge.testing.generate import Load
-from longpoll_judge.testing.tiles import Tile, moved, plan, simulated_tile, write_meta
 from longpoll_spec.history import META_FILE, NDJSON_SUFFIX, PARQUET_SUFFIX
 
 LOAD: Final = Load(queues=32, send_interval_ms=1.0)

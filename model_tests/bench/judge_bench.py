@@ -3,6 +3,7 @@
     python -m model_tests.bench.judge_bench [--events 1000000 10000000 100000000] [--queues 16] [--engines local spark]
     python -m model_tests.bench.judge_bench --events --lagging 5000000 --engines spark
 
+The histories have sends, acknowledgements and committed offsets too, but those of groups that lag have not.
 Prints one line a figure: events per second (of processor time without Spark, of wall time after the start on Spark),
 the cost of an event against the smallest size, and the most memory that the local engine took, or each kind of Spark's
 processes held; then the same with all events on one queue, with 16 groups that lag (`--lagging`), and of the smallest
@@ -30,15 +31,15 @@ import pyarrow.parquet as pq
 from attrs import define, field, frozen
 from model_tests.bench import leaving
 from model_tests.bench.served import status_kib
+from model_tests.support.judge.laggards import write_lagging
+from model_tests.support.judge.tiles import write_large
 
+from longpoll_judge.generate import Load
 from longpoll_judge.read.convert import convert
 from longpoll_judge.read.source import find
 from longpoll_judge.run.job import Engine, judge_on
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.spark.engine import open_engine
-from longpoll_judge.testing.generate import Load
-from longpoll_judge.testing.laggards import write_lagging
-from longpoll_judge.testing.tiles import write_large
 from longpoll_spec.history import PARQUET_SUFFIX
 
 WARM_EVENTS = 600_000
@@ -186,7 +187,7 @@ def histories_of(directory: Path, options: argparse.Namespace) -> Iterator[Measu
     if not options.plain:
         kinds += [(f"{name}, one queue", events, 1) for name, events, _queues in kinds if events < ONCE_EVENTS]
     for name, events, queues in kinds:
-        path, load = directory / f"{events}-{queues}", Load(events=events, queues=queues)
+        path, load = directory / f"{events}-{queues}", Load(events=events, queues=queues, is_whole=True)
         yield Measured(name, made(path, partial(write_large, load=load)), path)
     for events, queues in itertools.product(options.lagging, (options.queues, 1)):
         path = directory / f"lagging-{events}-{queues}"

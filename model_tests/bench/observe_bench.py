@@ -26,8 +26,8 @@ from time import monotonic, perf_counter_ns
 
 from model_tests.bench import leaving
 from model_tests.bench.served import COMMAND, address_of, parser_of, print_json
+from model_tests.support.broker.raw_client import RawClient, pull_fields, send_fields, send_message
 
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command, encode
 

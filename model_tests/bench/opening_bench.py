@@ -27,8 +27,8 @@ import msgspec
 from attrs import frozen
 from model_tests.bench import leaving
 from model_tests.bench.served import parser_of, print_json, serving, status_kib
+from model_tests.support.broker.raw_client import RawClient, send_fields
 
-from longpoll_broker.testing.raw_client import RawClient, send_fields
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.sizes import MIB
 from longpoll_runtime import Address

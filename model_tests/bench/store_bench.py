@@ -17,11 +17,11 @@ from functools import partial
 
 from attrs import frozen
 from model_tests.bench import leaving
+from model_tests.support.broker.stores import message, open_store
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore
-from longpoll_broker.testing.stores import message, open_store
 
 
 @frozen

@@ -7,11 +7,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from model_tests.support.broker.brokers import SMALL_STORE
+from model_tests.support.broker.client_scenarios import new_topic
 from model_tests.support.client import RUNTIME, Clients, serving
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.testing.brokers import SMALL_STORE
-from longpoll_broker.testing.client_scenarios import new_topic
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from attrs import define, field
+from model_tests.support.broker.brokers import SMALL_STORE, wait_until
 
 import longpoll_client
 from longpoll_broker.broker import Broker
-from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
 from longpoll_runtime.real import RealRuntime
 
 PAGE = Path(__file__).parents[2] / "docs" / "client.md"
@@ -23,7 +23,7 @@ ELSEWHERE = {
     "ConsistentHash",
 }
 """Java's, and then what the page says is elsewhere, or is Python's."""
-ELSEWHERE |= {"RealRuntime", "ResourceWarning", "SystemExit", "KeyboardInterrupt", "ConnectionError", "TimeoutError"}
+ELSEWHERE |= {"RealRuntime", "ResourceWarning", "ConnectionError", "TimeoutError"}
 
 
 class Tracer:

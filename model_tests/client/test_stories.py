@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
-from longpoll_broker.testing import client_scenarios as stories
-from longpoll_broker.testing.client_scenarios import Log, explain
+from model_tests.support.broker import client_scenarios as stories
+from model_tests.support.broker.client_scenarios import Log, explain
 
 
 def test_nothing_is_lost_while_members_come_and_go(name_server: str) -> None:

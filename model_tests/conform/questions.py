@@ -127,7 +127,6 @@ def filled(topic: str, properties: Sequence[Mapping[str, str]]) -> list[Step]:
 
 
 def heartbeat(topic: str, group: str, version: int, expression: str, kind: str = "SQL92") -> Step:
-    """The connection's consumer subscribes."""
     subscription = {
         "classFilterMode": False, "topic": topic, "subString": expression, "tagsSet": [], "codeSet": [],
         "subVersion": version, "expressionType": kind,

@@ -58,12 +58,10 @@ class Relay:
 
     @property
     def address(self) -> Address:
-        """Where clients connect."""
         host, port = self._listener.getsockname()[:2]
         return str(host), int(port)
 
     def close(self) -> None:
-        """End every connection and thread."""
         self._over.set()
         for each in (self._listener, *self._sockets):
             with contextlib.suppress(OSError):
@@ -200,7 +198,6 @@ def plus(number: int) -> Callable[[str], str]:
 
 
 def recoded(code: int, from_code: int, to_code: int) -> Fault:
-    """Another response code."""
     return answers(code, lambda command: {**command, "code": to_code} if command["code"] == from_code else None)
 
 

@@ -25,6 +25,7 @@ from model_tests.conform.relay import (
     recoded,
     whole,
 )
+from model_tests.support.spec.cases import quick_if
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
@@ -36,7 +37,6 @@ from longpoll_conform.suite import Result, Suite
 from longpoll_conform.vectors import recorded
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9
-from longpoll_spec.testing.cases import quick_if
 
 HAS: Final[frozenset[Capability]] = frozenset(CAPABILITIES) - {"sql92", "golden-store", "lite-pull"}
 CONTROL: Final = ("lock-358", "client-348")
@@ -93,12 +93,10 @@ def of_records(change: Callable[[list[bytes]], list[bytes]]) -> Fault:
 
 
 def with_field(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """One field more."""
     return lambda command: {**command, "extFields": {**(command["extFields"] or {}), name: "1"}}
 
 
 def json_body(change: Callable[[Any], Any]) -> Callable[[bytearray], bytes]:
-    """Another JSON body."""
     return lambda body: json.dumps(change(json.loads(bytes(body)))).encode()
 
 
@@ -200,7 +198,6 @@ FAULTS: Final[Mapping[str, Planted]] = {
 
 @pytest.fixture(scope="module")
 def good() -> Iterator[Broker]:
-    """A broker that passes."""
     with (
         tempfile.TemporaryDirectory() as store,
         Broker.start(

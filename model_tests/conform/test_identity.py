@@ -36,7 +36,6 @@ def rocketmq() -> Iterator[Broker]:
 
 
 def conform(broker: Address, names: Address, *words: str) -> Result:
-    """What the command prints."""
     places = [f"--broker={broker[0]}:{broker[1]}", f"--name-server={names[0]}:{names[1]}", "--has=long-polling"]
     return CliRunner().invoke(main, ["conform", *places, *words])
 

@@ -30,6 +30,7 @@ LATE_S = 1.5
 SIZE_SMALL = 1 << 18
 """The largest file of recordings in these tests, bytes."""
 SMALL = StoreConfig(commit_log_file_size=1 << 24)
+pytestmark = pytest.mark.xdist_group("record")  # the recording is dear: it is made once
 SOME = ("PULL-READ-2", "PULL-CHECK-1*", "PULL-WAKE-1", "CLIENT-2", "LOCK-1", "ROUTE-1", "SEND-1", "OFFSET-8", "FRAME-1")
 
 
@@ -53,7 +54,6 @@ def conform(broker: Address, good: Broker, *words: str, only: tuple[str, ...] = 
 
 @pytest.fixture(scope="module")
 def mine(good: Broker, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its recording."""
     path = tmp_path_factory.mktemp("mine") / "mine.jsonl"
     done = conform(good.address, good, f"--record={path}")
     assert done.exit_code == 0, done.output
@@ -82,7 +82,7 @@ def test_what_is_recorded_of_ours_is_what_was_recorded_of_java(mine: Path) -> No
 
 @pytest.mark.parametrize(
     "fault",
-    [field_of(11, "maxOffset", plus(1)), field_of(310, "queueOffset", plus(1))],
+    [field_of(11, "maxOffset", plus(1)), pytest.param(field_of(310, "queueOffset", plus(1)), marks=pytest.mark.long)],
     ids=["end of a queue", "place of a send"],
 )
 def test_a_fault_fails_the_recording(fault: Any, mine: Path, good: Broker) -> None:
@@ -183,14 +183,12 @@ def test_a_file_is_written_and_read(tmp_path: Path) -> None:
     "text", ["{", "[]", '{"id": 1}', '{"id": 1, "title": "", "profile": "", "request": []}', "\x00"]
 )
 def test_what_is_no_recording_is_one_sentence(text: str, tmp_path: Path) -> None:
-    """With what to do."""
     (tmp_path / "some.jsonl").write_text(text)
     with pytest.raises(VectorError, match="is not a file of recordings"):
         read_vectors(tmp_path / "some.jsonl")
 
 
 def test_a_question_that_shows_no_clause_is_one_sentence(good: Broker, tmp_path: Path) -> None:
-    """Before anything is asked."""
     vector = recorded("4.9.7")[0]
     case = {**vector.case, "id": "other-1"}
     write_vectors(tmp_path / "other.jsonl", [Vector("other-1", vector.title, vector.profile, "other", case)])
@@ -230,7 +228,6 @@ def test_a_device_without_an_end_is_refused() -> None:
 
 
 def test_a_profile_that_nobody_has_is_one_sentence(tmp_path: Path) -> None:
-    """Before anything is asked."""
     (tmp_path / "odd.jsonl").write_text('{"id": "lock-352", "title": "", "profile": "nope", "request": {"code": 41}}\n')
     with pytest.raises(UserError, match="lock-352: unknown profile 'nope'"):
         chosen("strict", (), (), read_vectors(tmp_path / "odd.jsonl"))

@@ -17,6 +17,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from click.testing import CliRunner, Result
 from model_tests.conform.relay import Relay, answers, field_of, plus
+from model_tests.support.ports import closed_port
 from model_tests.verification.test_hostile_calls import UNSEEN
 
 from longpoll.cli import main
@@ -35,7 +36,6 @@ HOSTILE = "\x1b[31m\u202e<b>[red]\x07"
 
 @pytest.fixture(scope="module")
 def good() -> Iterator[Broker]:
-    """A broker that passes."""
     with (
         tempfile.TemporaryDirectory() as store,
         Broker.start(RealRuntime(), store, policy=STRICT, store_config=SMALL) as broker,
@@ -52,7 +52,6 @@ def spoiled(good: Broker) -> Iterator[Address]:
 
 
 def conform(broker: Address, good: Broker, *words: str) -> Result:
-    """What the command says."""
     places = [f"--broker={broker[0]}:{broker[1]}", "--name-server={}:{}".format(*good.name_server_address)]
     places.append("--has=long-polling")
     return CliRunner().invoke(main, ["conform", *places, *words])
@@ -137,10 +136,9 @@ def test_what_a_broker_says_steers_nothing(good: Broker, tmp_path: Path) -> None
 
 
 def test_a_stranger_on_the_port_is_a_sentence(good: Broker) -> None:
-    """Somebody who takes connections and says nothing of sense."""
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
-        address = nobody.getsockname()[:2]
-    done = conform(address, good, *SOME)
+    """A port on which nobody listens, with the option that starts a broker."""
+    with closed_port() as address:
+        done = conform(address, good, *SOME)
 
     assert done.exit_code == 2
     assert "cannot be connected to" in done.stderr
@@ -160,9 +158,8 @@ def test_a_stranger_on_the_port_is_a_sentence(good: Broker) -> None:
 )
 def test_a_mistake_is_one_sentence(words: tuple[str, ...], said: str, good: Broker) -> None:
     """Exit code 2, and what to do."""
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
-        address = nobody.getsockname()[:2]
-    done = conform(address, good, *words)
+    with closed_port() as address:
+        done = conform(address, good, *words)
 
     assert done.exit_code == 2, done.output
     assert said in done.stderr
@@ -177,53 +174,49 @@ def test_clauses_are_listed() -> None:
     assert all(clause.id in done.stdout for clause in CLAUSES)
 
 
+@contextlib.contextmanager
+def starting(store: Path) -> Iterator[tuple[Address, list[str]]]:
+    """Where a broker will listen, and the options that start it there."""
+    with closed_port() as broker, closed_port() as names:
+        listen, name_server = ("{}:{}".format(*each) for each in (broker, names))
+        serve = f"{sys.executable} -m longpoll serve --store {store} --listen {listen} --name-server {name_server}"
+        yield broker, [f"--broker={listen}", f"--name-server={name_server}", "--start", serve]
+
+
 def test_a_broker_is_started_and_ended(tmp_path: Path) -> None:
     """By its command, with what it started; the port is free afterwards."""
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
-        ports = [each.getsockname()[1] for each in (one, other)]
-    places = f"--listen 127.0.0.1:{ports[0]} --name-server 127.0.0.1:{ports[1]}"
-    serve = f"{sys.executable} -m longpoll serve --store {tmp_path} {places}"
-    words = [
-        f"--broker=127.0.0.1:{ports[0]}",
-        f"--name-server=127.0.0.1:{ports[1]}",
-        "--start",
-        serve,
-        "--only",
-        "LOCK-*",
-    ]
-    done = CliRunner().invoke(main, ["conform", *words, "--json"])
+    with starting(tmp_path) as (address, words):
+        done = CliRunner().invoke(main, ["conform", *words, "--only=LOCK-*", "--json"])
 
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["counts"]["PASS"] == 3
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", ports[0]), 5)
+        assert done.exit_code == 0, done.output
+        assert json.loads(done.stdout)["counts"]["PASS"] == 3
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address, 5)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_what_was_started(number: int, tmp_path: Path) -> None:
     """In the middle of a run: the answer is unknown, and no broker is left."""
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
-        ports = [each.getsockname()[1] for each in (one, other)]
-    places = f"--listen 127.0.0.1:{ports[0]} --name-server 127.0.0.1:{ports[1]}"
-    serve = f"{sys.executable} -m longpoll serve --store {tmp_path} {places}"
-    words = [f"--broker=127.0.0.1:{ports[0]}", f"--name-server=127.0.0.1:{ports[1]}", "--start", serve]
-    command = subprocess.Popen([sys.executable, "-m", "longpoll", "conform", *words], stderr=subprocess.PIPE, text=True)
-    try:
-        answered = None
-        while answered is None:
-            with contextlib.suppress(OSError):
-                answered = socket.create_connection(("127.0.0.1", ports[0]), 5)
-        answered.close()
-        command.send_signal(number)
-        _out, said = command.communicate(timeout=60)
-    finally:
-        command.kill()
+    with starting(tmp_path) as (address, words):
+        command = subprocess.Popen(
+            [sys.executable, "-m", "longpoll", "conform", *words], stderr=subprocess.PIPE, text=True
+        )
+        try:
+            answered = None
+            while answered is None:
+                with contextlib.suppress(OSError):
+                    answered = socket.create_connection(address, 5)
+            answered.close()
+            command.send_signal(number)
+            _out, said = command.communicate(timeout=60)
+        finally:
+            command.kill()
 
-    assert command.returncode == 3
-    assert "unknown" in said
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", ports[0]), 5)
+        assert command.returncode == 3
+        assert "unknown" in said
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address, 5)
 
 
 def test_a_badge_counts_the_clauses_that_could_be_tested(good: Broker, spoiled: Address) -> None:

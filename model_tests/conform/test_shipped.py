@@ -57,7 +57,6 @@ def all_steps() -> dict[tuple[str, str], list[dict[str, Any]]]:
 
 
 def steps_of(vector: Vector) -> list[dict[str, Any]]:
-    """Those of one vector."""
     return all_steps()[vector.version, vector.id]
 
 
@@ -209,7 +208,6 @@ def test_the_command_writes_what_the_archive_has(tmp_path: Path) -> None:
 
 
 def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
-    """Exit code 2."""
     (tmp_path / "file").write_text("")
     done = CliRunner().invoke(main, ["conform", "--export", str(tmp_path / "file" / "below")])
 

@@ -1,7 +1,5 @@
 """The real Java broker and name server from Maven: resolved once, started on free loopback ports, ended by id.
 
-Leaves out what is asked of them. They listen on all addresses, for 4.9 knows no other way; tests talk to loopback.
-
 Source of the settings: `BrokerStartup.java`, `NamesrvStartup.java`, `BrokerController.java` of 4.9 and 5.5.
 """
 

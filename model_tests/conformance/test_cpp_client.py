@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from model_tests.service.commands import serving
+from model_tests.support.broker.brokers import SMALL_STORE
+from model_tests.support.broker.client_scenarios import new_topic
 
 from longpoll.verification.real_client import HOLD_MS, RealClientReport, make_report, run_real_client, why_missing
 from longpoll_broker.broker import Broker
-from longpoll_broker.testing.brokers import SMALL_STORE
-from longpoll_broker.testing.client_scenarios import new_topic
 from longpoll_judge.run.job import judge
 from longpoll_observe import Observer
 from longpoll_runtime.real import RealRuntime

@@ -15,13 +15,13 @@ import pytest
 from attrs import define, field
 from model_tests.conformance.java_broker import VERSIONS, running
 from model_tests.service.subscription_script import play
+from model_tests.support.broker.brokers import wait_until
+from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields
+from model_tests.support.broker.sql92_cases import Case, Cases, outcome
 from model_tests.support.java import class_path_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
-from longpoll_broker.testing.brokers import wait_until
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields
-from longpoll_broker.testing.sql92_cases import Case, Cases, outcome
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime.real import RealRuntime

@@ -20,19 +20,19 @@ import pytest
 from click.testing import CliRunner
 from model_tests.conformance.java_broker import VERSIONS, JavaBroker
 from model_tests.service.observed import events_of
+from model_tests.support.broker.raw_client import RawClient
 from model_tests.support.captures import wait_until_captured
 from model_tests.support.java import java_broker_of
 
 from longpoll.cli import main
 from longpoll.output import Exit
-from longpoll.racing.load import race
-from longpoll.racing.plan import QUEUE_IDS, RacePlan, RaceReport
 from longpoll.verification import races
 from longpoll.verification.declared import declared, limits_of
 from longpoll.verification.echo import Echo
-from longpoll_broker.testing.load import LoadPlan, LoadReport, drive
-from longpoll_broker.testing.raw_client import RawClient
-from longpoll_broker.testing.served import ROCKETMQ, RemoteSubject, run_suite
+from longpoll.wire.load import LoadPlan, LoadReport, drive
+from longpoll.wire.racing.load import race
+from longpoll.wire.racing.plan import QUEUE_IDS, RacePlan, RaceReport
+from longpoll.wire.suite import ROCKETMQ, RemoteSubject, run_suite
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP, Result
 from longpoll_judge.run.job import judge
 from longpoll_observe import Observer

@@ -20,14 +20,14 @@ from typing import Final
 import pytest
 from attrs import define, evolve, field
 from model_tests.conformance.java_broker import VERSIONS, running
+from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields
+from model_tests.support.broker.stores import open_store
 from model_tests.support.java import class_path_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.store.inspect import StoreDirectory
 from longpoll_broker.store.verify import verify
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields
-from longpoll_broker.testing.stores import open_store
 from longpoll_protocol.bodies import load_json
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.log_record import Record

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from _pytest.mark import ParameterSet
+from model_tests.support.spec.cases import quick_if
+from model_tests.support.spec.spin import EVERY_PROPERTY, SpinRun, as_told, compile_spin, run_spin, why_no_spin
 
 from longpoll_spec.bounds import EXPLORATIONS, named
 from longpoll_spec.engines.manifest import Entry, pinned
@@ -14,8 +16,6 @@ from longpoll_spec.engines.packed.search import explore
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.policy import PRESETS, policy_named
 from longpoll_spec.render.export.promela import promela_of
-from longpoll_spec.testing.cases import quick_if
-from longpoll_spec.testing.spin import EVERY_PROPERTY, SpinRun, as_told, compile_spin, run_spin, why_no_spin
 
 pytestmark = [
     pytest.mark.peers,

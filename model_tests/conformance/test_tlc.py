@@ -11,10 +11,19 @@ import attrs
 import msgspec
 import pytest
 from _pytest.mark import ParameterSet
+from model_tests.support.judge.generate_steps import FAULTS, Fault, StepLoad, run_of
+from model_tests.support.spec.tlc import (
+    TlcRun,
+    TlcViolation,
+    keeps,
+    only_invariants,
+    placed_by_tlc,
+    run_tlc,
+    why_no_tlc,
+)
 
 from longpoll_judge.read.schema import DEFAULTS
 from longpoll_judge.rules.law_steps import model_of, reader_of
-from longpoll_judge.testing.generate_steps import FAULTS, Fault, StepLoad, run_of
 from longpoll_spec.bounds import EXPLORATIONS, Bounds, named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.conform import Checker, Conformance
@@ -32,7 +41,6 @@ from longpoll_spec.render.export.tla_parametric import (
 )
 from longpoll_spec.render.notation import name_of, parameters_of
 from longpoll_spec.terms import TRUE
-from longpoll_spec.testing.tlc import TlcRun, TlcViolation, keeps, only_invariants, placed_by_tlc, run_tlc, why_no_tlc
 
 pytestmark = [pytest.mark.peers]
 

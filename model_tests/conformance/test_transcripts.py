@@ -1,7 +1,7 @@
 """What Apache RocketMQ 4.9.7 and 5.5.0 were recorded to answer, asked of our broker: every case, each profile.
 
 The recordings are the vectors of `longpoll_conform`, which plays them. Where strict differs on purpose the vector
-stands with its reason in `longpoll_conform.differs` and `docs/strict-differs.md`; a listed one that has become equal is
+stands with its reason in `longpoll_conform.differs` and `docs/conformance.md`; a listed one that has become equal is
 as wrong as an unlisted one that is not.
 """
 
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from model_tests.support.spec.cases import quick_if
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
@@ -133,8 +134,8 @@ def assert_as_listed(known: Iterable[str], cases: list[Vector], found: dict[str,
     assert listed <= set(found), f"these have become equal, take them off the list: {sorted(listed - set(found))}"
 
 
-@pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("profile", quick_if(PROFILES, lambda profile: profile != "sql"))
 def test_answers_at_once_as_the_real_broker_does(policy: str, profile: str, tmp_path: Path) -> None:
     """Every case without a long wait is answered as the Java broker was recorded to answer it, but for those listed."""
     cases = chosen(policy, profile, quick=True)
@@ -171,7 +172,7 @@ def test_every_case_belongs_to_a_test(policy: str) -> None:
 
 
 def test_the_list_of_strict_names_cases() -> None:
-    text = (ROOT / "docs" / "strict-differs.md").read_text()
+    text = (ROOT / "docs" / "conformance.md").read_text()
     assert dict(re.findall(r"^\| `([a-z]+-\d+)` \| (.+?) \|$", text, re.MULTILINE)) == {
         name: meant.why for name, meant in on_purpose(STRICT.name).items()
     }

@@ -90,7 +90,6 @@ def test_a_group_is_the_same_by_its_own_name_and_by_its_retry_topics(written: st
 
 
 def test_dead_letters_are_the_topics_and_the_groups() -> None:
-    """Both rights are needed."""
     dead = of_topic("%DLQ%G", Right.SUB)
     assert refused(account("", "G=DENY", topic=Right.SUB, group=Right.SUB), dead) == "No default permission for group:G"
     assert refused(account("", "G=SUB"), dead) == "No default permission for topic:%DLQ%G"
@@ -162,7 +161,6 @@ def test_who_says_nothing_is_nobody() -> None:
 
 @pytest.mark.parametrize("text", ["T", "=PUB", " =PUB", "T=", "T=ALL", "T=PUB=SUB", "T=pub"])
 def test_what_is_no_right_is_named(text: str) -> None:
-    """Of topics and of groups."""
     for topics, groups in (([text], []), ([], [text])):
         with pytest.raises(ValueError, match="is not NAME=RIGHT"):
             read_rights(topics, groups)

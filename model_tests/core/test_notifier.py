@@ -182,7 +182,6 @@ class Broken(TagFilter, frozen=True):
     """A filter that fails."""
 
     def matches(self, tags_code: int | None) -> bool:
-        """Fail."""
         raise ValueError(f"no filter for {tags_code}")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import attrs
 import pytest
 
+from longpoll.simulated.beside_law.memory_queues import MemoryQueues, Message
 from longpoll_broker.core import pull as module
 from longpoll_broker.core.filter import filters
 from longpoll_broker.core.filter.filters import TagFilter, tag_filter
@@ -29,7 +30,6 @@ from longpoll_broker.core.standing import Standing
 from longpoll_broker.core.tables.subscription import Clients, subscription_of
 from longpoll_broker.core.tables.topics import GroupConfig, Groups, TopicConfig, Topics
 from longpoll_broker.core.traits import TRAITS_5
-from longpoll_broker.testing.plain.memory_queues import MemoryQueues, Message
 
 
 class OneRead:
@@ -42,7 +42,6 @@ class OneRead:
         self.count = 0
 
     def get(self, topic: str, queue_id: int, offset: int, count_max: int, matches: Matches = ALL) -> GetResult:
-        """The answer."""
         self.matches, self.by_properties = matches
         self.count += 1
         return GetResult(self.status, offset + 1, 0, 9, [], [], 0, suggest_slave=False)
@@ -88,7 +87,6 @@ def test_a_pull_that_passes_reads_once() -> None:
     ],
 )
 def test_a_failed_check_refuses_without_reading(changes: dict[str, object], expected: int) -> None:
-    """Each refusal has RocketMQ's code."""
     store = OneRead()
     decision = decide(pull(**changes), desk(), store)
     assert isinstance(decision, Refused)
@@ -242,7 +240,6 @@ def test_no_message_at_all_can_be_asked_for() -> None:
 
 
 def test_tags_read_by_their_hashes() -> None:
-    """And by no properties."""
     store = OneRead()
     decide(pull(subscription="a"), desk(), store)
     assert store.matches is not None

@@ -28,7 +28,6 @@ def test_a_lock_dies_when_it_is_not_renewed() -> None:
 
 
 def test_only_the_holder_lets_go() -> None:
-    """A stranger's unlocking changes nothing."""
     locks = QueueLocks()
     locks.lock("G", "a", ["q"], 0)
     locks.unlock("G", "b", ["q"])

@@ -50,7 +50,6 @@ def test_a_slave_corrects_no_offset(traits: Traits) -> None:
 
 @ALL
 def test_a_slave_that_checks_offsets_corrects_them(traits: Traits) -> None:
-    """`offsetCheckInSlave`."""
     standing = Standing("SLAVE", 1, offset_check_in_slave=True)
     assert standing.code(21, GetStatus.OFFSET_OVERFLOW_BADLY, traits, suggests_slave=False) == 21
     assert standing.offset_next(99, 10, GetStatus.OFFSET_OVERFLOW_BADLY) == 10

@@ -103,13 +103,11 @@ class Guarded(dict[Any, Any]):
         self.walks = 0
 
     def values(self) -> Any:
-        """Every item."""
         assert self.guard.held
         self.walks += 1
         return super().values()
 
     def items(self) -> Any:
-        """Every item with its key."""
         assert self.guard.held
         self.walks += 1
         return super().items()

@@ -17,7 +17,6 @@ def test_a_name_that_must_not_become_a_path_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["T", "%RETRY%g", "a|b", "x" * 127, "A-b_9"])
 def test_rocketmqs_own_names_are_allowed(name: str) -> None:
-    """What 4.9.7 accepts."""
     assert name_problem(name) is None
 
 
@@ -33,7 +32,6 @@ def test_a_send_makes_the_topic_from_the_default_topic() -> None:
 
 
 def test_without_automatic_creation_nothing_is_made() -> None:
-    """Neither topics nor groups."""
     topics = Topics(auto_create=False)
     topics.add_system_topics("broker-a", "DefaultCluster")
     assert topics.make_for_send("A", DEFAULT_TOPIC, 4) is None
@@ -78,7 +76,6 @@ def table_of(*names: str, light: bool = False) -> Topics:
 
 @pytest.mark.parametrize(("perm", "is_readable"), [(6, True), (4, True), (2, False), (0, False)])
 def test_a_topic_may_be_pulled_from_with_the_read_bit(perm: int, is_readable: bool) -> None:
-    """Whatever the other bits are."""
     assert TopicConfig("T", perm=perm).is_readable is is_readable
 
 

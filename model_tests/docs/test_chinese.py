@@ -13,9 +13,9 @@ from docs.site import chinese, start
 
 from longpoll_spec.bounds import named
 from longpoll_spec.errors import UserError
+from longpoll_spec.mutants.explorer import law_data
 from longpoll_spec.policy import preset
 from longpoll_spec.render.export.explorer.page import part
-from longpoll_spec.testing.explorer import law_data
 
 HAN: Final = re.compile(r"[\u4e00-\u9fff]")
 PLACES: Final = re.compile(r"\{\d\}")

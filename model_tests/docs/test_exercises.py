@@ -9,12 +9,12 @@ from typing import Any, Final
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
+from model_tests.support.spec.cases import quick_if
 
 from longpoll.cli import main
 from longpoll.commands.lesson import orders
 from longpoll.commands.lesson.course import LESSONS
 from longpoll.commands.lesson.given import ANSWER_MAX, FILE_MAX
-from longpoll_spec.testing.cases import quick_if
 
 ROOT: Final = Path(__file__).parents[2]
 LOST: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w"

@@ -24,9 +24,9 @@ from longpoll_spec.actions import pull
 from longpoll_spec.actions.run import expire
 from longpoll_spec.bounds import named
 from longpoll_spec.engines.manifest import pinned_entry
+from longpoll_spec.mutants.mutant import broken_by, report, rewritten
 from longpoll_spec.policy import preset
 from longpoll_spec.state import state_of
-from longpoll_spec.testing.mutant import broken_by, report, rewritten
 
 BEGUN: Final = "`make setup EXTRAS=law,judge,simulation`"
 """What a reader has done before."""
@@ -271,7 +271,12 @@ def test_the_counts_of_the_evidence_are_those_of_the_pages() -> None:
     """Findings, those that nobody had reported, those that replay on Java, and the reports on another broker."""
     findings = (ROOT / "docs" / "findings.md").read_text("utf-8")
     table = re.findall(r"^\| \(\w\) \|.*\| ([^|]*) \|$", findings, re.MULTILINE)
-    java = (ROOT / "docs" / "java.md").read_text("utf-8").partition("## What is shown")[2].partition("\n\nOf (m)")[0]
+    java = (
+        (ROOT / "docs" / "java.md")
+        .read_text("utf-8")
+        .partition("## Reproduced findings")[2]
+        .partition("\n\nFor (m)")[0]
+    )
     rust = (ROOT / "docs" / "upstream.md").read_text("utf-8").partition("## rocketmq-rust")[2]
     reports = re.findall(r"^\| ([^|]+) \| `--only", rust, re.MULTILINE)
     replayed = set(re.findall(r"^\| (\(\w\)) \|.* seen", java, re.MULTILINE))

@@ -16,6 +16,8 @@ from _pytest.mark import ParameterSet
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_tests.support.spec.cases import quick_if
+from model_tests.support.spec.traces import breaks_its_property
 
 from longpoll.cli import main
 from longpoll_spec.actions import actions_of
@@ -33,8 +35,6 @@ from longpoll_spec.render.readable import bare, reader_of
 from longpoll_spec.render.spec_actions import OPEN, model_of
 from longpoll_spec.state import state_of
 from longpoll_spec.terms import all_of, any_of, int_variable
-from longpoll_spec.testing.cases import quick_if
-from longpoll_spec.testing.traces import breaks_its_property
 
 PAGE = Path(__file__).parents[2] / "docs" / "spec.md"
 ARROW = re.compile(r"^    (\w+) --> (\w+): (.+)$", re.MULTILINE)

@@ -41,8 +41,6 @@ FOLLOWS: Final = re.compile(r"longpoll judge .*--follow\b")
 """Runs until Ctrl-C, and says then what came of it."""
 SO_FAR: Final = re.compile(r"up to event \d+")
 CAPTURES: Final = re.compile(r"tcpdump .*-w (\S+) tcp port \d+")
-BESIDE: Final = re.compile(r"for .*& done")
-"""Leaves something running that has no end."""
 TOKEN: Final = re.compile(r"\b(?:lp1|sim1)\.[\w-]+")
 CUT: Final = re.compile(r"\b(?:lp1|sim1)\.[\w-]*\.\.\.")
 """A token of which a page has the beginning: a reader takes the one that the command before has printed."""
@@ -130,8 +128,6 @@ class Reader:
     home: Path = field(init=False)
     """Where the page began; what it calls `/tmp` is in it."""
     running: list[Program] = field(factory=list)
-    groups: list[int] = field(factory=list)
-    """Of processes that have no end."""
     addresses: dict[str, str] = field(factory=dict)
     """An address as the page has it -> the one that is there."""
     token: str = ""
@@ -164,8 +160,6 @@ class Reader:
                 self._serve_somebody()
         elif CAPTURES.match(line):
             self._capture(line)
-        elif BESIDE.match(line):
-            self._leave_beside(typed)
         elif line.startswith("cd "):
             self.directory /= line.removeprefix("cd ")
         else:
@@ -174,19 +168,14 @@ class Reader:
             self._ended(typed, code, said, code_of(line))
 
     def leave(self) -> None:
-        """End what still runs."""
         while self.running:
             self.running.pop().stop()
 
     def kill(self) -> None:
-        """End what still runs, whatever happened."""
         for program in self.running:
             with suppress(ProcessLookupError):
                 program.process.kill()
             program.process.communicate()
-        for group in self.groups:
-            with suppress(ProcessLookupError):
-                os.killpg(group, signal.SIGKILL)
 
     def _ended(self, typed: str, code: int, said: str, wanted: int | tuple[int, ...]) -> None:
         """Look at how a command ended, and keep the token that it printed."""
@@ -320,11 +309,6 @@ class Reader:
         self._start(words, " ".join(words), "listening on")
         self.addresses["10.0.0.5:10911"] = there
         self._serve_somebody()
-
-    def _leave_beside(self, typed: str) -> None:
-        """Type what leaves something running, in a group that is killed in the end."""
-        with subprocess.Popen(["bash", "-c", typed], cwd=self.directory, start_new_session=True) as process:
-            self.groups.append(process.pid)
 
     def _serve_somebody(self) -> None:
         self.type('longpoll send Orders "any load"', lambda _: 0)

@@ -133,7 +133,6 @@ def test_nothing_is_left_of_a_program(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [["/nowhere/program"], ["/"], ["\0"]])
 def test_what_cannot_be_run_is_a_mistake(words: list[str]) -> None:
-    """Told in a sentence."""
     with pytest.raises(StartError, match="cannot be run"):
         Program(words)
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from model_tests.support.broker.brokers import wait_until
 
 from longpoll.cli import main
 from longpoll.output import Exit
-from longpoll_broker.testing.brokers import wait_until
 from longpoll_dojo.starters import starters
 
 SOURCES = {program.name: program.source for program in starters("python")}
@@ -31,7 +31,6 @@ def program(name: str, directory: Path, source: str | None = None) -> list[str]:
 
 
 def dojo(*words: str) -> Result:
-    """Call the command."""
     return CliRunner().invoke(main, ["dojo", *words])
 
 
@@ -69,6 +68,7 @@ def test_a_wrong_program_is_told_as_a_story_that_can_be_played_again(tmp_path: P
     assert right.exit_code == Exit.OK, right.output
 
 
+@pytest.mark.long
 def test_orders_are_drawn_beyond_the_bound_and_made_smaller(tmp_path: Path) -> None:
     """A fault that needs a fourth pull is in no order up to the bound."""
     marked = 'pull["deadline_ms"] = self.now_ms + pull["wait_ms"]'
@@ -115,7 +115,6 @@ def test_a_program_that_is_none_is_a_mistake(words: Sequence[str]) -> None:
 
 
 def test_starters_are_written_and_told(tmp_path: Path) -> None:
-    """With how each is run."""
     done = dojo("--starter", "rust", str(tmp_path / "new"))
     told = json.loads(dojo("--json", "--starter", "python", str(tmp_path / "other")).stdout)
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import msgspec
+import pytest
 from click.testing import CliRunner
 from model_tests.dojo.test_world import Right
 
@@ -24,7 +25,6 @@ SOURCES = {program.name: program.source for program in starters("python")}
 
 
 def test_the_page_lists_every_fault_and_property() -> None:
-    """With its own words."""
     listed = dict(re.findall(r"(?m)^\| `(\w+)` \| (.*) \| `\w+` \|$", PAGE))
 
     assert listed == {name: fault["says"] for name, fault in faults().items()}
@@ -35,7 +35,6 @@ def test_the_page_lists_every_fault_and_property() -> None:
 
 
 def test_the_story_is_what_the_dojo_says(tmp_path: Path) -> None:
-    """Of the same program."""
     (tmp_path / "lost_wakeup.py").write_text(SOURCES["lost_wakeup"])
     said = CliRunner().invoke(main, ["dojo", sys.executable, "-S", str(tmp_path / "lost_wakeup.py")]).stdout
     story = next(block for block in BLOCKS if block.startswith("no_lost_wakeup"))
@@ -44,7 +43,6 @@ def test_the_story_is_what_the_dojo_says(tmp_path: Path) -> None:
 
 
 def test_the_conversation_is_what_the_right_program_says(tmp_path: Path) -> None:
-    """Line for line."""
     (tmp_path / "right.py").write_text(SOURCES["right"])
     block = next(block for block in BLOCKS if block.startswith("> "))
     turns = [turn.splitlines() for turn in block.split("> ")[1:]]
@@ -55,6 +53,7 @@ def test_the_conversation_is_what_the_right_program_says(tmp_path: Path) -> None
             assert json.loads(json.dumps(replies)) == [json.loads(line.removeprefix("< ")) for line in lines]
 
 
+@pytest.mark.long  # the shorter bounds of test_command.py are played in each run
 def test_the_counts_are_those_of_the_bound() -> None:
     """A table in this process is led through every plain order, and is right in all."""
     counted = 0

@@ -30,7 +30,6 @@ class Scripted:
     heard: list[dict[str, object]] = field(factory=list)
 
     def turn(self, message: bytes) -> list[Reply]:
-        """As a program does."""
         said = msgspec.json.decode(message)
         place = sum(each["id"] == said["id"] for each in self.heard)
         self.heard.append(said)
@@ -133,7 +132,6 @@ class Right:
     logs: dict[object, list[object]] = field(factory=dict)
 
     def turn(self, message: bytes) -> list[Reply]:
-        """As a program does."""
         said = msgspec.json.decode(message)
         match said["type"]:
             case "reset":
@@ -171,7 +169,6 @@ def test_every_order_is_another() -> None:
 
 
 def test_tokens_are_read_as_they_are_written() -> None:
-    """Whatever the moves."""
     token = "dojo1.p1a2070.aa.lb.tb.td.c1.w.g3"  # noqa: S105 - an order
 
     assert token_of(moves_of(token)) == token

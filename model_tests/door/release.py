@@ -9,6 +9,7 @@ Leaves out publishing, which a person does (docs/releasing.md).
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -102,15 +103,37 @@ def release(root: Path, scratch: Path) -> Sequence[Path]:
     return wheel, sdist, client, root / DIST / name
 
 
+def checklist(root: Path, version: str) -> list[str]:
+    """One line per step of docs/releasing.md, with a mark where this tree shows that the step is done."""
+    changelog = (root / "CHANGELOG.md").read_text("utf-8")
+    entry = re.search(rf"^## {re.escape(version)}, \d{{4}}-\d\d-\d\d$", changelog, re.MULTILINE) is not None
+    citation = (root / "CITATION.cff").read_text("utf-8")
+    cited = re.search(rf"^version: {re.escape(version)}$", citation, re.MULTILINE) is not None
+    client = tomllib.loads((root / "packaging" / "client" / "pyproject.toml").read_text())["project"]["version"]
+    steps = (
+        (
+            client == version and cited,
+            f"pyproject.toml, packaging/client/pyproject.toml and CITATION.cff say {version}",
+        ),
+        (entry, f"CHANGELOG.md has an entry '## {version}, YYYY-MM-DD'"),
+        (True, "the sdist builds the wheel of the tree, and the wheel installs and reports its version"),
+        (False, "make check, make test, make test-peers and make nightly MINUTES=240 pass"),
+        (False, f"git tag -a v{version}, then push the tag: its workflow builds the files again and drafts a release"),
+        (False, "upload the files to the package index, and publish the draft"),
+    )
+    return [f"[{'x' if done else ' '}] {step}" for done, step in steps]
+
+
 def main() -> None:
-    """Build, check, and name the files."""
+    """Build, check, name the files, and print the checklist."""
     try:
         with tempfile.TemporaryDirectory(prefix="longpoll-release-") as scratch:
             made = release(ROOT, Path(scratch))
             said = check_installs(made[0], Path(scratch))
     except ReleaseError as error:
         sys.exit(f"release: {error}")
-    print(f"{said}; built and checked: {', '.join(str(path.relative_to(ROOT)) for path in made)}")  # noqa: T201 - the answer
+    files = ", ".join(str(path.relative_to(ROOT)) for path in made)
+    print(f"{said}; built and checked: {files}", *checklist(ROOT, made[0].name.split("-")[1]), sep="\n")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from model_tests.support.broker.brokers import SMALL_STORE
+from model_tests.support.spec.cases import quick_if
 
 import longpoll
-from longpoll_broker.testing.brokers import SMALL_STORE
-from longpoll_spec.testing.cases import quick_if
 
 PAGE = Path(__file__).parents[2] / "docs" / "embedding.md"
 (SHOWN,) = re.findall(r"```python test_mine.py\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 BROKEN = """
-from longpoll_judge.testing.plant import plant
+from longpoll_judge.faults.plant import plant
 
 
 def test_broken(rocketmq_broker, rocketmq_client, rocketmq_topic, rocketmq_history, tmp_path):
@@ -58,7 +58,7 @@ ENDS = []
 
 @pytest.fixture
 def producer(rocketmq_broker):
-    with longpoll.Producer(rocketmq_broker.runtime, rocketmq_broker.name_server) as producer:
+    with longpoll.Producer(rocketmq_broker.name_server) as producer:
         yield producer
         producer.send("After", b"the broker still serves")
     ENDS.append("producer")
@@ -121,7 +121,7 @@ def test_faults(rocketmq_broker, rocketmq_topic, rocketmq_client):
 
 
 def test_relay(rocketmq_broker, rocketmq_topic):
-    with rocketmq_broker.relay() as relay, longpoll.Producer(rocketmq_broker.runtime, relay.name_server) as producer:
+    with rocketmq_broker.relay() as relay, longpoll.Producer(relay.name_server) as producer:
         producer.send(rocketmq_topic, b"through")
         relay.delay()
         producer.send(rocketmq_topic, b"later")
@@ -156,7 +156,7 @@ def test_the_page_s_file_passes_and_what_shows_nothing_is_unknown(tmp_path: Path
 def test_brokers_that_run_elsewhere_are_used(tmp_path: Path) -> None:
     with longpoll.Broker(store_config=SMALL_STORE) as broker:
         done = run(tmp_path, SHOWN, words=[f"--longpoll-name-server={broker.name_server}"])
-        with longpoll.Admin(broker.runtime, broker.name_server) as admin:
+        with longpoll.Admin(broker.name_server) as admin:
             names = admin.topic_names()
 
     assert done.returncode == 0, done.stdout + done.stderr

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from model_tests.door.release import CLIENT, ROOT, ReleaseError, built, check_same, differences
+from model_tests.door.release import CLIENT, ROOT, ReleaseError, built, check_same, checklist, differences
 from model_tests.door.test_wheel import size_mb
 
 import longpoll
@@ -34,6 +34,19 @@ def test_wheels_that_differ_are_seen(tmp_path: Path) -> None:
 
     assert differences(one, zipped(tmp_path / "same.whl", {"c": "3", "a": "1", "b": "2"})) == []
     assert differences(one, zipped(tmp_path / "other.whl", {"a": "1", "b": "3", "d": "3"})) == ["b", "c", "d"]
+
+
+def test_the_checklist_marks_what_the_tree_shows(tmp_path: Path) -> None:
+    """This tree is ready for its version; a changelog without a date and an old citation are not."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert [line[1] for line in checklist(ROOT, version)] == list("xxx   ")
+
+    (tmp_path / "packaging" / "client").mkdir(parents=True)
+    for name in ("CITATION.cff", "packaging/client/pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "CHANGELOG.md").write_text(f"## {version}, not yet released\n")
+    assert [line[1] for line in checklist(tmp_path, version)] == list("x x   ")
+    assert [line[1] for line in checklist(tmp_path, "9.9.9")] == list("  x   ")
 
 
 @pytest.mark.long
@@ -81,16 +94,10 @@ SIZE_MAX_MB: Final = 4
 TOLD: Final = """
 import asyncio
 import sys
-from longpoll_client import (
-    AsyncProducer, AsyncPushConsumer, ConsumerConfig, ConsumeStatus, Producer, PullConsumer, StartAt,
-)
-from longpoll_runtime.real import RealRuntime
-with Producer(RealRuntime(), sys.argv[1]) as producer:
+from longpoll_client import AsyncProducer, AsyncPushConsumer, Producer, PullConsumer
+with Producer(sys.argv[1]) as producer:
     sent = [producer.send("Alone", b"%d" % number).msg_id for number in range(20)]
-config = ConsumerConfig("alone", start_at=StartAt.FIRST)
-with PullConsumer(RealRuntime(), sys.argv[1], config) as consumer:
-    consumer.subscribe("Alone")
-    consumer.start()
+with PullConsumer(sys.argv[1], group="alone", topics="Alone") as consumer:
     got = []
     while len(got) < 20:
         got += [message.msg_id for message in consumer.poll(timeout_s=30.0)]
@@ -104,11 +111,9 @@ async def on_a_loop():
         heard.extend(message.msg_id for message in messages)
         if len(heard) >= 40:
             all_heard.set()
-        return ConsumeStatus.SUCCESS
 
-    consumer = AsyncPushConsumer(RealRuntime(), sys.argv[1], ConsumerConfig("loop", start_at=StartAt.FIRST), listen)
-    consumer.subscribe("Alone")
-    async with AsyncProducer(RealRuntime(), sys.argv[1]) as producer, consumer:
+    consumer = AsyncPushConsumer(sys.argv[1], group="loop", topics="Alone", listener=listen)
+    async with AsyncProducer(sys.argv[1]) as producer, consumer:
         more = await asyncio.gather(*(producer.send("Alone", b"%d" % number) for number in range(20)))
         await asyncio.wait_for(all_heard.wait(), 30.0)
     assert sorted(heard) == sorted([*sent, *(result.msg_id for result in more)]), heard

@@ -24,7 +24,6 @@ class Finding:
 
     @property
     def trace(self) -> Trace:
-        """The run."""
         return replay(self.token)
 
 

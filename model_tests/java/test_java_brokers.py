@@ -140,7 +140,6 @@ class Seen(list[Arrival]):
         self._rechecked = rechecked
 
     def append(self, arrival: Arrival) -> None:
-        """Tell a recheck."""
         if arrival.gate == "recheck":
             self._rechecked.append(arrival.request)
         super().append(arrival)

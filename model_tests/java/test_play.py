@@ -45,7 +45,6 @@ class Asker:
         self.answer = asked(port, gate, **told)
 
     def join(self) -> str:
-        """The answer, once it has come."""
         self._thread.join(WITHIN_S)
         assert not self._thread.is_alive()
         return self.answer

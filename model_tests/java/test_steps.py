@@ -168,7 +168,6 @@ def test_a_rule_writes_at_every_place(version: str) -> None:
     ],
 )
 def test_what_does_not_go_together(tmp_path: Path, words: list[str], said: str) -> None:
-    """A sentence, and no directory."""
     done = CliRunner().invoke(main, ["observe", *words, "--record", str(tmp_path / "new")])
     assert done.exit_code == 2
     assert said in done.stderr

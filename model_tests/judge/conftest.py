@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from longpoll_judge.testing.generate import Load, simulate, simulated_meta, write
+from longpoll_judge.generate import Load, simulate, simulated_meta, write
 
 
 @pytest.fixture(scope="session")

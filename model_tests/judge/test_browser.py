@@ -12,11 +12,11 @@ import msgspec
 import pytest
 from model_tests.judge.browser import Browser, open_browser
 from model_tests.judge.test_picture import EVIL, LOST, hostile, looked
-from model_tests.support.judge import RECORDINGS
+from model_tests.support.judge.histories import RECORDINGS
 
+from longpoll_judge.faults.plant import FAULTS, plant
+from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.show.page.render import render_html
-from longpoll_judge.testing.generate import Load, simulate, simulated_meta, write
-from longpoll_judge.testing.plant import FAULTS, plant
 
 pytestmark = pytest.mark.long
 

@@ -23,21 +23,26 @@ from model_tests.judge.standalone import (
     standalone,
     worker_python,
 )
-from model_tests.support.judge import without_time
+from model_tests.support.judge.histories import without_time
+from model_tests.support.spec.cases import quick_if
 
+import longpoll
 from longpoll.cli import main
-from longpoll_judge.contract.result import Result
+from longpoll_judge.contract.result import Result, Share
 from longpoll_judge.errors import SparkUnavailableError
+from longpoll_judge.evidence.survey import Context
+from longpoll_judge.generate import Load, simulate, simulated_meta, write
+from longpoll_judge.read.source import find
+from longpoll_judge.rules.across import Tables
 from longpoll_judge.run.job import judge
 from longpoll_judge.run.spark import cluster, travel
 from longpoll_judge.run.spark.engine import SparkEngine
-from longpoll_judge.testing.generate import Load, simulate, simulated_meta, write
+from longpoll_judge.run.whole_rules import Outcome
 from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
 from longpoll_spec.history import Event
 from longpoll_spec.law import law_of
 from longpoll_spec.policy import preset
-from longpoll_spec.testing.cases import quick_if
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
@@ -65,7 +70,7 @@ def test_the_callers_session_is_used_and_left_as_it_was(faulted: Path, spark_eng
     session.conf.set("spark.sql.adaptive.enabled", "true")
     before = dict(session.conf.getAll)
     try:
-        assert without_time(judge([faulted], session=session)) == without_time(judge([faulted], engine="local"))
+        assert without_time(longpoll.judge([faulted], session=session)) == without_time(longpoll.judge(faulted))
         assert dict(session.conf.getAll) == before
         with pytest.raises(SparkUnavailableError, match=r"cannot take spark\.executor\.memory"):
             judge([faulted], session=session, conf={"spark.executor.memory": "1g"})
@@ -73,6 +78,43 @@ def test_the_callers_session_is_used_and_left_as_it_was(faulted: Path, spark_eng
     finally:
         session.conf.set("spark.sql.adaptive.enabled", "false")
     assert session.range(3).count() == 3
+
+
+def test_spark_names_the_stages_and_their_columns(tmp_path: Path, spark_engine: SparkEngine) -> None:
+    """The UI tells each job by what it does; the plan has typed columns, and an exchange for the keys of requests."""
+    load = Load(events=1_500, queues=2, timeout_ms=60, is_whole=True)
+    write(tmp_path / "history", simulate(load), simulated_meta(), events_per_part=500)
+    here = longpoll.judge(tmp_path / "history")
+    context: Any = spark_engine.session.sparkContext
+    seen = len(context.statusTracker().getJobIdsForGroup(cluster.JOB_GROUP))
+
+    assert here.shares["sends"].judged > 100
+    assert without_time(longpoll.judge([tmp_path / "history"], session=spark_engine.session)) == without_time(here)
+    jobs = context._jsc.sc().statusStore().jobsList(None)
+    told = [jobs.apply(place).description() for place in range(jobs.size())]
+    texts = {text.get() for text in told if text.isDefined()}
+    assert {"look over 4 slices", "judge sends, ends and commits"} <= texts, texts
+    assert any(text.startswith("judge pulls in ") for text in texts)
+    assert len(context.statusTracker().getJobIdsForGroup(cluster.JOB_GROUP)) >= seen + 3
+    assert context.getLocalProperty("spark.job.description") is None
+
+
+@pytest.mark.long
+def test_sends_and_commits_are_judged_by_executors(clean: Path, spark_engine: SparkEngine) -> None:
+    """A rule that needs the whole record is a task of its own, elsewhere, and sees every event."""
+
+    def count(tables: Tables, _context: Context) -> Outcome:
+        return Outcome([], left_out=sum(len(table) for _number, table in tables()), share=Share(os.getpid(), 0))
+
+    with spark_engine.read(find([clean]).slices) as reading:
+        events = sum(survey.event_count for survey in reading.surveys())
+        plan: Any = reading.looked_over()
+        context = Context(wake_ns=0, late_ns=0, answers_on_stop=True, sources={}, closes={})
+        first, second = reading.outcomes([count, count], context)
+
+    assert "[slice#" in plan._jdf.queryExecution().toString()
+    assert first.left_out == second.left_out == events > 2_000
+    assert os.getpid() not in {first.share.judged, second.share.judged}
 
 
 IMPORTED = "import sys; sys.path.insert(0, sys.argv[1]); import longpoll_judge.run.spark.engine as e; print(e.__file__)"

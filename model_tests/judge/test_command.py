@@ -12,9 +12,9 @@ from click.testing import CliRunner, Result
 
 from longpoll import guard
 from longpoll.cli import main
-from longpoll_judge.testing.generate import simulated_meta, write
-from longpoll_judge.testing.plant import plant
-from longpoll_judge.testing.recording import load
+from longpoll_judge.faults.plant import plant
+from longpoll_judge.faults.recording import load
+from longpoll_judge.generate import simulated_meta, write
 from longpoll_spec.history import Event
 
 

@@ -11,17 +11,17 @@ from typing import Any, Final
 
 import msgspec
 import pytest
-from model_tests.support.judge import are_found, certain, follow_pieces, judged, numbered, written
+from model_tests.support.broker.brokers import SMALL_STORE
+from model_tests.support.broker.raw_client import RawClient, pull_fields, send_message
+from model_tests.support.judge.histories import are_found, certain, follow_pieces, judged, numbered, written
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.testing.brokers import SMALL_STORE
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_message
 from longpoll_judge.contract.result import COMMIT_NEVER_REGRESSES
+from longpoll_judge.faults.recording import Recording, load
+from longpoll_judge.generate import BROKER, SOURCE, simulated_meta
 from longpoll_judge.read.convert import convert
 from longpoll_judge.run.growing import offsets, recent
 from longpoll_judge.run.job import judge
-from longpoll_judge.testing.generate import BROKER, SOURCE, simulated_meta
-from longpoll_judge.testing.recording import Recording, load
 from longpoll_observe.observer import Observer
 from longpoll_protocol.codes import CommandFlag, PullSysFlag, RequestCode
 from longpoll_runtime.real import RealRuntime
@@ -217,7 +217,7 @@ def test_a_regression_is_told_before_the_end(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("few_at_hand")
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_random_exchanges_are_told_of_rightly(seed: int, tmp_path: Path) -> None:
     """With a dozen events at hand: excuses of long ago count too."""
     check(drawn(seed), tmp_path, seed, 12)
@@ -249,7 +249,7 @@ def test_a_one_way_commit_is_not_forgotten(few_at_hand: pytest.MonkeyPatch, tmp_
         check(kinds, tmp_path / "forgotten", 1, 12)
 
 
-@pytest.mark.parametrize("late_ms", [7, 20_000])
+@pytest.mark.parametrize("late_ms", [pytest.param(7, marks=pytest.mark.long), 20_000])
 def test_a_commit_whose_identifier_comes_again_excuses(
     late_ms: int, few_at_hand: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ from model_tests.judge.second.faults import apply, operations
 from model_tests.judge.second.observer import observe, write
 from model_tests.judge.standalone import connect_server, standalone
 from model_tests.judge.test_kept import generated
-from model_tests.support.judge import without_time, written
+from model_tests.support.judge.histories import without_time, written
 
 from longpoll_judge.contract.result import Result
 from longpoll_judge.run.job import judge

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 import pytest
-from model_tests.support.judge import PATIENCE_S, lines_of, on_spark, read_until
+from model_tests.support.judge.histories import PATIENCE_S, lines_of, on_spark, read_until
 from msgspec.structs import replace
 
 from longpoll_judge.contract.result import ANSWER_IS_RIGHT, Result
 from longpoll_judge.errors import HistoryChangedError
+from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.read import growth as growth_module
 from longpoll_judge.read.arrow import parquet
 from longpoll_judge.read.convert import convert
@@ -31,7 +32,6 @@ from longpoll_judge.run import local
 from longpoll_judge.run.follow import TRIES, Parts, follow
 from longpoll_judge.run.job import judge
 from longpoll_judge.run.local import LocalReading
-from longpoll_judge.testing.generate import Load, simulate, simulated_meta, write
 from longpoll_spec.history import META_FILE, Event
 
 if TYPE_CHECKING:

@@ -11,10 +11,14 @@ import msgspec
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from model_tests.support.judge import numbered, on_spark, without_time
+from model_tests.support.judge.histories import numbered, on_spark, without_time
+from model_tests.support.spec.cases import quick_if
 
 from longpoll.cli import main
 from longpoll_judge.errors import HistoryChangedError, HistoryNotFoundError
+from longpoll_judge.faults.plant import FAULTS, plant
+from longpoll_judge.faults.recording import load
+from longpoll_judge.generate import simulated_meta, write
 from longpoll_judge.read.arrow import compute, parquet
 from longpoll_judge.read.convert import DamagedHistoryError, TargetExistsError, convert
 from longpoll_judge.read.parquet import read_row_groups
@@ -24,11 +28,7 @@ from longpoll_judge.run.job import judge, judge_on
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.overview import OVERVIEW_COLUMNS, overview_of, overview_of_table, read_again
 from longpoll_judge.run.spark.engine import SparkEngine
-from longpoll_judge.testing.generate import simulated_meta, write
-from longpoll_judge.testing.plant import FAULTS, plant
-from longpoll_judge.testing.recording import load
 from longpoll_spec.history import Event
-from longpoll_spec.testing.cases import quick_if
 
 Engine = LocalEngine | SparkEngine
 

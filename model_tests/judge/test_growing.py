@@ -13,7 +13,7 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_tests.judge.one_queue import asked, told
-from model_tests.support.judge import (
+from model_tests.support.judge.histories import (
     RECORDINGS,
     Followed,
     are_found,
@@ -28,6 +28,9 @@ from msgspec.structs import replace
 
 from longpoll_judge.columns.keys import request_keys
 from longpoll_judge.contract.result import Result
+from longpoll_judge.faults.plant import FAULTS
+from longpoll_judge.faults.recording import NoVictimError, Recording, load
+from longpoll_judge.generate import simulated_meta
 from longpoll_judge.read import tail
 from longpoll_judge.read.damage import Damage
 from longpoll_judge.read.source import Slice, read_slice
@@ -37,9 +40,6 @@ from longpoll_judge.run.growing import asked as remembering
 from longpoll_judge.run.growing import beside, recent
 from longpoll_judge.run.growing.asked import CAME_AGAIN, TOO_MANY, Asked
 from longpoll_judge.run.job import judge
-from longpoll_judge.testing.generate import simulated_meta
-from longpoll_judge.testing.plant import FAULTS
-from longpoll_judge.testing.recording import NoVictimError, Recording, load
 
 QUICK = ("answer_deleted", "visible_too_soon", "next_wrong", "visible_moves_back", "append_missing", "events_lost")
 
@@ -126,6 +126,7 @@ def test_an_event_that_contradicts_the_log_is_a_doubt(tmp_path: Path) -> None:
     assert any("contradicts what came long before" in doubt for doubt in found.steps.growing.doubts)
 
 
+@pytest.mark.long
 def test_what_is_at_hand_does_not_grow(tmp_path: Path) -> None:
     """A few pieces of the log and of the requests are kept, however many have come."""
     found = follow_pieces(written(simulated(6, 2_000), tmp_path / "history"), 40, 6, looks=0)
@@ -140,7 +141,7 @@ def test_a_log_that_is_let_go_too_early_is_no_sum(tmp_path: Path, monkeypatch: p
     """Requests whose log is gone are left to the end, and never judged without it."""
     monkeypatch.setattr("longpoll_judge.run.growing.queues.LOG_EVENTS_MAX", 20)
     monkeypatch.setattr("longpoll_judge.run.growing.queues.PIECES_MIN", 1)
-    found, whole = check(simulated(7, 600), tmp_path / "history", 30, 7)
+    found, whole = check(simulated(7, 400), tmp_path / "history", 20, 7)
 
     assert whole.verdict == "valid"
     assert found.told == {}

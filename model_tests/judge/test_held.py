@@ -11,9 +11,10 @@ import msgspec
 import pyarrow as pa
 import pytest
 from model_tests.judge.test_holds import meta_with
-from model_tests.support.judge import certain, follow_pieces, shown, simulated, written
+from model_tests.support.judge.histories import certain, follow_pieces, shown, simulated, written
 
 from longpoll_judge.evidence.survey import SourceFacts
+from longpoll_judge.faults.recording import Recording
 from longpoll_judge.read.schema import EVENT_SCHEMA, fill
 from longpoll_judge.rules.holds import BEGINS, ENDS
 from longpoll_judge.rules.steps import MS
@@ -21,7 +22,6 @@ from longpoll_judge.run.growing import held
 from longpoll_judge.run.growing.held import CLOSED_NS, OPEN_NS, Held
 from longpoll_judge.run.growing.kept import STATE_FILE
 from longpoll_judge.run.job import judge
-from longpoll_judge.testing.recording import Recording
 from longpoll_spec.history import Event, Meta
 
 CLOSED_MS: Final = CLOSED_NS // MS
@@ -30,7 +30,7 @@ STRANGE: Final = "a pull that is held, and whose request is not at hand"
 LONG: Final = "a pull that is held for more than ten minutes"
 OVER: Final = "a limit that a source promises, with too many pulls open to count"
 PULL: Final = 11
-WALKS: Final = 150
+WALKS: Final = 80
 CLOSED_SHARE: Final = 0.3
 OVER_ANY: Final = 99
 Told = dict[str, Any]

@@ -9,20 +9,20 @@ from typing import Any, Final
 import attrs
 import msgspec
 import pytest
-from model_tests.support.judge import judged
+from model_tests.support.broker.brokers import SMALL_STORE
+from model_tests.support.broker.raw_client import RawClient, pull_fields
+from model_tests.support.judge.histories import judged
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.hold import Room
-from longpoll_broker.testing.brokers import SMALL_STORE
-from longpoll_broker.testing.raw_client import RawClient, pull_fields
 from longpoll_judge.contract.result import HOLD_LIMIT_KEPT, Finding, Result
 from longpoll_judge.evidence.holes import Holes, holes_of
 from longpoll_judge.evidence.survey import SourceFacts
+from longpoll_judge.generate import BROKER, SOURCE, simulated_meta
 from longpoll_judge.rules.holds import judge_holds, judge_source
 from longpoll_judge.rules.steps import MS
 from longpoll_judge.run.job import judge
-from longpoll_judge.testing.generate import BROKER, SOURCE, simulated_meta
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import Event, Meta

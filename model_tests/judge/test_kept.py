@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from attrs import evolve
-from model_tests.support.judge import (
+from model_tests.support.judge.histories import (
     LIMITS,
     PATIENCE_S,
     are_found,
@@ -23,9 +23,13 @@ from model_tests.support.judge import (
     simulated,
     written,
 )
+from model_tests.support.judge.tiles import plan, simulated_tile, write_meta, write_place
 
 from longpoll_judge.contract.result import Result
 from longpoll_judge.errors import CheckpointError
+from longpoll_judge.faults.plant import FAULTS
+from longpoll_judge.faults.recording import NoVictimError, Recording
+from longpoll_judge.generate import Load
 from longpoll_judge.read.same import sum_before
 from longpoll_judge.read.source import find
 from longpoll_judge.rules.across import rows_where
@@ -34,10 +38,6 @@ from longpoll_judge.run.follow import Steps, follow
 from longpoll_judge.run.growing.kept import STATE_FILE, State, read_state, write_state
 from longpoll_judge.run.growing.queues import Growing
 from longpoll_judge.run.job import judge
-from longpoll_judge.testing.generate import Load
-from longpoll_judge.testing.plant import FAULTS
-from longpoll_judge.testing.recording import NoVictimError, Recording
-from longpoll_judge.testing.tiles import plan, simulated_tile, write_meta, write_place
 
 LONG = 200
 EVENTS = 600
@@ -77,7 +77,7 @@ def check(number: int, directory: Path) -> Result | None:
     return whole
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_follower_that_is_killed_comes_to_the_same(number: int, tmp_path: Path) -> None:
     """Killed after each of its pieces."""
     check(number, tmp_path)

@@ -13,13 +13,16 @@ import pytest
 from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_tests.support.judge import Row, Rows, added_up, by_size, in_stretches, table_of, without_time
+from model_tests.support.judge.histories import Row, Rows, added_up, by_size, in_stretches, table_of, without_time
+from model_tests.support.judge.laggards import write_lagging
+from model_tests.support.spec.cases import quick_if
 
 from longpoll_judge.columns.batch import Integers, QueueName
 from longpoll_judge.columns.keys import NO_KEYS
 from longpoll_judge.contract.result import Result
 from longpoll_judge.evidence.holes import holes_of
 from longpoll_judge.evidence.survey import Context, SourceFacts
+from longpoll_judge.generate import Load
 from longpoll_judge.read.parquet import write_part
 from longpoll_judge.read.schema import PLAIN_SCHEMA, fill
 from longpoll_judge.read.source import find
@@ -29,9 +32,6 @@ from longpoll_judge.run.local import LocalEngine, judge_stretches
 from longpoll_judge.run.plan import Plan
 from longpoll_judge.run.sweep import sweep
 from longpoll_judge.run.verdict import judge_table
-from longpoll_judge.testing.generate import Load
-from longpoll_judge.testing.laggards import write_lagging
-from longpoll_spec.testing.cases import quick_if
 
 HOLES = holes_of([(20, 22), (70, 71)])
 CONTEXT = Context(
@@ -242,6 +242,7 @@ def test_generated_laggards_are_right_and_leave_nothing(lagging: Path, monkeypat
     assert rest == [0]
 
 
+@pytest.mark.long
 def test_generated_laggards_of_a_broker_that_is_killed_leave_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

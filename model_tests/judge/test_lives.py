@@ -9,17 +9,17 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from model_tests.support.judge import gap_kinds, violated
-from model_tests.support.judge import judged as judged_with
+from model_tests.support.judge.histories import gap_kinds, violated
+from model_tests.support.judge.histories import judged as judged_with
 
 from longpoll_judge.contract.result import Result
 from longpoll_judge.evidence.anew import DELETION_NS
 from longpoll_judge.evidence.attendance import DELETE_TOPIC
+from longpoll_judge.faults.plant import FAULTS
+from longpoll_judge.faults.recording import MS, Recording, change, moved
+from longpoll_judge.generate import BROKER, SOURCE, START_NS, TOPIC, Load, simulate, simulated_meta, write
 from longpoll_judge.rules import across
 from longpoll_judge.run.job import judge
-from longpoll_judge.testing.generate import BROKER, SOURCE, START_NS, TOPIC, Load, simulate, simulated_meta, write
-from longpoll_judge.testing.plant import FAULTS
-from longpoll_judge.testing.recording import MS, Recording, change, moved
 from longpoll_spec.history import Event, Meta
 
 PAUSE_NS = DELETION_NS + 1_000 * MS

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 from model_tests.judge.one_queue import Row, context, event, holes
-from model_tests.support.judge import table_of
+from model_tests.support.judge.histories import table_of
 
 from longpoll_judge.columns.batch import make_batch
 from longpoll_judge.rules.case import Explanation, Suspects

@@ -11,15 +11,15 @@ from typing import Any, Final
 
 import msgspec
 import pytest
-from model_tests.support.judge import RECORDINGS
+from model_tests.support.judge.histories import RECORDINGS
 
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, Result
+from longpoll_judge.faults.plant import plant
 from longpoll_judge.rules.across import Tables
 from longpoll_judge.run.job import judge
 from longpoll_judge.show.page.gather import Drawn, gather
 from longpoll_judge.show.page.picture import Bar, Picture, as_data, picture
 from longpoll_judge.show.page.render import groups, render_html, sentence
-from longpoll_judge.testing.plant import plant
 
 LOST: Final = "java-4.9.7-lost-wakeup"
 EVIL: Final = "</script><script>alert(1)</script><img src=x onerror=alert(1)>&\u202e"

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from model_tests.support.judge import RECORDINGS
+from model_tests.support.judge.histories import RECORDINGS
 
 from longpoll_judge.contract.rate import MILLION, rate
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP

@@ -25,8 +25,8 @@ WORKERS = 4
 """Into how many pieces a long test is cut, each a group of its own."""
 FAULTS = 20
 """How many changed histories come of one."""
-QUICK_CHANGED, LONG_CHANGED = 25, 10_000
-QUICK_TROUBLED, LONG_TROUBLED = 10, 1_000
+QUICK_CHANGED, LONG_CHANGED = 15, 10_000
+QUICK_TROUBLED, LONG_TROUBLED = 6, 1_000
 
 LONG = (pytest.mark.long, pytest.mark.timeout(3_600))
 

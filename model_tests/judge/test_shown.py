@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 from model_tests.judge.one_queue import Row, context, event, facts, holes
-from model_tests.support.judge import table_of
+from model_tests.support.judge.histories import table_of
 
 from longpoll_judge.contract.clause import SHOWN_MS
 from longpoll_judge.evidence.survey import Context

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longpoll_judge.errors import HistoryNotFoundError
+from longpoll_judge.faults.plant import plant
+from longpoll_judge.generate import SOURCE, simulated_meta, write
 from longpoll_judge.read import ndjson, source
 from longpoll_judge.read.damage import Damage
 from longpoll_judge.read.schema import EVENT_SCHEMA, INTEGER_LIMIT, event_dict
 from longpoll_judge.run.job import judge
-from longpoll_judge.testing.generate import SOURCE, simulated_meta, write
-from longpoll_judge.testing.plant import plant
 from longpoll_spec.history import FIELD_TYPES, META_FILE, Event
 
 BAD_LINES = {
@@ -116,7 +116,7 @@ def test_another_field_twice_is_ignored_beside_a_bad_line_too(tmp_path: Path) ->
     assert [damage.position for damage in damages] == [len(line) + 1]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12)
 @given(size=st.integers(1, 700), count=st.integers(0, 12), torn=st.integers(0, 60))
 def test_slices_do_not_show(tmp_path_factory: pytest.TempPathFactory, size: int, count: int, torn: int) -> None:
     """However a part is cut into slices, every line is read once."""

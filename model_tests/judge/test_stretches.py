@@ -16,22 +16,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_tests.judge.hostile import Hostile, hostile
 from model_tests.judge.one_queue import asked, context, event, holes, ns, told
-from model_tests.support.judge import Row, Rows, added_up, by_size, cut, in_stretches, stretches_of, table_of
+from model_tests.support.judge.histories import Row, Rows, added_up, by_size, cut, in_stretches, stretches_of, table_of
+from model_tests.support.judge.tiles import table_of as table_of_events
 
 from longpoll_judge.columns import keys
 from longpoll_judge.columns.exchange import joined
 from longpoll_judge.columns.keys import LONG_BYTES, NO_KEYS, Keys, open_keys, repeated, text_hashes
 from longpoll_judge.evidence.survey import Context, SourceFacts
+from longpoll_judge.faults.plant import FAULTS
+from longpoll_judge.faults.recording import MS, Recording
+from longpoll_judge.generate import Load, simulate, simulated_meta
 from longpoll_judge.read.schema import PLAIN_SCHEMA, fill
 from longpoll_judge.run import home
 from longpoll_judge.run.plan import Plan
 from longpoll_judge.run.rest import judge_rest
 from longpoll_judge.run.sweep import Stretches, Swept, sweep
 from longpoll_judge.run.verdict import judge_table
-from longpoll_judge.testing.generate import Load, simulate, simulated_meta
-from longpoll_judge.testing.plant import FAULTS
-from longpoll_judge.testing.recording import MS, Recording
-from longpoll_judge.testing.tiles import table_of as table_of_events
 
 STEADY: Final = Context(
     wake_ns=100 * MS,
@@ -55,7 +55,7 @@ def both(one: Hostile) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
     return in_stretches(stretches, one.context), added_up(whole)
 
 
-@pytest.mark.parametrize("count", [8, pytest.param(2_000, marks=(pytest.mark.long, pytest.mark.timeout(1_200)))])
+@pytest.mark.parametrize("count", [5, pytest.param(2_000, marks=(pytest.mark.long, pytest.mark.timeout(1_200)))])
 def test_hostile_histories_are_judged_alike_in_stretches(count: int) -> None:
     """Whatever is said of the whole is said of it in stretches, and nothing else."""
 
@@ -276,6 +276,16 @@ def test_everything_of_a_sound_history_is_judged_at_home() -> None:
     assert stretches.plan.doubtful == stretches.plan.uneven == found.faulty == frozenset()
     assert len(stretches.plan.stretches) > 5
     assert len(found.rest) < 40
+
+
+def test_sends_and_committed_offsets_are_judged_at_home() -> None:
+    """A send is over with its acknowledgement: nothing of it goes through all that comes after."""
+    table = table_of_events(list(simulate(Load(events=1_500, queues=2, timeout_ms=60, is_whole=True))))
+    stretches = by_size(table, 100)
+
+    assert Counter(table["event"].to_pylist())["message_acknowledged"] > 100
+    assert len(swept(stretches).rest) < 40
+    assert in_stretches(stretches, STEADY) == added_up(judge_table(table, STEADY))
 
 
 def test_a_pull_that_is_never_answered_needs_no_whole_log() -> None:

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
+from model_tests.support.judge.generate_spark import write_large as write_on_spark
+from model_tests.support.judge.tiles import Tile, make_tile, plan, write_large, write_meta, write_place
+from model_tests.support.spec.cases import quick_if
 
 from longpoll_judge.contract.result import Result
+from longpoll_judge.faults.plant import FAULTS
+from longpoll_judge.faults.recording import Recording
+from longpoll_judge.generate import Load, simulate, simulated_meta
 from longpoll_judge.read.schema import event_dict
 from longpoll_judge.read.source import find, read_slice
 from longpoll_judge.run.job import judge, judge_on
 from longpoll_judge.run.spark.engine import SparkEngine
-from longpoll_judge.testing.generate import Load, simulate, simulated_meta
-from longpoll_judge.testing.generate_spark import write_large as write_on_spark
-from longpoll_judge.testing.plant import FAULTS
-from longpoll_judge.testing.recording import Recording
-from longpoll_judge.testing.tiles import Tile, make_tile, plan, write_large, write_meta, write_place
 from longpoll_spec.history import Event
-from longpoll_spec.testing.cases import quick_if
 
 TILE = Load(events=3_000, queues=3, timeout_ms=60)
 PLACES = ("first", "middle", "last")

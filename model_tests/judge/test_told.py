@@ -13,12 +13,16 @@ import msgspec
 import pytest
 from attrs import asdict, evolve, frozen
 from model_tests.judge.test_commits import Kind, events_of
-from model_tests.support.judge import certain, follow_pieces, judged, lines_of, numbered, written
+from model_tests.support.judge.histories import certain, follow_pieces, judged, lines_of, numbered, written
+from model_tests.support.spec.cases import quick_if
 from msgspec.structs import replace
 
 from longpoll.shown.following.tell import Places, Teller, open_teller
 from longpoll_judge.contract.result import Finding, Result
 from longpoll_judge.errors import CheckpointError, StreamNotReadableError
+from longpoll_judge.faults.plant import FAULTS
+from longpoll_judge.faults.recording import NoVictimError, Recording
+from longpoll_judge.generate import Load, simulate, simulated_meta
 from longpoll_judge.read.files import absolute
 from longpoll_judge.read.source import find
 from longpoll_judge.run import verdict
@@ -33,11 +37,7 @@ from longpoll_judge.show.checkpoint import POSTED_FILE, TOLD_FILE, open_checkpoi
 from longpoll_judge.show.names import RECENT_MAX, Names
 from longpoll_judge.show.standing import standing
 from longpoll_judge.show.stream import open_stream
-from longpoll_judge.testing.generate import Load, simulate, simulated_meta
-from longpoll_judge.testing.plant import FAULTS
-from longpoll_judge.testing.recording import NoVictimError, Recording
 from longpoll_spec.history import Event
-from longpoll_spec.testing.cases import quick_if
 
 LIMITS = {"wake_ms": 100.0, "late_ms": 50.0}
 CUTS = 5
@@ -355,7 +355,7 @@ def offsets_forgotten(_events: list[Event]) -> list[Event]:
     ("wrong", "place", "clause"),
     [
         (ends_moved_back, (logged, "LOGGED_MAX"), "log.visible.monotone"),
-        (least_that_falls, (beside, "FINDINGS_MAX"), "pull.min.never_falls"),
+        pytest.param(least_that_falls, (beside, "FINDINGS_MAX"), "pull.min.never_falls", marks=pytest.mark.long),
         (offsets_forgotten, (offsets, "FINDINGS_MAX"), "commit.told.kept"),
     ],
 )
@@ -369,7 +369,7 @@ def test_what_is_found_beside_the_queues_goes_on_too(
     """Of logs, of ends that fall, and of committed offsets, with a handful kept; each over restarts too."""
     monkeypatch.setattr(recent, "FRESH_NS", 0)
     monkeypatch.setattr(beside, "EVENTS_MAX", 150)
-    plain = list(simulate(Load(events=1_000, queues=1, consumers=("*",), timeout_ms=60)))
+    plain = list(simulate(Load(events=700, queues=1, consumers=("*",), timeout_ms=60)))
     history = written(Recording(list(wrong(plain)), simulated_meta()), tmp_path / "history")
     whole = {name for name, one in certain(judge([history], engine="local")).items() if one.clause == clause}
     monkeypatch.setattr(*place, 6)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 from attrs import evolve, field, frozen
 from model_tests.judge.one_queue import LATE_MS, LONG_MS, Row, context, event, facts, holes, ns
-from model_tests.support.judge import table_of
+from model_tests.support.judge.histories import table_of
 
 from longpoll_judge.contract.clause import PULL_RESULTS, UNHELD_MS
 from longpoll_judge.contract.result import Finding, Share
@@ -117,6 +117,25 @@ def says(clause: str, *ones: One, **known: Any) -> list[str]:
     told = [name for name, _why, _shown in found(*ones, asked_alone=frozenset({clause}), **known)]
     assert {name.strip("?") for name in told} <= {clause, KNOWN, ANSWERED}
     return [name for name in told if name.startswith(clause)]
+
+
+@pytest.mark.parametrize(
+    ("end", "before", "clause"),
+    [
+        (11, (), ["commit.told.within?"]),
+        (12, (), []),
+        (11, (update(12, 2),), []),
+        (11, (open_(pull(13, 2)),), []),
+        (None, (), []),
+    ],
+)
+def test_an_offset_past_the_queue_s_end_is_unknown(end: int | None, before: tuple[One, ...], clause: list[str]) -> None:
+    """Also the first that a group is told, unless somebody may have committed as much."""
+    ends = {} if end is None else {"offset_min": 0, "offset_max": end}
+    read = [event("answer_sent", (0, 1), request="other", code=19, **ends)]
+    findings, _share, _gaps = judged_rows(read, rows_of(*before, ask(12, 30)))
+    told = [each.clause + "?" * (each.verdict == "unknown") for each in findings]
+    assert [name for name in told if name.startswith("commit.told.within")] == clause
 
 
 # -- less than was committed -----------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 from model_tests.judge.one_queue import Row, asked, context, event, told
-from model_tests.support.judge import added_up, cut, in_stretches, stretches_of, table_of
+from model_tests.support.judge.histories import added_up, cut, in_stretches, stretches_of, table_of
 
 from longpoll_judge.columns.placing import place_answers
 from longpoll_judge.run.verdict import NOTE_ELSEWHERE, NOTE_REPEATED, Found, judge_table

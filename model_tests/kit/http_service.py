@@ -38,7 +38,6 @@ class HttpService:
         self.thread.start()
 
     def stop(self) -> None:
-        """End it."""
         self.server.shutdown()
         self.server.server_close()
         self.thread.join()
@@ -50,13 +49,11 @@ class Handler(BaseHTTPRequestHandler):
     service: HttpService
 
     def do_POST(self) -> None:
-        """Publish."""
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.service.feed.publish(self.path.removeprefix("/queues/"), body)
         self.answer([])
 
     def do_GET(self) -> None:
-        """Poll."""
         url = urlsplit(self.path)
         asked = dict(parse_qsl(url.query))
         poll = Poll(url.path.removeprefix("/queues/"), int(asked["offset"]), int(asked["timeout_ms"]))
@@ -70,7 +67,6 @@ class Handler(BaseHTTPRequestHandler):
         self.answer([])
 
     def answer(self, bodies: list[bytes]) -> None:
-        """Answer with messages, or with none."""
         content = json.dumps([base64.b64encode(body).decode() for body in bodies]).encode() if bodies else b""
         self.send_response(200 if bodies else 204)
         self.send_header("Content-Length", str(len(content)))
@@ -92,7 +88,6 @@ class HttpSubject(LongPollSubject):
         self.semantics = service.feed.semantics
 
     def send(self, method: str, path: str, body: bytes | None = None) -> http.client.HTTPConnection:
-        """Send a request."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port)
         connection.request(method, path, body)
         return connection
@@ -104,17 +99,14 @@ class HttpSubject(LongPollSubject):
         connection.close()
 
     def publish(self, queue: str, body: bytes) -> None:
-        """POST the message."""
         self.call("POST", f"/queues/{queue}", body)
 
     def start_poll(self, queue: str, position: Any, timeout_ms: int) -> Handle:
-        """Send the GET."""
         number, offset = f"{next(self.ids)}", position or 0
         asked = f"/queues/{queue}?offset={offset}&timeout_ms={timeout_ms}&id={number}"
         return self.send("GET", asked), number, offset
 
     def finish_poll(self, handle: Handle) -> Polled:
-        """Read its answer."""
         connection, _number, offset = handle
         content = connection.getresponse().read()
         connection.close()
@@ -122,5 +114,4 @@ class HttpSubject(LongPollSubject):
         return Polled(bodies, position_next=offset + len(bodies))
 
     def cancel(self, handle: Handle) -> None:
-        """DELETE the poll."""
         self.call("DELETE", f"/polls/{handle[1]}")

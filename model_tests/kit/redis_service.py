@@ -27,7 +27,6 @@ class Connection:
         self.file = self.socket.makefile("rb")
 
     def send(self, *words: bytes) -> None:
-        """Send a command."""
         self.socket.sendall(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words))
 
     def reply(self) -> Any:
@@ -50,7 +49,6 @@ class Connection:
         return self.reply()
 
     def close(self) -> None:
-        """Close it."""
         self.file.close()
         self.socket.close()
 
@@ -99,7 +97,6 @@ class RedisSubject(LongPollSubject):
         self.process_id = server.process.pid
 
     def publish(self, queue: str, body: bytes) -> None:
-        """RPUSH."""
         self.call(b"RPUSH", queue.encode(), body)
 
     def call(self, *words: bytes) -> Any:
@@ -133,7 +130,6 @@ class RedisSubject(LongPollSubject):
                 return
 
     def restart(self) -> None:
-        """Restart the server on its log."""
         self.server.stop()
         self.server.start()
         self.process_id = self.server.process.pid

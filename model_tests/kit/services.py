@@ -31,7 +31,6 @@ class Poll:
     received: float = field(factory=time.monotonic)
 
     def left_s(self) -> float:
-        """How long it may still wait."""
         return self.received + self.timeout_ms / 1000 - time.monotonic()
 
 
@@ -63,17 +62,14 @@ class Feed:
         return len(self.queues[poll.queue]) > poll.offset
 
     def answer(self, poll: Poll) -> list[bytes]:
-        """What a poll is given now."""
         return self.queues[poll.queue][poll.offset :][:MESSAGES_MAX]
 
     def cancel(self, poll: Poll) -> None:
-        """Give a poll nothing any more."""
         with self.changed:
             poll.is_cancelled = True
             self.changed.notify_all()
 
     def restart(self) -> None:
-        """Lose every poll, and no message."""
         for poll in list(self.polls):
             self.cancel(poll)
 
@@ -88,7 +84,6 @@ class TakeQueue(Feed):
         return bool(self.queues[poll.queue])
 
     def answer(self, poll: Poll) -> list[bytes]:
-        """Take some messages."""
         queue = self.queues[poll.queue]
         taken, queue[:] = queue[:MESSAGES_MAX], queue[MESSAGES_MAX:]
         return taken
@@ -116,7 +111,6 @@ class LooksThenWaits(Feed):
         return [] if poll.is_cancelled else self.answer(poll)
 
     def cancel(self, poll: Poll) -> None:
-        """Wake it for nothing."""
         poll.is_cancelled = True
         poll.woken.set()
 
@@ -154,7 +148,6 @@ class RepeatsItself(Feed):
     """Every answer has its first message twice."""
 
     def answer(self, poll: Poll) -> list[bytes]:
-        """Repeat it."""
         found = super().answer(poll)
         return found[:1] + found
 
@@ -173,7 +166,6 @@ class NeverWakes(Feed):
     """Polls look when they come and when their time is up."""
 
     def publish(self, queue: str, body: bytes) -> None:
-        """Append a message."""
         with self.changed:
             self.queues[queue].append(body)
 
@@ -182,7 +174,6 @@ class Late(Feed):
     """A poll waits for twice its time."""
 
     def poll(self, poll: Poll) -> list[bytes]:
-        """Wait for too long."""
         poll.timeout_ms *= 2
         return super().poll(poll)
 
@@ -191,7 +182,6 @@ class Early(Feed):
     """A poll waits for half its time."""
 
     def poll(self, poll: Poll) -> list[bytes]:
-        """Wait for too short a time."""
         poll.timeout_ms //= 2
         return super().poll(poll)
 
@@ -200,7 +190,6 @@ class GivesUpOnOthers(Feed):
     """Whatever is published ends every wait."""
 
     def poll(self, poll: Poll) -> list[bytes]:
-        """Wait once."""
         with self.changed:
             self.polls.add(poll)
             if not self.has_some(poll) and not poll.is_cancelled:
@@ -212,7 +201,6 @@ class BeginsOneBefore(Feed):
     """The last message of an answer comes again."""
 
     def answer(self, poll: Poll) -> list[bytes]:
-        """Read from one before."""
         return self.queues[poll.queue][max(poll.offset - 1, 0) :][:MESSAGES_MAX] if self.has_some(poll) else []
 
 
@@ -220,7 +208,6 @@ class LeavesOneOut(Feed):
     """Of a full answer one message is missing."""
 
     def answer(self, poll: Poll) -> list[bytes]:
-        """Leave the middle one out."""
         found = super().answer(poll)
         return [found[0], found[2]] if len(found) == MESSAGES_MAX else found
 
@@ -229,11 +216,9 @@ class MixesQueues(Feed):
     """Queues whose names end alike are one."""
 
     def publish(self, queue: str, body: bytes) -> None:
-        """Publish to the first of them."""
         super().publish(queue[:-1] + "0", body)
 
     def poll(self, poll: Poll) -> list[bytes]:
-        """Read the first of them."""
         poll.queue = poll.queue[:-1] + "0"
         return super().poll(poll)
 
@@ -242,7 +227,6 @@ class ForgetsOnRestart(Feed):
     """What was acknowledged is gone."""
 
     def restart(self) -> None:
-        """Lose everything."""
         super().restart()
         with self.changed:
             self.queues.clear()
@@ -259,7 +243,6 @@ class TakesAfterCancel(TakeQueue):
         return [] if poll.is_cancelled else taken
 
     def cancel(self, poll: Poll) -> None:
-        """Note it only."""
         poll.is_cancelled = True
 
 
@@ -267,7 +250,6 @@ class DropsAtCancel(TakeQueue):
     """A cancel takes off the queue what its poll would have been given."""
 
     def cancel(self, poll: Poll) -> None:
-        """Cancel, and take."""
         super().cancel(poll)
         with self.changed:
             del self.queues[poll.queue][:1]
@@ -289,7 +271,6 @@ class TakesLastFirst(TakeQueue):
     """The newest message goes first."""
 
     def answer(self, poll: Poll) -> list[bytes]:
-        """Take the last one."""
         queue = self.queues[poll.queue]
         return [queue.pop()] if queue else []
 
@@ -298,7 +279,6 @@ class AnswersNothingAtTimes(TakeQueue):
     """A poll that finds messages is told that there are none when they are many."""
 
     def answer(self, poll: Poll) -> list[bytes]:
-        """Give nothing of three and more."""
         return super().answer(poll) if len(self.queues[poll.queue]) < MESSAGES_MAX else []
 
 
@@ -306,7 +286,6 @@ class NeverEndsAMillisecond(Feed):
     """A wait of less than 2 ms is rounded down to none, which stands for no deadline."""
 
     def poll(self, poll: Poll) -> list[bytes]:
-        """Wait for ever."""
         if poll.timeout_ms == 1:
             poll.timeout_ms = 3_600_000
         return super().poll(poll)
@@ -320,12 +299,10 @@ class DropsWhatIsBuffered(Feed):
         self.read: dict[str, int] = defaultdict(int)
 
     def publish(self, queue: str, body: bytes) -> None:
-        """Append if there is room."""
         if len(self.queues[queue]) - self.read[queue] < 128:
             super().publish(queue, body)
 
     def answer(self, poll: Poll) -> list[bytes]:
-        """Note how far it was read."""
         self.read[poll.queue] = max(self.read[poll.queue], poll.offset)
         return super().answer(poll)
 
@@ -334,7 +311,6 @@ class TakesMoreThanItGives(TakeQueue):
     """An answer has at most 100,000 bytes; what was taken beyond them is gone."""
 
     def answer(self, poll: Poll) -> list[bytes]:
-        """Cut the answer off."""
         taken = super().answer(poll)
         while sum(map(len, taken)) > 100_000:
             taken.pop()
@@ -345,7 +321,6 @@ class CutsBodies(Feed):
     """A request has at most 32 KiB; the rest is not read."""
 
     def publish(self, queue: str, body: bytes) -> None:
-        """Publish the beginning."""
         super().publish(queue, body[: 1 << 15])
 
 
@@ -353,7 +328,6 @@ class AnswersEarly(Feed):
     """A correct service whose polls may end at any time with nothing, and are then sent again."""
 
     def poll(self, poll: Poll) -> list[bytes]:
-        """Wait for half the time."""
         poll.timeout_ms //= 2
         return super().poll(poll)
 
@@ -368,7 +342,6 @@ class InMemory(LongPollSubject):
         self.semantics = service.semantics
 
     def publish(self, queue: str, body: bytes) -> None:
-        """Publish."""
         self.service.publish(queue, body)
 
     def start_poll(self, queue: str, position: Any, timeout_ms: int) -> Poll:
@@ -376,14 +349,11 @@ class InMemory(LongPollSubject):
         return Poll(queue, position or 0, timeout_ms)
 
     def finish_poll(self, handle: Poll) -> Polled:
-        """Wait for its answer."""
         bodies = self.service.poll(handle)
         return Polled(bodies, position_next=handle.offset + len(bodies))
 
     def cancel(self, handle: Poll) -> None:
-        """Cancel it."""
         self.service.cancel(handle)
 
     def restart(self) -> None:
-        """Restart the service."""
         self.service.restart()

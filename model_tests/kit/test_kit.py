@@ -13,10 +13,10 @@ from hypothesis import Phase, settings
 from model_tests.kit import broken_http, services
 from model_tests.kit.http_service import HttpService, HttpSubject
 from model_tests.kit.services import Feed, InMemory, TakeQueue
+from model_tests.support.spec.cases import quick_if
 
 import longpoll
 from longpoll_kit.run import KitReport
-from longpoll_spec.testing.cases import quick_if
 
 GOOD: Final = settings(max_examples=6, stateful_step_count=15, database=None)
 BAD: Final = settings(max_examples=60, stateful_step_count=15, database=None, phases=(Phase.generate,))
@@ -74,7 +74,6 @@ def machine(subject: Any, **attributes: Any) -> type[longpoll.LongPollMachine]:
 
 @contextmanager
 def served(feed: Feed) -> Iterator[HttpService]:
-    """A service behind HTTP."""
     service = HttpService(feed)
     try:
         yield service

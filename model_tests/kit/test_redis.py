@@ -40,7 +40,6 @@ class NewestFirst(RedisSubject):
     """Messages are pushed at the wrong end."""
 
     def publish(self, queue: str, body: bytes) -> None:
-        """LPUSH."""
         self.call(b"LPUSH", queue.encode(), body)
 
 
@@ -107,7 +106,6 @@ class Streams:
         self.history.published(stream, offset, since_ns=since_ns)
 
     def poll(self, stream: str, offset: int) -> tuple[Connection, RecordedPoll]:
-        """Begin to read from `offset` on."""
         since_ns = self.history.now_ns()
         connection = Connection(self.server.path)
         after = self.start or b"%d-0" % offset

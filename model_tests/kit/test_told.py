@@ -13,6 +13,7 @@ from model_tests.kit import services
 from model_tests.kit.services import Feed, InMemory, TakeQueue
 from model_tests.kit.test_kit import BAD, GOOD, IMPATIENT, PATIENT, SEED, machine
 from model_tests.kit.test_verdicts import LateOnce
+from model_tests.support.spec.cases import quick_if
 
 import longpoll
 from longpoll_judge.contract.result import Result
@@ -24,7 +25,6 @@ from longpoll_kit.subject import Polled
 from longpoll_kit.told import Told
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.stalls import StallWatch
-from longpoll_spec.testing.cases import quick_if
 
 FAULTS: Final = {
     services.NeverWakes: {"no_lost_wakeup"},
@@ -76,7 +76,8 @@ def test_the_judge_convicts_a_faulty_one(service: type[Feed], tmp_path: Path) ->
     assert found["violated"] & FAULTS[service]
 
 
-@pytest.mark.parametrize("is_planted", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("is_planted", [False, True])
 def test_one_delay_convicts_nobody(is_planted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be the machine's doing, so it is told as none; planted: told as it was seen, it would convict."""
     monkeypatch.setattr(LateOnce, "was_late", False)
@@ -115,7 +116,6 @@ class Heard:
     told: list[tuple[object, ...]] = field(factory=list)
 
     def published(self, queue: str, offset: int, *, since_ns: int | None = None) -> None:
-        """Keep it."""
         self.told.append(("published", queue, offset, since_ns))
 
     def polled(self, queue: str, offset: int, timeout_ms: int, *, since_ns: int | None = None) -> str:
@@ -126,11 +126,9 @@ class Heard:
     def answered(
         self, poll: Any, offsets: Sequence[int] = (), *, end: int | None = None, since_ns: int | None = None
     ) -> None:
-        """Keep it."""
         self.told.append(("answered", poll, list(offsets), end, since_ns))
 
     def abandoned(self, poll: Any) -> None:
-        """Keep it."""
         self.told.append(("abandoned", poll))
 
 

@@ -39,7 +39,6 @@ class LateOnce(Feed):
     was_late = False
 
     def poll(self, poll: Poll) -> list[bytes]:
-        """Be late, once."""
         if poll.timeout_ms < 100 and not LateOnce.was_late:
             LateOnce.was_late = True
             poll.timeout_ms += 2_000
@@ -58,7 +57,6 @@ class AnswersOnce(InMemory):
     """A subject that has looked for a second answer."""
 
     def answered_again(self, handle: Poll) -> bool:
-        """Never."""
         return handle.timeout_ms < 0
 
 
@@ -173,7 +171,6 @@ class ReturnsNone(Wrong):
     """Its answers are none."""
 
     def finish_poll(self, handle: Poll) -> Any:
-        """Forget to return."""
         super().finish_poll(handle)
 
 
@@ -181,7 +178,6 @@ class NoPosition(Wrong):
     """Its answers do not say where to go on."""
 
     def finish_poll(self, handle: Poll) -> longpoll.Polled:
-        """Leave it out."""
         return longpoll.Polled(super().finish_poll(handle).bodies)
 
 

@@ -24,7 +24,6 @@ class Clock(longpoll.RealRuntime):
         self.monotonic_ns = lambda: self.now_ns
 
     def pass_ms(self, milliseconds: int) -> None:
-        """Let time pass."""
         self.now_ns += milliseconds * MS
 
 
@@ -85,7 +84,6 @@ def never(history: longpoll.HistoryWriter, clock: Clock) -> None:
 
 
 def twice(history: longpoll.HistoryWriter, clock: Clock) -> None:
-    """Answered two times."""
     history.published("mail", 0)
     poll = history.polled("mail", 0, 100)
     history.answered(poll, [0])
@@ -93,7 +91,6 @@ def twice(history: longpoll.HistoryWriter, clock: Clock) -> None:
 
 
 def with_a_gap(history: longpoll.HistoryWriter, clock: Clock) -> None:
-    """A message left out."""
     for number in range(3):
         history.published("mail", number)
     history.answered(history.polled("mail", 0, 100), [0, 2])
@@ -117,7 +114,6 @@ def with_a_wrong_end(history: longpoll.HistoryWriter, clock: Clock) -> None:
 
 
 def test_a_correct_history_is_valid(tmp_path: Path) -> None:
-    """With the pulls counted."""
     result = judged(tmp_path, good)
 
     assert (result.verdict, result.findings, result.gaps) == ("valid", [], [])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,15 @@ import attrs
 import msgspec
 import pytest
 from hypothesis import Phase, settings
+from model_tests.support.broker.raw_client import PATIENCE_S
+from model_tests.support.broker.scripted_server import Peer, ScriptedServer
+from model_tests.support.ports import closed_port
 
+from longpoll.wire.suite import STRICT, EmbeddedSubject, RemoteSubject, SuiteReport, machine, run_suite
+from longpoll.wire.suite.example import Links
+from longpoll.wire.suite.link import Link
+from longpoll.wire.suite.machine import Failure, RestartingMachine, Run, ServedMachine
+from longpoll.wire.suite.subject import SMALL_FILES, expectations_of
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core import pull as core_pull
@@ -21,13 +28,6 @@ from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.pull import pull_processor, pull_runner
 from longpoll_broker.service.pull.hold_service import HoldService
 from longpoll_broker.service.pull.pull_answers import PullAnswers
-from longpoll_broker.testing.raw_client import PATIENCE_S
-from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
-from longpoll_broker.testing.served import STRICT, EmbeddedSubject, RemoteSubject, SuiteReport, machine, run_suite
-from longpoll_broker.testing.served.example import Links
-from longpoll_broker.testing.served.link import Link
-from longpoll_broker.testing.served.machine import Failure, RestartingMachine, Run, ServedMachine
-from longpoll_broker.testing.served.subject import SMALL_FILES, expectations_of
 from longpoll_client.errors import UnreachableError
 from longpoll_judge.run.job import judge
 from longpoll_protocol.codes import RequestCode
@@ -57,7 +57,7 @@ def explained(report: SuiteReport) -> str:
     return f"seed {report.seed}: {report.failure}\n{report.falsifying_example}"
 
 
-@pytest.mark.parametrize("policy", ["strict", "strict-clone"])
+@pytest.mark.parametrize("policy", [pytest.param("strict", marks=pytest.mark.long), "strict-clone"])
 def test_the_served_broker_keeps_the_model(tmp_path: Path, policy: str) -> None:
     """Whatever is sent, pulled, held, closed, garbled and restarted, every answer is the model's."""
     with EmbeddedSubject(RealRuntime(), str(tmp_path), policy=preset(policy)) as subject:
@@ -130,11 +130,8 @@ def test_the_same_seed_makes_the_same_choices(tmp_path: Path) -> None:
 
 def test_a_broker_that_is_not_there_is_the_callers_mistake() -> None:
     """Where nobody listens the suite says so, and does not call it a falsified property."""
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        subject = RemoteSubject(nobody.getsockname())
-        with pytest.raises(UnreachableError, match="no connection to the broker"):
-            run_suite(RealRuntime(), subject, max_examples=1, step_count=1)
+    with closed_port() as nobody, pytest.raises(UnreachableError, match="no connection to the broker"):
+        run_suite(RealRuntime(), RemoteSubject(nobody), max_examples=1, step_count=1)
 
 
 def test_an_interrupt_ends_the_run_at_once(tmp_path: Path) -> None:
@@ -179,7 +176,6 @@ class WidenedSubject(EmbeddedSubject):
     """Tells its runtime when a notifier has been through a bucket."""
 
     def started(self, broker: Broker) -> None:
-        """Put the telling behind every notification."""
         runtime, notify = self.runtime, broker.hold_service.notify
         assert isinstance(runtime, WideningRuntime)
 
@@ -283,7 +279,6 @@ def second_answer(patch: pytest.MonkeyPatch) -> None:
 
 
 def blind_filter(patch: pytest.MonkeyPatch) -> None:
-    """Reads heed no tag."""
     look = core_pull.look
 
     def unfiltered(pull: Pull, wanted: object, store: core_pull.Store) -> core_pull.Decision:
@@ -305,12 +300,12 @@ def silent_stop(patch: pytest.MonkeyPatch) -> None:
     ("plant", "finding"),
     [
         (wrong_next_offset, "expected Read"),
-        (dropped_wake, "it was not answered within"),
+        pytest.param(dropped_wake, "it was not answered within", marks=pytest.mark.long),
         (early_deadline, "before its deadline"),
         (flipped_bit, "a pull's body"),
         (second_answer, "a second answer"),
         (blind_filter, "expected Read"),
-        (silent_stop, "stopped without an answer"),
+        pytest.param(silent_stop, "stopped without an answer", marks=pytest.mark.long),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
@@ -342,7 +337,6 @@ class FaultySubject(EmbeddedSubject):
     between: Callable[[Path], None] = nothing
 
     def restart(self) -> None:
-        """Stop, do it, start."""
         self.broker.stop()
         self.between(Path(self.directory))
         self.broker = self._start()
@@ -382,7 +376,6 @@ class DyingSubject(EmbeddedSubject):
     """A broker that does not come back from a restart."""
 
     def restart(self) -> None:
-        """Stop it and leave it so."""
         self.broker.stop()
 
 
@@ -423,6 +416,7 @@ def test_the_shortest_failure_is_kept_and_waited_for_less(tmp_path: Path) -> Non
     assert state.expectations.patience_ms < subject.expectations.patience_ms
 
 
+@pytest.mark.long
 def test_a_failure_is_shrunk_without_raising(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With shrinking on, a falsified property still ends in a report, flaky or not."""
     wrong_next_offset(monkeypatch)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_broker.testing.served.model import (
+from longpoll.wire.suite.model import (
     FOUND,
     NOT_FOUND,
     OFFSET_MOVED,
@@ -26,8 +26,8 @@ from longpoll_broker.testing.served.model import (
     Wanted,
     tag_hash,
 )
-from longpoll_broker.testing.served.requests import Form
-from longpoll_broker.testing.served.sends import Sends
+from longpoll.wire.suite.requests import Form
+from longpoll.wire.suite.sends import Sends
 from longpoll_protocol.frames.frame import Serialisation
 from longpoll_protocol.tags import word_hash
 

@@ -11,19 +11,19 @@ from typing import Any, Final
 import msgspec
 import pytest
 from click.testing import CliRunner
+from model_tests.support.broker.brokers import SMALL_STORE, wait_until
+from model_tests.support.broker.raw_client import RawClient, pull_fields, send_message
 
 from longpoll.cli import main
 from longpoll_broker.broker import Broker
 from longpoll_broker.core.hold import Pull
 from longpoll_broker.core.pull import Found, Miss
 from longpoll_broker.service.pull.pull_runner import PullRunner
-from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_message
 from longpoll_judge.contract.result import FOLLOWS_THE_LAW, Result
+from longpoll_judge.faults.recording import Recording, load
+from longpoll_judge.generate import write
+from longpoll_judge.law_projection import NotProjectableError, project
 from longpoll_judge.run.job import judge
-from longpoll_judge.testing.generate import write
-from longpoll_judge.testing.law_projection import NotProjectableError, project
-from longpoll_judge.testing.recording import Recording, load
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import Event
@@ -92,7 +92,7 @@ def judged(directory: Path, recording: Recording) -> Result:
     return judge([directory / "steps"], engine="local")
 
 
-@pytest.mark.parametrize("policy", ["strict", "strict-clone", "rocketmq-5"])
+@pytest.mark.parametrize("policy", ["strict", "strict-clone", pytest.param("rocketmq-5", marks=pytest.mark.long)])
 def test_a_served_broker_follows_its_law(tmp_path: Path, policy: str) -> None:
     """Whatever its threads did, some order of what they recorded is a run of the law, and nothing is missing."""
     recording = recorded(tmp_path, policy)

@@ -25,6 +25,8 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from model_tests.support.broker.plain.plain_store import read_record
+from model_tests.support.broker.stores import SMALL, message, open_store
 
 from longpoll_broker.errors import StoreError
 from longpoll_broker.store.dispatch import Dispatcher, Handed
@@ -32,8 +34,6 @@ from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.store.verify import verify
-from longpoll_broker.testing.plain.plain_store import read_record
-from longpoll_broker.testing.stores import SMALL, message, open_store
 from longpoll_protocol.tags import tags_code
 from longpoll_runtime.files import RealFiles, RealMappedFile
 
@@ -99,7 +99,6 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize()
     def open_empty(self) -> None:
-        """A new directory."""
         self.root = pathlib.Path(tempfile.mkdtemp(prefix="longpoll-store-"))
         self.directory = self.root / "0"
         self.kills = 0
@@ -147,7 +146,6 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 25))
     def dispatch(self, limit: int) -> None:
-        """Make some messages visible."""
         arrivals = [(each.topic, each.queue_id, each.offset_end) for each in self.store.dispatch(limit)]
         moved = self.log[self.dispatched : self.dispatched + limit]
         self.dispatched += len(moved)
@@ -186,7 +184,6 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def flush(self) -> None:
-        """Make the log durable."""
         assert self.store.flush() == self.store.flushed_end == self.store.log_end
 
     @rule()
@@ -233,7 +230,6 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.store.queues() == sorted(key for key, queue in self.queues.items() if queue.visible)
 
     def teardown(self) -> None:
-        """Close and remove what was made."""
         if hasattr(self, "store"):
             self.store.abandon()
             shutil.rmtree(self.root)

@@ -9,19 +9,11 @@ from functools import cache
 import attrs
 import msgspec
 import pytest
-
-from longpoll_spec.bounds import EXPLORATIONS, Bounds, named
-from longpoll_spec.engines import explore
-from longpoll_spec.engines.exploration import Exploration
-from longpoll_spec.engines.manifest import pinned_entry
-from longpoll_spec.engines.smt.combinations import WORLDS
-from longpoll_spec.law import law_of
-from longpoll_spec.policy import PRESETS, preset
-from longpoll_spec.testing import slip_table
-from longpoll_spec.testing.cases import quick_if
-from longpoll_spec.testing.caught import NOBODY, Catch, catches
-from longpoll_spec.testing.slip_proofs import Proofs, Standing
-from longpoll_spec.testing.slip_table import (
+from model_tests.support.spec import slip_table
+from model_tests.support.spec.cases import quick_if
+from model_tests.support.spec.caught import NOBODY, Catch, catches
+from model_tests.support.spec.slip_proofs import Proofs, Standing
+from model_tests.support.spec.slip_table import (
     POLICIES,
     STANDS,
     Row,
@@ -34,8 +26,16 @@ from longpoll_spec.testing.slip_table import (
     rows_of,
     slips_in,
 )
-from longpoll_spec.testing.slips import Slip, reached, slips_of
-from longpoll_spec.testing.zoo import NAMED
+
+from longpoll_spec.bounds import EXPLORATIONS, Bounds, named
+from longpoll_spec.engines import explore
+from longpoll_spec.engines.exploration import Exploration
+from longpoll_spec.engines.manifest import pinned_entry
+from longpoll_spec.engines.smt.combinations import WORLDS
+from longpoll_spec.law import law_of
+from longpoll_spec.mutants.slips import Slip, reached, slips_of
+from longpoll_spec.mutants.zoo import NAMED
+from longpoll_spec.policy import PRESETS, preset
 
 SAMPLE = 8
 """Of our own policy's slips one in so many is tried each time; all of them, of every preset and aspect, at length."""

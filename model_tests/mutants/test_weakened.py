@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from model_tests.support.spec.cases import quick_if
+from model_tests.support.spec.weakened import PINNED, Row, is_true, pinned, weakenings
 
 from longpoll_spec.properties import ALWAYS, INDUCTIVE
-from longpoll_spec.testing.cases import quick_if
-from longpoll_spec.testing.weakened import PINNED, Row, is_true, pinned, weakenings
 
 ROWS = pinned()
 ONCE_UNBROKEN = ("hold_limit_kept", "not_answered_early", "no_lost_deadline", "stays_in_range")
@@ -33,7 +33,7 @@ def test_the_table_has_the_parts_of_the_text() -> None:
     """A part that is not in the table is of a text that has changed: the command makes the table again."""
     parts = {each.name for each in weakenings()}
 
-    assert {row.part for row in ROWS} - {""} <= parts, f"python -m longpoll_spec.testing.weakened --write ({PINNED})"
+    assert {row.part for row in ROWS} - {""} <= parts, f"python -m model_tests.support.spec.weakened --write ({PINNED})"
     assert len(KNOWN) > len(ROWS) * 3 / 4
 
 

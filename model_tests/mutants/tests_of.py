@@ -1,7 +1,4 @@
-"""Which tests know a file, as data: the zoo runs the first ones (`quick`), the mutants of the code all of them.
-
-Leaves out dear suites, and tests that start processes: a change that is planted in this one is not in those.
-"""
+"""Which tests know a file, as data: the zoo runs the first ones (`quick`), the mutants of the code all of them."""
 
 from __future__ import annotations
 

@@ -75,7 +75,6 @@ class Nightly:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
-        """Start no test after the deadline."""
         if self.now_s() >= self.plan.deadline_s:
             return True
         self._log(Line(test=item.nodeid, outcome="started"))

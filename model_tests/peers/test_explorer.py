@@ -19,6 +19,8 @@ import msgspec
 import pytest
 from _pytest.mark import ParameterSet
 from model_tests.peers.explorer_node import asked_of_node
+from model_tests.support.spec.cases import quick_if
+from model_tests.support.spec.models import model_named
 
 from longpoll_spec.actions import actions_of
 from longpoll_spec.bounds import named
@@ -29,16 +31,14 @@ from longpoll_spec.engines.tokens import parse, replay, token_of
 from longpoll_spec.errors import TokenError
 from longpoll_spec.law import assemble, law_of, properties_of
 from longpoll_spec.model import Action, Model
+from longpoll_spec.mutants.explorer import law_data, slip_name
+from longpoll_spec.mutants.slips import conjuncts, slips_of
+from longpoll_spec.mutants.zoo import named_slips
 from longpoll_spec.policy import PRESETS, policy_named, preset
 from longpoll_spec.render.export.explorer.data import data_of
 from longpoll_spec.render.export.explorer.page import part
 from longpoll_spec.state import State
 from longpoll_spec.terms import Bool, Int, all_of, const
-from longpoll_spec.testing.cases import quick_if
-from longpoll_spec.testing.explorer import law_data, slip_name
-from longpoll_spec.testing.models import model_named
-from longpoll_spec.testing.slips import conjuncts, slips_of
-from longpoll_spec.testing.zoo import named_slips
 
 pytestmark = [
     pytest.mark.peers,
@@ -195,7 +195,7 @@ HOSTILE: Final = {
     "a step before the first": (spelled([*FIELDS[:5], [-1]]), "cannot happen here"),
     "a run that ends early": (spelled([*FIELDS[:5], [0] * 3_000]), "cannot happen here"),
     "another fingerprint": (spelled([*FIELDS[:4], 1, *FIELDS[5:]]), "from another version of the specification"),
-    "a policy that is none": (spelled(["<img src=x>", *FIELDS[1:]]), "has not the law of <img src=x>"),
+    "a policy that is none": (spelled(["<img src=x>", *FIELDS[1:]]), "does not have the specification of <img src=x>"),
     "a megabyte": ("lp1." + "A" * 1_000_000, "at most 4096 are allowed"),
     "another format": (LOST.replace("lp1", "lp2"), "not a token of this version"),
     "cut off": (LOST[:-1], "damaged"),

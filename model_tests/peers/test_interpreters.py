@@ -18,6 +18,8 @@ from typing import Any, Final
 
 import pytest
 from _pytest.mark import ParameterSet
+from model_tests.support.spec.cases import quick_if
+from model_tests.support.spec.models import model_named
 
 from longpoll_spec.bounds import named
 from longpoll_spec.engines.conform import false_parts
@@ -26,11 +28,9 @@ from longpoll_spec.engines.manifest import Entry, pinned
 from longpoll_spec.engines.python.compile import successors
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model
+from longpoll_spec.mutants.slips import conjuncts
 from longpoll_spec.policy import PRESETS, policy_named
 from longpoll_spec.render.export.jani import jani_of
-from longpoll_spec.testing.cases import quick_if
-from longpoll_spec.testing.models import model_named
-from longpoll_spec.testing.slips import conjuncts
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(900)]
 HERE: Final = Path(__file__).parent / "interpreters"

@@ -18,16 +18,15 @@ from model_tests.conformance.java_broker import VERSIONS, running
 from model_tests.conformance.test_transcripts import start
 from model_tests.peers.real_clients import ClientUnavailableError
 from model_tests.peers.vectors.runners import RUNNERS, Outcome, Place, at_once, play, play_until_steady
+from model_tests.support.broker.brokers import wait_until
 from model_tests.support.java import class_path_of
+from model_tests.support.spec.cases import quick_if
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.testing.brokers import wait_until
 from longpoll_client import Admin
 from longpoll_conform.shipped.archive import write
 from longpoll_conform.vectors import recorded
-from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, Policy
-from longpoll_spec.testing.cases import quick_if
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
 USUAL: Final = frozenset({"auto-create", "long-polling", "readable", "name-server", "scan"})
@@ -115,7 +114,7 @@ def test_the_java_broker_passes(
     home = tmp_path_factory.mktemp("java") / "home"
     whole = {vector.id for vector in recorded(version)}
     with running(class_path, home, settings="enablePropertyFilter=true") as broker:
-        with Admin(RealRuntime(), "{}:{}".format(*broker.name_server)) as admin:
+        with Admin("{}:{}".format(*broker.name_server)) as admin:
             wait_until(lambda: bool(admin.masters()), REGISTERED_S)
         place = Place(broker.address, broker.name_server, "java-broker", "DefaultCluster", PROFILES["sql"])
         outcomes = {

@@ -10,6 +10,8 @@ import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_tests.support.spec.cases import quick_if
+from model_tests.support.spec.traces import breaks_its_property
 
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines import ablate
@@ -26,8 +28,6 @@ from longpoll_spec.policy import REDUNDANT, STRICT, preset, with_knob
 from longpoll_spec.state import State
 from longpoll_spec.state.variables import Variable
 from longpoll_spec.terms import TRUE, Bool, Int, all_of, any_of, bool_variable, int_variable, ite
-from longpoll_spec.testing.cases import quick_if
-from longpoll_spec.testing.traces import breaks_its_property
 
 _SMALLER_WORLDS = [(queues, tags) for queues in (1, 2) for tags in (1, 2) if (queues, tags) != (2, 2)]
 
@@ -183,7 +183,7 @@ def _doubled(values: Mapping[str, int]) -> dict[str, int]:
 
 @pytest.mark.parametrize("name", quick_if(ablate.POLICIES, lambda name: name == "strict-clone"))
 @given(data=st.data())
-@settings(max_examples=6)
+@settings(max_examples=3)
 def test_a_request_that_is_not_named_can_be_doubled(name: str, data: st.DataObject) -> None:
     """Whatever the law says of a state, it says of the one in which such a request is there twice."""
     few, more = (_stated(name, requests) for requests in (3, 4))

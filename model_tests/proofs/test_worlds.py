@@ -9,6 +9,8 @@ from typing import Final
 
 import attrs
 import pytest
+from model_tests.support.spec.cases import quick_if
+from model_tests.support.spec.traces import breaks_its_property
 
 from longpoll_spec.bounds import ASPECTS, Bounds
 from longpoll_spec.engines.evaluate import trace_of
@@ -34,13 +36,11 @@ from longpoll_spec.engines.tokens import parse
 from longpoll_spec.errors import UnknownPropertyError, UnknownWorldError
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Property
+from longpoll_spec.mutants.slips import slipped
+from longpoll_spec.mutants.zoo import NAMED
 from longpoll_spec.policy import PRESETS, STRICT, preset
 from longpoll_spec.state.variables import SWITCHES
 from longpoll_spec.terms import FALSE, Term, const, nodes, rebuild
-from longpoll_spec.testing.cases import quick_if
-from longpoll_spec.testing.slips import slipped
-from longpoll_spec.testing.traces import breaks_its_property
-from longpoll_spec.testing.zoo import NAMED
 
 FIRST, SECOND = "answered_once", "no_lost_wakeup"
 """Two properties of the plain world."""

@@ -11,6 +11,7 @@ import ast
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -39,8 +40,12 @@ class TextMutant:
 
     name: str
     function: FunctionType
-    code: CodeType
-    """What the function's code becomes: whoever refers to the function sees the change."""
+    compiled: Callable[[], CodeType]
+
+    @property
+    def code(self) -> CodeType:
+        """What the function's code becomes: whoever refers to the function sees the change."""
+        return self.compiled()
 
 
 def drawn() -> Iterator[TextMutant]:
@@ -58,7 +63,7 @@ def drawn() -> Iterator[TextMutant]:
                     called = f"{'.'.join(path)}: {what}"
                     made[called] += 1
                     again = f" ({made[called]})" if made[called] > 1 else ""
-                    code = _compiled(tree, path, number, change)
+                    code = partial(_compiled, tree, path, number, change)
                     yield TextMutant(called + again, _function(module, path), code)
 
 

@@ -1,7 +1,4 @@
-"""What tests of captures share: a connection's segments as packets of any link, and files of them.
-
-Leaves out what is done to the packets: each test loses, copies or cuts them itself.
-"""
+"""What tests of captures share: a connection's segments as packets of any link, and files of them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The command line in a process of its own, for tests of it.
-
-Leaves out what the commands say (their tests).
-"""
+"""The command line in a process of its own, for tests of it."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from longpoll_broker.testing.raw_client import PATIENCE_S
+from model_tests.support.broker.raw_client import PATIENCE_S
 
 COMMAND: Final = (sys.executable, "-c", "from longpoll.cli import main; main()")
 StartCommand = Callable[..., "subprocess.Popen[str]"]

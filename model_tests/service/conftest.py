@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker
+from model_tests.support.broker.raw_client import RawClient
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker
-from longpoll_broker.testing.raw_client import RawClient
 from longpoll_runtime.real import RealRuntime
 
 
@@ -44,5 +44,4 @@ def broker(start_broker: StartBroker) -> Broker:
 
 @pytest.fixture
 def client(broker: Broker, connect: Connect) -> RawClient:
-    """A client of `broker`."""
     return connect(broker.address)

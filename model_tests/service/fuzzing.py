@@ -12,8 +12,8 @@ import struct
 from typing import Final
 
 from attrs import define, field
+from model_tests.support.broker.raw_client import pull_fields, send_fields
 
-from longpoll_broker.testing.raw_client import pull_fields, send_fields
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.frame import Serialisation

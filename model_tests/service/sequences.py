@@ -4,8 +4,6 @@ A `Script` draws them from one seed. Which codes there are, and which fields and
 broker's and the name server's own tables and classes, so that a new one is among them by itself. What was stored
 (places in the log, queue offsets, prepared halves) is remembered and comes again: as the number of a field, and in
 scenes that belong together, such as a message that is stored with a count of tries and then sent back.
-
-Leaves out bytes that are no frames (`fuzzing`) and what is asked of the broker afterwards (`test_sequences`).
 """
 
 from __future__ import annotations
@@ -18,10 +16,10 @@ from typing import Any, Final
 
 import msgspec
 from attrs import define, field
+from model_tests.support.broker.protocol_page import served_by, services, shapes
+from model_tests.support.broker.raw_client import pull_fields, send_fields
 
 from longpoll_broker import name_server
-from longpoll_broker.testing.protocol_page import served_by, services, shapes
-from longpoll_broker.testing.raw_client import pull_fields, send_fields
 from longpoll_protocol.bodies import Body
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command

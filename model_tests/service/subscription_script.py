@@ -10,9 +10,9 @@ import json
 from typing import Any, Final
 
 from attrs import frozen
+from model_tests.support.broker.brokers import wait_until
+from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_message
 
-from longpoll_broker.testing.brokers import wait_until
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_message
 from longpoll_protocol.codes import RequestCode
 
 A: Final = 97

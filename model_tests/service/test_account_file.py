@@ -14,6 +14,8 @@ import yaml
 from attrs import define, field
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.broker.brokers import SMALL_STORE
+from model_tests.support.broker.raw_client import RawClient, send_fields
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -22,8 +24,6 @@ from longpoll_broker.service.access import access_control
 from longpoll_broker.service.access.access_control import LOOK_S, AccessControl, read_rules
 from longpoll_broker.service.access.account_file import AccountFile
 from longpoll_broker.service.io.channel import Channel
-from longpoll_broker.testing.brokers import SMALL_STORE
-from longpoll_broker.testing.raw_client import RawClient, send_fields
 from longpoll_client import Credentials
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command

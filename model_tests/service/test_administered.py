@@ -7,14 +7,14 @@ from typing import Any
 
 import attrs
 import pytest
+from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
+from model_tests.support.broker.raw_client import RawClient, pull_fields, send_message
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.core.tables.access import ADMIN_CODES, Right
 from longpoll_broker.core.tables.rates import Rates
 from longpoll_broker.service.access.resources import wanted_by
 from longpoll_broker.service.admin import progress_processor, table_processor
-from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_message
 from longpoll_protocol.bodies import MessageQueue
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import HeaderError

@@ -13,20 +13,20 @@ from typing import Final
 import pytest
 from attrs import define
 from model_tests.service.fuzzing import SEEDS
+from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
+from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from model_tests.support.service import ShiftedRuntime
+from model_tests.support.spec.cases import quick_if
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.tables.topics import TopicConfig
 from longpoll_broker.service.io.totals import Reached
-from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.frame import Serialisation, frame_head
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import PRESETS, ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy, preset
-from longpoll_spec.testing.cases import quick_if
 
 PULL = RequestCode.PULL_MESSAGE
 SEND = RequestCode.SEND_MESSAGE_V2

@@ -9,6 +9,8 @@ from typing import Any
 import attrs
 import msgspec
 import pytest
+from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
+from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -20,8 +22,6 @@ from longpoll_broker.opening import ListenError
 from longpoll_broker.service.io.processors import Processor, Serving, serves
 from longpoll_broker.service.upkeep.config_files import GROUPS, OFFSETS, TOPICS, ConfigFiles
 from longpoll_broker.service.upkeep.schedule_service import DelayOffsets
-from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError, UserError

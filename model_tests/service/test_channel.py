@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 import pytest
 from attrs import define
+from model_tests.support.broker.raw_client import PATIENCE_S
 
 from longpoll_broker.service.io import channel as subject
 from longpoll_broker.service.io.channel import (
@@ -23,7 +24,6 @@ from longpoll_broker.service.io.channel import (
 )
 from longpoll_broker.service.io.totals import Amount, Reached
 from longpoll_broker.service.io.transport import IoLoop
-from longpoll_broker.testing.raw_client import PATIENCE_S
 from longpoll_protocol.frames.frame import Buffer
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.threads import RealQueue

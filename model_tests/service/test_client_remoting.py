@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from model_tests.support.broker.brokers import wait_until
+from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 
-from longpoll_broker.testing.brokers import wait_until
-from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_client import remoting
 from longpoll_client.aio.connection import AsyncConnection
 from longpoll_client.errors import AnswerTimeoutError, ConnectionLostError, UnreachableError

@@ -119,7 +119,6 @@ def test_a_fifo_is_no_table(config: Path, name: str) -> None:
 )
 @pytest.mark.timeout(20)
 def test_a_fifo_in_a_stores_file_gets_one_sentence(tmp_path: Path, path: str) -> None:
-    """From `serve`, and none hangs."""
     (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
     os.mkfifo(tmp_path / path)
     given = ["serve", "--store", str(tmp_path), "--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0"]

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
+from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -18,8 +20,6 @@ from longpoll_broker.fast.woken_herd import HerdRunner
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.pull.hold_service import HoldService
 from longpoll_broker.store.log.deletions import Deletions
-from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
 from longpoll_spec.policy import PRESETS, ROCKETMQ_4_9, ROCKETMQ_5, STRICT, STRICT_CLONE, Policy
 

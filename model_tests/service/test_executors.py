@@ -9,6 +9,8 @@ from typing import cast
 
 import attrs
 import pytest
+from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
+from model_tests.support.broker.raw_client import PATIENCE_S, RawClient, pull_fields, records_of, send_message
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -21,8 +23,6 @@ from longpoll_broker.service.io.later_runs import RUN_COST, LaterRuns, Leaving
 from longpoll_broker.service.pull.hold_service import HERD_PART
 from longpoll_broker.service.pull.pull_processor import PullProcessor
 from longpoll_broker.service.pull.pull_runner import PullRunner
-from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import PATIENCE_S, RawClient, pull_fields, records_of, send_message
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime import Lock

@@ -12,6 +12,9 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_tests.service.sockless import Peer, ThreadlessBroker
+from model_tests.support.broker.brokers import SMALL_STORE, StartBroker
+from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from model_tests.support.broker.stores import StillRuntime
 from msgspec import structs
 
 from longpoll_broker.broker import Broker
@@ -28,9 +31,6 @@ from longpoll_broker.service.pull.hold_service import HoldService
 from longpoll_broker.service.pull.pull_processor import PullProcessor
 from longpoll_broker.service.pull.pull_runner import PullRunner
 from longpoll_broker.service.send.send_processor import SendProcessor
-from longpoll_broker.testing.brokers import SMALL_STORE, StartBroker
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
-from longpoll_broker.testing.stores import StillRuntime
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.fast.pull_request import PullCommand
 from longpoll_protocol.fast.typed_connection import TypedConnection
@@ -120,7 +120,7 @@ def twins(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield Twin(quick), Twin(plain)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25)
 @given(told=st.lists(PIECES, max_size=20))
 def test_a_quick_broker_is_a_plain_one(twins: tuple[Twin, Twin], told: list[Told]) -> None:
     """The same bytes to the same connections at the same requests, the same log, the same counts."""

@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
+from longpoll.simulated.beside_law.memory_queues import MemoryQueues, Message
 from longpoll_broker.core import notifier
 from longpoll_broker.core.filter.filters import filter_of, tag_filter
 from longpoll_broker.core.hold import HELD, QUEUED, HoldTable, Pull
@@ -16,7 +17,6 @@ from longpoll_broker.core.notifier import LARGE_HERD
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.pull import hold_service
 from longpoll_broker.service.pull.hold_service import HoldService
-from longpoll_broker.testing.plain.memory_queues import MemoryQueues, Message
 from longpoll_protocol.tags import word_hash
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.model import ACTION_NAMES
@@ -225,10 +225,7 @@ def test_a_recheck_after_the_insert_runs_whoever_has_something_to_read() -> None
     [("mine", True, True, 0), ("other", True, False, 1), ("mine", False, False, 0)],
 )
 def test_the_recheck_after_a_put_back(tag: str, rechecks: bool, is_woken: bool, unmatched_end: int) -> None:
-    """A scan has the list when a message becomes visible whose notifier finds nobody; then the scan puts back.
-
-    strict-clone walks the bucket again, for what the filter wants; without that the wakeup is lost, hazard (b).
-    """
+    """A scan has the list when a message becomes visible whose notifier finds nobody; then the scan puts back."""
     bench = Bench(attrs.evolve(STRICT_CLONE, recheck_after_keep=rechecks))
     pull = bench.hold(tags="mine")
     bench.on("scan_end", lambda: bench.arrive(tag))
@@ -501,10 +498,7 @@ def test_a_late_pull_in_a_large_herd_leaves_with_it() -> None:
 
 
 def test_the_parts_of_a_herd_grow() -> None:
-    """The first pull alone, then as many as a flush sends, twice as many, and so on; busy connections are told between.
-
-    Everybody else is told at the end.
-    """
+    """The first pull alone, then as many as a flush sends, twice as many, and so on; busy connections come between."""
     bench = Bench(STRICT, held_count_max=1000)
     told: list[int | str] = []
 

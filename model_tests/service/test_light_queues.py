@@ -10,6 +10,9 @@ import attrs
 import msgspec
 import pytest
 from model_tests.service.observed import events_of, observing
+from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
+from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from model_tests.support.broker.stores import message
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
@@ -17,9 +20,6 @@ from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.store.verify import verify
-from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
-from longpoll_broker.testing.stores import message
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.properties import read_properties
 from longpoll_runtime.real import RealRuntime

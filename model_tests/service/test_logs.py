@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from model_tests.support.broker.brokers import SMALL_STORE, wait_until
+from model_tests.support.broker.raw_client import PATIENCE_S, RawClient, pull_fields, send_fields
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
-from longpoll_broker.testing.raw_client import PATIENCE_S, RawClient, pull_fields, send_fields
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_runtime import log_stream
 from longpoll_runtime.log_stream import LINES_PER_SECOND_MAX, Format, logging_to

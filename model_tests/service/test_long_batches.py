@@ -12,6 +12,8 @@ from typing import Any, Final
 import pytest
 from attrs import evolve
 from model_tests.service.observed import events_of
+from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
+from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
@@ -20,8 +22,6 @@ from longpoll_broker.service.io.channel import Outbox, Parts
 from longpoll_broker.service.send import long_batches, send_processor
 from longpoll_broker.service.send.batches import BatchLimits
 from longpoll_broker.service.send.long_batches import LongBatches, Turns
-from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError, MessageRefusedError
 from longpoll_protocol.frames.command import Command
@@ -71,10 +71,7 @@ def asked(client: RawClient, times: int = 1) -> int:
 def test_others_are_served_during_long_batches(
     count: int, unending: list[bool], broker: Broker, connect: Connect
 ) -> None:
-    """A bystander's sends and pulls, and its short batch, which waits for no long one's end.
-
-    What the same connections asked after their batches is answered after those.
-    """
+    """A bystander's sends and pulls, and its short batch, which waits for no long one's end."""
     bystander = connect(broker.address)
     sending = [connect(broker.address) for _ in range(count)]
     batches = [

@@ -8,13 +8,13 @@ recheck taken out of `strict` (the planted fault) nothing answers it before its 
 from __future__ import annotations
 
 import pytest
+from model_tests.support.broker.brokers import Connect, StartBroker
+from model_tests.support.broker.gates import GatedRuntime
+from model_tests.support.broker.raw_client import RawClient, pull_fields, send_message
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.service.io.channel import Outbox
-from longpoll_broker.testing.brokers import Connect, StartBroker
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_message
-from longpoll_broker.testing.schedules.gates import GatedRuntime
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Policy

@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 import pytest
+from model_tests.support.broker.stores import message
 from msgspec.structs import replace
 
 from longpoll_broker.core.tables.topics import GroupConfig, Groups, TopicConfig, Topics
@@ -20,7 +21,6 @@ from longpoll_broker.service.send.send_events import SendEvents, Stored
 from longpoll_broker.service.send.send_processor import SendProcessor
 from longpoll_broker.store.bursts import PreparedBatch
 from longpoll_broker.store.messages import MessageToStore, PutResult
-from longpoll_broker.testing.stores import message
 from longpoll_protocol.headers import SendMessageRequestHeader
 from longpoll_protocol.log_record import SCHEDULE_TOPIC
 from longpoll_protocol.message import read_handle

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from model_tests.support.broker.brokers import Connect, StartBroker
+from model_tests.support.broker.raw_client import RawClient, pull_fields, send_fields, send_message
 from model_tests.support.service import served
 
-from longpoll_broker.testing.brokers import Connect, StartBroker
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
 from longpoll_spec.policy import preset
 

@@ -26,9 +26,9 @@ from model_tests.service.captures import (
     written,
 )
 from model_tests.service.observed import events_of
+from model_tests.support.broker.raw_client import pull_fields, send_fields
 
 from longpoll.cli import main
-from longpoll_broker.testing.raw_client import pull_fields, send_fields
 from longpoll_judge.contract.result import Result
 from longpoll_judge.run.job import judge
 from longpoll_observe.capture import CaptureReport, read_captures

@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner
 from model_tests.service.commands import StartCommand, commands
 from model_tests.service.observed import events_of
+from model_tests.support.broker.brokers import Connect, StartBroker
+from model_tests.support.broker.raw_client import pull_fields, send_message
 
 from longpoll.cli import main
-from longpoll_broker.testing.brokers import Connect, StartBroker
-from longpoll_broker.testing.raw_client import pull_fields, send_message
 from longpoll_judge.run.job import judge
 from longpoll_protocol.codes import RequestCode
 

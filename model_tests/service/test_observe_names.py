@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
+from model_tests.support.broker.raw_client import PATIENCE_S, send_message
 
-from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import PATIENCE_S, send_message
 from longpoll_observe import Observer, loop
 from longpoll_observe.links import Door, Tap, Visitor
 from longpoll_observe.names import Names, is_literal

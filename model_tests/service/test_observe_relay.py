@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_tests.service.observed import events_of, observing
+from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
+from model_tests.support.broker.raw_client import send_message
+from model_tests.support.ports import closed_port
 
-from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import send_message
 from longpoll_observe import Observer, observer
 from longpoll_observe.links import Link
 from longpoll_observe.loop import CHUNK_SIZE
@@ -152,9 +153,10 @@ def test_tls_is_refused_with_one_line(upstream: Upstream, caplog: pytest.LogCapt
 
 def test_a_broker_that_is_down(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address: tuple[str, int] = taken.getsockname()
-    with Observer.start(RealRuntime(), brokers=[address], record_directory=str(tmp_path / "history")) as proxy:
+    with (
+        closed_port() as address,
+        Observer.start(RealRuntime(), brokers=[address], record_directory=str(tmp_path / "history")) as proxy,
+    ):
         (door,) = proxy.doors.values()
         for _ in range(3):
             with socket.create_connection(door, PATIENCE_S) as client:

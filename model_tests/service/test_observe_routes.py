@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import socket
 import struct
 import threading
 from pathlib import Path
@@ -15,10 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.service.observed import events_of
+from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
+from model_tests.support.broker.raw_client import PATIENCE_S, send_message
+from model_tests.support.broker.scripted_server import Peer, ScriptedServer
+from model_tests.support.ports import closed_port
 
-from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import PATIENCE_S, send_message
-from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_observe import Observer
 from longpoll_observe.observer import UNCERTAINTY_NS_MIN, UNCERTAINTY_NS_UNMEASURED
 from longpoll_observe.routes import RouteTap
@@ -242,11 +242,12 @@ def test_a_broker_that_a_route_names_is_measured(start_broker: StartBroker, conn
 
 
 def test_a_name_server_that_is_down(connect: Connect, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address: tuple[str, int] = taken.getsockname()
-    with Observer.start(
-        RealRuntime(), brokers=[], name_server=address, record_directory=str(tmp_path / "history")
-    ) as proxy:
+    with (
+        closed_port() as address,
+        Observer.start(
+            RealRuntime(), brokers=[], name_server=address, record_directory=str(tmp_path / "history")
+        ) as proxy,
+    ):
         assert proxy.name_server_address is not None
         for _ in range(2):
             assert connect(proxy.name_server_address).wait_closed()

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from model_tests.service.observed import events_of
+from model_tests.support.broker.raw_client import pull_fields, send_fields
 
-from longpoll_broker.testing.raw_client import pull_fields, send_fields
-from longpoll_observe.events import Subscriptions
+from longpoll_observe.events import Places, Subscriptions, id_of
 from longpoll_observe.tap import ConnectionTap, TapTotals
 from longpoll_protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from longpoll_protocol.codes import CommandFlag, MessageSysFlag, RequestCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.frame import Serialisation
+from longpoll_protocol.headers import EndTransactionRequestHeader
+from longpoll_protocol.log_record import HEAD, HEAD_SIZE, MAGIC_V1
 from longpoll_protocol.message import BatchMessage, encode_batch
 from longpoll_protocol.tags import java_hash
 from longpoll_recorder.offsets import NUMBER_MAX
@@ -125,6 +129,80 @@ def test_a_batch_is_told_message_by_message(scene: Scene) -> None:
     scene.answers(0, 1, {"msgId": "x,y", "queueId": "0", "queueOffset": "4"})
     told = [(event.queue_offset, event.tag) for event in scene.events() if event.event == "message_acknowledged"]
     assert told == [(4, "red"), (5, "")]
+
+
+def record(offset: int, body: bytes, properties: str, wide: bool = False) -> bytes:
+    """A message as a pull's answer holds it, stored between hosts with IPv4 addresses, or IPv6 ones."""
+    text = properties.encode()
+    hosts = (bytes(20), bytes(20)) if wide else (bytes(8), bytes(8))
+    parts = hosts[0], bytes(8), hosts[1], bytes(12), struct.pack(">i", len(body)), body, b"\x01T"
+    rest = b"".join((*parts, struct.pack(">h", len(text)), text))
+    flags = 0x30 if wide else 0
+    return HEAD.pack(HEAD_SIZE + len(rest), MAGIC_V1, 0, 0, 0, offset, 0, flags, 0) + rest
+
+
+FOUND = {"suggestWhichBrokerId": "0", "nextBeginOffset": "9", "minOffset": "0", "maxOffset": "9"}
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_message_is_known_again_where_it_is_delivered(scene: Scene, wide: bool) -> None:
+    """Send, acknowledgement and delivery tell one id and body; a place that no acknowledgement told is told once."""
+    scene.asks(SEND, 1, send_fields("T", 0, "UNIQ_KEY\x01k7\x02TAGS\x01red\x02"), body=b"seven")
+    scene.answers(0, 1, {"msgId": "x", "queueId": "0", "queueOffset": "7"})
+    body = record(7, b"seven", "TAGS\x01red\x02UNIQ_KEY\x01k7\x02", wide) + record(8, b"", "TAGS\x01blue\x02", wide)
+    for opaque in (2, 3):
+        scene.asks(PULL, opaque, pull_fields("T", 7))
+        scene.answers(0, opaque, FOUND, body=body)
+    sent, acknowledged, _asked, found, seen, _again, *rest = scene.events()
+    assert sent.ids == acknowledged.ids == found.ids[:1] == [id_of("k7")] != [0]
+    assert sent.bodies == acknowledged.bodies == found.bodies[:1] == [zlib.crc32(b"seven")]
+    assert (found.offsets, found.ids[1], found.bodies[1]) == ([7, 8], 0, zlib.crc32(b""))
+    assert (seen.event, seen.queue_offset, seen.tag) == ("message_seen", 8, "blue")
+    assert kinds(rest) == ["answer_sent"]
+
+
+def test_a_record_whose_lengths_do_not_fit_has_no_identity(scene: Scene) -> None:
+    body = bytearray(record(7, b"seven", "UNIQ_KEY\x01k\x02"))
+    body[HEAD_SIZE + 39] += 1
+    scene.asks(PULL, 1, pull_fields("T", 7))
+    scene.answers(0, 1, FOUND, body=bytes(body))
+    _asked, found, _seen = scene.events()
+    assert (found.offsets, found.ids, found.bodies) == ([7], [0], [-1])
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        (send_fields("T", 0, "DELAY\x013\x02"), (-1, 3, "")),
+        (send_fields("T", 0, "TIMER_DELAY_SEC\x015\x02"), (5_000, -1, "")),
+        (send_fields("T", 0, "TRAN_MSG\x01true\x02"), (-1, -1, "prepared")),
+        (send_fields("T", 0, "DELAY\x01soon\x02"), (-1, -1, "")),
+    ],
+)
+def test_a_send_tells_when_its_message_may_be_delivered(
+    scene: Scene, fields: dict[str, str], told: tuple[int, int, str]
+) -> None:
+    scene.asks(SEND, 1, fields)
+    (sent,) = scene.events()
+    assert (sent.delay_ms, sent.delay_level, sent.transaction) == told
+
+
+@pytest.mark.parametrize(("flag", "end"), [(8, "commit"), (12, "rollback"), (0, "unknown")])
+def test_the_end_of_a_transaction_names_its_message(scene: Scene, flag: int, end: str) -> None:
+    header = EndTransactionRequestHeader(
+        producer_group="P", tran_state_table_offset=0, commit_log_offset=0, commit_or_rollback=flag, msg_id="k"
+    )
+    scene.asks(RequestCode.END_TRANSACTION, 1, header.encode(), flag=int(CommandFlag.ONE_WAY))
+    (ended,) = scene.events()
+    assert (ended.code, ended.ids, ended.transaction, ended.request) == (37, [id_of("k")], end, "")
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0], [0, 2, 1, 3], [1, 3, 0, 2]])
+def test_places_are_new_once(order: list[int]) -> None:
+    places = Places()
+    assert all(places.add("T", 0, offset) for offset in order)
+    assert not any(places.add("T", 0, offset) for offset in order)
+    assert places.add("T", 1, 0)
 
 
 @pytest.mark.parametrize(

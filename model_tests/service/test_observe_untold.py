@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.broker.brokers import wait_until
+from model_tests.support.broker.raw_client import PATIENCE_S, pull_fields
 
-from longpoll_broker.testing.brokers import wait_until
-from longpoll_broker.testing.raw_client import PATIENCE_S, pull_fields
 from longpoll_observe import Observer, loop
 from longpoll_observe.untold import PIECE_SIZE, Untold
 from longpoll_protocol.codes import CommandFlag, RequestCode

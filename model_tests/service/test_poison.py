@@ -16,14 +16,14 @@ from typing import Final
 
 import attrs
 import pytest
+from model_tests.support.broker.brokers import SMALL_STORE, wait_until
+from model_tests.support.broker.raw_client import RawClient, send_fields
+from model_tests.support.broker.stores import read_all
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.store.log import commit_log
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.verify import verify
-from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
-from longpoll_broker.testing.raw_client import RawClient, send_fields
-from longpoll_broker.testing.stores import read_all
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT

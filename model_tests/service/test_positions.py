@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
+from model_tests.support.broker.raw_client import RawClient, send_message
+from model_tests.support.broker.simulated.store import DIRECTORY, Ended, StoreRuntime
+from model_tests.support.broker.stores import SMALL, message
 from model_tests.support.service import ShiftedRuntime, served
 from model_tests.support.store import killed
 
@@ -22,10 +26,6 @@ from longpoll_broker.service.upkeep.config_files import DELAYS, OFFSETS, TIMERS,
 from longpoll_broker.service.upkeep.flush_service import FlushService
 from longpoll_broker.service.upkeep.schedule_service import DelayOffsets
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import RawClient, send_message
-from longpoll_broker.testing.simulated.store import DIRECTORY, Ended, StoreRuntime
-from longpoll_broker.testing.stores import SMALL, message
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.log_record import SCHEDULE_TOPIC
 from longpoll_protocol.names import TIMER_TOPIC

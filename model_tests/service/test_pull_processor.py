@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 import pytest
+from model_tests.support.broker.raw_client import pull_fields
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.hold import Pull
@@ -20,7 +21,6 @@ from longpoll_broker.core.traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Tra
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.pull.pull_events import ONE_WAY, PullEvents
 from longpoll_broker.service.pull.pull_processor import SHORT_POLLING_MS, PullProcessor
-from longpoll_broker.testing.raw_client import pull_fields
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.frame import Serialisation

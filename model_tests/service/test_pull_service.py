@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
+from model_tests.support.broker.harness.topics import make_topic
+from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from model_tests.support.service import ShiftedRuntime, answer_of, served, served_two
 
 from longpoll_broker.broker import Broker
@@ -17,9 +20,6 @@ from longpoll_broker.core import notifier
 from longpoll_broker.core.tables.statistics import GROUP_GET_NUMS, Statistics
 from longpoll_broker.core.tables.topics import GroupConfig
 from longpoll_broker.fast.woken_herd import COPIED_SIZE_MAX, HerdRunner
-from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.harness.topics import make_topic
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.message import BatchMessage, encode_batch

@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.service.sockless import Peer, ThreadlessBroker
+from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker
+from model_tests.support.broker.raw_client import pull_fields, send_fields
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.core import filter as filter_package
@@ -25,8 +27,6 @@ from longpoll_broker.core.tables.topics import TopicConfig
 from longpoll_broker.service.admin import client_processor
 from longpoll_broker.service.io.channel import Channel, Outbox
 from longpoll_broker.service.send import send_back_processor
-from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker
-from longpoll_broker.testing.raw_client import pull_fields, send_fields
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_runtime.real import RealRuntime
@@ -145,10 +145,7 @@ def test_what_is_deleted_makes_room(broker: Broker) -> None:
 
 
 def test_what_is_sent_back_has_a_share(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request of 36 is small, whatever the message that it has stored again; who asks without end is told 2.
-
-    The groups and dead-letter topics that are made on the way count for the connection too.
-    """
+    """A request of 36 is small, whatever the message that it has stored again; who asks without end is told 2."""
     back = {"offset": "0", "group": "G", "delayLevel": "0"}
     asked = b"".join(map(bytes, encode(Command(code=RequestCode.CONSUMER_SEND_MSG_BACK, opaque=1, ext_fields=back))))
     tell(Peer(broker, 1), (RequestCode.SEND_MESSAGE_V2, send_fields("T", 0), bytes(10_000)))

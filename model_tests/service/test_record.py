@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 from model_tests.service.observed import events_of
+from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
+from model_tests.support.broker.raw_client import PATIENCE_S, pull_fields, send_fields, send_message
 from model_tests.support.service import served, served_two
 
-from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import PATIENCE_S, pull_fields, send_fields, send_message
 from longpoll_judge.run.job import judge
 from longpoll_protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from longpoll_protocol.codes import CommandFlag, MessageSysFlag, RequestCode

@@ -14,6 +14,9 @@ from typing import Any, Final
 import attrs
 import pytest
 from model_tests.conformance.java_broker import free_port
+from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
+from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from model_tests.support.broker.stores import read_all
 from model_tests.support.service import ScriptedMaster, answer_of, copies_of
 
 from longpoll_broker.broker import Broker
@@ -22,9 +25,6 @@ from longpoll_broker.core.tables.topics import GroupConfig, TopicConfig
 from longpoll_broker.opening import ANY_PORT
 from longpoll_broker.service.following import follower, table_copies
 from longpoll_broker.service.replication.replicator import Replicator
-from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
-from longpoll_broker.testing.stores import read_all
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_runtime import Address
 from longpoll_spec.errors import ConfigError

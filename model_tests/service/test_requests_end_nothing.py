@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import pytest
 from attrs import frozen
+from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
+from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from model_tests.support.service import answer_of, served
 
 from longpoll_broker.broker import Broker
@@ -16,8 +18,6 @@ from longpoll_broker.handler import BrokerHandler
 from longpoll_broker.name_server import NameServer
 from longpoll_broker.service.io.channel import Channel
 from longpoll_broker.service.upkeep.schedule_service import ScheduleService
-from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.connection import Connection

@@ -17,6 +17,8 @@ from typing import Any, Final, cast
 import msgspec
 import pytest
 from attrs import evolve
+from model_tests.support.broker.brokers import SMALL_STORE, Connect, wait_until
+from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields
 from model_tests.support.service import fields_of
 
 from longpoll_broker.broker import Broker
@@ -24,8 +26,6 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.tables.access import ADMIN_CODES
 from longpoll_broker.service.access.resources import FOR_EVERY_ACCOUNT, NAMED, codes_with_an_entry
 from longpoll_broker.service.io.channel import Channel
-from longpoll_broker.testing.brokers import SMALL_STORE, Connect, wait_until
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields
 from longpoll_protocol import headers
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
@@ -122,7 +122,6 @@ def locked(group: str) -> bytes:
 
 
 def back(place: str, group: str) -> dict[str, str]:
-    """The fields of 36."""
     return {"offset": place, "group": group, "delayLevel": "0", "originTopic": "open"}
 
 
@@ -141,7 +140,6 @@ def without(name: str) -> dict[str, str]:
 
 
 def assignment(topic: str, group: str) -> bytes:
-    """The body of 400."""
     asked = {
         "topic": topic,
         "consumerGroup": group,

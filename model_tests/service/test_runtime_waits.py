@@ -11,8 +11,8 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from model_tests.support.broker.brokers import wait_until
 
-from longpoll_broker.testing.brokers import wait_until
 from longpoll_runtime import threads
 from longpoll_runtime.threads import RealEvent, RealQueue
 

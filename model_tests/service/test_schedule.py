@@ -8,6 +8,8 @@ from pathlib import Path
 
 import attrs
 import pytest
+from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
+from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from model_tests.support.service import ShiftedRuntime, answer_of, served, served_two
 
 from longpoll_broker.broker import Broker
@@ -16,8 +18,6 @@ from longpoll_broker.errors import StoreUserError
 from longpoll_broker.service.upkeep.schedule_service import SEEN_PARTS, _Seen
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.verify import verify
-from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.log_record import Record
 from longpoll_runtime.files import RealFiles

@@ -13,14 +13,14 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_tests.service.sockless import Peer, ThreadlessBroker
+from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
+from model_tests.support.broker.raw_client import pull_fields, records_of, send_fields
+from model_tests.support.broker.stores import StillRuntime
 from model_tests.support.service import answer_of, served, served_two
 
 from longpoll_broker.fast.send_bursts import SendBursts
 from longpoll_broker.service.io.channel import NO_END_NS
 from longpoll_broker.store.messages import Arrival, MessageToStore
-from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import pull_fields, records_of, send_fields
-from longpoll_broker.testing.stores import StillRuntime
 from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.fast.send_request import SendCommand, read_send
 from longpoll_protocol.frames.command import Command, encode
@@ -113,7 +113,7 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Peer, Peer
         yield Peer(bursts), Peer(single)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(sends(), max_size=24).map(b"".join))
 def test_a_burst_is_served_as_its_sends_are(peers: tuple[Peer, Peer], content: bytes) -> None:
     bursts, single = peers

@@ -1,7 +1,4 @@
-"""A request to send from its bytes to its answer: checks in their order, what is stored, and when it is answered.
-
-Leaves out sockets and files: the store only numbers what it is given.
-"""
+"""A request to send from its bytes to its answer: checks in their order, what is stored, and when it is answered."""
 
 from __future__ import annotations
 

@@ -19,6 +19,8 @@ import pytest
 from attrs import define, field
 from model_tests.service.sequences import BROKER_CODES, KINDS, NAME_SERVER_CODES, Script
 from model_tests.service.test_bad_input import watching
+from model_tests.support.broker.brokers import SMALL_STORE
+from model_tests.support.broker.raw_client import PATIENCE_S, RawClient, pull_fields, records_of, send_fields
 from model_tests.support.service import answer_of
 
 from longpoll_broker.broker import Broker
@@ -26,8 +28,6 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.core.hold import Pull
 from longpoll_broker.service.io.channel import Channel
 from longpoll_broker.service.pull.pull_processor import PullProcessor
-from longpoll_broker.testing.brokers import SMALL_STORE
-from longpoll_broker.testing.raw_client import PATIENCE_S, RawClient, pull_fields, records_of, send_fields
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime.real import RealRuntime

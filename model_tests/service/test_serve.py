@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from model_tests.service.commands import StartCommand, commands
+from model_tests.support.broker.brokers import Connect
+from model_tests.support.broker.raw_client import send_message
 
 from longpoll.addresses import address_of
 from longpoll.cli import main
 from longpoll.options.broker_conf import BrokerPlace, read_broker_conf
-from longpoll_broker.testing.brokers import Connect
-from longpoll_broker.testing.raw_client import send_message
 from longpoll_protocol.codes import RequestCode
 from longpoll_spec.errors import ConfigError
 from longpoll_spec.history import META_FILE

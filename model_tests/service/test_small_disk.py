@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from model_tests.support.broker.brokers import wait_until
+from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.store.verify import verify
-from longpoll_broker.testing.brokers import wait_until
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_runtime.real import RealRuntime
 

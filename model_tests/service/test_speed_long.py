@@ -12,13 +12,13 @@ from typing import Final
 
 import pytest
 from model_tests.bench.broker_sides import Side, ours
+from model_tests.support.broker.harness.held import HeldPlan, hold
+from model_tests.support.broker.harness.throughput import fill, pulls
+from model_tests.support.broker.harness.topics import make_topic, send_each
+from model_tests.support.broker.harness.workers import private_bytes
 
-from longpoll.racing.load import race
-from longpoll.racing.plan import Delivery, RacePlan, RaceReport
-from longpoll_broker.testing.harness.held import HeldPlan, hold
-from longpoll_broker.testing.harness.throughput import fill, pulls
-from longpoll_broker.testing.harness.topics import make_topic, send_each
-from longpoll_broker.testing.harness.workers import private_bytes
+from longpoll.wire.racing.load import race
+from longpoll.wire.racing.plan import Delivery, RacePlan, RaceReport
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 

@@ -18,15 +18,15 @@ from pathlib import Path
 import attrs
 import pytest
 from model_tests.service.commands import StartCommand, commands
+from model_tests.support.broker.brokers import SMALL_STORE, wait_until
+from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app
 
+from longpoll.wire.suite.requests import topic_fields
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.metrics import BrokerCollector, with_health
 from longpoll_broker.store.segment import make_beside
-from longpoll_broker.testing.brokers import SMALL_STORE, wait_until
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
-from longpoll_broker.testing.served.requests import topic_fields
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_runtime.files import RealFiles, RealMappedFile
 from longpoll_runtime.real import RealRuntime

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 from model_tests.service.subscription_script import play, play_strict
+from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
+from model_tests.support.broker.raw_client import pull_fields, records_of, send_message
 from model_tests.support.service import served
 
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import pull_fields, records_of, send_message
 from longpoll_protocol.codes import RequestCode
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 

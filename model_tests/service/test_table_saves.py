@@ -13,12 +13,12 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker
+from model_tests.support.broker.raw_client import RawClient, send_message
 from model_tests.support.service import answer_of, served_two
 
 from longpoll_broker.core.tables import parts
 from longpoll_broker.service.upkeep import config_files, table_saves
-from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker
-from longpoll_broker.testing.raw_client import RawClient, send_message
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.files import RealFiles
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from model_tests.support.spec.cases import quick_if
 
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.threads import EXIT_THREAD_DIED, spawn
-from longpoll_spec.testing.cases import quick_if
 
 PATIENCE_S: Final = 60.0
 ANYWHERE: Final = ("--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0")

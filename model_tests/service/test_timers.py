@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
+from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from model_tests.support.service import ScriptedMaster, copies_of
 from msgspec.structs import replace
 
@@ -23,8 +25,6 @@ from longpoll_broker.service.following import follower, table_copies
 from longpoll_broker.service.send.timed import DELAY_MS_MAX
 from longpoll_broker.service.upkeep import timer_service
 from longpoll_broker.service.upkeep.timer_service import TimerService
-from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.bodies import TimerCheckpoint
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import HeaderError

@@ -13,6 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 from model_tests.service.test_administered import commit, joined, told
+from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
+from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from model_tests.support.service import ShiftedRuntime, served, whole
 
 from longpoll_broker.config import StoreConfig
@@ -21,8 +23,6 @@ from longpoll_broker.core.traits import CODES_OF_5
 from longpoll_broker.service.admin import connection_processor, list_processor, progress_processor
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.io.executors import PoolExecutor
-from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.message import BatchMessage, encode_batch
 from longpoll_protocol.queue_table import decode_by_queue

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from model_tests.service.test_metrics import values
+from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
+from model_tests.support.broker.raw_client import RawClient
 from model_tests.support.service import served, served_two
 
 from longpoll.options.broker_conf import read_broker_conf
@@ -16,8 +18,6 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.service.io import transport
 from longpoll_broker.service.io.totals import Amount, Connections, Reached, address_of
-from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import RawClient
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.sizes import KIB, MIB
 
@@ -91,7 +91,7 @@ def test_a_slow_frame_is_ended(start_broker: StartBroker, connect: Connect, monk
 
 def test_unsent_answers_limit(start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
     broker, bystander = served(start_broker, connect, config=BrokerConfig(unsent_bytes_max=BYTES_MAX))
-    asking = [connect(broker.address) for _ in range(8)]
+    asking = [connect(broker.address) for _ in range(4)]
     for client in asking:
         client.send_bytes(client._request(RequestCode.GET_ALL_TOPIC_CONFIG)[1] * 6_000)
     wait_until(lambda: reached(broker, Reached.UNSENT_BYTES) >= len(asking) - 2)

@@ -11,6 +11,8 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.broker.brokers import SMALL_STORE, Connect, wait_until
+from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -19,8 +21,6 @@ from longpoll_broker.core.tables.producers import Producers
 from longpoll_broker.service.send.append import HALF_TOPIC
 from longpoll_broker.service.send.end_transaction_processor import OP_TOPIC
 from longpoll_broker.service.send.transaction_check import GIVEN_UP_TOPIC, GROUP
-from longpoll_broker.testing.brokers import SMALL_STORE, Connect, wait_until
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, records_of, send_fields
 from longpoll_client.messages import ReceivedMessage, decode_messages
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
@@ -101,7 +101,7 @@ def test_a_producer_is_asked_and_its_answer_counts(broker: Broker, connect: Conn
     question = client.wait_push()
     message = told(question)
     assert question.code == RequestCode.CHECK_TRANSACTION_STATE
-    assert (message.topic, message.queue_id, message.body, message.tags) == ("T", 0, b"kept", "t")
+    assert (message.topic, message.queue_id, message.body, message.tag) == ("T", 0, b"kept", "t")
     assert message.properties["TRANSACTION_CHECK_TIMES"] == "1"
     assert (question.ext_fields or {})["transactionId"] == "unique"
     end(client, question, COMMIT)

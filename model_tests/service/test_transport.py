@@ -6,15 +6,15 @@ import errno
 import threading
 
 import pytest
+from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
+from model_tests.support.broker.harness.topics import make_topic
+from model_tests.support.broker.raw_client import pull_fields, records_of, send_fields, send_message
 from model_tests.support.service import answer_of, fields_of, served, served_two
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.service.io import transport
 from longpoll_broker.service.io.channel import Channel
 from longpoll_broker.service.io.transport import RECEIVE_SIZE
-from longpoll_broker.testing.brokers import Connect, StartBroker, wait_until
-from longpoll_broker.testing.harness.topics import make_topic
-from longpoll_broker.testing.raw_client import pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_runtime import Address, Socket

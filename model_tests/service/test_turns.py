@@ -9,6 +9,15 @@ from typing import Any, Final
 import pytest
 from attrs import define
 from model_tests.service.sockless import Peer, ThreadlessBroker
+from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
+from model_tests.support.broker.raw_client import (
+    PATIENCE_S,
+    RawClient,
+    pull_fields,
+    records_of,
+    send_fields,
+    send_message,
+)
 from model_tests.support.service import answer_of, served, served_two
 
 from longpoll_broker.broker import Broker
@@ -23,8 +32,6 @@ from longpoll_broker.service.io.channel import Channel, Outbox
 from longpoll_broker.service.io.transport import PASS_NS, QUEUED_SIZE_MAX, TURN_NS_MAX, TURN_NS_MIN, IoLoop
 from longpoll_broker.store.index import index
 from longpoll_broker.store.index.index_file import IndexFile
-from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
-from longpoll_broker.testing.raw_client import PATIENCE_S, RawClient, pull_fields, records_of, send_fields, send_message
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_runtime import Poller

@@ -6,12 +6,12 @@ import threading
 
 import attrs
 import pytest
+from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
+from model_tests.support.broker.harness.topics import make_topic
+from model_tests.support.broker.raw_client import PATIENCE_S, pull_fields, send_fields
 from model_tests.support.service import answer_of, served, served_two
 
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.testing.brokers import SMALL_STORE, Connect, StartBroker, wait_until
-from longpoll_broker.testing.harness.topics import make_topic
-from longpoll_broker.testing.raw_client import PATIENCE_S, pull_fields, send_fields
 from longpoll_protocol.codes import RequestCode
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 

@@ -7,10 +7,10 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from model_tests.support.broker.brokers import wait_until
 
-from longpoll_broker.testing import wire_end
-from longpoll_broker.testing.brokers import wait_until
-from longpoll_broker.testing.wire_end import WireEnd
+from longpoll.wire import wire_end
+from longpoll.wire.wire_end import WireEnd
 from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_runtime import Address

@@ -30,8 +30,8 @@ from time import monotonic_ns
 
 import msgspec
 from attrs import define, field, frozen
+from model_tests.support.broker.raw_client import pull_fields
 
-from longpoll_broker.testing.raw_client import pull_fields
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_spec.history import META_FILE, PART_GLOB, Event, Meta
@@ -198,7 +198,11 @@ def truthful_broker(
     """The broker as a process; its address. LOG is there when this has ended."""
     words = [str(word) for word in (seed, small_size_max, large_one_in, int(nodelay), log)]
     with subprocess.Popen(
-        [sys.executable, __file__, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "model_tests.service.true_moments", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None

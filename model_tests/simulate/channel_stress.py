@@ -47,7 +47,6 @@ class Stage:
 
     @property
     def poller(self) -> Any:
-        """Itself."""
         return self
 
     def modify(self, _socket: object, *, read: bool, write: bool, data: object) -> None:
@@ -56,15 +55,12 @@ class Stage:
         self.watches_write = write
 
     def unregister(self, _socket: object) -> None:
-        """Watch nothing any more."""
         self.watches_write = False
 
     def close(self) -> None:
-        """The socket is closed."""
         self.is_open = False
 
     def close_soon(self, _channel: Channel) -> None:
-        """The channel is given up."""
         self.given_up = True
 
     def send(self, data: bytes) -> int:
@@ -77,7 +73,6 @@ class Stage:
         return room
 
     def send_parts(self, parts: Sequence[bytes]) -> int:
-        """The same of several buffers."""
         return self.send(b"".join(map(bytes, parts)))
 
     # -- the actors --------------------------------------------------------------------------------------------------

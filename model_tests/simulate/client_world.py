@@ -3,8 +3,6 @@
 A run is made from a seed: pauses between messages of any size, also such that holds end without a message, a consumer
 whose flow control is soon reached, a group whose stored offset is beyond the queue's end, and a cut of every
 connection. Each message that was acknowledged is consumed, once where nothing was cut, and soon after it could be.
-
-Leaves out other clients of a group, transactions, and orderly listeners (`service.test_clients`).
 """
 
 from __future__ import annotations
@@ -17,12 +15,14 @@ from contextlib import contextmanager
 from typing import Final
 
 from attrs import define, field
+from model_tests.support.broker.client_scenarios import member_options
 
 from longpoll.simulated.run import CONFIG, STORE
 from longpoll_broker.broker import Broker
 from longpoll_broker.core.tables.topics import TopicConfig
-from longpoll_client import ConsumerConfig, ConsumeStatus, Producer, PushConsumer, ReceivedMessage, StartAt
+from longpoll_client import Producer, PushConsumer, ReceivedMessage, Retry
 from longpoll_client.consume.puller import RETRY_S
+from longpoll_client.settings import MemberConfig
 from longpoll_runtime.interface import Condition
 from longpoll_simulation.disk import Disk
 from longpoll_simulation.files import SimulatedFiles
@@ -93,7 +93,6 @@ class ClientRun:
 
     @property
     def now_s(self) -> float:
-        """The world's time."""
         return self.world.now_ns / 1e9
 
     def play(self) -> None:
@@ -105,29 +104,26 @@ class ClientRun:
         self.look()
 
     def main(self) -> None:
-        """The first actor."""
         broker = Broker.start(self.process("broker"), "/store", config=CONFIG, store_config=STORE)
         broker.topics.put(TopicConfig(TOPIC, QUEUES, QUEUES))
         broker.topics.put(TopicConfig(f"%RETRY%{GROUP}", 1, 1))
         names = "{}:{}".format(*broker.name_server_address)
         runtime = self.process("client")
         self.news = runtime.condition()
-        config = ConsumerConfig(
-            GROUP,
-            start_at=StartAt.STORED if self.begins_beyond else StartAt.FIRST,
-            hold_ms=HOLD_MS,
+        config = MemberConfig(
+            group=GROUP,
+            start_at="stored" if self.begins_beyond else "first",
+            hold_s=HOLD_MS / 1000,
             pull_timeout_s=PULL_TIMEOUT_S,
             cached_size_max=CACHED_SIZE_MAX,
         )
-        with Producer(runtime, names) as producer:
+        with Producer(names, runtime=runtime) as producer:
             if self.begins_beyond:
                 for number in range(QUEUES):
                     self.send(producer, f"early-{number}".encode())
                     broker.offsets.commit(TOPIC, GROUP, number, BEYOND)
                 self.acknowledged_s.clear()  # before the end to which the consumer is moved
-            with PushConsumer(runtime, names, config, self.listen) as consumer:
-                consumer.subscribe(TOPIC)
-                consumer.start()
+            with PushConsumer(names, topics=TOPIC, listener=self.listen, **member_options(config), runtime=runtime):
                 self.settle(runtime, broker)
                 self.produce(runtime, producer)
                 self.await_consumed(END_S)
@@ -170,20 +166,18 @@ class ClientRun:
             return
         raise AssertionError("a send is refused ten times")
 
-    def listen(self, messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
-        """The consumer is given messages."""
+    def listen(self, messages: Sequence[ReceivedMessage]) -> Retry | None:
         with self.news:
             for message in messages:
                 body = bytes(message.body)
                 self.consumed_s.setdefault(body, self.now_s)
                 self.counts[body] += 1
             self.news.notify_all()
-        return ConsumeStatus.SUCCESS
+        return None
 
     # -- what must hold ----------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Each message once, and in time."""
         for body, at_s in self.acknowledged_s.items():
             assert body in self.consumed_s, f"message {body[:10]!r} is never consumed"
             late_s = self.consumed_s[body] - at_s - self.granted_s(at_s)

@@ -21,6 +21,7 @@ import attrs
 from attrs import define, field
 from model_tests.simulate.preempted import Preemption
 
+from longpoll.simulated.beside_law.memory_queues import MemoryQueues, Message
 from longpoll_broker.core import deadlines, hold, notifier
 from longpoll_broker.core.filter.filters import SQL92, sql_filter, tag_filter
 from longpoll_broker.core.hold import ANSWERED, HELD, Pull
@@ -28,7 +29,6 @@ from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.pull import dispatch_service, hold_service
 from longpoll_broker.service.pull.pull_events import PullEvents
 from longpoll_broker.store.messages import Arrival
-from longpoll_broker.testing.plain.memory_queues import MemoryQueues, Message
 from longpoll_protocol.tags import word_hash
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_LMQ, ROCKETMQ_PR7359, STRICT, STRICT_CLONE, Policy
 
@@ -105,14 +105,12 @@ class Log:
     dispatchable_end: int = 0
 
     def append(self, key: Key) -> None:
-        """One more message of a queue."""
         with self.lock:
             self.queues.append(key, MESSAGE)
             self.waiting.append(key)
             self.dispatchable_end += 1
 
     def dispatch(self, limit: int) -> list[Arrival]:
-        """Make up to so many visible."""
         with self.lock:
             keys = [self.waiting.popleft() for _ in range(min(limit, len(self.waiting)))]
             arrivals = [Arrival(*key, self.queues.make_visible(key), TAGS_CODE, 0, 0, 0) for key in keys]
@@ -192,7 +190,6 @@ class Stage:
     # -- what a table asks of a runtime and of an executor -----------------------------------------------------------
 
     def lock(self) -> Any:
-        """A new lock."""
         return self.preemption.lock()
 
     def monotonic_ns(self) -> int:
@@ -215,7 +212,6 @@ class Stage:
         return True
 
     def look_at_order(self, pull: Pull, actor: str) -> None:
-        """Whoever waits longer is told first."""
         number = self.before.get(pull)
         if number is not None:
             key = (actor, (pull.topic, pull.queue_id))
@@ -273,12 +269,10 @@ class Stage:
         self.sleeps_until_ms = float("inf") if wait_s is None else self.now_ms + 1000 * wait_s
 
     def close(self, channel: str) -> None:
-        """A connection closes."""
         self.service.drop_channel(channel)
         self.dropped.update(pull for pull in self.pulls if pull.channel == channel and pull.phase is ANSWERED)
 
     def stop(self) -> None:
-        """The end of the broker."""
         self.stopped = True
         self.service.stop(Outbox())
 

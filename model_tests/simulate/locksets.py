@@ -3,8 +3,6 @@
 The law of Eraser (Savage et al., SOSP 1997), for locks that are known: a method that must be called under a lock asks,
 at every call, whether the caller has it. So a lock that was taken away shows in the first run that comes there, without
 any luck in the order of threads. Driven by the hold table's stages (`hold_stress`) and by a broker that serves.
-
-Leaves out what a lock is for, and state that no lock is named for (`WATCHED`).
 """
 
 from __future__ import annotations
@@ -21,7 +19,11 @@ from typing import Any, Final, Self
 import attrs
 import pytest
 from model_tests.simulate.hold_stress import Stage
+from model_tests.support.broker.raw_client import RawClient
+from model_tests.support.broker.stores import SMALL, message
 
+from longpoll.wire.suite import EmbeddedSubject, run_suite
+from longpoll.wire.suite.subject import SMALL_FILES
 from longpoll_broker.core.hold import HoldTable, Room
 from longpoll_broker.core.tables.offsets import Offsets
 from longpoll_broker.core.tables.queue_locks import QueueLocks
@@ -38,10 +40,6 @@ from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.store.queues.queue_table import QueueTable
 from longpoll_broker.store.segment import SegmentList
-from longpoll_broker.testing.raw_client import RawClient
-from longpoll_broker.testing.served import EmbeddedSubject, run_suite
-from longpoll_broker.testing.served.subject import SMALL_FILES
-from longpoll_broker.testing.stores import SMALL, message
 from longpoll_protocol.bodies import LockBatchRequest
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.files import RealFiles
@@ -78,14 +76,12 @@ class Owned:
         return self.owner == threading.get_ident()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """As a real one's."""
         taken = self._lock.acquire(blocking, timeout)
         if taken:
             self.owner = threading.get_ident()
         return taken
 
     def release(self) -> None:
-        """As a real one's."""
         self.owner = None
         self._lock.release()
 
@@ -101,7 +97,6 @@ class OwnedRuntime(RealRuntime):
     """Real threads and sockets, and locks that know who has them."""
 
     def lock(self) -> Owned:
-        """A new lock."""
         return Owned()
 
     def condition(self) -> threading.Condition:
@@ -149,7 +144,6 @@ class Watch:
         self.locks[id(shared)] = (shared, lock)
 
     def check(self, what: str, lock: object) -> None:
-        """Note a call without its lock."""
         if not held(lock):
             self.seen.append(f"{what} without its lock")
 
@@ -181,7 +175,6 @@ class Watch:
         self._patch.setattr(kind, name, told)
 
     def after(self, kind: Any, name: str, tell: Callable[[Any], None]) -> None:
-        """The same behind the call."""
         honest = getattr(kind, name)
 
         @wraps(honest)
@@ -306,7 +299,6 @@ class FullFiles(RealFiles):
     """A disk so full that every file of the log may go that is no longer needed."""
 
     def used_ratio(self, path: str) -> float:
-        """Nearly all."""
         return 0.9
 
 

@@ -58,11 +58,9 @@ class Stage:
         self.runtime.sleep(self.preemption.random.choice(TAKES_S))
 
     def refuse(self, pull: str, _cause: str, _outbox: Outbox) -> None:
-        """A pull has waited too long."""
         self.refused[pull] += 1
 
     def offer(self, name: str) -> None:
-        """A thread that lets pulls go."""
         for number in range(TASKS):
             pull: Any = f"{name}-{number}"
             self.taken[pull] = self.pool.submit(pull, "woken", Outbox())

@@ -1,7 +1,4 @@
-"""Actors with a point before every access of the code under test to what they share: a world of locks and nothing else.
-
-Leaves out what the actors do and what must hold afterwards.
-"""
+"""Actors with a point before every access of the code under test to what they share; a world of locks alone."""
 
 from __future__ import annotations
 
@@ -37,7 +34,6 @@ class Preemption:
         return len(self.world.turns)
 
     def lock(self) -> SimulatedLock:
-        """A new lock."""
         return SimulatedLock(self.world)
 
     def run(self, targets: dict[str, Callable[[], None]]) -> None:

@@ -8,8 +8,6 @@ somebody leaves bytes or a deadline and sees it awake, and then it sleeps, until
 A stage is made from a seed. Two actors begin calls that are told later, many enough that the reader rests, and one
 waits for each of its calls; a few calls are given a time of their own and never answered; sometimes the connection is
 closed. Time passes only while nobody can go on, so a call that nobody sends or ends has all of its time pass.
-
-Leaves out real sockets, and what is asked (`longpoll_client.produce`).
 """
 
 from __future__ import annotations
@@ -71,7 +69,6 @@ class Resting(SimulatedRuntime):
         self.rested = rested
 
     def sleep(self, seconds: float) -> None:
-        """Rest."""
         self.is_resting = True
         super().sleep(seconds)
         self.is_resting = False
@@ -135,7 +132,6 @@ class Stage:
             self.tell(name, error)
 
     def tell(self, name: str, answer: Answer) -> None:
-        """A call has ended."""
         assert name not in self.told, f"call {name} is told twice"
         self.told[name] = (answer, self.world.now_ns)
 
@@ -167,7 +163,6 @@ class Stage:
             self.tell(each, answer)
 
     def main(self) -> None:
-        """The first actor."""
         listener = self.network.listen("server", HOST, PORT)
         self.client = RemotingClient(self.runtime, HOST, PORT)
         server = self.world.spawn("server", lambda: serve(listener.accept()[0]))
@@ -216,12 +211,10 @@ class TwoSwitches:
     _places: list[int] = field(factory=list, init=False)
 
     def begin(self, world: World) -> None:
-        """Nothing before the rest."""
         self._places = []
         world.ask_at = NEVER
 
     def rested(self, world: World) -> None:
-        """Count from here."""
         self._places = [world.step + self.first, world.step + self.first + self.second]
         world.ask_at = self._places[0]
 

@@ -6,8 +6,6 @@ one or two files of queues that may be mapped and two readers that look at all o
 topic of which a message comes now and then, or one who removes the log's oldest files from a full disk. Whatever comes
 between, every message is one whole record of the log, becomes visible once in each queue that lists it, in the order of
 its offsets, and what a flush returned for is durable and told by the checkpoint.
-
-Leaves out power cuts inside of calls, and what a deletion leaves behind (`store.test_power_cut`).
 """
 
 from __future__ import annotations
@@ -22,6 +20,7 @@ import attrs
 import msgspec
 from attrs import define, field
 from model_tests.simulate.preempted import FEW_SHARE, Preemption
+from model_tests.support.broker.stores import SMALL, message
 
 from longpoll_broker.store import bursts, dispatch, message_store, segment
 from longpoll_broker.store.log import commit_log
@@ -29,7 +28,6 @@ from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, MessageToStore
 from longpoll_broker.store.queues import consume_queue
 from longpoll_broker.store.queues.queue_table import OTHER_MAPS
-from longpoll_broker.testing.stores import SMALL, message
 from longpoll_simulation.disk import Disk
 from longpoll_simulation.files import SimulatedFiles
 from longpoll_simulation.network import Network
@@ -111,7 +109,6 @@ class Stage:
 
     @property
     def random(self) -> random.Random:
-        """For whatever is drawn."""
         return self.preemption.random
 
     def before(self, operation: str, path: str) -> None:
@@ -209,13 +206,11 @@ class Stage:
                 assert unit is None or unit[0] == physical_offset, f"a reader finds message {offset} elsewhere"
 
     def flush(self) -> None:
-        """Make all durable, then the queues."""
         before_ms = self.stored_ms
         self.flushed.append((self.store.flush(), before_ms))
         self.store.flush_queues()
 
     def delete(self) -> None:
-        """Delete the other topic, twice."""
         for _ in range(2):
             self.store.delete_topic(GONE)
 

@@ -43,7 +43,6 @@ class Side:
             return type(error).__name__, error.errno
 
     def map(self, path: str, size: int, writable: bool, create: bool) -> int:
-        """Map, and keep the map."""
         self.maps.append(self.files.map(path, size, writable=writable, create=create))
         return len(self.maps[-1].view)
 
@@ -60,11 +59,9 @@ class Side:
         return content
 
     def map_view(self, _path: str, which: int) -> object:
-        """All that a map shows."""
         return bytes(self.maps[which % len(self.maps)].view) if self.maps else None
 
     def map_call(self, _path: str, which: int, name: str, start: int, length: int) -> None:
-        """Reserve, sync or clear."""
         if self.maps and len((mapped := self.maps[which % len(self.maps)]).view) > 1 and not mapped.view.readonly:
             size = len(mapped.view)
             start %= size
@@ -83,12 +80,10 @@ class Side:
         return found >= min(at, len(mapped.view)), bytes(mapped.view[at:found]).strip(b"\0")
 
     def close_maps(self, _path: str) -> None:
-        """Close every map."""
         while self.maps:
             self.maps.pop().close()
 
     def append(self, path: str, content: bytes, is_synced: bool) -> object:
-        """Open, append, sync and perhaps close."""
         file = self.files.open_append(path)
         self.appends.append(file)
         file.reserve(10)
@@ -103,16 +98,13 @@ class Side:
             self.appends[which % len(self.appends)].write(content)
 
     def close_append(self, _path: str, which: int) -> None:
-        """Close one, perhaps again."""
         if self.appends:
             self.appends[which % len(self.appends)].close()
 
     def lock(self, path: str) -> None:
-        """Lock, and keep the unlock."""
         self.unlocks.append(self.files.lock(path))
 
     def unlock(self, _path: str) -> None:
-        """Give the newest lock back."""
         if self.unlocks:
             self.unlocks.pop()()
 
@@ -120,7 +112,6 @@ class Side:
         return getattr(self.files, name)
 
     def close(self) -> None:
-        """End what is open."""
         self.close_maps("")
         for file in self.appends:
             file.close()

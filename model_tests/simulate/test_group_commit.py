@@ -73,12 +73,10 @@ class Desk:
         self.begun_ns = self.runtime.monotonic_ns()
 
     def show(self, _outbox: Outbox) -> None:
-        """What became durable is seen."""
         self.shown.append(len(self.answered))
 
     @property
     def now_ns(self) -> int:
-        """Since the begin."""
         return self.runtime.monotonic_ns() - self.begun_ns
 
     def append(self, number: int) -> None:
@@ -262,7 +260,6 @@ class SlowDisk:
     flushed_end: int = 0
 
     def flush(self) -> int:
-        """Take the time."""
         end = self.asked_end
         self.runtime.world.wait([], "the disk", self.sync_s)
         self.flushed_end = max(self.flushed_end, end)

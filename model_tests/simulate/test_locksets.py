@@ -38,7 +38,6 @@ def test_every_call_of_what_a_store_shares_has_its_lock() -> None:
 
 @pytest.mark.parametrize("name", ["_append_lock", "_deletion_lock"])
 def test_planted_a_store_without_a_lock_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two of its five."""
     honest = MessageStore.__init__
 
     def unlocked(store: MessageStore, *words: Any) -> None:

@@ -29,11 +29,9 @@ class Storm:
         self._random = random.Random(seed)
 
     def delay_ns(self) -> int:
-        """Up to a second."""
         return self._random.randrange(1_000_000_000)
 
     def piece(self, size: int) -> int:
-        """Mostly few bytes."""
         return min(size, self._random.choice((1, 1, 2, 100_000)))
 
 
@@ -91,7 +89,6 @@ def test_every_byte_comes_once_and_in_order() -> None:
 
 
 def test_what_was_sent_on_two_connections_may_come_in_either_order() -> None:
-    """Delays are each connection's own."""
     firsts: set[str] = set()
 
     def scenario(world: World) -> None:

@@ -18,6 +18,8 @@ from model_tests.simulate.hold_stress import (
 )
 from model_tests.simulate.preempted import Preemption
 from model_tests.simulate.seeds import first_fault
+from model_tests.support.broker.brokers import SMALL_STORE
+from model_tests.support.spec.cases import quick_if
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.core.tables import offsets, queue_locks, statistics
@@ -30,17 +32,15 @@ from longpoll_broker.store.messages import Arrival
 from longpoll_broker.store.queues import consume_queue
 from longpoll_broker.store.queues.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
 from longpoll_broker.store.segment import SegmentList
-from longpoll_broker.testing.brokers import SMALL_STORE
 from longpoll_protocol.bodies import LockBatchRequest, LockBatchResponse, MessageQueue
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
 from longpoll_simulation.errors import StuckError
-from longpoll_spec.testing.cases import quick_if
 
 QUEUE: Final = MessageQueue(topic="T", broker_name="b", queue_id=0)
-SEEDS: Final = 300
+SEEDS: Final = 150
 """Runs of a quick test, a second; a table without locks fails in one of the first twenty."""
 SEEDS_LONG: Final = 30_000
 """Runs in which each lock must be missed; most are in the first fifty, the slowest in some thousands."""
@@ -90,10 +90,7 @@ def test_a_table_without_its_locks_does_not() -> None:
 
 @pytest.mark.long
 def test_a_clock_that_looks_anew_is_told_of_every_deadline() -> None:
-    """Planted: while it looks, it passes for asleep; a pull that comes to a shard it has left goes unnoticed.
-
-    Only where the deadline lies between the one that it slept for last and the earliest that it finds.
-    """
+    """Planted: while it looks, it passes for asleep; a pull that comes to a shard it has left goes unnoticed."""
     module = with_stale_sleep()
     found = first_fault(range(SEEDS_CLOCK), lambda seed: Stage(seed, module))
 
@@ -228,7 +225,6 @@ def test_what_threads_share_needs_its_guard(keeps: Callable[..., bool]) -> None:
 
 
 def test_one_topic_is_forgotten_while_another_is_committed() -> None:
-    """Under any interleaving."""
     assert all(forgets_one_topic(seed=seed) for seed in range(80))
 
 
@@ -244,7 +240,6 @@ class ShownTooSoon(ConsumeQueue):
     """A planted fault: the end moves before the unit is written."""
 
     def put(self, arrival: Arrival) -> bool:
-        """Show, then write."""
         self.offset_end = arrival.offset_end
         segment = self._segment_for(arrival.offset_end - 1)
         position = (arrival.offset_end - 1 - self._segment_offset) * UNIT_SIZE

@@ -10,6 +10,7 @@ from typing import Final
 import attrs
 import pytest
 from click.testing import CliRunner
+from model_tests.support.spec.cases import quick_if
 
 import longpoll
 from longpoll.cli import main
@@ -20,7 +21,7 @@ from longpoll.simulated.beside_law.reached import REASONS, reached
 from longpoll.simulated.beside_law.world import run
 from longpoll_broker.core import notifier
 from longpoll_broker.core.hold import HoldTable
-from longpoll_broker.testing.schedules.scheduled import ScheduledRuntime, Scheduler
+from longpoll_simulation.scheduled import ScheduledRuntime, Scheduler
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.evaluate import holds
 from longpoll_spec.engines.python.compile import successors
@@ -28,7 +29,6 @@ from longpoll_spec.engines.tokens import replay
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Trace
 from longpoll_spec.policy import PRESETS, ROCKETMQ_4_9, ROCKETMQ_5, STRICT, STRICT_CLONE, Policy
-from longpoll_spec.testing.cases import quick_if
 
 TINIEST: Final = Bounds("tiniest", requests=1, messages=1, hold_ticks=2, scan_ticks=2)
 TINY: Final = Bounds("tiny", requests=2, messages=1, hold_ticks=2, scan_ticks=2)

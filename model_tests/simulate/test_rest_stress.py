@@ -33,7 +33,6 @@ def test_a_resting_reader_keeps_no_call_waiting() -> None:
 
 @pytest.mark.long
 def test_a_resting_reader_keeps_no_call_waiting_in_many_runs() -> None:
-    """The same for longer."""
     assert first_fault(range(SEEDS, SEEDS_LONG), Stage) is None
 
 
@@ -93,7 +92,7 @@ def switched(is_mute: bool, *, twice: bool) -> tuple[int, int] | None:
     return None
 
 
-@pytest.mark.parametrize("is_mute", [False, True])
+@pytest.mark.parametrize("is_mute", [pytest.param(False, marks=pytest.mark.long), True])
 def test_no_one_switch_loses_a_wakeup(is_mute: bool) -> None:
     """Wherever it comes: every schedule of one switch, of a call that waits for an answer or for its deadline."""
     assert switched(is_mute, twice=False) is None
@@ -102,7 +101,6 @@ def test_no_one_switch_loses_a_wakeup(is_mute: bool) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("is_mute", [False, True])
 def test_no_two_switches_lose_a_wakeup(is_mute: bool) -> None:
-    """Every schedule of two."""
     assert switched(is_mute, twice=True) is None
 
 

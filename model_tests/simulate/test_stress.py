@@ -15,10 +15,10 @@ from model_tests.simulate.seeds import Run, first_fault
 from longpoll_broker.store.log.commit_log import CommitLog
 
 STAGES: Final[dict[str, tuple[Callable[[int], Run], int, int]]] = {
-    "channel": (channel_stress.Stage, 120, 6_000),
-    "pool": (pool_stress.Stage, 250, 30_000),
-    "store": (store_stress.Stage, 150, 20_000),
-    "client": (ClientRun, 30, 3_000),
+    "channel": (channel_stress.Stage, 60, 6_000),
+    "pool": (pool_stress.Stage, 120, 30_000),
+    "store": (store_stress.Stage, 70, 20_000),
+    "client": (ClientRun, 15, 3_000),
 }
 """What makes a run of a seed, how many seeds a quick test plays, and how many a long one."""
 

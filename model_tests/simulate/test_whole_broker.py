@@ -18,6 +18,7 @@ import attrs
 import pytest
 from click.testing import CliRunner
 from model_tests.support.faults import raising
+from model_tests.support.spec.cases import quick_if
 
 import longpoll
 from longpoll.cli import main
@@ -39,7 +40,6 @@ from longpoll_simulation.runtime import SimulatedRuntime
 from longpoll_simulation.strategies import Replay, ToldStalls
 from longpoll_simulation.tokens import decode_token
 from longpoll_spec.policy import STRICT
-from longpoll_spec.testing.cases import quick_if
 
 SEEDS: Final = range(50)
 SEEDS_LONG: Final = range(1_000, 12_000)
@@ -173,7 +173,7 @@ def test_who_is_killed_leaves_nothing_behind_on_its_way_out() -> None:
     assert "/store/abort" in seen
 
 
-SLOW = {"a crash is recovered as a stop"}
+SLOW = {"a crash is recovered as a stop", "a stop answers nobody"}
 """Those that many runs are needed for."""
 
 
@@ -251,6 +251,7 @@ def test_a_disk_with_errors_finds(name: str) -> None:
     assert found[1].kind in kinds, found[1].failure
 
 
+@pytest.mark.long
 def test_errors_of_a_disk_reach_every_kind_of_call() -> None:
     """They are met in the log, in the queues and beside them, and by starts; and calls of a slow disk take time."""
     met: list[tuple[str, str]] = []
@@ -314,7 +315,7 @@ def digest(seeds: range) -> str:
 
 def test_a_seed_gives_the_same_run_in_every_process() -> None:
     """Byte for byte of store and history, whatever the process's own hashes are."""
-    script = "from model_tests.simulate.test_whole_broker import digest; print(digest(range(6)))"
+    script = "from model_tests.simulate.test_whole_broker import digest; print(digest(range(3)))"
     root = str(Path(__file__).parents[2])
     said = {
         subprocess.run(
@@ -328,8 +329,8 @@ def test_a_seed_gives_the_same_run_in_every_process() -> None:
         for seed in ("1", "2")
     }
 
-    assert said == {digest(range(6))}
-    assert digest(range(6)) != digest(range(6, 12))
+    assert said == {digest(range(3))}
+    assert digest(range(3)) != digest(range(3, 6))
 
 
 def test_the_turns_of_a_run_give_it_again() -> None:
@@ -377,7 +378,7 @@ def histories(run: Run, scratch: Path) -> list[Path]:
 def test_a_failure_is_made_short_and_replayed() -> None:
     """Of a broker that drops what it holds when a connection closes elsewhere: few acts, few turns, and a token."""
     settings = Settings("strict", ("on_close=ignore",))
-    found = search(settings, range(400), promises=("left behind",))
+    found = search(settings, range(60, 400), promises=("left behind",))
     assert found is not None
     failure = explain(settings, *found)
 
@@ -403,7 +404,6 @@ def test_a_mended_fault_replays_well() -> None:
 
 
 def told(*words: str) -> Any:
-    """What the command says."""
     return CliRunner().invoke(main, list(words))
 
 
@@ -418,7 +418,9 @@ def test_the_command_says_what_was_run() -> None:
 
 def test_the_command_tells_a_failure_and_replays_it() -> None:
     """Exit code 1, the plan, the story, a token; and the token alone brings the failure back."""
-    done = told("simulate-broker", "--knob", "on_close=ignore", "--promise", "left behind", "--runs", "400")
+    done = told(
+        "simulate-broker", "--knob", "on_close=ignore", "--promise", "left behind", "--runs", "400", "--seed", "60"
+    )
     token = done.stdout.strip().rpartition("longpoll replay ")[2]
     again = told("replay", token)
 

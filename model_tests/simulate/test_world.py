@@ -40,7 +40,6 @@ def spawn_all(world: World, targets: dict[str, Callable[[], None]]) -> Callable[
 
 
 def assert_raised(flag: SimulatedEvent) -> None:
-    """Waits for a flag."""
     assert flag.wait()
 
 
@@ -456,7 +455,6 @@ def test_points_are_counted_by_actor() -> None:
 
 
 def test_a_token_says_all_of_a_run() -> None:
-    """Whatever the numbers."""
     draw = random.Random(5)
     turns = tuple(Turn(draw.randrange(20), draw.randrange(1 << 20), draw.randrange(20)) for _ in range(200))
     token = RunToken("broker", ("strict", "on_reject=drop"), 2**40, "line", (0, 3, 17), turns)

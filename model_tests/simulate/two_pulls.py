@@ -1,7 +1,4 @@
-"""The smallest race: two pulls of one queue are held while a message arrives. One run is some dozens of points.
-
-Leaves out everything else of a broker (`hold_stress`, `longpoll.simulated`).
-"""
+"""The smallest race: two pulls of one queue are held while a message arrives. One run is some dozens of points."""
 
 from __future__ import annotations
 
@@ -10,13 +7,13 @@ from typing import Any, Final
 
 from attrs import define, field
 
+from longpoll.simulated.beside_law.memory_queues import MemoryQueues
 from longpoll.simulated.search import code_files
 from longpoll_broker.core import hold
 from longpoll_broker.core.filter.filters import tag_filter
 from longpoll_broker.core.hold import HELD, Pull
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.pull.hold_service import HoldService
-from longpoll_broker.testing.plain.memory_queues import MemoryQueues
 from longpoll_simulation.lines import Grain, Lines
 from longpoll_simulation.sync import SimulatedLock, SimulatedThread
 from longpoll_simulation.world import Strategy, World
@@ -38,19 +35,15 @@ class TwoPulls:
     ran: list[Pull] = field(factory=list)
 
     def lock(self) -> SimulatedLock:
-        """A new lock."""
         return SimulatedLock(self.world)
 
     def monotonic_ns(self) -> int:
-        """The world's time."""
         return self.world.now_ns
 
     def step(self, action: str) -> None:
-        """A point by its name."""
         self.world.point(action)
 
     def submit(self, pull: Pull, cause: str, outbox: Outbox) -> bool:
-        """Run a pull; noted."""
         self.ran.append(pull)
         return True
 
@@ -60,7 +53,6 @@ class TwoPulls:
         return ()
 
     def refuse(self, pull: Pull, cause: str, outbox: Outbox) -> None:
-        """Nobody is refused here."""
         raise AssertionError(f"{pull} was refused")
 
     def play(self) -> None:

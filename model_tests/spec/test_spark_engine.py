@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_tests.support.spec.cases import quick_if
 from pyspark.sql import DataFrame, SparkSession
 
 from longpoll_judge.run.spark.engine import SparkEngine
@@ -45,7 +46,6 @@ from longpoll_spec.errors import CheckpointError, SparkFailedError
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model
 from longpoll_spec.policy import preset
-from longpoll_spec.testing.cases import quick_if
 
 
 @pytest.fixture
@@ -211,7 +211,7 @@ def test_the_driver_searches_and_hands_over(session: SparkSession, monkeypatch: 
 
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
-@pytest.mark.parametrize("forgets", [False, True])
+@pytest.mark.parametrize("forgets", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_search_goes_on_with_all_that_is_known(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgets: bool
 ) -> None:
@@ -324,6 +324,7 @@ def test_a_share_without_an_answer_is_an_error(session: SparkSession, monkeypatc
         explore(_least(), [], engine="spark", session=session, limit_states=20)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_two_do_not_search_in_one_directory(session: SparkSession, tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.spec.cases import quick_if
+from model_tests.support.spec.strategies import runs
 
 from longpoll_spec.bounds import Bounds, named
 from longpoll_spec.engines import conform, tokens
@@ -22,8 +24,6 @@ from longpoll_spec.errors import TokenError
 from longpoll_spec.law import law_of
 from longpoll_spec.model import OPEN_MAX, Model, Order, SeenStep, order_of
 from longpoll_spec.policy import PRESETS, STRICT, STRICT_CLONE, preset, with_knob
-from longpoll_spec.testing.cases import quick_if
-from longpoll_spec.testing.strategies import runs
 
 MODELS = {name: law_of(policy, named("tiny", policy)) for name, policy in PRESETS.items()}
 

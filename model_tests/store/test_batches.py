@@ -11,13 +11,13 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.broker.stores import HOST_V6, SMALL, StillRuntime, message, open_store
 from msgspec import structs
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.store.dispatch import Dispatcher
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, MessageToStore, PutResult
-from longpoll_broker.testing.stores import HOST_V6, SMALL, StillRuntime, message, open_store
 from longpoll_protocol.errors import MessageRefusedError
 
 MESSAGES = st.builds(

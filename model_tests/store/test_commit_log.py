@@ -12,6 +12,8 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.broker.plain import plain_store
+from model_tests.support.broker.stores import HOST, HOST_V6, SMALL, message, open_store, put_and_dispatch
 from msgspec import structs
 
 from longpoll_broker.errors import SyncFailedError
@@ -20,8 +22,6 @@ from longpoll_broker.store.log.commit_log import HOST_BITS, CommitLog, encode_re
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.store.verify import verify
-from longpoll_broker.testing.plain import plain_store
-from longpoll_broker.testing.stores import HOST, HOST_V6, SMALL, message, open_store, put_and_dispatch
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import (
     FIXED_SIZE,

@@ -12,6 +12,7 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from model_tests.support.store import index_all
 
 from longpoll_broker.config import StoreConfig
@@ -22,7 +23,6 @@ from longpoll_broker.store.queues.consume_queue import PRE_BLANK, PRE_BLANK_SIZE
 from longpoll_broker.store.queues.consume_queue_ext import ADDRESS_MAX, ConsumeQueueExt, is_address
 from longpoll_broker.store.segment import RESERVE_SIZE, Segment, SegmentList
 from longpoll_broker.store.verify import verify
-from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from longpoll_protocol.log_record import SCHEDULE_TOPIC
 from longpoll_protocol.tags import tags_code
 from longpoll_runtime.files import RealFiles
@@ -44,14 +44,12 @@ def opened(directory: Path, *, extended: bool = False, size: int = SIZE) -> Cons
 
 
 def close(queue: ConsumeQueue) -> None:
-    """Unmap every file."""
     for each in queue.segment_lists():
         each.close()
 
 
 @pytest.fixture
 def queue(tmp_path: Path) -> Iterator[ConsumeQueue]:
-    """One without files."""
     made = opened(tmp_path)
     yield made
     close(made)
@@ -72,7 +70,6 @@ def arrival(offset: int, *, at: int | None = None) -> Arrival:
 
 
 def unit(offset: int) -> tuple[int, int, int]:
-    """What its unit says."""
     return offset * RECORD_SIZE, RECORD_SIZE, 50 + offset
 
 

@@ -12,6 +12,7 @@ import pytest
 from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_tests.support.broker.stores import SMALL, message, mixed_messages, open_store, put_and_dispatch, read_all
 from model_tests.support.store import index_all
 
 from longpoll_broker.store.checkpoint import Checkpoint, load_checkpoint
@@ -19,7 +20,6 @@ from longpoll_broker.store.log.copies import BATCH_OVERHEAD_SIZE_MAX, OVERHEAD_S
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.recovery import of_the_past
 from longpoll_broker.store.verify import verify
-from longpoll_broker.testing.stores import SMALL, message, mixed_messages, open_store, put_and_dispatch, read_all
 from longpoll_protocol.log_record import MAGIC_BLANK, MAGIC_V1, SCHEDULE_TOPIC, SIZE_AND_MAGIC
 from longpoll_protocol.sizes import MIB
 from longpoll_runtime.files import RealFiles
@@ -47,7 +47,6 @@ class Pair:
         self.copy = self.opened("copy")
 
     def content(self, start: int, stop: int | None = None) -> memoryview:
-        """The source's log."""
         whole = bytearray()
         while (part := self.source.log_part(start + len(whole), 1000)) is not None:
             whole += part
@@ -74,7 +73,6 @@ class Pair:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
-    """Both, empty."""
     with ExitStack() as stack:
         yield Pair(tmp_path, stack)
 
@@ -268,7 +266,6 @@ def test_files_of_another_size_are_seen(tmp_path: Path) -> None:
 
 
 def test_a_topic_that_is_no_name_is_refused(pair: Pair) -> None:
-    """It would become a path."""
     put_and_dispatch(pair.source, [message("ABC")])
     forged = bytes(pair.content(0)).replace(b"\x03ABC", b"\x03../")
     with pytest.raises(CopyRefusedError, match="cannot be a directory name"):

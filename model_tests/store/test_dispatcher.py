@@ -50,7 +50,6 @@ class Queue:
         return offset >= 0 and physical_offset >= 0
 
     def put(self, arrival: Arrival) -> bool:
-        """List the record."""
         if self.is_full:
             raise OSError("no room")
         is_new = arrival.physical_offset not in self.listed
@@ -76,7 +75,6 @@ class Bench:
         self.cursor = Dispatcher(log, lock, queue_of, inner_of, cursor * SIZE)
 
     def read(self, position: int) -> Any:
-        """The log's record."""
         self.notes.append(f"read {position}")
         record = SimpleNamespace(
             topic="T", queue_id=0, queue_offset=position // SIZE, tags_code=3, store_ms=4, physical_offset=position,
@@ -85,7 +83,6 @@ class Bench:
         return self.special.get(position, record)
 
     def append(self, *numbers: int, queue: Queue | None = None) -> list[Handed]:
-        """Append records and hand them over."""
         before = self.end
         self.end = self.flushed_end = (numbers[-1] + 1) * SIZE
         burst: Any = [(queue or self.queue, arrival_of(number)) for number in numbers]
@@ -93,7 +90,6 @@ class Bench:
         return list(burst)
 
     def dispatched(self, limit: int = 100) -> list[int]:
-        """Dispatch; the records that arrived."""
         return [arrival.physical_offset // SIZE for arrival in self.cursor.dispatch(limit)]
 
     def handed(self) -> list[int]:
@@ -102,7 +98,6 @@ class Bench:
 
 
 def arrival_of(number: int) -> Arrival:
-    """How record n arrives."""
     return Arrival("T", 0, number + 1, 3, 4, number * SIZE, SIZE)
 
 

@@ -12,6 +12,8 @@ from typing import Final
 
 import pytest
 from attrs import evolve
+from model_tests.support.broker.simulated.store import DIRECTORY, StoreRuntime
+from model_tests.support.broker.stores import SMALL, message, put_and_dispatch, read_all
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import SyncFailedError
@@ -21,8 +23,6 @@ from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.queues.queue_table import OTHER_MAPS, QueueTable
 from longpoll_broker.store.segment import Segment, SegmentList
 from longpoll_broker.store.verify import verify
-from longpoll_broker.testing.simulated.store import DIRECTORY, StoreRuntime
-from longpoll_broker.testing.stores import SMALL, message, put_and_dispatch, read_all
 from longpoll_simulation.disk import Disk
 from longpoll_simulation.file_bytes import SECTOR_SIZE
 from longpoll_simulation.files import SimulatedFiles
@@ -62,7 +62,6 @@ class World:
         assert self.fails == []
 
     def killed(self) -> World:
-        """Opened again after a kill."""
         return World(self.disk.kill(), self.config)
 
     def cuts(self) -> Iterator[World]:
@@ -129,10 +128,7 @@ def test_a_second_deletion_removes_what_the_first_could_not() -> None:
 
 @pytest.mark.parametrize("file_size", [2048, 16_384])
 def test_nothing_old_follows_what_is_new(file_size: int) -> None:
-    """What a recovery cut off does not come back behind a record of the same size that was written in its place.
-
-    In the same file, and in a later one.
-    """
+    """What a recovery cut off does not come back behind a record of the same size that was written in its place."""
     world = World(config=evolve(SMALL, commit_log_file_size=file_size))
     # A record is one sector, so that a cut may leave any of them without its neighbours.
     count = (SECTOR_SIZE - world.store.put(message("X")).size + len(b"body")) // 4
@@ -345,7 +341,6 @@ class Always(random.Random):
     """Chance that is always on."""
 
     def random(self) -> float:
-        """The least there is."""
         return 0.0
 
 

@@ -36,10 +36,7 @@ def test_a_mapped_file_is_the_file(tmp_path: Path) -> None:
 
 
 def test_a_file_keeps_its_length_while_it_is_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill in the middle of clearing leaves no file that is too short, which after a clean stop could not be opened.
-
-    A file system that punches no holes cuts the file short and fills it up, as before.
-    """
+    """A kill in the middle of clearing leaves no file that is too short to be opened after a clean stop."""
     mapped = RealFiles().map(str(tmp_path / "file"), 8192, writable=True, create=True)
     mapped.view[:] = b"x" * 8192
     cut_short: list[int] = []

@@ -11,13 +11,13 @@ from typing import Any
 
 from attrs import evolve
 from click.testing import CliRunner
+from model_tests.support.broker.plain.plain_store import read_log, read_queues, read_record
+from model_tests.support.broker.stores import message, open_store, put_and_dispatch, read_all
 
 from longpoll.cli import main
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.core.read import GetStatus
 from longpoll_broker.store.verify import verify
-from longpoll_broker.testing.plain.plain_store import read_log, read_queues, read_record
-from longpoll_broker.testing.stores import message, open_store, put_and_dispatch, read_all
 from longpoll_runtime.files import RealFiles
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all
 
 from longpoll_broker.store.queues.consume_queue import UNIT_SIZE
 from longpoll_broker.store.verify import verify
-from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from longpoll_runtime.files import RealFiles
 
 COUNT = 25

@@ -14,6 +14,7 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch
 from model_tests.support.examples import fewer
 from model_tests.support.store import index_all
 
@@ -31,7 +32,6 @@ from longpoll_broker.store.index.index_file import (
     read_header,
 )
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch
 from longpoll_protocol.log_record import Record, decode
 from longpoll_runtime import Files
 from longpoll_runtime.files import RealMappedFile
@@ -49,7 +49,6 @@ class Mapped:
         self.room = 1 << 40
 
     def reserve(self, start: int, stop: int) -> None:
-        """Take blocks, if there are any."""
         if stop > self.room:
             raise OSError(28, "No space left on device")
         self.reserved.append((start, stop))
@@ -119,7 +118,6 @@ def test_a_slot_that_leads_nowhere_counts_as_unused() -> None:
 
 
 def test_a_file_takes_as_many_as_fit() -> None:
-    """Place 0 is never used."""
     file, mapped = made(entry_count=4)
     assert file.put([(0, 100 + number, 1_000) for number in range(9)]) == 3
     assert file.is_full
@@ -267,10 +265,7 @@ def test_files_are_java_s_byte_for_byte(java_store: Path, java_config: StoreConf
 
 
 def test_javas_queries_find_the_same(java_store: Path, java_config: StoreConfig, java_expected: dict[str, Any]) -> None:
-    """Every key query that was asked of the Java broker finds the same messages, less those of another key of its hash.
-
-    Java returns these, and the newest 64 of all. Ours are the newest 64 that have the key.
-    """
+    """Every key query of the Java broker finds the same messages, without those of another key of its hash."""
     store = open_store(java_store, java_config)
     asked = java_expected["keyQueries"]
     for query in asked:
@@ -297,10 +292,7 @@ def test_javas_queries_find_the_same(java_store: Path, java_config: StoreConfig,
 def test_finds_what_a_plain_search_finds(
     tmp_path_factory: pytest.TempPathFactory, sent: list[tuple[str, list[str]]], built: int, killed: bool
 ) -> None:
-    """Whatever was sent and indexed before a stop or a kill: every key finds its messages, none of another key.
-
-    A message is listed once for each of its keys that has this hash, as by Java.
-    """
+    """Whatever was sent and indexed before a stop or a kill: every key finds its messages, none of another key."""
     root = tmp_path_factory.mktemp("index")
     store = open_store(root / "0")
     stored: Stored = []

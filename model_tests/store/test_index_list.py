@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from model_tests.support.broker.stores import result_of
 
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.index.index import KEY_WORTH, Index, Keyed, keys_of
 from longpoll_broker.store.index.index_file import IndexFile, index_file_size
-from longpoll_broker.testing.stores import result_of
 from longpoll_protocol.log_record import SYS_FLAG_TRANSACTION_ROLLBACK
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
@@ -35,14 +35,12 @@ class Files(RealFiles):
         self.refused = ""
 
     def sync_directory(self, path: str) -> None:
-        """Note it."""
         self.notes.append(("names", Path(path).name))
         if self.refused == "names":
             raise OSError(errno.ENOSPC, "No space left on device")
         super().sync_directory(path)
 
     def remove(self, path: str) -> None:
-        """Note it."""
         self.notes.append(("remove", Path(path).name))
         if self.refused:
             raise OSError(errno.EROFS, "Read-only file system")
@@ -59,11 +57,9 @@ class World(RealRuntime):
 
     @property
     def files(self) -> Files:
-        """Those that are noted."""
         return self.noted
 
     def unix_ms(self) -> int:
-        """The test's time."""
         return self.now_ms
 
 
@@ -83,7 +79,6 @@ def found(index: Index, key: str, count_max: int = 64, stored_ms: tuple[int, int
 
 
 def names(directory: Path) -> list[str]:
-    """Of the files."""
     return sorted(path.name for path in (directory / "index").iterdir())
 
 
@@ -333,7 +328,6 @@ def test_after_a_stop_it_goes_on_behind_the_last_key_that_is_in(tmp_path: Path, 
 
 
 def test_an_empty_index_goes_on_at_the_beginning(tmp_path: Path) -> None:
-    """Nothing is taken for indexed."""
     index = index_in(tmp_path)
     assert (index.go_on(), index.end_offset, index.end_ms) == (-1, -1, 0)
     index.put([keyed(0, "k")], 9)
@@ -343,7 +337,6 @@ def test_an_empty_index_goes_on_at_the_beginning(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("log_start", "gone"), [(0, 0), (3, 0), (4, 1), (6, 1), (7, 2), (10, 2), (99, 2)])
 def test_files_of_what_the_log_has_no_more_are_removed(tmp_path: Path, log_start: int, gone: int) -> None:
-    """Never the newest."""
     world = World()
     index = filled(tmp_path, *range(1, 8), world=world)
     all_names = names(tmp_path)

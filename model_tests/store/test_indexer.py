@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from model_tests.support.broker.stores import HOST_V6, message, result_of
 
 from longpoll_broker.store.index import indexer
 from longpoll_broker.store.index.index import Keyed
@@ -21,7 +22,6 @@ from longpoll_broker.store.index.indexer import (
 )
 from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.messages import QueryResult
-from longpoll_broker.testing.stores import HOST_V6, message, result_of
 from longpoll_protocol.log_record import Record
 from longpoll_runtime.files import RealFiles
 
@@ -104,11 +104,9 @@ class World:
         return work, whole
 
     def forget_unsure(self, durable_ms: int, log_end: int) -> None:
-        """Note it."""
         self.notes.append(("forget", durable_ms, log_end))
 
     def go_on(self) -> int:
-        """Where the last message is."""
         return self.goes_on_at
 
     def find(
@@ -129,15 +127,12 @@ class World:
         return self.found
 
     def remove_before(self, log_start: int) -> None:
-        """Note it."""
         self.notes.append(("remove", log_start, self.lock.is_held))
 
     def flush(self) -> None:
-        """Note it."""
         self.notes.append(("flush", self.lock.is_held))
 
     def close(self) -> None:
-        """Note it."""
         self.notes.append("close")
 
     # -- the test ----------------------------------------------------------------------------------------------------
@@ -279,7 +274,6 @@ def test_records_are_given_together_up_to_a_number_and_up_to_one_without_keys(tm
 
 
 def test_what_only_looks_like_a_key_counts_too(tmp_path: Path) -> None:
-    """One a record."""
     world = World(tmp_path, 1 << 20)
     world.append(*["TAGS\x01KEY\x02"] * (HASHED_COUNT + 1))
     world.build()
@@ -297,7 +291,6 @@ def test_the_end_of_a_file_counts_for_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("worth", "count"), [(0, 20), (1, 10), (3, 5)])
 def test_a_long_record_counts_for_several(tmp_path: Path, worth: int, count: int) -> None:
-    """By its bytes."""
     world = World(tmp_path, 4 << 20)
     world.append(*["KEYS\x01a\x02"] * 60, body=bytes(worth * RECORD_WORTH))
     assert not world.indexer.build(world.log.end, 20)

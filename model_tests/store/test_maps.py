@@ -11,6 +11,7 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from model_tests.support.examples import fewer
 from model_tests.support.faults import raising
 
@@ -19,7 +20,6 @@ from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.queues.queue_table import OTHER_MAPS
 from longpoll_broker.store.segment import MAPS_LOOKED_AT, Maps, Segment, SegmentList
 from longpoll_broker.store.verify import verify
-from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from longpoll_runtime.files import RealFiles, RealMappedFile
 from longpoll_runtime.real import RealRuntime
 
@@ -313,10 +313,7 @@ def played(directory: Path, config: StoreConfig, steps: list[tuple[str, int]], m
 
 
 def test_a_start_maps_no_file_twice_that_still_has_its_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A start looks at all queues three times: with maps for thirty of forty files it maps ten of them again each time.
-
-    In the same order it would map all of them again, for the next one is always the one that has just gone.
-    """
+    """A start looks at all queues three times: with maps for thirty of forty files it maps ten again each time."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message("T", queue_id) for queue_id in range(40)])
     store.close()

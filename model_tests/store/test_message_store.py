@@ -15,6 +15,8 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.broker.plain.plain_store import read_log, read_queues, read_record
+from model_tests.support.broker.stores import SMALL, message, mixed_messages, open_store, put_and_dispatch, read_all
 from model_tests.support.examples import fewer
 from model_tests.support.faults import raising
 from model_tests.support.store import Clock
@@ -27,8 +29,6 @@ from longpoll_broker.store import dispatch
 from longpoll_broker.store.inspect import StoreDirectory
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.verify import verify
-from longpoll_broker.testing.plain.plain_store import read_log, read_queues, read_record
-from longpoll_broker.testing.stores import SMALL, message, mixed_messages, open_store, put_and_dispatch, read_all
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import Record
 from longpoll_protocol.tags import tags_code
@@ -259,7 +259,7 @@ def test_two_openers(tmp_path: Path) -> None:
     script = (
         "import sys\n"
         "from longpoll_broker.errors import StoreUserError\n"
-        "from longpoll_broker.testing.stores import open_store\n"
+        "from model_tests.support.broker.stores import open_store\n"
         "try:\n    open_store(sys.argv[1]).close()\n"
         "except StoreUserError as error:\n    print(error)\n    sys.exit(2)\n"
     )

@@ -21,6 +21,7 @@ from zlib import crc32
 import attrs
 import pytest
 from click.testing import CliRunner
+from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from model_tests.support.faults import raising
 from msgspec import structs
 
@@ -34,7 +35,6 @@ from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_broker.store.queues.consume_queue import PRE_BLANK_SIZE
 from longpoll_broker.store.verify import verify
-from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from longpoll_protocol import log_record
 from longpoll_protocol.log_record import MAGIC_V1, Record
 from longpoll_protocol.sizes import KIB, MIB
@@ -121,7 +121,6 @@ def noise(store: Path) -> None:
 
 
 def index_zeroed(store: Path) -> None:
-    """Index files of zeros."""
     for each in (store / "index").iterdir():
         each.write_bytes(bytes(each.stat().st_size))
 
@@ -133,7 +132,6 @@ def index_noise(store: Path) -> None:
 
 
 def index_removed(store: Path) -> None:
-    """No index at all."""
     shutil.rmtree(store / "index")
 
 
@@ -236,10 +234,7 @@ def test_a_start_after_it_is_refused(tmp_path: Path, fault: Fault, said: str, cl
 
 @pytest.mark.parametrize("how", ["bit", "length"])
 def test_damage_before_whole_records_takes_nothing_away(tmp_path: Path, how: str) -> None:
-    """A closed log ends no earlier than it did: it is refused, and with the bytes as they were all is there.
-
-    Recovery used to end the log there, and to clear the whole records behind it.
-    """
+    """A closed log ends no earlier than it did: it is refused, and with the bytes as they were all is there."""
     made(tmp_path / "store", closed=True)
     last = logs(tmp_path / "store")[-1]
     before = last.read_bytes()
@@ -301,10 +296,7 @@ def rotted(store: Path, physical_offset: int, byte: int = BODY_AT) -> None:
 def test_rot_after_the_checkpoint_is_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, number: int, byte: int
 ) -> None:
-    """Nobody can tell it from what a power cut tore, so the log ends there; what goes was acknowledged, and is kept.
-
-    It used to go without a word, and all that was stored after it.
-    """
+    """Nobody can tell it from what a power cut tore, so the log ends there; what goes was acknowledged, and is kept."""
     store = tmp_path / "store"
     made(store, closed=False)
     records = records_of(store)
@@ -345,10 +337,7 @@ PLACES = [
 def test_a_record_that_cannot_be_where_it_says_is_shown_to_nobody(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, number: int, byte: int, content: bytes
 ) -> None:
-    """It alone, and it is told. A queue used to be filled up to it: with one wrong bit until the disk was full.
-
-    A name with a slash used to become a path.
-    """
+    """It alone, and it is told. A queue used to be filled up to it: with one wrong bit until the disk was full."""
     store = tmp_path / "store"
     made(store, closed=False)
     place, _size = records_of(store)[number]
@@ -495,10 +484,7 @@ NAMING: Final = attrs.evolve(SMALL, commit_log_file_size=16 * 1024, multi_dispat
 
 @pytest.mark.parametrize("fault", ["queue id", "digits"])
 def test_impossible_further_queues_stop_no_start(tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: str) -> None:
-    """Neither by one wrong bit of its queue id, nor by more digits than Python reads, which anybody may send.
-
-    A broker stores those as they come until it is told to list messages in further queues.
-    """
+    """Neither by one wrong bit of its queue id, nor by more digits than Python reads, which anybody may send."""
     store = open_store(tmp_path / "store", NAMING)
     offsets = "9" * 5000 if fault == "digits" else ""
     put_and_dispatch(store, [naming(b"a", ["A"], 3)])

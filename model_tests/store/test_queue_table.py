@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
+from model_tests.support.broker.stores import SMALL
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import StoreUserError, TopicLeavingError
 from longpoll_broker.store.queues.queue_table import MAPS_MAX, OTHER_MAPS, QueueTable, Topic
 from longpoll_broker.store.segment import SegmentList
-from longpoll_broker.testing.stores import SMALL
 from longpoll_runtime.files import RealFiles
 
 EXTENDED = evolve(SMALL, extended_queues=True)
@@ -33,12 +33,10 @@ def write(store: Path, topic: str, queue: str, size: int = SMALL.consume_queue_f
 
 
 def places(table: QueueTable) -> list[tuple[str, int]]:
-    """What stands in it."""
     return [(queue.topic, queue.queue_id) for queue in table.all()]
 
 
 def close(table: QueueTable) -> None:
-    """Unmap every file."""
     for queue in table.all():
         for segments in queue.segment_lists():
             segments.close()

@@ -9,6 +9,8 @@ import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.broker.plain.plain_store import read_log, read_queues
+from model_tests.support.broker.stores import SMALL, message, mixed_messages, open_store, put_and_dispatch, read_all
 from model_tests.support.examples import fewer
 from model_tests.support.store import killed
 from msgspec.structs import replace
@@ -21,8 +23,6 @@ from longpoll_broker.store.queues.consume_queue import PRE_BLANK, UNIT_SIZE, Con
 from longpoll_broker.store.recovery import Recovered, recover, recover_clean, recover_crashed, safe_start
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.store.verify import verify
-from longpoll_broker.testing.plain.plain_store import read_log, read_queues
-from longpoll_broker.testing.stores import SMALL, message, mixed_messages, open_store, put_and_dispatch, read_all
 from longpoll_protocol.log_record import Damage, Record
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
@@ -77,10 +77,7 @@ def cut_places(directory: Path) -> tuple[list[int], int, int]:
     [(True, 11), (False, 17), *(pytest.param(is_cut, 1, marks=pytest.mark.long) for is_cut in (True, False))],
 )
 def test_lost_from_every_byte(tmp_path: Path, is_cut: bool, step: int) -> None:
-    """The last log file cut at, or zeroed from, each byte of its last three records: exactly the whole are kept.
-
-    The quick forms take every `step`th byte, and those at which a record ends.
-    """
+    """The last log file cut at, or zeroed from, each byte of its last three records: exactly the whole are kept."""
     store = open_store(tmp_path / "store")
     put_and_dispatch(store, [message(queue_id=index % 2, body=b"\x01\xff\x02" * 5, tag="t") for index in range(15)])
     store.close()
@@ -270,10 +267,7 @@ def test_an_empty_newest_queue_file_is_dropped(tmp_path: Path) -> None:
 
 
 def test_units_of_records_that_the_log_has_lost_are_forgotten(tmp_path: Path) -> None:
-    """After a clean stop too: where no checkpoint says more a log that ends early is believed, and queues follow it.
-
-    Of the three queues one loses its last units, one the whole of its newest file, one everything.
-    """
+    """After a clean stop too: where no checkpoint says more a log that ends early is believed, and queues follow it."""
     store = open_store(tmp_path)
     kept, _ = put_and_dispatch(store, [message("T", 0), *(message("T", 1) for _ in range(10)), message("T", 0)])
     lost, _ = put_and_dispatch(store, [message("T", queue_id) for queue_id in (0, 1, 1, 2, 2, 0)])

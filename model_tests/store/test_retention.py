@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
+from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from model_tests.support.faults import raising
 from model_tests.support.store import index_all, killed
 from msgspec import structs
@@ -25,7 +26,6 @@ from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.queues.queue_table import QueueTable
 from longpoll_broker.store.segment import SegmentList
 from longpoll_broker.store.verify import verify
-from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
 
@@ -269,10 +269,7 @@ def test_after_a_crash_it_stays_gone(tmp_path: Path) -> None:
 
 
 def test_old_deletions_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once no recovery reaches the records from before, be it after a crash, the note goes; a spoiled one is told.
-
-    That is when a later file begins with a record that the checkpoint knows.
-    """
+    """Once no recovery reaches the records from before, be it after a crash, the note goes; a spoiled one is told."""
     now_ms = 1_800_000_000_000
     monkeypatch.setattr(RealRuntime, "unix_ms", lambda _: now_ms)
     store = open_store(tmp_path)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from attrs import define, evolve, field
+from model_tests.support.broker.stores import SMALL, message, open_store
 from model_tests.support.faults import raising
 
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.segment import RESERVE_SIZE, RESERVE_SIZE_MIN, Maps, Segment, SegmentList, segment_name
-from longpoll_broker.testing.stores import SMALL, message, open_store
 from longpoll_runtime.files import RealFiles, RealMappedFile
 
 SIZE = 10
@@ -247,10 +247,7 @@ def test_a_file_that_cannot_be_made_leaves_no_name(tmp_path: Path, monkeypatch: 
 
 
 def test_a_first_file_may_come_with_its_directories(tmp_path: Path, disk: Disk) -> None:
-    """A queue's first file makes its directory and its topic's, and all three names are made durable.
-
-    A later file's name stands in the queue's directory alone.
-    """
+    """A queue's first file makes its directory and its topic's, and all three names are made durable."""
     segments = SegmentList(RealFiles(), f"{tmp_path}/T/0", SIZE)
     segments.append(0)
     segments.append(10)
@@ -284,15 +281,12 @@ def test_a_relative_path_begins_at_the_process(tmp_path: Path, disk: Disk, direc
         """Files whose root, and where the process stands, are the test's own directory."""
 
         def make_directory(self, path: str) -> None:
-            """Make it within."""
             super().make_directory(f"{tmp_path}/{path}")
 
         def map(self, path: str, size: int, *, writable: bool, create: bool = False) -> RealMappedFile:
-            """Map a file within."""
             return super().map(f"{tmp_path}/{path}", size, writable=writable, create=create)
 
         def identity(self, path: str) -> int:
-            """Of a file within."""
             return super().identity(f"{tmp_path}/{path}")
 
     segments = SegmentList(Within(), directory, SIZE)
@@ -314,10 +308,7 @@ def test_only_the_bytes_asked_for_are_made_durable(tmp_path: Path, disk: Disk) -
 
 
 def test_what_is_cut_off_does_not_come_back(tmp_path: Path, disk: Disk) -> None:
-    """Later files go, the newest first so that no kill leaves a gap, and durably; of its own file the rest is zeros.
-
-    Blocks of the zeros were given back, so they have to be had anew before anything is written there.
-    """
+    """Later files go, the newest first so that no kill leaves a gap, and durably; of its own file the rest is zeros."""
     segments = filled(tmp_path / "log", 20, 30, 40, 50, 60)
     for each in segments.segments:
         each.reserve(0, SIZE)

@@ -10,13 +10,13 @@ import pytest
 from attrs import define, evolve, field
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.broker.stores import message, open_store
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.core.read import ALL, GetResult, GetStatus, Matches
 from longpoll_broker.store import selection
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.queues.consume_queue import UNIT, UNIT_SIZE
-from longpoll_broker.testing.stores import message, open_store
 
 FILE_SIZE: Final = 1_000
 LOG_START: Final = 1_000
@@ -44,12 +44,10 @@ class Segment:
 
     @property
     def stop(self) -> int:
-        """Where the next one begins."""
         return self.start + FILE_SIZE
 
     @property
     def view(self) -> memoryview:
-        """Its bytes."""
         return memoryview(WHOLE)[self.start : self.stop]
 
 
@@ -62,15 +60,12 @@ class Log:
 
     @property
     def segments(self) -> Log:
-        """Itself."""
         return self
 
     def find(self, offset: int) -> Segment | None:
-        """The file of an offset."""
         return next((each for each in self.files if each.start <= offset < each.stop), None)
 
     def next_file(self, offset: int) -> int:
-        """Where the next file begins."""
         return offset + FILE_SIZE - offset % FILE_SIZE
 
 
@@ -84,15 +79,12 @@ class Queue:
 
     @property
     def offset_end(self) -> int:
-        """After the last unit."""
         return 10 + len(self.units) // UNIT_SIZE
 
     def units_from(self, offset: int) -> memoryview | None:
-        """From there to the end."""
         return memoryview(self.units)[(offset - 10) * UNIT_SIZE :] if self.is_there else None
 
     def next_file_offset(self, offset: int) -> int:
-        """A hundred on."""
         return offset + 100
 
 
@@ -113,7 +105,6 @@ def read(
     log: Log | None = None,
     **changes: Any,
 ) -> GetResult:
-    """What a consumer gets."""
     a_log: Any = log or Log()
     a_queue: Any = queue
     return selection.read_queue(a_log, a_queue, evolve(CONFIG, **changes), offset, count_max, matches=matches)
@@ -208,7 +199,6 @@ def test_as_many_bytes_as_may_be_in_memory(matches: Matches, bytes_max: int, cou
     ("bytes_max", "count_max", "count"), [(99, 9, 1), (100, 9, 2), (149, 9, 2), (150, 9, 3), (400, 1, 1), (400, 2, 2)]
 )
 def test_less_is_read_from_the_disk(matches: Matches, bytes_max: int, count_max: int, count: int) -> None:
-    """By limits of its own."""
     result = read(
         queue_of(*PLACES[:4]),
         matches=matches,
@@ -264,7 +254,6 @@ def test_neighbours_are_one_slice(matches: Matches) -> None:
 @EACH_WAY
 @pytest.mark.parametrize("units", [[(1_000, 50), (1_020, 50)], [(1_100, 50), (1_000, 50)], [(1_000, 50), (1_000, 50)]])
 def test_a_damaged_queue_whose_records_overlap_gives_each_of_them(matches: Matches, units: Units) -> None:
-    """By itself."""
     result = read(queue_of(*units), matches=matches)
     assert runs(result) == log_bytes(*((start, start + size) for start, size, *_ in units))
     assert (result.offsets, result.size_bytes) == ([10, 11], 100)
@@ -344,7 +333,6 @@ def test_the_last_that_was_passed_names_the_status() -> None:
 
 
 def test_what_is_gone_counts_for_how_far_behind_a_reader_is() -> None:
-    """By where it was."""
     queue = queue_of((2_500, 50), (100, 50))
     found = read(queue, memory_size=LOG_END - 101, memory_ratio_max=100)
     assert (found.offsets, found.offset_next, found.suggest_slave) == ([10], 12, True)

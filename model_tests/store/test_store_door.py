@@ -1,8 +1,4 @@
-"""What each call of a store says and leaves behind where nothing goes wrong: numbers of every field, and small files.
-
-Leaves out crashes (`test_recovery`), locks (`simulate.test_locksets`, `simulate.test_stress`), and what a read
-gives within its limits (`test_message_store`).
-"""
+"""What each call of a store says and leaves behind where nothing goes wrong: every number, and small files."""
 
 from __future__ import annotations
 
@@ -11,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
+from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from model_tests.support.store import Clock, index_all, killed
 from msgspec import structs
 
@@ -23,7 +20,6 @@ from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore, QueryResult
 from longpoll_broker.store.segment import SegmentList
-from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import SYS_FLAG_TRANSACTION_MASK, property_of
 from longpoll_protocol.message import PROPERTIES_SIZE_MAX
@@ -289,7 +285,6 @@ def test_the_checkpoint_says_up_to_when_each_part_is_durable(tmp_path: Path) -> 
 
 
 def test_the_checkpoint_has_no_index_where_there_is_none(tmp_path: Path) -> None:
-    """Its field stays 0."""
     store = open_store(tmp_path, evolve(SMALL, index=False))
     put_and_dispatch(store, [message(properties={"KEYS": "k"})])
     store.flush()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from attrs import define, evolve, field
 from model_tests.store.test_store_door import BIG, EXPIRING, opened
+from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from model_tests.support.faults import raising
 from model_tests.support.store import Clock, killed
 
@@ -24,7 +25,6 @@ from longpoll_broker.store.message_store import INDEX, LOG, QUEUES, MessageStore
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.store.queues.queue_table import QueueTable
 from longpoll_broker.store.segment import Segment, SegmentList
-from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime
@@ -55,7 +55,6 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, owner: type, call: Callable[[], o
 
 
 def log_file(directory: Path) -> Path:
-    """The only one."""
     (path,) = (directory / "commitlog").iterdir()
     return path
 
@@ -99,7 +98,6 @@ def test_other_troubles_keep_nobody_from_appending(
 
 
 def test_the_index_has_troubles_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Told until it goes well."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(properties={"KEYS": "k"})])
     fail_once(monkeypatch, Indexer, lambda: store.index(9), "build")
@@ -116,7 +114,6 @@ class Watched:
     notes: list[tuple[str, int, set[str]]] = field(factory=list)
 
     def note(self, call: str, queue_id: int) -> None:
-        """Note it."""
         names = ("dispatch", "queues", "deletion", "append", "flush")
         locks = {name: getattr(self.store, f"_{name}_lock") for name in names}
         held = {name for name, lock in locks.items() if not lock.acquire(blocking=False)}
@@ -328,21 +325,17 @@ class Turns:
         return self.waits > 20
 
     def is_set(self) -> bool:
-        """Whether the broker stops."""
         return self.turn > self.stops_at
 
     def monotonic_ns(self) -> int:
-        """The clock."""
         return self.now_ns
 
     def flush(self) -> None:
-        """Note in which turn."""
         self.flushed_end = self.log_end
         if self.turn:
             self.flushes_in_turns.append(self.turn)
 
     def flush_queues_in_turns(self) -> Any:
-        """Messages come in the meantime."""
         for _ in range(self.turn_count):
             self.turn += 1
             self.log_end += 1
@@ -350,7 +343,6 @@ class Turns:
             yield
 
     def index(self, _count: int) -> bool:
-        """Nothing is left to do."""
         return True
 
 

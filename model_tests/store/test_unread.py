@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 from click.testing import CliRunner
+from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch
 from msgspec.structs import replace
 
 from longpoll.cli import main
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.queues.inner_queues import inner_places
 from longpoll_broker.store.verify import verify
-from longpoll_broker.testing.stores import SMALL, message, open_store, put_and_dispatch
 from longpoll_protocol.log_record import Record
 from longpoll_protocol.properties import INNER_OFFSETS, INNER_QUEUES
 from longpoll_runtime.files import RealFiles

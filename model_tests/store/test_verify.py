@@ -16,6 +16,8 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.store.test_maps import mapped_count
+from model_tests.support.broker.plain.plain_store import read_log
+from model_tests.support.broker.stores import SMALL, message, mixed_messages, open_store, put_and_dispatch
 from model_tests.support.examples import fewer
 from msgspec import structs
 
@@ -26,8 +28,6 @@ from longpoll_broker.store.inspect import StoreDirectory
 from longpoll_broker.store.log import commit_log
 from longpoll_broker.store.messages import Arrival
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
-from longpoll_broker.testing.plain.plain_store import read_log
-from longpoll_broker.testing.stores import SMALL, message, mixed_messages, open_store, put_and_dispatch
 from longpoll_protocol.log_record import SCHEDULE_TOPIC
 from longpoll_runtime.files import RealFiles, RealMappedFile
 
@@ -57,7 +57,6 @@ def damaged(sound: Path, directory: Path, name: str, change: Callable[[bytearray
 
 
 def flip(offset: int) -> Callable[[bytearray], object]:
-    """Change one byte."""
     return lambda content: content.__setitem__(offset, content[offset] ^ 0x55)
 
 
@@ -305,7 +304,6 @@ def run(*arguments: str) -> Result:
 
 
 def lines(result: Result) -> list[dict[str, Any]]:
-    """Its NDJSON."""
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 

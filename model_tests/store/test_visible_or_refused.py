@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 import pytest
 from attrs import define, evolve, field
+from model_tests.support.broker.simulated.store import DIRECTORY, StoreRuntime
+from model_tests.support.broker.stores import SMALL, message, read_all
 from msgspec.structs import replace
 
 from longpoll_broker.config import StoreConfig
@@ -15,8 +17,6 @@ from longpoll_broker.errors import TopicLeavingError
 from longpoll_broker.store import dispatch
 from longpoll_broker.store.message_store import DISPATCH, MessageStore
 from longpoll_broker.store.verify import verify
-from longpoll_broker.testing.simulated.store import DIRECTORY, StoreRuntime
-from longpoll_broker.testing.stores import SMALL, message, read_all
 from longpoll_protocol.properties import INNER_QUEUES
 from longpoll_simulation.disk import Disk
 from longpoll_simulation.files import SimulatedFiles
@@ -43,12 +43,10 @@ class World:
         self.store = MessageStore.open(self.runtime, DIRECTORY, self.config)
 
     def before(self, operation: str, path: str) -> None:
-        """Fail the call."""
         if self.where and self.where in path and operation in self.failing:
             raise OSError(self.code, os.strerror(self.code), path)
 
     def show(self) -> None:
-        """Make everything visible that can be."""
         while self.store.dispatched_end < self.store.log_end or self.store.is_behind:
             if not self.store.dispatch(100) and self.store.dispatched_end == self.store.log_end:
                 return

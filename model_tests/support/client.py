@@ -7,39 +7,39 @@ import inspect
 import os
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from attrs import define, field
+from model_tests.support.broker.brokers import SMALL_STORE
+from model_tests.support.broker.client_scenarios import member_options
+from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 from msgspec.structs import replace
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.testing.brokers import SMALL_STORE
-from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_client import (
     Admin,
     AsyncProducer,
     AsyncPullConsumer,
     AsyncPushConsumer,
     AsyncTransactionProducer,
-    ConsumerConfig,
-    ConsumeStatus,
     OutgoingMessage,
     Producer,
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
     Sending,
-    StartAt,
     TransactionProducer,
     TransactionState,
 )
 from longpoll_client.consume.puller import Puller
-from longpoll_client.consume.workers import Answer, Listener
+from longpoll_client.consume.workers import Listener
+from longpoll_client.offsets import is_retry
 from longpoll_client.produce.hooks import Outcome
 from longpoll_client.produce.outgoing import single_parcel
+from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData
 from longpoll_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
@@ -72,37 +72,31 @@ def name_server_of(broker: Broker) -> str:
 # ---------------------------------------------------------------- listeners and groups
 
 
-def consumed(_messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+def consumed(_messages: Sequence[ReceivedMessage]) -> None:
     """Consume at once, on a thread."""
-    return ConsumeStatus.SUCCESS
 
 
-async def awaited(_messages: Sequence[ReceivedMessage]) -> Answer:
+async def awaited(_messages: Sequence[ReceivedMessage]) -> None:
     """Consume at once, on an event loop."""
-    return ConsumeStatus.SUCCESS
 
 
-def from_first(group: str = "G", **options: Any) -> ConsumerConfig:
+def from_first(group: str = "G", **options: Any) -> MemberConfig:
     """A group that starts at the first message."""
-    return ConsumerConfig(group, start_at=StartAt.FIRST, **options)
+    return MemberConfig(group=group, start_at="first", **options)
 
 
 def listening(
     name_server: str, topic: str, listener: Listener, *, is_orderly: bool = False, group: str = "G", **options: Any
 ) -> PushConsumer:
-    """A started consumer of one topic, from the first message."""
-    consumer = PushConsumer(RUNTIME, name_server, from_first(group, **options), listener, is_orderly=is_orderly)
-    consumer.subscribe(topic)
-    consumer.start()
-    return consumer
+    """A consumer of one topic, from the first message; `with` starts it."""
+    return PushConsumer(
+        name_server, topics=topic, listener=listener, **member_options(from_first(group, **options)), orderly=is_orderly
+    )
 
 
 def polling(name_server: str, topic: str, group: str = "G", **options: Any) -> PullConsumer:
-    """A started consumer to poll, from the first message."""
-    consumer = PullConsumer(RUNTIME, name_server, from_first(group, **options))
-    consumer.subscribe(topic)
-    consumer.start()
-    return consumer
+    """A consumer to poll, from the first message; `with` starts it."""
+    return PullConsumer(name_server, topics=topic, **member_options(from_first(group, **options)))
 
 
 def polled(consumer: PullConsumer, count: int, most: int | None = None) -> list[ReceivedMessage]:
@@ -122,7 +116,7 @@ def bodies_of(consumer: PullConsumer, count: int) -> list[bytes]:
 
 def send(name_server: str, topic: str, *bodies: bytes) -> None:
     """Send to queue 0, with `BAD` marked as a compressed body."""
-    with Producer(RUNTIME, name_server) as producer:
+    with Producer(name_server) as producer:
         for number, body in enumerate(bodies):
             parcel = single_parcel("P", topic, OutgoingMessage(body), f"{number:032X}", RUNTIME.unix_ms())
             sys_flag = MessageSysFlag.COMPRESSED if body == BAD else 0
@@ -131,13 +125,13 @@ def send(name_server: str, topic: str, *bodies: bytes) -> None:
 
 async def fill(name_server: str, topic: str, count: int) -> None:
     """Send the numbers from 0."""
-    async with AsyncProducer(RUNTIME, name_server) as producer:
+    async with AsyncProducer(name_server) as producer:
         await asyncio.gather(*(producer.send(topic, b"%d" % number) for number in range(count)))
 
 
 def lag(name_server: str, topic: str, group: str = "G") -> int:
     """How many messages the group has not consumed, by its broker."""
-    with Admin(RUNTIME, name_server) as admin:
+    with Admin(name_server) as admin:
         return sum(row.lag for row in admin.offsets(group, [topic]))
 
 
@@ -196,7 +190,6 @@ class OnLoop(Closeable):
         return partial(self._loop.call, found) if callable(found) and not name.startswith("_") else found
 
     def close(self) -> None:
-        """Close the client."""
         self._loop.call(self.client.close)
 
 
@@ -204,29 +197,28 @@ class Clients:
     """Makes clients of one name server, on threads or on an event loop, for tests that hold for both."""
 
     def __init__(self, name_server: str, stack: ExitStack, *, is_loop: bool) -> None:
-        """The stack closes them."""
         self.name_server = name_server
         self.is_loop = is_loop
         self._stack = stack
         self._loop = stack.enter_context(Loop()) if is_loop else None
 
     def producer(self, group: str = "P", **options: Any) -> Any:
-        """A producer."""
-        return self._made(AsyncProducer if self.is_loop else Producer, group, **options)
+        return self._made(AsyncProducer if self.is_loop else Producer, group=group, **options)
 
     def transactions(self, check: Callable[[ReceivedMessage], TransactionState], **options: Any) -> Any:
         """A producer of transactions, of the group PG."""
         kind = AsyncTransactionProducer if self.is_loop else TransactionProducer
-        return self._made(kind, "PG", self.plain(check), **options)
+        return self._made(kind, group="PG", check_transaction=self.plain(check), **options)
 
-    def pull(self, config: ConsumerConfig, **options: Any) -> Any:
-        """A consumer to poll."""
-        return self._made(AsyncPullConsumer if self.is_loop else PullConsumer, config, **options)
+    def pull(self, config: MemberConfig, **options: Any) -> Any:
+        kind = AsyncPullConsumer if self.is_loop else PullConsumer
+        return self._made(kind, **member_options(config), **options)
 
-    def push(self, config: ConsumerConfig, listener: Listener, **options: Any) -> Any:
+    def push(self, config: MemberConfig, listener: Listener, *, is_orderly: bool = False, **options: Any) -> Any:
         """A consumer that calls a listener, which may wait: on an event loop it runs on a thread."""
         kind = AsyncPushConsumer if self.is_loop else PushConsumer
-        return self._made(kind, config, self.plain(listener), **options)
+        called = self.plain(listener)
+        return self._made(kind, topics=(), listener=called, orderly=is_orderly, **member_options(config), **options)
 
     def plain(self, called: Callable[..., Any]) -> Any:
         """What these clients call: the function, or a coroutine that runs it on a thread."""
@@ -237,23 +229,21 @@ class Clients:
         return on_a_thread if self.is_loop else called
 
     def persist(self, consumer: Any) -> None:
-        """Store its offsets now."""
         if self._loop is not None:
             self._loop.call(consumer.client._member._persist)
         else:
             consumer._member._queues.persist()
 
     def pullers(self, consumer: Any) -> Mapping[MessageQueue, Puller]:
-        """Those of a consumer's queues."""
         found: Mapping[MessageQueue, Puller] = (
             consumer.client._member.own.pullers() if self.is_loop else consumer._member._queues.pullers()
         )
-        return found
+        return {queue: puller for queue, puller in found.items() if not is_retry(queue)}
 
-    def _made(self, kind: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    def _made(self, kind: Callable[..., Any], **options: Any) -> Any:
         if self._loop is None:
-            return self._stack.enter_context(kind(RUNTIME, self.name_server, *arguments, **options))
-        made = self._loop.call(kind, RUNTIME, self.name_server, *arguments, **options)
+            return self._stack.enter_context(closing(kind(self.name_server, **options)))
+        made = self._loop.call(kind, self.name_server, **options)
         return self._stack.enter_context(OnLoop(self._loop, made))
 
 
@@ -263,7 +253,6 @@ def client_threads() -> set[threading.Thread]:
 
 
 def socket_count() -> int:
-    """Sockets of this process."""
     links = []
     for number in os.listdir("/proc/self/fd"):  # noqa: PTH208 - links, of which some are gone by now
         try:
@@ -288,7 +277,6 @@ def route_of(*brokers: tuple[str, str], queue_count: int = 2) -> bytes:
 
 
 def take(peer: Peer, command: Command) -> None:
-    """Store what is sent."""
     peer.answer(command, ResponseCode.SUCCESS, STORED)
 
 
@@ -305,7 +293,6 @@ class OneServer:
         self._route = route
 
     def __call__(self, peer: Peer, command: Command) -> None:
-        """Answer a route or a send."""
         if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
             peer.answer(command, body=self._route(self.address))
         elif not command.is_one_way:
@@ -338,7 +325,6 @@ class Cluster:
         self.name_server = self.stack.enter_context(ScriptedServer(self.route)).address
 
     def route(self, peer: Peer, command: Command) -> None:
-        """Say where a topic is."""
         topic = GetRouteInfoRequestHeader.decode(command.ext_fields).topic
         self.asked += 1
         if self.is_mute:
@@ -349,7 +335,6 @@ class Cluster:
         peer.answer(command, body=route_of((topic, self.brokers[topic]), queue_count=4))
 
     def serve(self, topic: str, handler: Callable[[Peer, Command], None] = take) -> ScriptedServer:
-        """Have a broker for a topic."""
         server = self.stack.enter_context(ScriptedServer(handler))
         self.brokers[topic] = server.address
         return server
@@ -366,15 +351,12 @@ class Told:
     events: list[tuple[Any, ...]] = field(factory=list)
 
     def before_send(self, sending: Sending) -> None:
-        """A send begins."""
         self._note("before", sending)
 
     def after_send(self, sending: Sending, outcome: Outcome, latency_ns: int, address: str) -> None:
-        """A send has ended."""
         self._note("after", sending, outcome, latency_ns, address)
 
     def before_consume(self, group: str, delivery: str, messages: Sequence[ReceivedMessage]) -> None:
-        """A listener is called."""
         self._note("before", group, delivery, messages)
 
     def after_consume(
@@ -387,7 +369,6 @@ class Told:
         is_consumed: bool,
         latency_ns: int,
     ) -> None:
-        """A listener has answered."""
         self._note("after", group, delivery, messages, error, is_consumed, latency_ns)
 
     def _note(self, *event: object) -> None:

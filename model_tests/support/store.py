@@ -15,11 +15,9 @@ class Clock(RealRuntime):
     now_ms = 1_000_000
 
     def unix_ms(self) -> int:
-        """Return what it was set to."""
         return self.now_ms
 
     def memory_size(self) -> int:
-        """Return a million bytes."""
         return 1_000_000
 
 

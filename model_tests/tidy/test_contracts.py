@@ -23,6 +23,10 @@ PLANTS = {
         "reference/longpoll_broker/service/__init__.py",
         "import longpoll_client.errors",
     ),
+    "a served broker needs neither client nor judge": (
+        "reference/longpoll/options/server.py",
+        "import longpoll_client.errors",
+    ),
     "spec: engines give meaning to text, text to terms": (
         "spec/longpoll_spec/terms.py",
         "import longpoll_spec.state",
@@ -112,6 +116,10 @@ PLANTS = {
     "what runs sees only the history schema and the policies of the spec": (
         "reference/longpoll_broker/service/__init__.py",
         "import longpoll_spec.state",
+    ),
+    "no package that is shipped imports the tests": (
+        "reference/longpoll/embedded.py",
+        "import model_tests.support.examples",
     ),
     "nobody imports the command line": ("reference/longpoll_judge/errors.py", "import longpoll.output"),
 }

@@ -81,7 +81,6 @@ def test_no_test_starts_after_the_deadline(suite: list[str]) -> None:
 
 
 def test_a_test_that_does_not_end_is_ended_and_unfinished(suite: list[str]) -> None:
-    """It neither passed nor failed."""
     part = run_tests("alone", 0.05, 1, suite, grace_s=0.0)
 
     assert (part.passed, part.failed, len(part.unfinished)) == (0, (), 1)

@@ -16,24 +16,24 @@ from attrs import define, field
 from click.testing import CliRunner
 from model_tests.judge.second import observer
 from model_tests.judge.second.smallest import strictly, watched
+from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 
 from longpoll.cli import main
 from longpoll.commands import verify as command
 from longpoll.output import Exit
-from longpoll.racing import topic as racing_topic
 from longpoll.verification import broker, conversations, history
 from longpoll.verification.declared import Declared, Limits, declared, limits_of
 from longpoll.verification.echo import Echo
 from longpoll.verification.page import Outcome, Page, Row
 from longpoll.verification.real_client import make_report
-from longpoll_broker.testing import load
-from longpoll_broker.testing.load import LoadPlan
-from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
-from longpoll_broker.testing.served import EmbeddedSubject, Expectations, RemoteSubject, ViolationError
-from longpoll_broker.testing.served.driver import Driver
-from longpoll_broker.testing.served.example import Example, Links
-from longpoll_broker.testing.served.link import Link
-from longpoll_broker.testing.served.model import Message
+from longpoll.wire import load
+from longpoll.wire.load import LoadPlan
+from longpoll.wire.racing import topic as racing_topic
+from longpoll.wire.suite import EmbeddedSubject, Expectations, RemoteSubject, ViolationError
+from longpoll.wire.suite.driver import Driver
+from longpoll.wire.suite.example import Example, Links
+from longpoll.wire.suite.link import Link
+from longpoll.wire.suite.model import Message
 from longpoll_client import RemotingClient
 from longpoll_client.errors import ClientError
 from longpoll_conform import capabilities
@@ -52,10 +52,10 @@ from longpoll_judge.contract.result import (
     Result,
     Verdict,
 )
+from longpoll_judge.faults.fault import Fault
+from longpoll_judge.faults.plant import plant
+from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.run.job import judge
-from longpoll_judge.testing.fault import Fault
-from longpoll_judge.testing.generate import Load, simulate, simulated_meta, write
-from longpoll_judge.testing.plant import plant
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime.real import RealRuntime

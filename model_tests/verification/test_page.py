@@ -29,15 +29,15 @@ from longpoll.verification.declared import limits_of
 from longpoll.verification.history import PLANTED
 from longpoll.verification.page import Outcome, Page, Row
 from longpoll.verification.served import ServedBroker, ServeError
-from longpoll_broker.testing import load
-from longpoll_broker.testing.load import LoadPlan, drive
+from longpoll.wire import load
+from longpoll.wire.load import LoadPlan, drive
 from longpoll_client.messages import decode_messages
 from longpoll_judge.contract.result import Result
+from longpoll_judge.faults.plant import plant
+from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.read.source import find
 from longpoll_judge.run.job import LATE_MS, WAKE_MS, judge, judge_on
 from longpoll_judge.run.spark.engine import SparkEngine
-from longpoll_judge.testing.generate import Load, simulate, simulated_meta, write
-from longpoll_judge.testing.plant import plant
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, NAMES, TIMEOUTS, named
 from longpoll_spec.engines import ENGINES
@@ -378,19 +378,6 @@ def test_races_are_found() -> None:
 
     assert [row.outcome for row in rows] == ["ok"] * len(law.HAZARDS)
     assert all(row.token for row in rows)
-
-
-@pytest.mark.long
-def test_a_broken_own_policy_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Our own policy without its recheck is refuted by exploration and by proof, each with a counterexample."""
-    broken = with_knob(STRICT, "recheck_after_hold=none")
-    monkeypatch.setattr(law, "preset", lambda _name: broken)
-    monkeypatch.setattr(law, "PROOF_REQUESTS", 2)
-    rows = [*law.ours_holds(), *law.ours_is_proved()]
-
-    assert {row.outcome for row in rows} == {"violated"}
-    assert all(row.token for row in rows)
-    assert len(law.charts(rows)) == len(rows)
 
 
 def test_java_store_is_read_and_damage_is_seen(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import os
 import random
 import select
 import signal
-import socket
 import subprocess
 import sys
 import uuid
@@ -22,15 +21,16 @@ import attrs
 import pytest
 from click.testing import CliRunner
 from model_tests.conform.relay import Asked, Fault, Relay, Told, again, field_of, plus, recoded
+from model_tests.support.broker.brokers import wait_until
+from model_tests.support.broker.raw_client import PATIENCE_S
+from model_tests.support.broker.scripted_server import Peer, ScriptedServer
+from model_tests.support.ports import closed_port
+from model_tests.support.spec.cases import quick_if
 from model_tests.verification.test_foreign import babbling, closing, silent
 
 from longpoll.cli import main
 from longpoll.commands import soak as command
 from longpoll.output import Exit
-from longpoll.racing.aim import Aim
-from longpoll.racing.load import race
-from longpoll.racing.plan import QUEUE_IDS, Delivery, RacePlan, RaceReport
-from longpoll.racing.topic import RaceTopic, prepare
 from longpoll.simulated.plan import LONGEST_MS, Mishap, Plan, Pull, Send, Wait, plan_of
 from longpoll.simulated.soaked import soak
 from longpoll.simulated.soaked.soak import HOLD_MS_MAX, Soak, real_plan_of
@@ -39,13 +39,14 @@ from longpoll.verification.declared import declared, limits_of
 from longpoll.verification.page import Row
 from longpoll.verification.served import ServedBroker
 from longpoll.verification.under_load import Loaded, see
+from longpoll.wire.load import LoadPlan
+from longpoll.wire.racing.aim import Aim
+from longpoll.wire.racing.load import race
+from longpoll.wire.racing.plan import QUEUE_IDS, Delivery, RacePlan, RaceReport
+from longpoll.wire.racing.topic import RaceTopic, prepare
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.service.pull.hold_service import HoldService
-from longpoll_broker.testing.brokers import wait_until
-from longpoll_broker.testing.load import LoadPlan
-from longpoll_broker.testing.raw_client import PATIENCE_S
-from longpoll_broker.testing.scripted_server import Peer, ScriptedServer
 from longpoll_client.errors import ClientError
 from longpoll_conform import capabilities
 from longpoll_conform.clauses import SEEN
@@ -58,7 +59,6 @@ from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
-from longpoll_spec.testing.cases import quick_if
 
 SMALL = StoreConfig(commit_log_file_size=1 << 24)
 REGRESSES, IS_TOLD = "load-commit-never-regresses", "load-commit-is-told"
@@ -215,6 +215,7 @@ def test_a_fault_of_a_committed_offset_fails_its_clause_alone(name: str, good: B
     assert outcomes == wanted
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("small")
 def test_what_a_policy_declares_is_non_strict(good: Broker, tmp_path: Path) -> None:
     """A wake that is late by less than the scan's period, of a broker that is meant to be RocketMQ 4.9."""
@@ -238,8 +239,6 @@ def test_the_row_of_verify_names_the_first_clause_that_fails(good: Broker, monke
         (found,) = conversations.conversations(address, None, policy, lambda _done, _all: None, scans=False)
         return found
 
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        nobody = server.getsockname()[:2]
     relay = Relay(good.address, field_of(11, "maxOffset", plus(1)))
     try:
         spoiled = row(relay.address)
@@ -250,10 +249,12 @@ def test_the_row_of_verify_names_the_first_clause_that_fails(good: Broker, monke
     assert (fine.outcome, fine.detail) == ("ok", "2 clauses: 2 PASS")
     assert spoiled.outcome == "violated"
     assert "2 clauses: 1 FAIL, 1 PASS; first PULL-READ-1 (pull-000): response.extFields.maxOffset" in spoiled.detail
-    assert row(nobody).outcome == "unknown"
+    with closed_port() as nobody:
+        assert row(nobody).outcome == "unknown"
     assert row(good.address, "rocketmq-lmq").outcome == "skipped"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("small")
 def test_a_record_with_a_hole_passes_nothing(good: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = job.judge
@@ -275,9 +276,8 @@ def test_a_record_with_a_hole_passes_nothing(good: Broker, tmp_path: Path, monke
 
 @pytest.mark.usefixtures("small")
 def test_a_broker_that_is_not_there_is_untested(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = server.getsockname()[:2]
-    results = see(Loaded(RealRuntime(), address, "gone", declared(STRICT), tmp_path / "history", 0.1), SEEN)
+    with closed_port() as address:
+        results = see(Loaded(RealRuntime(), address, "gone", declared(STRICT), tmp_path / "history", 0.1), SEEN)
 
     assert {result.outcome for result in results} == {"UNTESTED"}
     assert all("the load could not run" in result.why for result in results)

@@ -39,7 +39,6 @@ def _pull_head(numbers: tuple[int, int, int], status: str, offsets: tuple[int, i
 def test_both_ways_write_the_same_pull_answer(
     numbers: tuple[int, int, int], status: GetStatus, offsets: tuple[int, int, int], body_size: int
 ) -> None:
-    """Whatever the numbers are."""
     expected = _pull_head(numbers, status.name, offsets, body_size)
 
     assert expected == encode_pull_head(*numbers, status.name, *offsets, body_size)
@@ -52,7 +51,6 @@ def test_both_ways_write_the_same_pull_answer(
 def test_heads_of_a_herd_are_those_made_one_by_one(
     numbers: tuple[int, int], opaques: list[int], status: GetStatus, offsets: tuple[int, int, int], body_size: int
 ) -> None:
-    """Whatever the opaques are."""
     code, flag = numbers
     heads = pull_heads(code, flag, status.name, *offsets, body_size)
     expected = [encode_pull_head(code, opaque, flag, status.name, *offsets, body_size) for opaque in opaques]
@@ -63,7 +61,6 @@ def test_heads_of_a_herd_are_those_made_one_by_one(
 
 
 def test_a_frame_that_the_peer_would_refuse_is_not_made() -> None:
-    """As by the common way."""
     with pytest.raises(LocalProtocolError, match="over the limit"):
         encode_pull_head(0, 1, 1, "FOUND", 1, 0, 1, FRAME_SIZE_MAX)
     with pytest.raises(LocalProtocolError, match="over the limit"):
@@ -83,7 +80,6 @@ def _send_head(request: Command, queue_id: int, msg_id: str, queue_offset: int) 
 def test_both_ways_write_the_same_send_answer(  # noqa: PLR0917 - what differs between two answers
     opaque: int, flag: int, queue_id: int, host: str, physical_offset: int, offset: int
 ) -> None:
-    """Whatever the numbers are."""
     digits = host_bytes(host, 10911).hex().upper().encode()
     expected = _send_head(Command(310, opaque, flag), queue_id, message_id(host, 10911, physical_offset), offset)
 

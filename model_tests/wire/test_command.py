@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from model_tests.support.broker.plain import plain_codec
+from model_tests.support.broker.wire_strategies import commands
 from model_tests.support.faults import raising
 
-from longpoll_broker.testing.plain import plain_codec
-from longpoll_broker.testing.wire_strategies import commands
 from longpoll_protocol.codes import OPAQUE_MADE_UP, VERSION
 from longpoll_protocol.errors import LocalProtocolError, RemoteProtocolError
 from longpoll_protocol.frames import json_header

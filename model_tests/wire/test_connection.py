@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.broker.wire_strategies import chunkings, commands
 
-from longpoll_broker.testing.wire_strategies import chunkings, commands
 from longpoll_protocol.errors import LocalProtocolError, RemoteProtocolError
 from longpoll_protocol.frames.command import Command, ResponseCode, encode_reply_head
 from longpoll_protocol.frames.connection import CLOSED, NEED_DATA, Connection

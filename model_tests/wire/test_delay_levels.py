@@ -8,7 +8,6 @@ from longpoll_protocol.properties import DELAY_LEVELS_MS, LEVEL_COUNT_MAX, LEVEL
 
 
 def test_rocketmqs_own_levels() -> None:
-    """As its manual has them."""
     minutes = [60_000 * count for count in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)]
     assert [*DELAY_LEVELS_MS] == [1_000, 5_000, 10_000, 30_000, *minutes, 3_600_000, 7_200_000]
 
@@ -55,5 +54,4 @@ def test_what_is_no_list_of_levels_is_named(text: str, said: str) -> None:
 
 
 def test_there_can_be_as_many_levels_as_a_topic_has_queues() -> None:
-    """That many, and no more."""
     assert len(delay_levels_ms("1s " * LEVEL_COUNT_MAX)) == LEVEL_COUNT_MAX

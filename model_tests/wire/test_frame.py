@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.broker.wire_strategies import chunkings
 
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.testing.wire_strategies import chunkings
 from longpoll_protocol.errors import LocalProtocolError, RemoteProtocolError
 from longpoll_protocol.frames.frame import (
     FRAME_SIZE_MAX,

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.broker.wire_strategies import int32, int64, texts
 
-from longpoll_broker.testing.wire_strategies import int32, int64, texts
 from longpoll_protocol import headers
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.headers import (

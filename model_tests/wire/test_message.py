@@ -7,9 +7,9 @@ import struct
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from model_tests.support.broker.plain import plain_store
+from model_tests.support.broker.wire_strategies import filled_texts, int32, texts
 
-from longpoll_broker.testing.plain import plain_store
-from longpoll_broker.testing.wire_strategies import filled_texts, int32, texts
 from longpoll_protocol import tags
 from longpoll_protocol.errors import HeaderError, LocalProtocolError, MessageRefusedError
 from longpoll_protocol.message import (
@@ -152,7 +152,6 @@ def test_a_damaged_batch_is_a_header_error(messages: list[BatchMessage], data: s
 
 @given(st.binary(max_size=100))
 def test_any_bytes_are_a_batch_or_a_header_error(raw: bytes) -> None:
-    """Nothing else escapes."""
     check_any_bytes(raw)
 
 

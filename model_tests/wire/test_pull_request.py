@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from model_tests.support.broker.raw_client import pull_fields
+from model_tests.support.broker.wire_strategies import commands
 from model_tests.wire.test_send_request import OTHERS, VALUES, events_of, frame_of, send_burst
 
-from longpoll_broker.testing.raw_client import pull_fields
-from longpoll_broker.testing.wire_strategies import commands
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.fast.pull_request import PullCommand
 from longpoll_protocol.fast.typed_connection import TypedConnection
@@ -95,7 +95,6 @@ def test_only_a_pull_is_read_so() -> None:
 
 
 def pull_frame(offset: int) -> bytes:
-    """One pull."""
     return frame_of(msgspec.json.encode({"code": 11, "extFields": pull_fields("T", offset)}), b"")
 
 

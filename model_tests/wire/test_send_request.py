@@ -10,9 +10,9 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from model_tests.support.broker.raw_client import send_fields
+from model_tests.support.broker.wire_strategies import commands
 
-from longpoll_broker.testing.raw_client import send_fields
-from longpoll_broker.testing.wire_strategies import commands
 from longpoll_protocol.errors import HeaderError, RemoteProtocolError
 from longpoll_protocol.fast.send_request import SendCommand
 from longpoll_protocol.fast.typed_connection import TypedConnection

@@ -98,7 +98,7 @@ def explain(token: str) -> str:
 
 
 def judge(
-    *histories: str | Path,
+    *histories: str | Path | Sequence[str | Path],
     engine: Literal["local", "spark"] = "local",
     wake_ms: float | None = None,
     late_ms: float | None = None,
@@ -110,7 +110,7 @@ def judge(
     """Judge recorded histories as one, and report each broken promise with its reason.
 
     Args:
-        histories: Directories or URIs of recorded histories, such as `s3a://bucket/history`.
+        histories: Directories or URIs of recorded histories, such as `s3a://bucket/history`, or a list of them.
         engine: `local` judges in this process; `spark` uses Spark, for histories larger than memory or remote ones.
         wake_ms: Most ms from a message's arrival to the answer of a held pull. Default: the judge's own limit.
         late_ms: Most ms from a pull's deadline to its answer. Default: the judge's own limit.
@@ -125,9 +125,10 @@ def judge(
     """
     with needing("judge"):
         from longpoll_judge.run import job  # noqa: PLC0415 - a slow import
+    places = [place for each in histories for place in ([each] if isinstance(each, str | Path) else each)]
     with needing("judge"):
         return job.judge(
-            histories,
+            places,
             engine="local" if engine == "local" and session is None else "spark",
             master=master,
             conf=conf,

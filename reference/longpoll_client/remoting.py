@@ -17,7 +17,6 @@ from typing import Final, TypeAlias
 
 from attrs import define
 
-from longpoll_client.credentials import Credentials
 from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError, UnreachableError
 from longpoll_client.link.calls import Answer, Callback, PendingCall, Write
 from longpoll_client.link.exchange import CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, Exchange, Output, replied
@@ -27,6 +26,7 @@ from longpoll_protocol.fast.sent_answer import SentAnswer, SentConnection, heade
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.frame import EMPTY, Buffer
 from longpoll_protocol.headers import Header
+from longpoll_protocol.signature import Credentials
 from longpoll_runtime import PARTS_MAX, Event, Runtime
 from longpoll_runtime.faults import ANYTHING, FAULTS, KeepThread
 from longpoll_spec.errors import ConfigError

@@ -11,6 +11,10 @@ from __future__ import annotations
 
 import re
 import struct
+import zlib
+from bisect import bisect_right
+from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Any, Final
 
 import msgspec
@@ -22,16 +26,37 @@ from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.frame import Buffer
 from longpoll_protocol.headers import (
+    EndTransactionRequestHeader,
     PullMessageRequestHeader,
     PullMessageResponseHeader,
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
-from longpoll_protocol.log_record import HEAD, Damage, property_of
+from longpoll_protocol.log_record import (
+    HEAD,
+    HEAD_SIZE,
+    LEVEL,
+    MAGIC_V2,
+    SYS_FLAG_BORN_HOST_V6,
+    SYS_FLAG_STORE_HOST_V6,
+    Damage,
+    property_of,
+)
 from longpoll_protocol.log_record import decode as decode_record
 from longpoll_protocol.message import decode_batch
-from longpoll_protocol.properties import DELAY, INNER_OFFSETS, INNER_QUEUES, TAGS, read_properties
+from longpoll_protocol.properties import (
+    DELAY,
+    INNER_OFFSETS,
+    INNER_QUEUES,
+    PREPARED,
+    TAGS,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    UNIQUE_KEY,
+    read_properties,
+)
 from longpoll_protocol.tags import java_hash
 from longpoll_recorder.offsets import kept
 from longpoll_spec.tables import with_table
@@ -55,18 +80,22 @@ CLASS_FILTER: Final = int(PullSysFlag.CLASS_FILTER)
 TRANSACTION: Final = int(MessageSysFlag.TRANSACTION_ROLLBACK)
 TAG: Final = "TAG"
 RETRY_TOPIC: Final = "%RETRY%"
-ELSEWHERE: Final = ("TRAN_MSG", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
-"""Properties by which a broker stores a message in another topic than its own."""
+TIMERS: Final = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
+"""Properties by which a broker keeps a message back until its time."""
+END_TRANSACTION: Final = RequestCode.END_TRANSACTION.value
+RANGES_MAX: Final = 10_000
+"""Most ranges of a queue that are remembered."""
 
-# What is read of a record in a pull's answer, big endian:
-#
-# | offset | size | field                      |
-# |--------|------|----------------------------|
-# | 0      | 4    | size of the whole record   |
-# | 20     | 8    | queue offset               |
+ID_BITS: Final = 60
+UNKNOWN_BODY: Final = -1
 _SIZE: Final = struct.Struct(">i")
-_QUEUE_OFFSET: Final = struct.Struct(">q")
-_QUEUE_OFFSET_AT: Final = 20
+_SHORT: Final = struct.Struct(">h")
+_AFTER_HEAD: Final = 8 + 8 + 8 + 8 + 4
+"""Between IPv4 hosts, bytes from the head of a record to the length of its body (`log_record`)."""
+_LONGER: Final = 12
+"""How much longer the address of an IPv6 host is."""
+_QUEUE_OFFSET_FIELD: Final = 5
+_FLAGS_FIELD: Final = 7
 _RECORD_SIZE_MIN: Final = 91
 _PHYSICAL_OFFSET_FIELD: Final = 6
 _INNER_QUEUES: Final = re.compile(INNER_QUEUES.encode())
@@ -153,8 +182,8 @@ def pull_fields(request: Command, subscriptions: Subscriptions) -> Fields:
     }
 
 
-def pull_answer_fields(answer: Command, topic: str, queue: int) -> Fields:
-    """The fields of the `answer_sent` of a pull from a queue beyond its request's; raises HeaderError."""
+def pull_answer_fields(answer: Command) -> Fields:
+    """The fields of the `answer_sent` of a pull beyond its request's and its messages; raises HeaderError."""
     if answer.code not in PULL_RESULTS:
         return {}
     header = PullMessageResponseHeader.decode(answer.ext_fields)
@@ -162,16 +191,32 @@ def pull_answer_fields(answer: Command, topic: str, queue: int) -> Fields:
         "offset_next": kept(header.next_begin_offset),
         "offset_min": kept(header.min_offset),
         "offset_max": kept(header.max_offset),
-        "offsets": queue_offsets(answer.body, topic, queue) if answer.code == SUCCESS else [],
     }
 
 
-def queue_offsets(body: Buffer, topic: str, queue: int) -> list[int]:
-    """The offset in this queue of every record in a body.
+@with_table
+class Delivered(msgspec.Struct):
+    """The messages of a pull's answer: lists of one length."""
+
+    offsets: list[int] = []
+    ids: list[int] = []
+    bodies: list[int] = []
+    tags: list[str] = []
+
+    def add(self, offset: int, identity: tuple[int, int, str]) -> None:
+        """One more."""
+        self.offsets.append(offset)
+        self.ids.append(identity[0])
+        self.bodies.append(identity[1])
+        self.tags.append(identity[2])
+
+
+def delivered(body: Buffer, topic: str, queue: int) -> Delivered:
+    """Every record in a body: its offset in this queue, and what tells it from others.
 
     Raises HeaderError when it is cut or no sequence of records, or holds one that does not tell where it is there.
     """
-    offsets = []
+    found = Delivered()
     start, stop = 0, len(body)
     # A record that several queues list has its offset in its own queue at the usual place.
     has_inner = _INNER_QUEUES.search(body) is not None
@@ -179,12 +224,65 @@ def queue_offsets(body: Buffer, topic: str, queue: int) -> list[int]:
         size = _SIZE.unpack_from(body, start)[0] if stop - start >= _RECORD_SIZE_MIN else 0
         if size < _RECORD_SIZE_MIN or start + size > stop:
             raise HeaderError("an answer to a pull", "body", f"is not a sequence of records at byte {start}")
-        if has_inner:
-            offsets.append(_offset_in(memoryview(body)[start : start + size], topic, queue))
-        else:
-            offsets.append(_QUEUE_OFFSET.unpack_from(body, start + _QUEUE_OFFSET_AT)[0])
+        record = memoryview(body)[start : start + size]
+        offset = _offset_in(record, topic, queue) if has_inner else HEAD.unpack_from(record)[_QUEUE_OFFSET_FIELD]
+        found.add(offset, _identity(record))
         start += size
-    return offsets
+    return found
+
+
+def _identity(record: memoryview) -> tuple[int, int, str]:
+    """Unique id, body and tag of a record; none of them where its inner lengths do not fit."""
+    magic, flags = HEAD.unpack_from(record)[1], HEAD.unpack_from(record)[_FLAGS_FIELD]
+    at = HEAD_SIZE + _AFTER_HEAD
+    at += _LONGER * (bool(flags & SYS_FLAG_BORN_HOST_V6) + bool(flags & SYS_FLAG_STORE_HOST_V6))
+    try:
+        body_end = at + 4 + _SIZE.unpack_from(record, at)[0]
+        wide = magic == MAGIC_V2
+        topic_size = _SHORT.unpack_from(record, body_end)[0] if wide else record[body_end]
+        begin = body_end + 1 + wide + topic_size + 2
+        end = begin + _SHORT.unpack_from(record, begin - 2)[0]
+    except (struct.error, IndexError):
+        return 0, UNKNOWN_BODY, ""
+    if end != len(record) or body_end < at + 4:
+        return 0, UNKNOWN_BODY, ""
+    properties = bytes(record[begin:end])
+    unique, tag = property_of(properties, UNIQUE_KEY), property_of(properties, TAGS)
+    return id_of(unique or ""), zlib.crc32(record[at + 4 : body_end]), tag or ""
+
+
+def id_of(unique: str) -> int:
+    """A message's unique id as a history holds it; 0 for none."""
+    return int.from_bytes(blake2b(unique.encode(), digest_size=8).digest()) >> (64 - ID_BITS) if unique else 0
+
+
+class Places:
+    """Which messages the history tells by their place, as ranges of offsets of each queue."""
+
+    def __init__(self) -> None:
+        """None yet."""
+        self._ranges: dict[tuple[str, int], tuple[list[int], list[int]]] = {}
+
+    def add(self, topic: str, queue: int, offset: int) -> bool:
+        """Whether this message is new; it is none after this."""
+        starts, ends = self._ranges.setdefault((topic, queue), ([], []))
+        at = bisect_right(starts, offset)
+        if at and offset < ends[at - 1]:
+            return False
+        joins_low, joins_high = at > 0 and ends[at - 1] == offset, at < len(starts) and starts[at] == offset + 1
+        if joins_low and joins_high:
+            ends[at - 1] = ends.pop(at)
+            del starts[at]
+        elif joins_low:
+            ends[at - 1] = offset + 1
+        elif joins_high:
+            starts[at] = offset
+        else:
+            starts.insert(at, offset)
+            ends.insert(at, offset + 1)
+            if len(starts) > RANGES_MAX:
+                del starts[0], ends[0]
+        return True
 
 
 def _offset_in(record: memoryview, topic: str, queue: int) -> int:
@@ -205,28 +303,68 @@ def _offset_in(record: memoryview, topic: str, queue: int) -> int:
 
 @with_table
 class Sent(msgspec.Struct, frozen=True):
-    """What a send asks for: where to, and the tag of each message; none when they, or its offsets, mean nothing."""
+    """What a send asks for: where to, its messages, and when these may be delivered."""
 
     topic: str
     queue: int
-    tags: tuple[str, ...]
+    ids: list[int] = []
+    bodies: list[int] = []
+    tags: tuple[str, ...] = ()
+    """None where they, or the offsets in the answer, mean nothing."""
+    delay_ms: int = -1
+    delay_level: int = -1
+    transaction: str = ""
+
+    def fields(self) -> Fields:
+        """The fields of its `request_received`."""
+        names = ("topic", "queue", "ids", "bodies", "delay_ms", "delay_level", "transaction")
+        return {name: getattr(self, name) for name in names}
 
 
 def read_send(request: Command) -> Sent:
     """Read a send; raises HeaderError."""
     is_old = request.code == RequestCode.SEND_MESSAGE
     header = (SendMessageRequestHeader if is_old else SendMessageRequestHeaderV2).decode(request.ext_fields)
-    if header.topic.startswith(RETRY_TOPIC) or header.sys_flag & TRANSACTION:
-        return Sent(header.topic, header.queue_id, ())
     shared = read_properties(header.properties)
+    is_retry = header.topic.startswith(RETRY_TOPIC)
     if header.batch:
-        own = tuple(read_properties(each.properties).get(TAGS, "") for each in decode_batch(request.body))
+        own = [(each.body, read_properties(each.properties)) for each in decode_batch(request.body)]
+        tags = tuple(properties.get(TAGS, "") for _body, properties in own)
         # Whether a tag of the request counts in its messages too is a matter of the broker's version.
-        is_told = all(tag == shared.get(TAGS, tag) for tag in own)
-        return Sent(header.topic, header.queue_id, own if is_told else ())
-    if shared.get(DELAY, "0").strip() not in {"", "0"} or any(name in shared for name in ELSEWHERE):
-        return Sent(header.topic, header.queue_id, ())
-    return Sent(header.topic, header.queue_id, (shared.get(TAGS, ""),))
+        is_told = (
+            not is_retry and not header.sys_flag & TRANSACTION and all(tag == shared.get(TAGS, tag) for tag in tags)
+        )
+        ids = [id_of(properties.get(UNIQUE_KEY, "")) for _body, properties in own]
+        bodies = [zlib.crc32(body) for body, _properties in own]
+        return Sent(header.topic, header.queue_id, ids, bodies, tags if is_told else ())
+    level = shared.get(DELAY, "").strip()
+    is_prepared = bool(header.sys_flag & TRANSACTION) or PREPARED in shared
+    is_moved = is_retry or is_prepared or level not in {"", "0"} or any(name in shared for name in TIMERS)
+    return Sent(
+        header.topic,
+        header.queue_id,
+        [id_of(shared.get(UNIQUE_KEY, ""))],
+        [zlib.crc32(request.body)],
+        () if is_moved else (shared.get(TAGS, ""),),
+        delay_ms=_delay_ms(shared),
+        delay_level=int(level) if LEVEL.fullmatch(level) and int(level) else -1,
+        transaction="prepared" if is_prepared else "",
+    )
+
+
+def _delay_ms(properties: Mapping[str, str]) -> int:
+    """How long a message says that it is to wait; -1 where it does not, or names a moment instead."""
+    for name, unit in ((TIMER_DELAY_MS, 1), (TIMER_DELAY_SEC, 1_000)):
+        if LEVEL.fullmatch(properties.get(name, "")):
+            return int(properties[name]) * unit
+    return -1
+
+
+def ending_fields(request: Command) -> Fields:
+    """The fields of the `request_received` of a transaction's end (37); raises HeaderError."""
+    header = EndTransactionRequestHeader.decode(request.ext_fields)
+    ends = {int(MessageSysFlag.TRANSACTION_COMMIT): "commit", int(MessageSysFlag.TRANSACTION_ROLLBACK): "rollback"}
+    return {"ids": [id_of(header.msg_id)], "transaction": ends.get(header.commit_or_rollback, "unknown")}
 
 
 def stored_at(answer: Command) -> tuple[int, int] | None:

@@ -22,7 +22,7 @@ from contextlib import ExitStack
 from typing import Final, Self
 
 from longpoll_observe.arrival import HELD_MAX, SETTLE_NS
-from longpoll_observe.events import Subscriptions
+from longpoll_observe.events import Places, Subscriptions
 from longpoll_observe.links import Door, Rewrite, Tap
 from longpoll_observe.loop import RelayLoop
 from longpoll_observe.routes import RouteTap
@@ -179,12 +179,12 @@ class Observer(Stoppable):
             listener.close()
             raise
         self._recorders.append(recorder)
-        subscriptions, totals = Subscriptions.none(), TapTotals()
+        subscriptions, totals, places = Subscriptions.none(), TapTotals(), Places()
         self.totals[name] = totals
 
         def make_tap() -> tuple[Tap, Rewrite | None]:
             self._connections += 1
-            return ConnectionTap(recorder, subscriptions, str(self._connections), totals), None
+            return ConnectionTap(recorder, subscriptions, str(self._connections), totals, places), None
 
         door = Door(listener, broker, make_tap, max(SETTLE_NS, claimed_ns), self._held_max)
         if uncertainty_ns is None:

@@ -2,9 +2,12 @@
 
 A request counts as received when the broker's kernel had its last byte, an answer as sent when its first bytes had come
 here; both are intervals of the proxy's clock, and `uncertainty_ns` of `meta.json` covers the way between the two
-machines' kernels. No event tells of one-way requests but those that commit an offset, of what a broker asks its clients
-(40 and others), or of codes other than pulls, sends, and what changes offsets or asks for them; heartbeats are read for
-their subscriptions.
+machines' kernels. No event tells of one-way requests but those that commit an offset or end a transaction, of what a
+broker asks its clients (40 and others), or of codes other than pulls, sends, ends of transactions, and what changes
+offsets or asks for them; heartbeats are read for their subscriptions.
+
+A message that a pull gets, and of whose place no acknowledgement told, is told once by itself (`message_seen`): so its
+tag is known where another group passes over it.
 
 What cannot be read is relayed all the same: the connection then counts as closed for the history, and a `lost` event
 says that something was not seen. Two open requests with one opaque cannot be told apart by their answers: neither is
@@ -17,18 +20,24 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, Literal
 
 import msgspec
 from attrs import define
 
 from longpoll_observe.events import (
+    END_TRANSACTION,
     PULLS,
     SENDS,
+    SUCCESS,
+    Delivered,
     Fields,
+    Places,
     Sent,
     Subscriptions,
+    delivered,
+    ending_fields,
     pull_answer_fields,
     pull_fields,
     read_send,
@@ -128,10 +137,17 @@ class ConnectionTap:
     """
 
     def __init__(
-        self, recorder: HistoryRecorder, subscriptions: Subscriptions, connection: str, totals: TapTotals
+        self,
+        recorder: HistoryRecorder,
+        subscriptions: Subscriptions,
+        connection: str,
+        totals: TapTotals,
+        places: Places | None = None,
     ) -> None:
+        """`subscriptions` and `places` are shared by the connections of one broker."""
         self._recorder = recorder
         self._subscriptions = subscriptions
+        self._places = Places() if places is None else places
         self._connection = connection
         self._totals = totals
         self._requests = CommandStream()
@@ -230,15 +246,18 @@ class ConnectionTap:
         elif code in RESETTING_CODES:
             self._expect_other(command)
             self._unanswered(command, resetting_fields(command), after_ns, before_ns)
+        elif code == END_TRANSACTION:
+            self._expect_other(command)
+            self._tell_unanswered(ending_fields, command, after_ns, before_ns)
         elif code in OFFSET_CODES and command.is_one_way:
-            self._one_way_commit(command, after_ns, before_ns)
+            self._tell_unanswered(offset_fields, command, after_ns, before_ns)
         elif (code in PULLS or code in SENDS or code in OFFSET_CODES) and not command.is_one_way:
             self._number += 1
             self._totals.requests += 1
             opaque = command.opaque
             try:
                 sent = read_send(command) if code in SENDS else None
-                fields = {"topic": sent.topic, "queue": sent.queue} if sent is not None else self._fields(command)
+                fields = sent.fields() if sent is not None else self._fields(command)
             except UNREADABLE as error:
                 # A broker answers it with an error, if at all; it cannot be judged, but nor can it be forgotten.
                 self._expect_other(command)
@@ -277,9 +296,11 @@ class ConnectionTap:
         """The fields of a pull, or of a request about an offset; raises HeaderError."""
         return offset_fields(command) if command.code in OFFSET_CODES else pull_fields(command, self._subscriptions)
 
-    def _one_way_commit(self, command: Command, after_ns: int, before_ns: int) -> None:
+    def _tell_unanswered(
+        self, read: Callable[[Command], Fields], command: Command, after_ns: int, before_ns: int
+    ) -> None:
         try:
-            fields = offset_fields(command)
+            fields = read(command)
         except UNREADABLE as error:
             self._miss(f"a request of code {command.code}", error, after_ns, before_ns)
             return
@@ -327,9 +348,18 @@ class ConnectionTap:
             self._miss(f"an answer of code {command.code}", error, after_ns, before_ns)
 
     def _pull_answer(self, command: Command, asked: Open, after_ns: int, before_ns: int) -> None:
-        about_offset = asked.code in OFFSET_CODES
-        fields = told_offset(asked.code, command) if about_offset else pull_answer_fields(command, **asked.place)
+        if asked.code in OFFSET_CODES:
+            fields = told_offset(asked.code, command)
+            self._tell("answer_sent", asked, after_ns, before_ns, code=command.code, **asked.place, **fields)
+            return
+        found = delivered(command.body, **asked.place) if command.code == SUCCESS else Delivered()
+        lists = {"offsets": found.offsets, "ids": found.ids, "bodies": found.bodies}
+        fields = pull_answer_fields(command) | lists
         self._tell("answer_sent", asked, after_ns, before_ns, code=command.code, **asked.place, **fields)
+        for offset, tag in zip(found.offsets, found.tags, strict=True):
+            if self._places.add(offset=offset, **asked.place):
+                place = {**asked.place, "queue_offset": offset, "tag": tag}
+                self._recorder.put("message_seen", after_ns, before_ns=before_ns, **place)
 
     def _send_answer(self, command: Command, asked: Open, sent: Sent, after_ns: int, before_ns: int) -> None:
         stored = stored_at(command)
@@ -338,8 +368,10 @@ class ConnectionTap:
             return
         queue, first = stored
         for number, tag in enumerate(sent.tags):
-            place = {"topic": sent.topic, "queue": queue, "queue_offset": first + number}
-            self._tell("message_acknowledged", asked, after_ns, before_ns, **place, tag=tag)
+            place = {"topic": sent.topic, "queue": queue, "queue_offset": first + number, "tag": tag}
+            own = {"ids": sent.ids[number : number + 1], "bodies": sent.bodies[number : number + 1]}
+            self._places.add(sent.topic, queue, first + number)
+            self._tell("message_acknowledged", asked, after_ns, before_ns, **place, **own)
 
     def _tell(self, event: str, asked: Open, after_ns: int, before_ns: int, **fields: object) -> None:
         """Tell of a request, or of its answer."""

@@ -1,8 +1,9 @@
-"""What a signed request carries: the values of its fields in the order of their names, and its body, under HMAC-SHA1.
+"""Credentials of a client, and the signature that they add to a request.
 
-Leaves out accounts and permissions (`core.tables.access`) and where the secret comes from.
+The signature is HMAC-SHA1 over the values of the fields, in the order of their names, and the body. The broker checks
+it in `core.tables.access`.
 
-Source: `AclUtils.combineRequestContent`, `AclSigner.calSignature`, `SessionCredentials.java` of 4.9.7;
+Source: `AclUtils.combineRequestContent`, `AclSigner.calSignature`, `AclClientRPCHook.java` of 4.9.7;
 `PlainAccessValidator.parse` of 5.x.
 """
 
@@ -12,6 +13,8 @@ import base64
 import hmac
 from collections.abc import Mapping
 from typing import Final
+
+from attrs import field, frozen
 
 from longpoll_protocol.codes import VERSION
 from longpoll_protocol.frames.frame import Buffer
@@ -34,3 +37,16 @@ def sign(fields: Mapping[str, str], body: Buffer, secret_key: str, version: int 
     code = hmac.new(secret_key.encode(), values.encode("utf-8", "surrogatepass"), "sha1")
     code.update(body)
     return base64.b64encode(code.digest()).decode()
+
+
+@frozen
+class Credentials:
+    """An account of the broker's `plain_acl.yml`."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+
+    def signed(self, fields: dict[str, str] | None, body: Buffer) -> dict[str, str]:
+        """The extension fields of a request with the key and the signature added."""
+        named = {**(fields or {}), ACCESS_KEY: self.access_key}
+        return {**named, SIGNATURE: sign(named, body, self.secret_key)}

@@ -1,6 +1,6 @@
 """The one door to threads, locks, clock, sockets and files: `interface` says what there is, its neighbours do it.
 
-Leaves out the simulated doors, which live in `longpoll_broker.testing`.
+Leaves out the simulated doors, which live in `longpoll_simulation`.
 """
 
 from longpoll_runtime.interface import (

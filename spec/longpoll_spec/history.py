@@ -52,6 +52,7 @@ BlackBox = Literal[
     "request_received",
     "answer_sent",
     "message_acknowledged",
+    "message_seen",
     "connection_closed",
     "blocked",
     "unblocked",
@@ -124,14 +125,27 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     the clause that the excerpt is of."""
 
     queue_offset: int = -1
-    """append and message_acknowledged: the message's queue offset. `request` of message_acknowledged is the send that
-    was answered so, where the observer knows it."""
+    """append, message_acknowledged and message_seen: the message's queue offset. `request` of message_acknowledged is
+    the send that was answered so, where the observer knows it."""
     tag: str = ""
-    """append and message_acknowledged: the message's tag; empty when it has none."""
+    """append, message_acknowledged and message_seen: the message's tag; empty when it has none."""
     visible_end: int = -1
     """make_visible: the new visible end (RocketMQ's maxOffset); hold, take, keep, recheck: the end that was seen."""
     lost_count: int = 0
     """lost: how many events were not recorded; omitted: how many that were recorded are left out."""
+
+    ids: list[int] = []
+    """Who each message is, as 60 bits of its unique id; 0 for a message without one. request_received of a send: its
+    messages in order; message_acknowledged, message_seen and append: that message; answer_sent to a pull: one for each
+    of `offsets`; request_received of the end of a transaction (37): the prepared message."""
+    bodies: list[int] = []
+    """What each of these messages holds: CRC-32 of its body as it travels; -1 where that is not known."""
+    delay_ms: int = -1
+    """request_received of a send: how long after its receipt its messages may be delivered, where it says so itself."""
+    delay_level: int = -1
+    """The same as one of the broker's levels, 1 being the first."""
+    transaction: str = ""
+    """request_received: `prepared` of a send; `commit`, `rollback` or `unknown` of the end of a transaction (37)."""
 
 
 @with_table
@@ -208,5 +222,10 @@ FIELD_TYPES: Final[dict[str, type]] = {
     "tag": str,
     "visible_end": int,
     "lost_count": int,
+    "ids": list,
+    "bodies": list,
+    "delay_ms": int,
+    "delay_level": int,
+    "transaction": str,
 }
-"""Every field of `Event` in order, with its Python type; `offsets` is a list of int."""
+"""Every field of `Event` in order, with its Python type; lists are of int."""

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from model_tests.conformance.java_broker import free_port, listens
+from model_tests.support.broker.raw_client import RawClient
 
-from longpoll_broker.testing.raw_client import RawClient
 from longpoll_java.broker import JVM, LOGBACK
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_runtime.closeable import Closeable

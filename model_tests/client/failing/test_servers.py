@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from model_tests.client.failing.run import OUR_LATE_MS
 from model_tests.client.failing.servers import Observed, OurServer, judged
+from model_tests.support.broker.raw_client import RawClient, pull_fields, send_fields
 
-from longpoll_broker.testing.raw_client import RawClient, pull_fields, send_fields
 from longpoll_judge.contract.clause import STOPPING_MS
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.headers.offset import QueryConsumerOffsetRequestHeader, UpdateConsumerOffsetRequestHeader

@@ -1,7 +1,4 @@
-"""`python -m model_tests.mutants.code`: try mutants of the modules that matter, and say which survive.
-
-Leaves out how (`run`, `server`), and what a survivor is accepted for (`kept`).
-"""
+"""`python -m model_tests.mutants.code`: try mutants of the modules that matter, and say which survive."""
 
 from __future__ import annotations
 

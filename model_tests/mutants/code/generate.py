@@ -3,9 +3,6 @@
 An operator is a function that is given a node and yields what may stand in its place, or in the place of one of its
 parts. A mutant's id is `module:function:operator:ordinal`, the ordinal counted within one function and operator, so
 lines may move and what was said of a mutant stays true of it.
-
-Leaves out what a module or a class computes as it is imported (constants, defaults, decorators), and what only tells
-people something: docstrings, annotations, assertions, the words of errors, lines of the log, `__repr__`, `__str__`.
 """
 
 from __future__ import annotations
@@ -46,7 +43,6 @@ class Mutant:
     after: ast.AST
 
     def plant(self) -> None:
-        """Change the tree."""
         put(self.place, self.after)
 
 
@@ -135,7 +131,6 @@ def joined(node: ast.AST, _place: Place) -> Iterator[Offer]:
 
 
 def denied(node: ast.AST, place: Place) -> Iterator[Offer]:
-    """`not` is dropped."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         yield "not", place, node.operand
 

@@ -3,8 +3,6 @@
 A result holds while the module's text and the test that was red are as they were, and for a survivor while all its
 tests are; `build/mutants` has them, a row a line, so a run that was stopped goes on. Helpers of tests are not looked
 at: whoever changes one runs the command with `--anew`.
-
-Leaves out how a mutant is tried (`server`).
 """
 
 from __future__ import annotations
@@ -85,13 +83,11 @@ def modules() -> dict[str, Path]:
 
 
 def module_of(name: str) -> Module:
-    """A module's mutants."""
     path = modules()[name]
     return mutants_of(name, str(path), path.read_text("utf-8"))
 
 
 def tests_of_module(name: str) -> tuple[str, ...]:
-    """Its tests, relative to `model_tests`."""
     return known_tests(modules()[name].relative_to(ROOT).as_posix())
 
 
@@ -99,12 +95,10 @@ def tests_of_module(name: str) -> tuple[str, ...]:
 
 
 def survivors() -> list[Survivor]:
-    """Those that are accepted."""
     return msgspec.json.decode(SURVIVORS.read_bytes(), type=list[Survivor])
 
 
 def figures() -> list[Figures]:
-    """What was measured last."""
     return msgspec.json.decode(FIGURES.read_bytes(), type=list[Figures])
 
 
@@ -114,7 +108,6 @@ def lines_of(rows: Iterable[msgspec.Struct]) -> str:
 
 
 def of_module(name: str, accepted: Iterable[Survivor]) -> list[Survivor]:
-    """Those of one module."""
     return [each for each in accepted if each.id.partition(":")[0] == name]
 
 
@@ -146,7 +139,6 @@ def too_many(rows: Iterable[Figures]) -> str:
 
 
 def figures_of(name: str, results: Sequence[Result], accepted: Sequence[Survivor]) -> Figures:
-    """A module's row."""
     killed = sum(each.outcome in KILLED for each in results)
     left = len(unexplained(results, accepted))
     return Figures(

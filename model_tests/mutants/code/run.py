@@ -1,7 +1,4 @@
-"""Has mutants of one module tried in a process of its own, and gives their results as they come.
-
-Leaves out what is done there (`server`) and what is kept (`kept`).
-"""
+"""Has mutants of one module tried in a process of its own, and gives their results as they come."""
 
 from __future__ import annotations
 

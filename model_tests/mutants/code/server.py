@@ -149,7 +149,6 @@ class Server:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Measure, then try each mutant."""
         if session.testsfailed:
             self.told(Failed(why="the tests cannot be collected"))
             return True
@@ -260,7 +259,6 @@ class _Reds:
     reds: list[str]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note it."""
         if report.failed:
             self.reds.append(report.nodeid)
 

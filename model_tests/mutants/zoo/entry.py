@@ -67,7 +67,6 @@ class Entry:
 
     @property
     def files(self) -> frozenset[str]:
-        """The files that it changes."""
         return frozenset(change.file for change in self.changes)
 
 

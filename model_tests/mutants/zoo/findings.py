@@ -1,7 +1,4 @@
-"""What docs/findings.md tells of RocketMQ's pull path, each as the value of the policy's knob that is the bug.
-
-Leaves out bugs that no knob is (`rocketmq`).
-"""
+"""What docs/findings.md tells of RocketMQ's pull path, each as the value of the policy's knob that is the bug."""
 
 from __future__ import annotations
 

@@ -81,7 +81,6 @@ class Method:
     """Not every bug need have been shown to it."""
 
     def limit_of(self, entry: Entry) -> float:
-        """Processor time for one entry, seconds."""
         return self.limit_s * (self.patience if entry.kind == "lock" else 1)
 
 
@@ -99,10 +98,11 @@ def _said(error: BaseException) -> str:
 
 def law(entry: Entry, deadline_s: float) -> Seen | None:
     """Explore the law with the knob or the slip, in the worlds of the slips' table, smallest first."""
+    from model_tests.support.spec.slip_table import LIMIT_STATES, explored, found_by_exploring, name_of, slips_in
+
     from longpoll_spec.engines import explore
     from longpoll_spec.law import law_of, properties_of
     from longpoll_spec.policy import preset, with_knob
-    from longpoll_spec.testing.slip_table import LIMIT_STATES, explored, found_by_exploring, name_of, slips_in
 
     policy = preset(entry.policy)
     if entry.slip:
@@ -126,12 +126,12 @@ def law(entry: Entry, deadline_s: float) -> Seen | None:
 def proof(entry: Entry, deadline_s: float) -> Seen | None:
     """Prove the law with the knob or the slip: what is proved no more, in each world until one says so."""
     import attrs
+    from model_tests.support.spec.slip_table import name_of, slips_in
 
     from longpoll_spec.engines.smt.combinations import WORLDS
     from longpoll_spec.engines.smt.proof import prove_model
     from longpoll_spec.law import law_of
     from longpoll_spec.policy import preset, with_knob
-    from longpoll_spec.testing.slip_table import name_of, slips_in
 
     policy = preset(entry.policy)
     slip = next((slip for slip in slips_in(policy) if name_of(slip) == entry.slip), None)
@@ -180,7 +180,6 @@ class Reds:
         self.ran = 0
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """Note a red one."""
         self.ran += report.when == "call"
         if report.failed and not self.first:
             self.first = report.nodeid.removeprefix("model_tests/")
@@ -342,7 +341,7 @@ def simulated(entry: Entry, deadline_s: float) -> Seen | None:
 
 @contextlib.contextmanager
 def _served(directory: str, *, recorded: bool) -> Iterator[Any]:
-    from longpoll_broker.testing.served import EmbeddedSubject
+    from longpoll.wire.suite import EmbeddedSubject
     from longpoll_runtime.real import RealRuntime
 
     history = str(Path(directory, "history")) if recorded else None
@@ -354,7 +353,7 @@ def _served(directory: str, *, recorded: bool) -> Iterator[Any]:
 
 def wire(_entry: Entry, _deadline_s: float) -> Seen | None:
     """Run the property suite against a broker that serves: 20 examples from one seed."""
-    from longpoll_broker.testing.served import run_suite
+    from longpoll.wire.suite import run_suite
 
     with tempfile.TemporaryDirectory() as directory, _served(directory, recorded=False) as subject:
         report = run_suite(subject.runtime, subject, max_examples=20, step_count=40, seed=7, shrink=False)
@@ -415,7 +414,7 @@ def races(_entry: Entry, _deadline_s: float) -> Seen | None:
 
 def judge(_entry: Entry, _deadline_s: float) -> Seen | None:
     """Record what the broker does with the suite's requests, and judge the history; what the suite says counts not."""
-    from longpoll_broker.testing.served import run_suite
+    from longpoll.wire.suite import run_suite
     from longpoll_judge.run.job import judge as judged
 
     with tempfile.TemporaryDirectory() as directory:

@@ -50,7 +50,6 @@ class Changed(SourceFileLoader):
         return self._text.encode() if path == self.path else super().get_data(path)
 
     def get_code(self, fullname: str) -> CodeType:
-        """Compiled anew: no cache has it."""
         return self.source_to_code(self._text.encode(), self.path)
 
 

@@ -1,7 +1,4 @@
-"""RocketMQ's bugs of holding and waking that no knob is, each put into our own code where it does the same thing.
-
-Leaves out those of docs/findings.md (`findings`). Issue numbers are apache/rocketmq's.
-"""
+"""RocketMQ's bugs of holding and waking that no knob is, each put into our own code where it does the same thing."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 A process is forked from this one, which has imported what the project needs and nothing of the project that matters;
 so a case begins in milliseconds, and what it leaves ends with it. One that is stuck is ended by its number, after
 three times its limit and a minute, and has found nothing: that it is slow accuses nobody.
-
-Leaves out what the methods do, and what becomes of the rows (`table`).
 """
 
 from __future__ import annotations

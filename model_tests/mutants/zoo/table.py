@@ -90,7 +90,6 @@ def pinned() -> list[Row]:
 
 
 def write(rows: Sequence[Row]) -> None:
-    """Pin the rows."""
     PINNED.write_text(text_of(rows), encoding="utf-8")
 
 

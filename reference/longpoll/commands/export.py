@@ -23,6 +23,8 @@ from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import OutputError, UserError
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Property
+from longpoll_spec.mutants.explorer import explorer_of
+from longpoll_spec.mutants.zoo import slips_by_label
 from longpoll_spec.policy import Policy, preset, with_knobs
 from longpoll_spec.render.export.jani import jani_of
 from longpoll_spec.render.export.promela import promela_of
@@ -36,8 +38,6 @@ from longpoll_spec.render.notation import name_of
 from longpoll_spec.render.pictures.text import who
 from longpoll_spec.render.places import gates_of, presets_of
 from longpoll_spec.render.story.story import story_of
-from longpoll_spec.testing.explorer import explorer_of
-from longpoll_spec.testing.zoo import slips_by_label
 
 Render: TypeAlias = Callable[[Model, Sequence[Property]], str]
 FORMATS: Final[Mapping[str, Mapping[str, Render]]] = {
@@ -88,7 +88,7 @@ def export(
 
     --to promela, tla and jani write the model for SPIN, TLC and Storm. These checkers find the same states, transitions
     and verdicts as `longpoll check`. A promela or tla file begins with the command that runs it. JANI is JSON, which
-    a small interpreter in any language can run (docs/jani.md).
+    a small interpreter in any language can run (docs/export.md).
 
     --to tla --parametric writes a module to read: the sizes are constants of its configuration. It has no `sometimes`
     properties and no `time_can_pass`.

@@ -29,7 +29,7 @@ from longpoll.verification.declared import ECHOES, Declared, Limits, declared, l
 from longpoll.verification.echo import Echo
 from longpoll.verification.page import Page, Row, Stopwatch
 from longpoll.verification.served import ServedBroker
-from longpoll_broker.testing.served.subject import EmbeddedSubject, RemoteSubject
+from longpoll.wire.suite.subject import EmbeddedSubject, RemoteSubject
 from longpoll_judge.contract.result import Result
 from longpoll_observe.observer import Observer, name_of
 from longpoll_runtime import Address, Runtime

@@ -18,7 +18,6 @@ import click
 from click.shell_completion import BashComplete, CompletionItem, add_completion_class, get_completion_class
 
 from longpoll_spec.bounds import ASPECTS, NAMES, Bounds
-from longpoll_spec.engines import ENGINES
 from longpoll_spec.errors import UserError
 from longpoll_spec.policy import (
     PRESET_SENTENCES,
@@ -81,6 +80,8 @@ def aspects(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> li
 
 def engines(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[Item]:
     """The matching engines."""
+    from longpoll_spec.engines import ENGINES  # noqa: PLC0415 - a slow import
+
     return _beginning(incomplete, ENGINES)
 
 

@@ -12,7 +12,7 @@ import click
 from attrs import frozen
 
 from longpoll.options.paths import FilledPath
-from longpoll_client import Credentials
+from longpoll_protocol.signature import Credentials
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.tls import client_context
 from longpoll_spec.errors import ConfigError

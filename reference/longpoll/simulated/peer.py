@@ -14,7 +14,7 @@ from attrs import define, field
 
 from longpoll.simulated.account import Account, Asked, BrokenError, Deletion, Sent
 from longpoll.simulated.plan import TOPIC, Act, Leave, Pause, Pull, Send, Wait
-from longpoll_broker.testing.raw_client import pull_fields, records_of, send_fields
+from longpoll.wire.requests import pull_fields, records_of, send_fields
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.connection import Connection

@@ -13,11 +13,11 @@ import attrs
 from longpoll.verification.declared import Declared
 from longpoll.verification.page import Outcome, Row, Stopwatch
 from longpoll.verification.real_client import RealClientReport, run_real_client, why_missing
+from longpoll.wire.load import LoadPlan, LoadReport, drive
+from longpoll.wire.suite.model import Expectations
+from longpoll.wire.suite.subject import Subject, expectations_of
+from longpoll.wire.suite.suite import SuiteReport, run_suite
 from longpoll_broker.config import BrokerConfig, StoreConfig
-from longpoll_broker.testing.load import LoadPlan, LoadReport, drive
-from longpoll_broker.testing.served.model import Expectations
-from longpoll_broker.testing.served.subject import Subject, expectations_of
-from longpoll_broker.testing.served.suite import SuiteReport, run_suite
 from longpoll_runtime import Address, Runtime
 
 Progress = Callable[[int, int], None]

@@ -12,8 +12,8 @@ from typing import Final
 
 from attrs import frozen
 
+from longpoll.wire.load import LONG_MS
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.testing.load import LONG_MS
 from longpoll_judge.contract.result import (
     ANSWERED_BY_DEADLINE,
     ANSWERED_ON_STOP,

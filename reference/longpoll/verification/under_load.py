@@ -16,7 +16,7 @@ from attrs import field, frozen
 from longpoll.verification import history, races
 from longpoll.verification.declared import Declared, Limits, limits_of
 from longpoll.verification.echo import Echo
-from longpoll_broker.testing.load import LoadPlan, LoadReport, drive
+from longpoll.wire.load import LoadPlan, LoadReport, drive
 from longpoll_conform.clauses import BY_VECTOR, OF_LOAD, OF_RACE
 from longpoll_conform.compare import Difference
 from longpoll_conform.suite import Outcome, Result, Seen

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol, runtime_checkable
 
-from longpoll_client.credentials import Credentials
 from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError, UnreachableError
 from longpoll_client.link.calls import Answer, Callback, Write
 from longpoll_client.link.exchange import (
@@ -31,6 +30,7 @@ from longpoll_protocol.fast.sent_answer import SentConnection, plain, with_field
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.frame import EMPTY, Buffer
 from longpoll_protocol.headers import Header
+from longpoll_protocol.signature import Credentials
 from longpoll_protocol.sizes import MIB
 from longpoll_runtime import Runtime
 from longpoll_runtime.faults import FAULTS, KeepGoing

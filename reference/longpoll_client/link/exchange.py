@@ -18,7 +18,6 @@ from typing import Final, TypeAlias
 
 from attrs import define, field
 
-from longpoll_client.credentials import Credentials
 from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError
 from longpoll_client.link.calls import OPAQUE_MAX, Answer, Callback, Calls, PendingCall, Write
 from longpoll_client.link.waits import wait_ns
@@ -28,6 +27,7 @@ from longpoll_protocol.frames.command import Command, encode, encode_reply_head
 from longpoll_protocol.frames.connection import Connection
 from longpoll_protocol.frames.frame import Buffer, Serialisation
 from longpoll_protocol.headers import Header
+from longpoll_protocol.signature import Credentials
 from longpoll_protocol.sizes import MIB
 from longpoll_runtime.faults import FAULTS
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from longpoll_judge.columns.batch import Integers
 from longpoll_judge.read.arrow import compute
-from longpoll_judge.read.schema import DEFAULTS, EVENT_SCHEMA, NAMES, REQUIRED, are_named, coded_texts, fill
+from longpoll_judge.read.schema import DEFAULTS, EVENT_SCHEMA, LISTS, NAMES, REQUIRED, are_named, coded_texts, fill
 
 _COMPRESSED: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 _FIRST_ROWS: Final = 1_000
@@ -51,7 +51,7 @@ def _is_used(table: pa.Table, name: str, rows: Integers, is_taken: Booleans) -> 
 
 def _numbers(table: pa.Table, name: str) -> tuple[NDArray[Any], int]:
     """A column as numbers, and the number that it has where there is nothing in it."""
-    if name == "offsets":
+    if name in LISTS:
         return compute.list_value_length(table[name]).to_numpy(), 0
     if name not in NAMES:
         return table[name].to_numpy(), DEFAULTS[name]

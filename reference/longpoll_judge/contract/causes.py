@@ -28,7 +28,7 @@ from longpoll_judge.contract.result import (
     Follow,
 )
 
-LOG_EVENTS: Final = ("append", "message_acknowledged", "make_visible")
+LOG_EVENTS: Final = ("append", "message_acknowledged", "message_seen", "make_visible")
 OF_CONNECTION: Final = frozenset({"answer.same_connection", "answer.open_connection"})
 """Clauses that a connection may be to blame for, with all that should have come through it."""
 OF_SILENCE: Final = frozenset({"pull.wake.prompt", "pull.answered", "pull.stop.answered", "commit.answered"})
@@ -66,7 +66,7 @@ RANKS: Final = (
         "pull.passed.",
     ),
     *("pull.illegal.", "pull.max.", "pull.next.", "pull.wake.", "pull.", "pull.hold.", "commit.", "hold.", "law."),
-    *("send.delivered.", "pull.min.never_falls", "pull.max.never_falls"),
+    *("send.delivered.", "message.", "pull.min.never_falls", "pull.max.never_falls"),
 )
 """How clauses begin: of findings with one cause the one whose clause comes first is told, by its longest beginning."""
 

@@ -43,6 +43,10 @@ SHOWN_MS: Final = 5_000
 """How long a message that was acknowledged may take until it is visible: a dispatcher is some milliseconds behind."""
 SEND_MS: Final = 10_000
 """How long a broker may take to answer a send: it may wait for its disk and its slave."""
+EARLY_MS: Final = 1_000
+"""How much before its time a delayed message may be delivered: timers are kept by the second (`timerPrecisionMs`)."""
+LATE_MS: Final = 5_000
+"""From when on after its time it is told that a delayed message came late."""
 RETENTION_MS: Final = 3_600_000
 """How long a message stays at least: `fileReservedTime` is in hours. A disk that is full removes it earlier."""
 STOPPING_MS: Final = 5_000
@@ -58,13 +62,13 @@ TIMELESS: Final = frozenset(
         *("pull.found.above_min", "pull.next.within", "pull.none.next", "pull.passed.next", "pull.illegal.outside"),
         *("pull.illegal.next", "pull.min.below_max", "pull.hold.allowed", "pull.hold.once"),
         *("pull.step.allowed", "pull.found.within", "send.code.known", "send.batch.gapless"),
-        *("pull.found.tag", "pull.found.complete", "pull.passed.none_match"),
+        *("pull.found.tag", "pull.found.complete", "pull.passed.none_match", "message.one_value"),
     }
 )
 """Clauses that compare no moments, so that they stand whatever a clock did."""
 LOGGED: Final = frozenset(
     {
-        *("log.append.once", "log.acknowledged.once", "send.acknowledged.tag"),
+        *("log.append.once", "log.acknowledged.once", "send.acknowledged.tag", "message.one_value"),
         *("pull.found.tag", "pull.found.complete", "pull.passed.none_match"),
     }
 )
@@ -90,7 +94,7 @@ class Clause:
     """Whether an event that was not recorded could explain it away: where the source's record has a hole the finding
     is unknown."""
     verdict: FindingVerdict = "violated"
-    """The most that it can be found to be."""
+    """The most that it can be found to be; what is `observed` breaks no promise of a broker."""
 
 
 def are_many_refused(refused: int, count: int) -> bool:

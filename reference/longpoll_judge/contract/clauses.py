@@ -11,11 +11,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from longpoll_judge.contract.clause import Clause
+from longpoll_judge.contract.messages import MESSAGE_CLAUSES
 from longpoll_judge.contract.others import COMMIT_CLAUSES, EVIDENCE_CLAUSES, LAW_CLAUSES, LOG_CLAUSES, SEND_CLAUSES
 from longpoll_judge.contract.pulls import PULL_CLAUSES
 from longpoll_judge.contract.result import Finding, FindingVerdict
 
-CLAUSES: Final = (*PULL_CLAUSES, *LOG_CLAUSES, *SEND_CLAUSES, *COMMIT_CLAUSES, *LAW_CLAUSES, *EVIDENCE_CLAUSES)
+CLAUSES: Final = (
+    *PULL_CLAUSES, *LOG_CLAUSES, *SEND_CLAUSES, *MESSAGE_CLAUSES, *COMMIT_CLAUSES, *LAW_CLAUSES, *EVIDENCE_CLAUSES
+)  # fmt: skip
 """The whole contract, in the order of the page."""
 CLAUSE: Final = {clause.id: clause for clause in CLAUSES}
 
@@ -51,6 +54,7 @@ def clause_tables() -> str:
         ("Pulls", PULL_CLAUSES),
         ("Logs", LOG_CLAUSES),
         ("Sends", SEND_CLAUSES),
+        ("Messages", MESSAGE_CLAUSES),
         ("Committed offsets", COMMIT_CLAUSES),
         ("The law", LAW_CLAUSES),
         ("Evidence", EVIDENCE_CLAUSES),

@@ -15,7 +15,7 @@ from longpoll_judge.contract.rate import Rate
 from longpoll_spec.tables import with_table
 
 Verdict = Literal["valid", "invalid", "unknown"]
-FindingVerdict = Literal["violated", "unknown"]
+FindingVerdict = Literal["violated", "unknown", "observed"]
 
 NO_LOST_WAKEUP: Final = "no_lost_wakeup"
 ANSWERED_BY_DEADLINE: Final = "answered_by_deadline"
@@ -30,6 +30,7 @@ FOLLOWS_THE_LAW: Final = "follows_the_law"
 HELD_AS_ASKED: Final = "held_as_asked"
 SEND_IS_KEPT: Final = "send_is_kept"
 COMMIT_IS_TOLD: Final = "commit_is_told"
+MESSAGE_IS_DELIVERED: Final = "message_is_delivered"
 EVIDENCE: Final = "evidence"
 """What clauses about the record itself belong to: no property of a broker."""
 PROPERTIES: Final = (
@@ -46,6 +47,7 @@ PROPERTIES: Final = (
     HELD_AS_ASKED,
     SEND_IS_KEPT,
     COMMIT_IS_TOLD,
+    MESSAGE_IS_DELIVERED,
 )
 
 
@@ -176,6 +178,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     findings_left_out: int
     """Findings beyond the most that one queue and property may list."""
     gaps: list[dict[str, Any]]
+    notes: list[dict[str, Any]] = []
+    """What the contract leaves out of reach, with its counts: of this `valid` says nothing."""
+    observations: list[Finding] = []
+    """What a broker may do, and its users may want to know: the verdict does not depend on it."""
     latency: dict[str, Percentiles]
     thresholds: dict[str, float]
     histogram: dict[str, list[tuple[float, int]]] = {}

@@ -18,6 +18,7 @@ from longpoll_judge.columns.lookup import are_of, is_one_of
 from longpoll_judge.columns.queue_log import NEVER
 from longpoll_judge.contract.clause import SEND_CODES
 from longpoll_judge.contract.result import Gap
+from longpoll_judge.read.arrow import compute
 from longpoll_judge.read.schema import NAMES, are_named, coded, coded_texts
 from longpoll_judge.read.source import History
 from longpoll_spec.errors import SpecUserError
@@ -33,6 +34,7 @@ NEEDED: Final = {
     "request_received": ("code",),
     "answer_sent": ("code", "request"),
     "message_acknowledged": ("topic", "queue", "queue_offset"),
+    "message_seen": ("topic", "queue", "queue_offset"),
     "append": ("topic", "queue", "queue_offset"),
     "make_visible": ("topic", "queue", "visible_end"),
     "connection_opened": ("connection",),
@@ -74,6 +76,8 @@ class Attendance(msgspec.Struct):
     """Requests to store messages that have an identifier."""
     acknowledged: int = 0
     appended: int = 0
+    identified: int = 0
+    """Events that tell who their messages are."""
     min_least: int = NEVER
     """The least offset_min that an answer tells; `NEVER` if none does."""
     min_most: int = -1
@@ -94,6 +98,8 @@ def attend(table: pa.Table, missing: Mapping[str, Booleans]) -> Attendance:
     found.appended, found.moved = count_of.get("append", 0), count_of.get("make_visible", 0)
     if "offset_min" in table.column_names:
         found.min_least, found.min_most = _ends_of_told(table["offset_min"].to_numpy())
+    if "ids" in table.column_names:
+        found.identified = int(np.count_nonzero(compute.list_value_length(table["ids"]).to_numpy()))
     sequence = table["sequence"].to_numpy()
     is_start, is_stop = are_of(codes, names, {"source_started"}), are_of(codes, names, {"source_stopped"})
     is_inside, is_request = (np.isin(names, wanted) for wanted in (list(WHITE_BOX), ["request_received"]))
@@ -156,6 +162,7 @@ def add(whole: Attendance, part: Attendance) -> None:
     whole.sends += part.sends
     whole.acknowledged += part.acknowledged
     whole.appended += part.appended
+    whole.identified += part.identified
     whole.moved += part.moved
     whole.min_least = min(whole.min_least, part.min_least)
     whole.min_most = max(whole.min_most, part.min_most)

@@ -19,7 +19,7 @@ import pyarrow as pa
 from longpoll_judge.read.arrow import compute, json
 from longpoll_judge.read.damage import Damage
 from longpoll_judge.read.files import BOM, open_file
-from longpoll_judge.read.schema import EVENT_SCHEMA, INTEGER_FIELDS, INTEGER_LIMIT, PLAIN_SCHEMA, REQUIRED, fill
+from longpoll_judge.read.schema import EVENT_SCHEMA, INTEGER_FIELDS, INTEGER_LIMIT, LISTS, PLAIN_SCHEMA, REQUIRED, fill
 from longpoll_spec.history import FIELD_TYPES, Event
 
 LINE_BYTES_MAX: Final = 16 << 20
@@ -158,13 +158,12 @@ def are_intervals(table: pa.Table) -> bool:
 
 def are_filled(table: pa.Table) -> bool:
     """Whether no list lacks a number."""
-    return "offsets" not in table.column_names or not compute.list_flatten(table["offsets"]).null_count
+    return not any(compute.list_flatten(table[name]).null_count for name in LISTS if name in table.column_names)
 
 
 def _are_small(table: pa.Table) -> bool:
     numbers = [table[name] for name in INTEGER_FIELDS if name in table.column_names]
-    if "offsets" in table.column_names:
-        numbers.append(compute.list_flatten(table["offsets"]))
+    numbers += [compute.list_flatten(table[name]) for name in LISTS if name in table.column_names]
     extremes = [extreme.as_py() for column in numbers if len(column) for extreme in compute.min_max(column).values()]
     return all(abs(extreme) < INTEGER_LIMIT for extreme in extremes)
 
@@ -207,7 +206,10 @@ def _check_line(line: bytes) -> bytes:
     event = msgspec.convert(present, Event)
     if event.after_ns > event.before_ns:
         raise msgspec.ValidationError(f"after_ns {event.after_ns} is later than before_ns {event.before_ns}")
-    for value in (*(getattr(event, name) for name in INTEGER_FIELDS), *event.offsets):
+    for value in (
+        *(getattr(event, name) for name in INTEGER_FIELDS),
+        *(one for name in LISTS for one in getattr(event, name)),
+    ):
         if abs(value) >= INTEGER_LIMIT:
             raise msgspec.ValidationError(f"the number {value} is out of range")
     return msgspec.json.encode(event) + b"\n"

@@ -23,6 +23,7 @@ from longpoll_judge.read.schema import (
     EVENT_SCHEMA,
     INTEGER_FIELDS,
     INTEGER_LIMIT,
+    LISTS,
     NAMES,
     REQUIRED,
     coded,
@@ -139,7 +140,7 @@ def _is_sound(group: Any) -> bool:
     """Whether statistics show that every number of a row group is in range."""
     for place in range(group.num_columns):
         column = group.column(place)
-        if column.path_in_schema.split(".")[0] in (*INTEGER_FIELDS, "offsets"):
+        if column.path_in_schema.split(".")[0] in (*INTEGER_FIELDS, *LISTS):
             seen = column.statistics
             if column.num_values and (seen is None or not (seen.has_min_max or seen.null_count == column.num_values)):
                 return False
@@ -154,7 +155,7 @@ def _is_plain(column: pa.Field) -> bool:
     if column.name in NAMES:
         kind = kind.value_type if types.is_dictionary(kind) else kind
         return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
-    if column.name == "offsets":
+    if column.name in LISTS:
         return (types.is_list(kind) or types.is_large_list(kind)) and bool(types.is_integer(kind.value_type))
     return bool(types.is_integer(kind) if column.name in INTEGER_FIELDS else types.is_boolean(kind))
 
@@ -167,7 +168,7 @@ def _doubtful(schema: pa.Schema) -> list[str]:
     offsets = schema.field("offsets").type if "offsets" in schema.names else None
     if offsets is not None and not offsets.value_field.nullable:
         return []
-    return [name for name in (*NAMES, "offsets") if name in schema.names]
+    return [name for name in (*NAMES, *LISTS) if name in schema.names]
 
 
 def _undecodable(table: pa.Table) -> str:
@@ -222,8 +223,10 @@ def _without_bad_rows(table: pa.Table, path: str, first_row: int, *, is_sound: b
     for name in INTEGER_FIELDS:
         if name in table.column_names:
             bad |= _is_out_of_range(table[name])
-    if "offsets" in table.column_names:
-        bodies = table["offsets"].combine_chunks()
+    for name in LISTS:
+        if name not in table.column_names:
+            continue
+        bodies = table[name].combine_chunks()
         owners = np.repeat(np.arange(len(table)), np.asarray(compute.list_value_length(bodies)))
         bad[owners[_is_out_of_range(compute.list_flatten(bodies))]] = True
     rows = np.flatnonzero(bad)

@@ -30,6 +30,9 @@ PLAIN_SCHEMA: Final = pa.schema([(name, _ARROW_TYPES[kind]) for name, kind in FI
 NAMES: Final = tuple(name for name, kind in FIELD_TYPES.items() if kind is str)
 """The dictionary columns: all texts. An event shares even its request with two or three others."""
 
+LISTS: Final = tuple(name for name, kind in FIELD_TYPES.items() if kind is list)
+"""The columns of lists of numbers."""
+
 EVENT_SCHEMA: Final = pa.schema(
     [(name, _NAME_TYPE if name in NAMES else PLAIN_SCHEMA.field(name).type) for name in FIELD_TYPES]
 )
@@ -76,7 +79,7 @@ def fill_present(table: pa.Table) -> pa.Table:
 
 
 def _filled(values: pa.ChunkedArray, column: pa.Field) -> pa.ChunkedArray:
-    if values.null_count and column.name == "offsets":
+    if values.null_count and column.name in LISTS:
         values = values.cast(column.type)
         values = pa.chunked_array([_without_nulls(chunk) for chunk in values.chunks], values.type)
     elif values.null_count and column.name in DEFAULTS and values.type == _NAME_TYPE:
@@ -159,7 +162,7 @@ def _values(table: pa.Table, name: str) -> list[Any]:
     if name in NAMES:
         codes, texts = coded(table, name)
         return [texts[code] for code in codes.tolist()]
-    values: list[Any] = table[name].to_pylist() if name == "offsets" else table[name].to_numpy().tolist()
+    values: list[Any] = table[name].to_pylist() if name in LISTS else table[name].to_numpy().tolist()
     return values
 
 

@@ -7,7 +7,7 @@ made of them (`sends`, `falls`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -27,7 +27,7 @@ Tables = Callable[[], Iterator[tuple[int, pa.Table]]]
 """Gives every slice's number and events, each time it is called."""
 COLUMNS: Final = (
     *(*REQUIRED, "broker", "topic", "queue", "request", "connection", "code", "group", "offset"),
-    *("offset_next", "offset_min", "offset_max", "offsets", "queue_offset", "tag", "cause"),
+    *("offset_next", "offset_min", "offset_max", "offsets", "queue_offset", "tag", "cause", "ids", "bodies"),
 )
 """The fields that are read, or shown as evidence."""
 WEIGHT: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -80,7 +80,7 @@ class Gathering:
 
     def add(self, table: pa.Table, number: int, rows: Integers, values: dict[str, Integers] | None = None) -> None:
         """Take these rows of a slice; `values` stand in for its columns."""
-        names = {name: _hashes(table, name, rows) for name in ("source", "broker", "topic", "connection", "tag")}
+        names = {name: hashes(table, name, rows) for name in ("source", "broker", "topic", "connection", "tag")}
         place = (names["source"] * WEIGHT + names["broker"]) * WEIGHT + names["topic"]
         queue = table["queue"].to_numpy()[rows].astype(np.int64)
         self._parts.append(
@@ -108,15 +108,20 @@ class Gathering:
             nothing, keys = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint64)
             arrays: dict[str, Any] = {name: nothing if name in _NUMBERS else keys for name in _ARRAYS}
             return Gathered(**arrays, values=dict.fromkeys(self.columns, nothing))
-        fields = {name: np.concatenate([getattr(part, name) for part in self._parts]) for name in _ARRAYS}
-        values = {name: np.concatenate([part.values[name] for part in self._parts]) for name in self.columns}
-        return Gathered(**fields, values=values)
+        return together(self._parts, self.columns)
 
 
-def _hashes(table: pa.Table, name: str, rows: Integers) -> Keys:
+def together(parts: Sequence[Gathered], columns: Iterable[str]) -> Gathered:
+    """The rows of all parts, with these columns of numbers."""
+    fields = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS}
+    return Gathered(**fields, values={name: np.concatenate([part.values[name] for part in parts]) for name in columns})
+
+
+def hashes(table: pa.Table, name: str, rows: Integers) -> Keys:
+    """The numbers that stand for the texts of a column; 0 for none."""
     codes, texts = coded_texts(table, name)
-    hashes: Keys = np.where(are_named(texts), text_hashes(texts), np.uint64(0))[codes[rows]]
-    return hashes
+    found: Keys = np.where(are_named(texts), text_hashes(texts), np.uint64(0))[codes[rows]]
+    return found
 
 
 def rows_where(table: pa.Table, event: str) -> Booleans:

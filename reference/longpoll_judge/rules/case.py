@@ -22,7 +22,7 @@ from longpoll_judge.contract.result import FindingVerdict
 from longpoll_judge.evidence.holes import NO_HOLES
 from longpoll_judge.evidence.lives import Life, Lives
 from longpoll_judge.evidence.survey import QUERY_CONSUMER_OFFSET, Context, queue_text
-from longpoll_judge.rules.steps import MS, PULL_CODES, REQUEST_EVENTS, Pulls, pulls, queue_log
+from longpoll_judge.rules.steps import MESSAGES, MS, PULL_CODES, REQUEST_EVENTS, Pulls, pulls, queue_log
 from longpoll_spec.history import ABSENT
 
 Booleans = NDArray[np.bool_]
@@ -297,7 +297,7 @@ class Case:
     def appended_rows(self, offset: int) -> list[int]:
         """The log's event that shows a message and its tag: its append, or else its acknowledgement."""
         log = self.log_events
-        appended = np.concatenate((log.rows("append"), log.rows("message_acknowledged")))
+        appended = np.concatenate([log.rows(name) for name in MESSAGES])
         found: list[int] = self._sure(appended[log.integers("queue_offset", appended) == offset])[:1].tolist()
         return found
 

@@ -20,7 +20,7 @@ Source: `PullMessageProcessor` and `ConsumerOffsetManager.commitOffset` (4.9.8),
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import attrs
@@ -49,7 +49,7 @@ from longpoll_judge.evidence.survey import QUERY_CONSUMER_OFFSET, UNSEEN, UPDATE
 from longpoll_judge.read.arrow import compute
 from longpoll_judge.read.schema import EVENT_SCHEMA, REQUIRED, coded, event_dict
 from longpoll_judge.read.source import History, read_slice
-from longpoll_judge.rules.across import have_request, rows_where
+from longpoll_judge.rules.across import have_request, highest_before, rows_where
 from longpoll_judge.rules.steps import MS, PULL_CODES
 
 RESETS: Final = (207, 215, 222, 314)
@@ -61,7 +61,7 @@ QUERY_NOT_FOUND: Final = 22
 OFFSET_CODES: Final = (QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET)
 COLUMNS: Final = (
     *(*REQUIRED, "broker", "topic", "queue", "request", "connection"),
-    *("code", "group", "offset", "commit_offset", "cause"),
+    *("code", "group", "offset", "offset_max", "commit_offset", "cause"),
 )
 """The fields that are read, or shown as evidence."""
 CODE_KNOWN: Final = "commit.code.known"
@@ -91,14 +91,24 @@ def judge_exchanges(found: Exchanges, context: Context) -> tuple[list[Finding], 
     gaps = [_gap(f"request_received without {name}", int(np.count_nonzero(flags))) for name, flags in lacks.items()]
     context = _with_holes(context, asked, np.logical_or.reduce(list(lacks.values())))
     groups = list(_groups(asked, answers, twice))
+    ends = _ends(answers)
     gaps.append(_gap("answer_sent without offset", sum(group.unsaid_count for group in groups)))
     refused, of = (sum(counts) for counts in zip((0, 0), *(group.refused_counts for group in groups), strict=True))
     if are_many_refused(refused, of):
         text = f"{refused} {NOTE_REFUSED.format(of, 'queries and updates of offsets')}"
         gaps.append(Gap("not judged", "", refused, text))
-    findings = [finding for group in groups for finding in group.findings(resets, context)]
+    findings = [finding for group in groups for finding in group.findings(resets, ends, context)]
     questions = int(np.count_nonzero(asked["code"].to_numpy() == QUERY_CONSUMER_OFFSET))
     return findings, Share(sum(group.answered_count for group in groups), questions), [gap for gap in gaps if gap.count]
+
+
+def _ends(answers: pa.Table) -> dict[tuple[str, str, int], int]:
+    """By broker, topic and queue the highest end that any answer to a pull tells."""
+    told = answers.filter(compute.greater_equal(answers["offset_max"], 0))
+    places = ["broker", "topic", "queue"]
+    plain = pa.table({name: told[name].cast(pa.string()) if name != "queue" else told[name] for name in places})
+    most = plain.append_column("end", told["offset_max"]).group_by(places).aggregate([("end", "max")])
+    return {(row["broker"], row["topic"], row["queue"]): row["end_max"] for row in most.to_pylist()}
 
 
 def _lacks(asked: pa.Table, name: str) -> Flags:
@@ -224,16 +234,23 @@ class _Group:
         unsaid = (self._of_answers("code") == SUCCESS) & (self._of_answers("offset") < 0)
         return int(np.count_nonzero(is_asked & unsaid))
 
-    def findings(self, resets: Iterable[_Reset], context: Context) -> Iterator[Finding]:
+    def findings(
+        self, resets: Iterable[_Reset], ends: Mapping[tuple[str, str, int], int], context: Context
+    ) -> Iterator[Finding]:
         """What is wrong with the answers to this group's requests."""
         (place,) = self.asked.slice(0, 1).to_pylist()
         if not place["group"] or not place["topic"]:
             return
         mine = [reset for reset in resets if reset.is_about(place)]
         exchanges = self._joined()
-        for question in np.flatnonzero(exchanges.code == QUERY_CONSUMER_OFFSET).tolist():
+        questions = np.flatnonzero(exchanges.code == QUERY_CONSUMER_OFFSET)
+        # Each question that may be wrong is compared with all exchanges, so that the others are left out at once.
+        questions = questions if mine else questions[~_are_as_committed(exchanges, questions)]
+        for question in questions.tolist():
             about = [reset for reset in mine if reset.after_ns <= exchanges.done_ns[question]]
-            yield from itertools.islice(self._told(exchanges, question, about, context), 1)
+            found = self._told(exchanges, question, about, context)
+            end = ends.get((place["broker"], place["topic"], place["queue"]), NEVER)
+            yield from itertools.islice(itertools.chain(found, self._beyond(exchanges, question, end, context)), 1)
         yield from self._unanswered(exchanges, context)
 
     def _joined(self) -> _Exchanges:
@@ -345,6 +362,15 @@ class _Group:
             why += ", but for what was committed before this record began"
             yield self._finding("commit.told.most", [commit, question], why, context, certain=False)
 
+    def _beyond(self, all_: _Exchanges, question: int, end: int, context: Context) -> Iterator[Finding]:
+        """An offset past every end that the record shows of the queue, which no client is seen to commit."""
+        told = int(all_.told[question])
+        possible = all_.may_take & (all_.after_ns <= all_.done_ns[question]) & (all_.value >= told)
+        if told > end and not possible.any() and context.asks("commit.told.within"):
+            why = f"{self._name} was told offset {told}, and no answer shows an end of the queue above {end}"
+            why += ": a client may have committed it before this record began"
+            yield self._finding("commit.told.within", [question], why, context, certain=False)
+
     def _unwritten(
         self, all_: _Exchanges, question: int, before: Flags, resets: list[_Reset], context: Context
     ) -> Iterator[Finding]:
@@ -397,9 +423,7 @@ class _Group:
 
     def _unanswered(self, all_: _Exchanges, context: Context) -> Iterator[Finding]:
         """Requests about offsets without an answer, or with a code that there is not."""
-        requests, names = coded(self.asked, "request")
-        named = np.array([bool(name) for name in names], dtype=np.bool_)[requests]
-        about = named & is_one_of(all_.code, OFFSET_CODES) & ~self.is_doubtful
+        about = have_request(self.asked) & is_one_of(all_.code, OFFSET_CODES) & ~self.is_doubtful
         known = np.where(
             all_.code == QUERY_CONSUMER_OFFSET,
             is_one_of(all_.answer_code, QUERY_CODES),
@@ -501,6 +525,26 @@ class _Exchanges:
     """The offset was committed for certain."""
     may_take: Flags
     """It may have been."""
+
+
+def _are_as_committed(all_: _Exchanges, questions: Integers) -> Flags:
+    """Which questions were certainly told what may have been committed last; of a queue that nothing reset."""
+    told, asked_ns, done_ns = all_.told[questions], all_.after_ns[questions], all_.done_ns[questions]
+    # No more was certainly committed before,
+    nothing = np.zeros(len(all_.code), dtype=np.uint64)
+    took = np.flatnonzero(all_.took)
+    most = highest_before(nothing[took], all_.done_ns[took], all_.value[took], nothing[questions], asked_ns)
+    is_enough = (most < 0) | (np.append(all_.value[took], 0)[most] <= told)
+    # and this may have been committed since whatever else may tell another offset.
+    fixed = np.flatnonzero((all_.code == QUERY_CONSUMER_OFFSET) | all_.is_explicit)
+    last = highest_before(nothing[fixed], all_.done_ns[fixed], all_.after_ns[fixed], nothing[questions], asked_ns)
+    since_ns = np.append(all_.after_ns[fixed], -NEVER)[last]
+    may = np.flatnonzero(all_.may_take)
+    value = all_.value[may].astype(np.uint64)
+    written = highest_before(value, all_.after_ns[may], all_.done_ns[may], told.astype(np.uint64), done_ns + 1)
+    is_written = (written >= 0) & (np.append(all_.done_ns[may], 0)[written] >= since_ns)
+    found: Flags = (told >= 0) & is_enough & is_written
+    return found
 
 
 def _offset(all_: _Exchanges, question: int) -> str:

@@ -32,6 +32,7 @@ from longpoll_judge.rules.across import (
     Tables,
     events_at,
     first_of,
+    hashes,
     have_request,
     highest_before,
     keys_of_queues,
@@ -40,8 +41,10 @@ from longpoll_judge.rules.across import (
     rows_where,
 )
 from longpoll_judge.rules.answers import FOUND, NO_MATCHED_MSG
+from longpoll_judge.rules.breaches import findings_of
 from longpoll_judge.rules.connected import Spans, connected
 from longpoll_judge.rules.filters import Filters, judge_filters
+from longpoll_judge.rules.messages import OF_POLLS, View, breaches_of
 from longpoll_judge.rules.steps import MS, PULL_CODES
 
 FINDINGS_MAX: Final = 50
@@ -54,7 +57,7 @@ SHOWN: Final = {"offset_min": "offset_min", "offset_max": "shown_end"}
 class Ends:
     """Pulls, and the ends that answers to them tell."""
 
-    pulls: Gathering = field(factory=lambda: Gathering(("offset", "filter")))
+    pulls: Gathering = field(factory=lambda: Gathering(("offset", "filter", "group")))
     answers: Gathering = field(
         factory=lambda: Gathering(("code", "offset_min", "offset_max", "offset_next", "shown_end", "body_count"))
     )
@@ -69,7 +72,8 @@ class Ends:
         is_receipt = rows_where(table, "request_received") & named
         self.received.add(table, np.flatnonzero(is_receipt))
         rows = np.flatnonzero(is_receipt & is_one_of(code, PULL_CODES))
-        self.pulls.add(table, number, rows, {"filter": self.filters.numbers(table, rows)})
+        groups = hashes(table, "group", rows).view(np.int64)
+        self.pulls.add(table, number, rows, {"filter": self.filters.numbers(table, rows), "group": groups})
         lowest, highest = table["offset_min"].to_numpy(), table["offset_max"].to_numpy()
         # Bounds that contradict each other are another clause's matter, and say nothing of a fall.
         told = (lowest >= 0) & (lowest <= highest)
@@ -142,6 +146,8 @@ def judge_falls(tables: Tables, context: Context, *, most: int = FINDINGS_MAX) -
         left_out += max(len(fell) - most, 0)
     found = list(_findings(tables, (asked, answers), shown, spans, context))
     found += _unwatched(tables, (asked, answers), ends.acknowledged.all(), outside & ~have_fallen, context)
+    view = View(tables, context, told=ends.acknowledged.all(), asked=asked, answers=answers)
+    found += findings_of(tables, breaches_of(OF_POLLS, view), context, most)
     disagreements, beyond = judge_filters(tables, ends.filters, (asked, answers), outside, context, most=most)
     return [*found, *disagreements], left_out + beyond
 

@@ -8,31 +8,29 @@ Source: `SendMessageProcessor.handlePutMessageResult`, `CommitLog.putMessage`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from attrs import define, field, frozen
+from attrs import define, field
 
-from longpoll_judge.columns.keys import Keys, Received, request_keys, text_hashes
+from longpoll_judge.columns.keys import Keys, Received, request_keys
 from longpoll_judge.columns.lookup import is_one_of
-from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Integers
+from longpoll_judge.columns.queue_log import BEGINNING, Integers
 from longpoll_judge.contract.clause import (
-    LOGGED,
     NOTE_REFUSED,
     SEND_ANSWERS,
     SEND_CODES,
     SEND_MS,
     SEND_STORED,
     SHOWN_MS,
-    TIMELESS,
     are_many_refused,
 )
-from longpoll_judge.contract.clauses import finding_of
-from longpoll_judge.contract.result import Finding, FindingVerdict, Gap, Share
-from longpoll_judge.evidence.survey import UNSEEN, Context
-from longpoll_judge.read.schema import are_named, coded_texts, order_of
+from longpoll_judge.contract.clauses import CLAUSE
+from longpoll_judge.contract.result import Finding, Gap, Share
+from longpoll_judge.evidence.survey import Context
+from longpoll_judge.read.schema import are_named, coded_texts
 from longpoll_judge.rules.across import (
     WEIGHT,
     Booleans,
@@ -40,7 +38,6 @@ from longpoll_judge.rules.across import (
     Gathering,
     Tables,
     changes_of,
-    events_at,
     first_of,
     hash_of,
     hashes_of,
@@ -50,6 +47,26 @@ from longpoll_judge.rules.across import (
     numbered_lives,
     queue_keys,
     rows_where,
+)
+from longpoll_judge.rules.breaches import (
+    Breach,
+    are_closed,
+    breach_of,
+    closes_of,
+    earliest,
+    findings_of,
+    in_order,
+    once,
+    placed_at,
+)
+from longpoll_judge.rules.messages import (
+    END_TRANSACTION,
+    IDENTITY,
+    OF_MESSAGES,
+    View,
+    breaches_of,
+    identity,
+    outcomes,
 )
 from longpoll_judge.rules.shown import are_doubted, not_shown
 from longpoll_judge.rules.steps import MS
@@ -66,10 +83,13 @@ class Messages:
     """What is known of sends, their messages and the pulls that got these."""
 
     sends: Gathering = field(factory=lambda: Gathering(()))
-    acknowledged: Gathering = field(factory=lambda: Gathering(("queue_offset", "is_moved", "is_named")))
+    acknowledged: Gathering = field(factory=lambda: Gathering(("queue_offset", "is_moved", "is_named", *IDENTITY)))
     refused: Gathering = field(factory=lambda: Gathering(("code",)))
     appended: Gathering = field(factory=lambda: Gathering(("queue_offset",)))
-    delivered: Gathering = field(factory=lambda: Gathering(("queue_offset",)))
+    delivered: Gathering = field(factory=lambda: Gathering(("queue_offset", *IDENTITY)))
+    sent: Gathering = field(factory=lambda: Gathering((*IDENTITY, "delay_ms", "delay_level", "transaction")))
+    """A row a message, of sends that tell who their messages are."""
+    ended: Gathering = field(factory=lambda: Gathering((*IDENTITY, "transaction")))
     moved: Gathering = field(factory=lambda: Gathering(("visible_end",)))
     received: Received = field(factory=Received)
 
@@ -81,6 +101,7 @@ class Messages:
         self.received.add(table, np.flatnonzero(is_receipt))
         is_send = is_receipt & is_one_of(table["code"].to_numpy(), SEND_CODES)
         self.sends.add(table, number, np.flatnonzero(is_send))
+        self._see_identities(table, number)
         topics, topic_names = coded_texts(table, "topic")
         # What lacks its place is damage, of which nothing is concluded.
         known = are_named(topic_names)[topics] & (table["queue"].to_numpy() >= 0)
@@ -90,7 +111,7 @@ class Messages:
         rows = np.flatnonzero(rows_where(table, "message_acknowledged") & known)
         is_own = np.array([name.startswith(OWN_TOPICS) for name in topic_names.to_pylist()], dtype=np.bool_)
         flags = {"is_moved": is_own[topics[rows]].astype(np.int64), "is_named": named[rows].astype(np.int64)}
-        self.acknowledged.add(table, number, rows, flags)
+        self.acknowledged.add(table, number, rows, flags | identity(table, rows, np.zeros_like(rows)))
         # A read tells its bounds; an answer that tells none refused the send, or answers another kind of request.
         of_no_read = rows_where(table, "answer_sent") & named & (table["offset_min"].to_numpy() < 0)
         self.refused.add(table, number, np.flatnonzero(of_no_read))
@@ -104,21 +125,24 @@ class Messages:
         counts = np.diff(bounds)[found]
         rows = np.repeat(found, counts)
         # One row a message: the place where the answer's list begins, and how far in it the message stands.
-        places = np.repeat(bounds[found] - (np.cumsum(counts) - counts), counts) + np.arange(len(rows))
-        self.delivered.add(table, number, rows, {"queue_offset": lists.values.to_numpy()[places]})
+        nth = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+        offsets = {"queue_offset": lists.values.to_numpy()[bounds[rows] + nth]}
+        self.delivered.add(table, number, rows, offsets | identity(table, rows, nth))
 
-
-@frozen(eq=False)
-class _Breach:
-    """Some messages that break one clause."""
-
-    clause: str
-    members: Integers
-    weak: Booleans
-    """By member: something that was not recorded could explain it."""
-    events: tuple[tuple[Gathered, Integers], ...]
-    """What shows it: by member a row of each; -1 for none. The first is what gives it its place."""
-    why: str
+    def _see_identities(self, table: pa.Table, number: int) -> None:
+        """The messages of sends, and the transactions that end."""
+        counts = np.diff(table["ids"].combine_chunks().offsets.to_numpy().astype(np.int64))
+        asked = np.flatnonzero(rows_where(table, "request_received") & (counts > 0))
+        code, transaction = table["code"].to_numpy()[asked], outcomes(table, asked)
+        ends = asked[code == END_TRANSACTION]
+        told = identity(table, ends, np.zeros_like(ends)) | {"transaction": transaction[code == END_TRANSACTION]}
+        self.ended.add(table, number, ends, told)
+        is_send = is_one_of(code, SEND_CODES)
+        sends, each = asked[is_send], counts[asked[is_send]]
+        rows = np.repeat(sends, each)
+        nth = np.arange(len(rows)) - np.repeat(np.cumsum(each) - each, each)
+        told = identity(table, rows, nth) | {"transaction": np.repeat(transaction[is_send], each)}
+        self.sent.add(table, number, rows, told)
 
 
 def judge_sends(
@@ -145,9 +169,18 @@ def judge_sends(
         *_delivered(tables, messages, told, sure, context),
         *_stored(told, _since_ns(sends, send), messages.appended.all(), context),
         *_shown(told, messages.appended.all(), messages.moved.all(), context),
-    ]
-    findings = list(_findings(tables, breaches, context, most))
-    left_out = sum(max(len(breach.members) - most, 0) for breach in breaches)
+        *breaches_of(
+            OF_MESSAGES,
+            View(
+                tables, context, sent=messages.sent.all(), ended=messages.ended.all(), told=told,
+                delivered=messages.delivered.all(),
+            ),
+        ),
+    ]  # fmt: skip
+    findings = list(findings_of(tables, breaches, context, most))
+    left_out = sum(
+        max(len(breach.members) - most, 0) for breach in breaches if CLAUSE[breach.clause].verdict != "observed"
+    )
     share = Share(len(np.unique(send[send >= 0])), max(len(sends), len(np.unique(told.request))))
     # Only where the source tells of sends at all can one be missing.
     unasked = (send < 0) & (told.values["is_named"] == 1) & np.isin(told.source, np.unique(sends.source))
@@ -160,19 +193,19 @@ def judge_sends(
     return findings, left_out, share, gaps
 
 
-def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -> Iterator[_Breach]:
+def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -> Iterator[Breach]:
     mine = np.flatnonzero(send >= 0)
     asked, answered = sends.take(send[mine]), told.take(mine)
     every = np.arange(len(mine))
     # Certain only where the whole interval of the one lies before the other's.
     early = np.flatnonzero(answered.before_ns < asked.after_ns)
     pair = ((answered, every), (asked, every))
-    yield _breach("send.acknowledged.after_request", early, pair, "a message was acknowledged before its send came")
+    yield breach_of("send.acknowledged.after_request", early, pair, "a message was acknowledged before its send came")
     # 0 is no name: an observer that tells no connections says nothing of two.
     both = (answered.connection != 0) & (asked.connection != 0)
     elsewhere = np.flatnonzero(both & (answered.connection != asked.connection))
     why = "a message was acknowledged on another connection than its send came on"
-    yield _breach("send.acknowledged.same_connection", elsewhere, pair, why)
+    yield breach_of("send.acknowledged.same_connection", elsewhere, pair, why)
     life = answered.place * WEIGHT + lives(asked, answered, context)
     offset = answered.values["queue_offset"]
     # Of the messages of this life acknowledged for certain before this send came: the one with the highest offset.
@@ -180,16 +213,16 @@ def _joined(sends: Gathered, told: Gathered, send: Integers, context: Context) -
     inverted = np.flatnonzero((before >= 0) & (offset[np.maximum(before, 0)] > offset))
     message = life * WEIGHT + offset.astype(np.uint64)
     # Of several with that offset the one that ended first, which did so before this send came too.
-    before[inverted] = _earliest(answered, every, message, message[before[inverted]])
+    before[inverted] = earliest(answered, every, message, message[before[inverted]])
     # One message with a wrong offset is at odds with all that follow it: the cause counts, and is told once.
-    inverted = _once(answered, inverted, before)
+    inverted = once(answered, inverted, before)
     why = "a message that was sent after another one was acknowledged has the lower queue offset"
     events = ((answered, every), (asked, every), (answered, before), (asked, before))
-    yield _breach("send.sequential", inverted, events, why)
+    yield breach_of("send.sequential", inverted, events, why)
     yield from _across_sources(asked, answered, context)
 
 
-def _across_sources(asked: Gathered, answered: Gathered, context: Context) -> Iterator[_Breach]:
+def _across_sources(asked: Gathered, answered: Gathered, context: Context) -> Iterator[Breach]:
     """The same of two sources that watched one broker at both moments, by clocks that order both."""
     steady = hashes_of([name for name, facts in context.sources.items() if facts.is_steady])
     mine = (answered.broker != 0) & ~np.isin(answered.broker, hashes_of(context.unsteady_brokers))
@@ -218,14 +251,14 @@ def _across_sources(asked: Gathered, answered: Gathered, context: Context) -> It
         wrong = (before >= 0) & watched & (offset[earlier] >= offset[own])
         causes[own[wrong]] = earlier[wrong]
         found.append(own[wrong])
-    inverted = _once(answered, np.concatenate(found), causes)
+    inverted = once(answered, np.concatenate(found), causes)
     every = np.arange(len(mine))
     why = "a message was sent after another source saw one acknowledged with no lower queue offset"
     events = ((answered, every), (asked, every), (answered, causes), (asked, causes))
-    yield _breach("send.sequential", inverted, events, why)
+    yield breach_of("send.sequential", inverted, events, why)
 
 
-def _coded(messages: Messages, sends: Gathered) -> Iterator[_Breach]:
+def _coded(messages: Messages, sends: Gathered) -> Iterator[Breach]:
     """Answers to sends with codes that no broker gives."""
     refused = messages.refused.all()
     send = first_of(refused.request, sends.request)
@@ -234,10 +267,10 @@ def _coded(messages: Messages, sends: Gathered) -> Iterator[_Breach]:
     strange &= ~np.isin(refused.request, messages.received.again)
     pair = ((refused, np.arange(len(refused))), (sends, send))
     why = "a send was answered with a code that no broker gives to it"
-    yield _breach("send.code.known", np.flatnonzero(strange), pair, why)
+    yield breach_of("send.code.known", np.flatnonzero(strange), pair, why)
 
 
-def _torn(sends: Gathered, told: Gathered, send: Integers, context: Context) -> Iterator[_Breach]:
+def _torn(sends: Gathered, told: Gathered, send: Integers, context: Context) -> Iterator[Breach]:
     """Batches of which an offset between two of its messages is not its own."""
     key = told.request * WEIGHT + told.place
     order = np.lexsort((told.values["queue_offset"], key))
@@ -245,14 +278,14 @@ def _torn(sends: Gathered, told: Gathered, send: Integers, context: Context) -> 
     offset = told.values["queue_offset"][order]
     is_torn = np.append(False, (key[order[1:]] == key[order[:-1]]) & (np.diff(offset) > 1))[: len(order)]
     members = order[is_torn]
-    before = _at(len(told), members, np.append(-1, order[:-1])[: len(order)][is_torn])
+    before = placed_at(len(told), members, np.append(-1, order[:-1])[: len(order)][is_torn])
     weak = _are_holed(told, np.append(sends.after_ns, BEGINNING)[send], context)
     events = ((told, np.arange(len(told))), (told, before), (sends, send))
     why = "a batch was acknowledged with offsets that do not follow one another"
-    yield _breach("send.batch.gapless", members, events, why, weak)
+    yield breach_of("send.batch.gapless", members, events, why, weak)
 
 
-def _late(sends: Gathered, told: Gathered, send: Integers, context: Context) -> Iterator[_Breach]:
+def _late(sends: Gathered, told: Gathered, send: Integers, context: Context) -> Iterator[Breach]:
     """Sends that were acknowledged long after they came: no message is lost by that."""
     mine = np.flatnonzero(send >= 0)
     late = mine[told.after_ns[mine] - sends.before_ns[send[mine]] > SEND_MS * MS]
@@ -260,15 +293,15 @@ def _late(sends: Gathered, told: Gathered, send: Integers, context: Context) -> 
     for (source, connection), holes in context.blocked.items():
         own = (told.source[late] == hash_of(source)) & (told.connection[late] == hash_of(connection))
         unread |= own & holes.touch(sends.after_ns[send[late]], told.before_ns[late])
-    late = _once(told, late[~unread], send)
+    late = once(told, late[~unread], send)
     pair = ((told, np.arange(len(told))), (sends, send))
     why = f"a send was acknowledged later than {SEND_MS} ms after it came"
-    yield _breach("send.answered", late, pair, why, np.ones(len(told), dtype=np.bool_))
+    yield breach_of("send.answered", late, pair, why, np.ones(len(told), dtype=np.bool_))
 
 
 def _as_answers(
     messages: Messages, sends: Gathered, told: Gathered, send: Integers, context: Context
-) -> Iterator[_Breach]:
+) -> Iterator[Breach]:
     """An acknowledgement answers its send: once, while the connection is open, and for the queue that was named."""
     refused = messages.refused.all()
     mine = np.flatnonzero(send >= 0)
@@ -276,8 +309,8 @@ def _as_answers(
     every = np.arange(len(mine))
     pair = ((answered, every), (asked, every))
     why = "a message was acknowledged on a connection that was closed before"
-    members = np.flatnonzero(_are_closed(answered, asked.after_ns, answered.after_ns, context))
-    yield _breach("send.acknowledged.open_connection", members, pair, why)
+    members = np.flatnonzero(are_closed(answered, asked.after_ns, answered.after_ns, context))
+    yield breach_of("send.acknowledged.open_connection", members, pair, why)
     order = np.argsort(answered.before_ns, kind="stable")
     first = order[first_of(answered.request, answered.request[order])]
     # Another acknowledgement of this send had certainly come before this one.
@@ -285,20 +318,20 @@ def _as_answers(
     refusal = first_of(answered.request, refused.request)
     twice = np.flatnonzero(again | (refusal >= 0))
     requests = answered.request[twice]
-    first[twice] = _earliest(answered, every, answered.request, requests)
-    refusal[twice] = _earliest(refused, np.arange(len(refused)), refused.request, requests)
+    first[twice] = earliest(answered, every, answered.request, requests)
+    refusal[twice] = earliest(refused, np.arange(len(refused)), refused.request, requests)
     events = (*pair, (answered, np.where(again, first, -1)), (refused, refusal))
-    twice = _once(answered, twice, first)
-    yield _breach("send.acknowledged.once", twice, events, "a send was answered once more after it was answered")
+    twice = once(answered, twice, first)
+    yield breach_of("send.acknowledged.once", twice, events, "a send was answered once more after it was answered")
     elsewhere = (asked.topic != answered.topic) | ((asked.queue != answered.queue) & (asked.queue >= 0))
     # A send may leave its topic or queue to the broker, and a broker stores retries, delays and half messages
     # elsewhere.
     elsewhere &= (asked.topic != 0) & (answered.values["is_moved"] == 0)
     why = "a message was acknowledged in another queue than it was sent to"
-    yield _breach("send.acknowledged.place", np.flatnonzero(elsewhere), pair, why)
+    yield breach_of("send.acknowledged.place", np.flatnonzero(elsewhere), pair, why)
 
 
-def _unanswered(sends: Gathered, told: Gathered, refused: Gathered, context: Context) -> Iterator[_Breach]:
+def _unanswered(sends: Gathered, told: Gathered, refused: Gathered, context: Context) -> Iterator[Breach]:
     """Sends that nobody answered, though their connection and their source went on for long.
 
     Not of sources that tell acknowledgements without saying which send they answer.
@@ -308,7 +341,7 @@ def _unanswered(sends: Gathered, told: Gathered, refused: Gathered, context: Con
     # then.
     late = ~np.isin(sends.request, told.request) & ~np.isin(sends.request, refused.request)
     late &= ~np.isin(sends.source, told.source[told.values["is_named"] == 0])
-    closed_after_ns, closed_ns = _closes_of(sends, context)
+    closed_after_ns, closed_ns = closes_of(sends, context)
     late &= (closed_after_ns > due_ns) | (closed_ns < sends.after_ns)
     goes_on, weak = (np.zeros(len(sends), dtype=np.bool_) for _ in range(2))
     for name, facts in context.sources.items():
@@ -326,32 +359,12 @@ def _unanswered(sends: Gathered, told: Gathered, refused: Gathered, context: Con
             late &= ~(mine & (before_ns >= sends.after_ns) & (after_ns <= due_ns))
     members = np.flatnonzero(late & goes_on)
     why = f"a send was neither acknowledged nor refused within {SEND_MS} ms"
-    yield _breach("send.answered", members, ((sends, np.arange(len(sends))),), why, weak)
-
-
-def _are_closed(events: Gathered, since_ns: Integers, until_ns: Integers, context: Context) -> Booleans:
-    """Whether the connection of each event was certainly closed by a moment, other than before an earlier one."""
-    _after_ns, closed_ns = _closes_of(events, context)
-    found: Booleans = (closed_ns >= since_ns) & (closed_ns < until_ns)
-    for (source, connection), closes in context.closed_often.items():
-        mine = (events.source == hash_of(source)) & (events.connection == hash_of(connection))
-        for _earliest_ns, latest_ns in closes:
-            found |= mine & (latest_ns >= since_ns) & (latest_ns < until_ns)
-    return found
-
-
-def _closes_of(events: Gathered, context: Context) -> tuple[Integers, Integers]:
-    """Between which moments the connection of each event was closed; `NEVER` where it was not."""
-    sources, connections = ([pair[place] for pair in context.closes] for place in range(2))
-    keys = text_hashes(pa.array(sources, pa.string())) * WEIGHT + text_hashes(pa.array(connections, pa.string()))
-    moments = np.array([*context.closes.values(), (NEVER, NEVER)], dtype=np.int64)
-    at = first_of(events.source * WEIGHT + events.connection, keys)
-    return moments[at, 0], moments[at, 1]
+    yield breach_of("send.answered", members, ((sends, np.arange(len(sends))),), why, weak)
 
 
 def _delivered(
     tables: Tables, messages: Messages, told: Gathered, send: Integers, context: Context
-) -> Iterator[_Breach]:
+) -> Iterator[Breach]:
     sends, delivered = messages.sends.all(), messages.delivered.all()
     mine = np.flatnonzero(send >= 0)
     mine = mine[np.argsort(sends.after_ns[send[mine]], kind="stable")]
@@ -360,7 +373,7 @@ def _delivered(
     known = np.flatnonzero(acknowledgement >= 0)
     early = known[delivered.before_ns[known] < sends.after_ns[send[acknowledgement[known]]]]
     # Of several messages with that offset the one whose send came first, and of several such the one told first.
-    alike = _in_order(told, mine[np.isin(keys[mine], wanted[early])])
+    alike = in_order(told, mine[np.isin(keys[mine], wanted[early])])
     alike = alike[np.argsort(sends.after_ns[send[alike]], kind="stable")]
     acknowledgement[early] = np.append(alike, -1)[first_of(wanted[early], keys[alike])]
     # Where the queue may have begun anew in between the offset is two messages', and another one was delivered.
@@ -369,13 +382,13 @@ def _delivered(
     for about, holes in changes_of(since, context):
         anew |= about & holes.touch(since.after_ns, until.before_ns)
     early = early[~anew]
-    early = _once(delivered, early[~_asked_elsewhere(tables, delivered.take(early))], acknowledgement)
+    early = once(delivered, early[~_asked_elsewhere(tables, delivered.take(early))], acknowledgement)
     events = (
         (delivered, np.arange(len(delivered))),
         (told, acknowledgement),
         (sends, np.append(send, -1)[acknowledgement]),
     )
-    yield _breach("send.delivered.after_request", early, events, "a message was delivered before its send came")
+    yield breach_of("send.delivered.after_request", early, events, "a message was delivered before its send came")
 
 
 def _asked_elsewhere(tables: Tables, answers: Gathered) -> Booleans:
@@ -388,34 +401,6 @@ def _asked_elsewhere(tables: Tables, answers: Gathered) -> Booleans:
         own = asked.all()
         request = first_of(answers.request, own.request)
         found |= (request >= 0) & (np.append(own.place, np.uint64(0))[request] != answers.place)
-    return found
-
-
-def _once(events: Gathered, members: Integers, cause: Integers) -> Integers:
-    """Of the members with one cause the first: a message with a wrong offset is at odds with many others."""
-    ordered = _in_order(events, members)
-    return ordered[np.sort(np.unique(cause[ordered], return_index=True)[1])]
-
-
-def _order(events: Gathered, rows: Integers) -> Integers:
-    """Where rows stand that are put in order by what they tell, the one that ended first before the others.
-
-    So what is told does not hang on the order in which they were read.
-    """
-    offset = events.values.get("queue_offset", events.after_ns)
-    keys = (events.tag, events.connection, events.request, events.place, offset, events.after_ns, events.before_ns)
-    order: Integers = np.lexsort([key[rows] for key in keys])
-    return order
-
-
-def _in_order(events: Gathered, rows: Integers) -> Integers:
-    return rows[_order(events, rows)]
-
-
-def _earliest(events: Gathered, rows: Integers, keys: Keys, wanted: Keys) -> Integers:
-    """For each wanted key the first in order of the rows that have it; -1 where none has."""
-    rows = _in_order(events, rows[np.isin(keys[rows], wanted)])
-    found: Integers = np.append(rows, -1)[first_of(wanted, keys[rows])]
     return found
 
 
@@ -433,7 +418,7 @@ def _since_ns(sends: Gathered, send: Integers) -> Integers:
     return np.append(np.where(counts[first] == 1, sends.after_ns, BEGINNING), BEGINNING)[send]
 
 
-def _stored(told: Gathered, since_ns: Integers, appended: Gathered, context: Context) -> Iterator[_Breach]:
+def _stored(told: Gathered, since_ns: Integers, appended: Gathered, context: Context) -> Iterator[Breach]:
     """Acknowledged messages beside what was appended; only of sources that write appends."""
     inside = np.isin(told.source, np.unique(appended.source))
     if not inside.any():
@@ -444,11 +429,11 @@ def _stored(told: Gathered, since_ns: Integers, appended: Gathered, context: Con
     # Appended, but certainly only after it was acknowledged.
     late = (append >= 0) & (appended.after_ns[append] > told.before_ns)
     missing = np.flatnonzero(inside & ((append < 0) | late))
-    append[missing] = _earliest(appended, by_time, logged, own[missing])
+    append[missing] = earliest(appended, by_time, logged, own[missing])
     every = np.arange(len(told))
     weak = _are_holed(told, since_ns, context)
     why = "a message was acknowledged with a place at which none was appended"
-    yield _breach("send.acknowledged.appended", missing, ((told, every), (appended, append)), why, weak)
+    yield breach_of("send.acknowledged.appended", missing, ((told, every), (appended, append)), why, weak)
     # The append that is not in the record may be of another life of the queue than those that are.
     (own_life, is_doubtful), (life, is_vague) = (numbered_lives(each, each, context) for each in (told, appended))
     own, logged = (_message_keys(each) * WEIGHT + at for each, at in ((told, own_life), (appended, life)))
@@ -458,31 +443,24 @@ def _stored(told: Gathered, since_ns: Integers, appended: Gathered, context: Con
     # Only of messages whose life is known, on both sides, and whose append is in the record.
     other = np.flatnonzero(inside & ~is_doubtful & (append >= 0) & ~late & ~has_tag)
     why = "a message was acknowledged with another tag than was appended"
-    yield _breach("send.acknowledged.tag", other, ((told, every), (appended, append)), why)
+    yield breach_of("send.acknowledged.tag", other, ((told, every), (appended, append)), why)
 
 
-def _shown(told: Gathered, appended: Gathered, moved: Gathered, context: Context) -> Iterator[_Breach]:
+def _shown(told: Gathered, appended: Gathered, moved: Gathered, context: Context) -> Iterator[Breach]:
     """Messages that nobody was shown; of one that was not acknowledged nobody knows that it was stored whole."""
     late, end = not_shown(told, moved, context)
     missing = first_of(_message_keys(told.take(late)), _message_keys(appended))
-    shown = (told, _at(len(told), late, late)), (moved, _at(len(told), late, end))
-    three = (*shown, (appended, _at(len(told), late, missing)))
+    shown = (told, placed_at(len(told), late, late)), (moved, placed_at(len(told), late, end))
+    three = (*shown, (appended, placed_at(len(told), late, missing)))
     why = f"a message was acknowledged, and not visible {SHOWN_MS} ms later"
-    yield _breach("send.shown", late, three, why, are_doubted(told, context))
+    yield breach_of("send.shown", late, three, why, are_doubted(told, context))
     other, end = not_shown(appended, moved, context)
     # A queue in which an acknowledged message was not shown has its finding.
     is_new = ~np.isin(appended.place[other], told.place[late])
     other, end = other[is_new], end[is_new]
-    pair = ((appended, _at(len(appended), other, other)), (moved, _at(len(appended), other, end)))
+    pair = ((appended, placed_at(len(appended), other, other)), (moved, placed_at(len(appended), other, end)))
     why = f"a message was appended, and not visible {SHOWN_MS} ms later"
-    yield _breach("send.shown", other, pair, why, np.ones(len(appended), dtype=np.bool_))
-
-
-def _at(count: int, members: Integers, rows: Integers) -> Integers:
-    """By member a row; -1 for those that are no members."""
-    found = np.full(count, -1, dtype=np.int64)
-    found[members] = rows
-    return found
+    yield breach_of("send.shown", other, pair, why, np.ones(len(appended), dtype=np.bool_))
 
 
 def _are_holed(told: Gathered, since_ns: Integers, context: Context) -> Booleans:
@@ -492,55 +470,3 @@ def _are_holed(told: Gathered, since_ns: Integers, context: Context) -> Booleans
         if len(facts.holes):
             found |= (told.source == hash_of(name)) & facts.holes.touch(since_ns, told.before_ns)
     return found
-
-
-def _breach(
-    clause: str,
-    members: Integers,
-    events: tuple[tuple[Gathered, Integers], ...],
-    why: str,
-    weak: Booleans | None = None,
-) -> _Breach:
-    return _Breach(clause, members, np.zeros(0, np.bool_) if weak is None else weak, events, why)
-
-
-def _is_steady(subject: dict[str, Any], context: Context) -> bool:
-    return context.sources.get(subject["source"], UNSEEN).is_steady
-
-
-def _is_timeless(clause: str, subject: dict[str, Any], context: Context) -> bool:
-    """Whether a clause stands whatever the moments are: of a log only if it has one life."""
-    queue = subject.get("broker", ""), subject.get("topic", ""), subject.get("queue", -1)
-    return clause in TIMELESS and (clause not in LOGGED or context.lives(queue) is None)
-
-
-def _findings(tables: Tables, breaches: Iterable[_Breach], context: Context, most: int) -> Iterator[Finding]:
-    shown = []
-    for breach in breaches:
-        first, rows = breach.events[0]
-        members = breach.members[_order(first, rows[breach.members])]
-        members = members[np.argsort(first.after_ns[rows[members]], kind="stable")[:most]]
-        for member in members.tolist():
-            at = [(kind, int(which[member])) for kind, which in breach.events if which[member] >= 0]
-            places = [(int(kind.slice[row]), int(kind.row[row])) for kind, row in at]
-            is_weak = bool(len(breach.weak)) and bool(breach.weak[member])
-            shown.append((breach, places, is_weak))
-    events = events_at(tables, (place for _breach, places, _weak in shown for place in places))
-    for breach, places, is_weak in shown:
-        evidence = [events[place] for place in dict.fromkeys(places)]
-        subject = evidence[0]
-        is_doubted = is_weak or not (_is_timeless(breach.clause, subject, context) or _is_steady(subject, context))
-        verdict: FindingVerdict = "unknown" if is_doubted else "violated"
-        evidence.sort(key=order_of)
-        logged = [event for event in evidence if "queue_offset" in event]
-        offset = f" {subject['queue_offset']}" if "queue_offset" in subject else ""
-        told = offset or f"s {str(subject.get('offsets', []))[:80]}"
-        where = f" (queue offset{told})" if offset or "offsets" in subject else ""
-        yield finding_of(
-            evidence,
-            subject,
-            clause=breach.clause,
-            verdict=verdict,
-            why=f"{breach.why}{where}",
-            messages=list(dict.fromkeys(event["queue_offset"] for event in logged)),
-        )

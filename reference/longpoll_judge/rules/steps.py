@@ -24,6 +24,8 @@ from longpoll_protocol.tags import java_hash
 
 PULL_CODES: Final = (11, 361)
 """PULL_MESSAGE and LITE_PULL_MESSAGE."""
+MESSAGES: Final = ("append", "message_acknowledged", "message_seen")
+"""The events that tell a message's tag and where it lies; the last one says nothing of when it became visible."""
 STEPS: Final = ("take", "keep", "expire", "run", "stop")
 """What is done with a held pull; a recheck is none, which may come after the answer."""
 REQUEST_EVENTS: Final = ("request_received", "answer_sent", "hold", *STEPS)
@@ -39,7 +41,10 @@ def queue_log(events: Events, slack_ns: int, outlook: Outlook | None = None, lif
     Where the events are not all of the log, an outlook says what lies before them. Of a queue with several lives it is
     the log of one: what only may belong to it bounds what can have been visible, and shows nothing for certain.
     """
-    seen = np.concatenate((events.rows("append"), events.rows("message_acknowledged")))
+    moved = events.rows("make_visible")
+    is_white_box = len(moved) > 0 if outlook is None else outlook.is_white_box
+    # Inside, what an answer shows of a message is no evidence that it was appended.
+    seen = np.concatenate([events.rows(name) for name in MESSAGES[: 2 if is_white_box else 3]])
     perhaps = seen[:0]
     if life is not None:
         moments = events.integers("after_ns", seen), events.integers("before_ns", seen)
@@ -48,8 +53,6 @@ def queue_log(events: Events, slack_ns: int, outlook: Outlook | None = None, lif
     tags, names = events.codes("tag", seen[first])
     tag_codes = np.array([java_hash(tag) for tag in names], dtype=np.int64)[tags]
     known = offsets >= 0
-    moved = events.rows("make_visible")
-    is_white_box = len(moved) > 0 if outlook is None else outlook.is_white_box
     source = moved if is_white_box else events.rows("message_acknowledged")
     end = events.integers("visible_end", source) if is_white_box else events.integers("queue_offset", source) + 1
     after_ns, before_ns = events.integers("after_ns", source), events.integers("before_ns", source)

@@ -27,6 +27,7 @@ from longpoll_judge.evidence.survey import Survey
 from longpoll_judge.read.schema import coded, event_dict, order_of
 from longpoll_judge.read.source import History
 from longpoll_judge.rules.across import Tables
+from longpoll_judge.rules.steps import MESSAGES
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_spec.history import FORMAT_VERSION, WHITE_BOX
 
@@ -55,8 +56,10 @@ def with_excerpts(result: Result, tables: Tables, survey: Survey, history: Histo
     """The result, with the evidence of each violation made a history, and what it is about named."""
     violated = [finding for finding in result.findings if finding.verdict == "violated"]
     scene = _look(tables, violated) if violated else Scene()
-    findings = [_completed(finding, scene, survey, history) for finding in result.findings]
-    return msgspec.structs.replace(result, findings=findings)
+    findings, observed = (
+        [_completed(one, scene, survey, history) for one in each] for each in (result.findings, result.observations)
+    )
+    return msgspec.structs.replace(result, findings=findings, observations=observed)
 
 
 @define
@@ -190,7 +193,7 @@ def _look_at_ends(table: pa.Table, scene: Scene) -> None:
         for end in scene.ends.get(queue, ()):
             moved = events.rows("make_visible")
             early = moved[events.integers("after_ns", moved) <= end.until_ns]
-            logged = np.concatenate((events.rows("append"), events.rows("message_acknowledged")))
+            logged = np.concatenate([events.rows(name) for name in MESSAGES])
             logged = logged[events.integers("queue_offset", logged) >= 0]
             lowest = logged[np.argsort(events.integers("queue_offset", logged), kind="stable")[:1]]
             highest = early[np.argsort(-events.integers("visible_end", early), kind="stable")[:1]]

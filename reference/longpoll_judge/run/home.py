@@ -29,9 +29,10 @@ from numpy.typing import NDArray
 from longpoll_judge.columns.batch import Batch, Events, Integers, QueueName, make_batch, queue_numbers
 from longpoll_judge.columns.exchange import taken
 from longpoll_judge.columns.keys import NO_KEYS, Keys, request_keys
-from longpoll_judge.columns.lookup import are_of
+from longpoll_judge.columns.lookup import are_of, is_one_of
 from longpoll_judge.columns.outlook import Gap, Outlook
 from longpoll_judge.columns.queue_log import NEVER, Matching
+from longpoll_judge.contract.clause import SEND_CODES
 from longpoll_judge.evidence.lives import NEITHER
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.read.schema import are_named, coded, coded_texts
@@ -156,17 +157,23 @@ def are_single(table: pa.Table) -> Booleans:
 
 
 def _are_whole(table: pa.Table, rows: Integers, queue: NDArray[Any], held: Keys, *, unanswered: bool) -> Booleans:
-    """Which of the rows belong to a request that is here once, with an answer or `unanswered`, and all in one queue."""
+    """Which of the rows belong to a request that is here once, with an answer or `unanswered`, and all in one queue.
+
+    An acknowledgement answers a send: it is told with the log, so that it is not among the rows.
+    """
     codes, names = coded(table, "event")
     kinds = codes[rows]
     sources, source_names = coded(table, "source")
     requests, request_names = coded_texts(table, "request")
     named = are_named(request_names)[requests[rows]]
-    key = requests[rows].astype(np.int64) * max(len(source_names), 1) + sources[rows]
+    acknowledged = np.flatnonzero(are_of(codes, names, ("message_acknowledged",)))
+    both = np.concatenate((rows, acknowledged))
+    key = requests[both].astype(np.int64) * max(len(source_names), 1) + sources[both]
     count = len(request_names) * max(len(source_names), 1)
     if count > _SPARSE * len(key):
         key = np.unique(key, return_inverse=True)[1]
         count = len(key)
+    key, done = key[: len(rows)], key[len(rows) :]
     is_received, is_answer = (
         kinds == (names.index(name) if name in names else -1) for name in ("request_received", "answer_sent")
     )
@@ -175,7 +182,13 @@ def _are_whole(table: pa.Table, rows: Integers, queue: NDArray[Any], held: Keys,
     some_queue[key] = queue
     is_whole = np.bincount(key[is_received], minlength=count) == 1
     if not unanswered:
-        is_whole &= np.bincount(key[is_answer], minlength=count) > 0
+        is_done = np.bincount(key[is_answer], minlength=count) > 0
+        if len(done) and "code" in table.column_names:
+            is_stored = np.zeros(count, dtype=np.bool_)
+            is_stored[done] = True
+            sent = key[is_received & is_one_of(table["code"].to_numpy()[rows], SEND_CODES)]
+            is_done[sent] |= is_stored[sent]
+        is_whole &= is_done
     is_whole[key[some_queue[key] != queue]] = False
     found: Booleans = is_whole[key] & named
     if len(held):

@@ -28,6 +28,7 @@ from longpoll_judge.contract.result import (
     COMMIT_NEVER_REGRESSES,
     FOLLOWS_THE_LAW,
     HOLD_LIMIT_KEPT,
+    MESSAGE_IS_DELIVERED,
     NO_LOST_WAKEUP,
     OFFSETS_IN_ORDER,
     PROPERTIES,
@@ -43,18 +44,16 @@ from longpoll_judge.contract.result import (
 from longpoll_judge.evidence.survey import Context, Survey, context_and_gaps, merge
 from longpoll_judge.read.source import History, Slice, find
 from longpoll_judge.rules.across import Tables
-from longpoll_judge.rules.commits import judge_commits
 from longpoll_judge.rules.conformance import judge_conformance
 from longpoll_judge.rules.counting import PULLS
-from longpoll_judge.rules.falls import judge_falls
 from longpoll_judge.rules.holds import judge_holds
 from longpoll_judge.rules.latency import histogram, percentiles
-from longpoll_judge.rules.sends import judge_sends
 from longpoll_judge.run import verdict
 from longpoll_judge.run.excerpt import with_excerpts
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.own import OwnProperty, judge_own
-from longpoll_judge.run.verdict import FINDING, LOOKED_AT_MAX, Found
+from longpoll_judge.run.verdict import FINDING, LOOKED_AT_MAX, NOTE_PROPERTIES, Found
+from longpoll_judge.run.whole_rules import COMMITS, FALLS, SENDS, Outcome, Rule, rules_of
 
 EngineName = Literal["spark", "local"]
 WAKE_MS: Final = 100.0
@@ -77,6 +76,10 @@ class Reading(Protocol):
 
     def verdicts(self, context: Context, *, unplaced: bool) -> pa.Table:
         """All rows that `verdict.judge_queue` gives, in any order; `unplaced`: there are answers that name no queue."""
+        ...
+
+    def outcomes(self, rules: Sequence[Rule], context: Context) -> list[Outcome]:
+        """What each of the rules finds, in their order."""
         ...
 
 
@@ -166,11 +169,22 @@ def judge_on(
         say(f"judging {survey.event_count} events")
         rows = reading.verdicts(context, unplaced=survey.unplaced_answers > 0)
         others = Others(judged=_counts_of(survey, history))
-        _judge_across(reading.tables, survey, context, others)
-        gaps += others.gaps + _judge_beside(history, survey, context, others, say)
-        others.findings = [finding for finding in others.findings if context.asks(finding.clause)]
+        rules = rules_of(history, survey)
+        if rules:
+            say(f"judging {', '.join(rules)}")
+        outcomes = dict(zip(rules, reading.outcomes(list(rules.values()), context), strict=True)) if rules else {}
+        for name in (SENDS, FALLS):
+            gaps += others.add(name, outcomes.get(name), survey)
+        gaps += _judge_beside(history, survey, context, others)
+        gaps += others.add(COMMITS, outcomes.get(COMMITS), survey)
+        asked = [finding for finding in others.findings if context.asks(finding.clause)]
+        others.findings = [finding for finding in asked if finding.verdict != "observed"]
+        others.observed = [finding for finding in asked if finding.verdict == "observed"]
         added_up = _add_up(rows, others, gaps)
-        named = msgspec.structs.replace(added_up, findings=identified(added_up.findings))
+        observed, _beyond = listed(others.observed)
+        named = msgspec.structs.replace(
+            added_up, findings=identified(added_up.findings), observations=identified(observed)
+        )
         result = with_excerpts(named, reading.tables, survey, history)
         if properties:
             result = _with_own(result, properties, reading.tables, context)
@@ -223,31 +237,32 @@ class Others:
     judged: dict[str, int]
     """By property."""
     findings: list[Finding] = attrs.field(factory=list)
-    gaps: list[Gap] = attrs.field(factory=list)
+    observed: list[Finding] = attrs.field(factory=list)
     left_out: int = 0
     """Findings that are not listed."""
     shares: dict[str, Share] = attrs.field(factory=lambda: {"sends": Share(0, 0), "commits": Share(0, 0)})
 
+    def add(self, name: str, outcome: Outcome | None, survey: Survey) -> list[Gap]:
+        """Take what a rule that needs the whole record found, if it was asked; the gaps among it."""
+        if outcome is None:
+            return []
+        self.findings += outcome.findings
+        self.left_out += outcome.left_out
+        if name == SENDS:
+            self.shares[SENDS] = outcome.share
+            self.judged |= {
+                SEND_IS_KEPT: outcome.share.judged,
+                MESSAGE_IS_DELIVERED: survey.attendance.identified,
+            }
+        if name == COMMITS:
+            self.shares[COMMITS] = outcome.share
+            told = outcome.share.judged
+            self.judged |= {COMMIT_NEVER_REGRESSES: told, COMMIT_IS_TOLD: told + survey.offset_updates}
+        return outcome.gaps
 
-def _judge_across(tables: Tables, survey: Survey, context: Context, others: Others) -> None:
-    """Judge what may hang on events far from each other, where there is any of it."""
-    attendance = survey.attendance
-    if attendance.acknowledged or attendance.sends:
-        findings, left_out, others.shares["sends"], gaps = judge_sends(tables, context)
-        others.gaps += gaps
-        others.findings += findings
-        others.left_out += left_out
-        others.judged[SEND_IS_KEPT] = others.shares["sends"].judged
-    if attendance.min_least < attendance.min_most or not survey.answered <= survey.shown:
-        findings, left_out = judge_falls(tables, context)
-        others.findings += findings
-        others.left_out += left_out
 
-
-def _judge_beside(
-    history: History, survey: Survey, context: Context, others: Others, say: Callable[[str], None]
-) -> list[Gap]:
-    """Judge what few histories have: a declared law, a promised limit, questions for offsets; the gaps found there."""
+def _judge_beside(history: History, survey: Survey, context: Context, others: Others) -> list[Gap]:
+    """Judge what few histories have: a declared law, a promised limit; the gaps found there."""
     gaps: list[Gap] = []
     if history.laws:
         found, unknown_laws, others.shares["steps"] = judge_conformance(history, context)
@@ -255,13 +270,6 @@ def _judge_beside(
         others.findings += found
         gaps += unknown_laws
     others.findings += judge_holds(history, survey, context)
-    if survey.offset_queries or survey.offset_updates:
-        say("judging committed offsets")
-        found, others.shares["commits"], lacking = judge_commits(history, context)
-        others.findings += found
-        gaps += lacking
-        told = others.shares["commits"].judged
-        others.judged |= {COMMIT_NEVER_REGRESSES: told, COMMIT_IS_TOLD: told + survey.offset_updates}
     return gaps
 
 
@@ -312,7 +320,8 @@ def _add_up(
     starved = sum(count for text, count in busy.items() if count > counts["served", text])
     if starved:
         notes.append(("pulls found the broker busy, more than were read of the same group and queue", starved))
-    gaps = gaps + [Gap("not judged", "", count, f"{count} {text}") for text, count in notes]
+    limits = [Gap("not judged", "", count, f"{count} {text}") for text, count in notes if text == NOTE_PROPERTIES]
+    gaps = gaps + [Gap("not judged", "", count, f"{count} {text}") for text, count in notes if text != NOTE_PROPERTIES]
     missing = sorted((text, count) for (kind, text), count in counts.items() if kind == "missing" and count)
     gaps += [Gap("field missing", text, count, f"{count} events: {text}") for text, count in missing]
     shares = {"pulls": Share(counts["judged", PULLS], counts["pulls", ""])} | others.shares
@@ -332,6 +341,7 @@ def _add_up(
         findings=findings,
         findings_left_out=left_out + sum(count for (kind, _text), count in counts.items() if kind == "left_out"),
         gaps=[{"clause": gap.clause, **attrs.asdict(gap)} for gap in gaps],
+        notes=[{"clause": gap.clause, **attrs.asdict(gap)} for gap in limits],
         latency={
             "wake_ms": percentiles(buckets["wake"], highest["wake_max"]),
             "late_ms": percentiles(buckets["late"], highest["late_max"]),

@@ -30,6 +30,7 @@ from longpoll_judge.run.rest import judge_rest
 from longpoll_judge.run.spill import Spill, open_spill
 from longpoll_judge.run.sweep import Stretches, Swept, sweep
 from longpoll_judge.run.verdict import judge_table, queue_rows
+from longpoll_judge.run.whole_rules import Outcome, Rule
 from longpoll_spec.history import NDJSON_SUFFIX
 
 
@@ -88,6 +89,10 @@ class LocalReading:
         """See `job.Reading.tables`."""
         for number in range(len(self._slices)):
             yield number, fill(self._read(number))
+
+    def outcomes(self, rules: Sequence[Rule], context: Context) -> list[Outcome]:
+        """See `job.Reading.outcomes`."""
+        return [rule(self.tables, context) for rule in rules]
 
     def verdicts(self, context: Context, *, unplaced: bool) -> pa.Table:
         """See `job.Reading.verdicts`."""

@@ -142,12 +142,12 @@ def log_spans(table: pa.Table) -> list[LogSpan]:
         # Parts that are written here have a queue's events together and in order already.
         log, key, codes = log.take(pa.array(order)), key[order], codes[order]
     starts = np.flatnonzero(np.diff(key, prepend=-1))
-    appended, acknowledged, moved = (
+    appended, acknowledged, moved, seen = (
         codes == (names.index(kind) if kind in names else -1)
-        for kind in ("append", "message_acknowledged", "make_visible")
+        for kind in ("append", "message_acknowledged", "make_visible", "message_seen")
     )
     offset, end = log["queue_offset"].to_numpy(), log["visible_end"].to_numpy()
-    is_known = (appended | acknowledged) & (offset >= 0)
+    is_known = (appended | acknowledged | seen) & (offset >= 0)
     after_ns, before_ns = log["after_ns"].to_numpy(), log["before_ns"].to_numpy()
 
     def least(values: Integers) -> list[int]:
@@ -171,6 +171,7 @@ def log_spans(table: pa.Table) -> list[LogSpan]:
     falls = (
         _falls(key, offset, appended, strictly=True)
         | _falls(key, offset, acknowledged, strictly=True)
+        | _falls(key, offset, seen, strictly=False)
         | _falls(key, end, moved, strictly=False)
     )
     rises = np.add.reduceat(falls.astype(np.int64), starts) == 0

@@ -23,7 +23,7 @@ from longpoll_observe.capture.clock import Agreement
 from longpoll_observe.capture.container import CaptureError, CaptureFile, Packet
 from longpoll_observe.capture.conversation import Conversation
 from longpoll_observe.capture.packets import SYN, Segment, segment_of
-from longpoll_observe.events import Subscriptions
+from longpoll_observe.events import Places, Subscriptions
 from longpoll_observe.observer import UNCERTAINTY_NS_MIN, UNCERTAINTY_NS_UNMEASURED, name_of
 from longpoll_observe.tap import ConnectionTap, TapTotals
 from longpoll_recorder.recorder import HistoryRecorder
@@ -74,6 +74,7 @@ class Broker:
     name: str
     recorder: HistoryRecorder
     subscriptions: Subscriptions = field(factory=Subscriptions.none)
+    places: Places = field(factory=Places)
     totals: TapTotals = field(factory=TapTotals)
     round_trips: list[int] = field(factory=list)
 
@@ -272,7 +273,7 @@ class _Reading:
             self._cut(silent)
         broker = self._broker(key[1])
         self._connections += 1
-        tap = ConnectionTap(broker.recorder, broker.subscriptions, str(self._connections), broker.totals)
+        tap = ConnectionTap(broker.recorder, broker.subscriptions, str(self._connections), broker.totals, broker.places)
         made = Conversation(tap, segment, is_first_of_client=is_of_client, agreement=self._agreement)
         self._partly_seen += not made.is_whole
         self._open[key] = broker, made

@@ -1,5 +1,5 @@
 // Package main runs the law of broker long polling from its JANI file: it explores the law, and follows a program's
-// steps for a unit test. What is in the file is told in docs/jani.md. Leaves out every part of JANI that is not there.
+// steps for a unit test. What is in the file is told in docs/export.md. Leaves out every part of JANI that is not there.
 package main
 
 import (

@@ -11,7 +11,7 @@ import java.util.stream.Collectors;
 
 /**
  * Runs the law of broker long polling from its JANI file: explores the law, and follows a program's steps for a unit
- * test. What is in the file is told in docs/jani.md. Leaves out every part of JANI that is not there.
+ * test. What is in the file is told in docs/export.md. Leaves out every part of JANI that is not there.
  *
  * <p>Equal expressions are one node, so that a guard which many others ask for is evaluated once in a state.
  */

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from attrs import define, field
 
+from longpoll.simulated.beside_law.memory_queues import MemoryQueues
 from longpoll_broker.core.filter.filters import TagFilter
 from longpoll_broker.core.filter.sql92 import Lookup
 from longpoll_broker.core.hold import ANSWERED, HELD, MISSED, PULLING, QUEUED, TAKEN, Pull
@@ -26,8 +27,7 @@ from longpoll_broker.core.pull import Found, look
 from longpoll_broker.core.read import GetResult
 from longpoll_broker.service.io.channel import Outbox
 from longpoll_broker.service.pull.hold_service import HoldService
-from longpoll_broker.testing.plain.memory_queues import MemoryQueues
-from longpoll_broker.testing.schedules.scheduled import ScheduledRuntime, Scheduler
+from longpoll_simulation.scheduled import ScheduledRuntime, Scheduler
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.python.compile import Packed, Successors
 from longpoll_spec.model import Action, Model

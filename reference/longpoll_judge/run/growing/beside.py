@@ -94,7 +94,7 @@ class Beside:
         tables = [fill(table) for table, _last_ns in self.recent.pieces]
         found: list[Finding] = []
         beyond = 0
-        if attendance.acknowledged or attendance.sends:
+        if attendance.acknowledged or attendance.sends or attendance.identified:
             listed, left_out, _share, _unasked = judge_sends(lambda: enumerate(tables), context, most=FINDINGS_MAX)
             found, beyond = found + listed, beyond + left_out
         if attendance.min_least < attendance.min_most or not survey.answered <= survey.shown:

@@ -32,6 +32,10 @@ CONNECT: Final = "sc://"
 CONNECT_PORT: Final = 15_002
 """Where a server of Spark Connect listens unless its address says otherwise."""
 CONNECT_S: Final = 10.0
+JOB_GROUP: Final = "longpoll-judge"
+"""The group of the judge's jobs in a session, and their tag on Spark Connect."""
+_DESCRIPTION: Final = "spark.job.description"
+_GROUP: Final = "spark.jobGroup.id"
 _ASKED_ROWS: Final = 1 << 16
 FAULT_CHARACTERS_MAX: Final = 500
 _PYTHON_FAULT: Final = re.compile(r"(?!org\.|java\.)[A-Za-z_.]*(Error|Exception)\b.*: ")
@@ -167,6 +171,30 @@ def failures_told() -> Iterator[None]:
         if (changed := _CHANGED.match(text)) is not None:
             raise HistoryChangedError(changed[1]) from error
         raise SparkUnavailableError(f"Spark could not do its work: {text[:FAULT_CHARACTERS_MAX]}") from error
+
+
+@contextmanager
+def stage(running: Running, text: str) -> Iterator[None]:
+    """Jobs of this block are told by this text, as Spark's UI shows it; on Spark Connect they have a tag."""
+    session = running.session
+    if is_remote(session):
+        session.addTag(JOB_GROUP)
+        try:
+            yield
+        finally:
+            session.removeTag(JOB_GROUP)
+        return
+    context: Any = session.sparkContext
+    before = {name: context.getLocalProperty(name) for name in (_DESCRIPTION, _GROUP)}
+    context.setLocalProperty(_DESCRIPTION, text)
+    if before[_GROUP] is None:
+        # A caller who has named a group may cancel it by that name.
+        context.setLocalProperty(_GROUP, JOB_GROUP)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            context.setLocalProperty(name, value)  # None removes it
 
 
 @contextmanager

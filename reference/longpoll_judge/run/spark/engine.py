@@ -1,8 +1,15 @@
-"""The engine on Spark: workers look over slices and sweep runs of stretches, and read the parts themselves.
+"""The engine on Spark: four named stages, whose tasks read the parts of the history themselves.
 
-No event is shuffled: what travels are a few numbers a slice, result rows, what a run leaves, and eight bytes a
-request. Leaves out what is judged (`sweep`, `rest`) and the session (`session`). Parts must lie where every worker and
-the driver can read them.
+| stage | a row in | rows out | exchange |
+| --- | --- | --- | --- |
+| look over slices | a slice | its events, moments and overview | none |
+| judge pulls | a window: some stretches of time | result rows, requests that are left, keys of requests | none |
+| compare requests | the keys | those that two windows have | by range of keys |
+| judge sends, ends and commits | a rule | its outcome | none |
+
+No event passes through the JVM: an exchange of whole events costs some four microseconds of processor time each, and
+to judge one less than one. What is judged: `sweep`, `rest`, `whole_rules`. The session: `session`. Parts must lie where
+every worker and the driver can read them.
 """
 
 from __future__ import annotations
@@ -23,70 +30,103 @@ from longpoll_judge.columns.exchange import decode, encode, joined
 from longpoll_judge.columns.keys import NO_KEYS, RANGE_KEYS, Keys, ranges_of, repeated, request_keys
 from longpoll_judge.columns.memory import keep_freed_memory
 from longpoll_judge.evidence.survey import Context, Survey
+from longpoll_judge.read.arrow import compute
 from longpoll_judge.read.schema import fill
 from longpoll_judge.read.source import Slice
-from longpoll_judge.run.overview import Overview, overview_of, read_again
+from longpoll_judge.run.overview import Extent, Overview, overview_of, read_again
 from longpoll_judge.run.plan import STRETCH_EVENTS, Plan
 from longpoll_judge.run.rest import judge_rest
-from longpoll_judge.run.spark.cluster import Running, failures_told, open_cluster, with_settings
+from longpoll_judge.run.spark.cluster import Running, failures_told, open_cluster, stage, with_settings
 from longpoll_judge.run.spark.session import unclosed_sockets_ignored
 from longpoll_judge.run.spark.travel import Batches, Work, travelling
 from longpoll_judge.run.sweep import Stretches, sweep
 from longpoll_judge.run.tally import Tally
-from longpoll_judge.run.verdict import queue_rows
+from longpoll_judge.run.verdict import RESULT_SCHEMA, queue_rows
+from longpoll_judge.run.whole_rules import Outcome, Rule
 
 _SHUFFLE_PARTITIONS_MIN: Final = 16
 TASK_SLICES: Final = 16
 """About the number of slices that one task looks over, or stretches that it sweeps: a task has a cost of its own."""
-ROWS: Final = -1
-REST: Final = -2
-FAULTY: Final = -3
-"""What a row of a swept run is, where it is no range of keys: result rows, events, names of queues."""
-_COLUMNS: Final = "kind bigint, content binary"
-_SCHEMA: Final = pa.schema([("kind", pa.int64()), ("content", pa.binary())])
+LEFT: Final = "left"
+FAULTY: Final = "faulty"
+KEYS: Final = "keys"
+"""Kinds of rows of a window besides those of `RESULT_SCHEMA`: events of requests that are left, the names of queues
+whose log may be at fault, and keys of requests; `bucket` is the range that these are of."""
+PACKED: Final = pa.schema([*RESULT_SCHEMA, ("content", pa.binary())])
+SLICES: Final = pa.schema(
+    [
+        ("slice", pa.int64()),
+        ("events", pa.int64()),
+        ("first_ns", pa.int64()),
+        ("last_ns", pa.int64()),
+        ("overview", pa.binary()),
+    ]
+)
+OUTCOMES: Final = pa.schema([("rule", pa.int64()), ("findings", pa.int64()), ("outcome", pa.binary())])
+_SQL_TYPES: Final = {pa.int64(): "bigint", pa.string(): "string", pa.binary(): "binary"}
 
 
-def _row(kind: int, content: bytes) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([kind], pa.int64()), pa.array([content], pa.binary())], schema=_SCHEMA)
+def _ddl(schema: pa.Schema) -> str:
+    return ", ".join(f"{column.name} {_SQL_TYPES[column.type]}" for column in schema)
+
+
+def _each(batches: Batches) -> Iterator[int]:
+    """The numbers that a task was given."""
+    keep_freed_memory()
+    for batch in batches:
+        yield from batch.column(0).to_pylist()
 
 
 def _looker(slices: Sequence[Slice]) -> Work:
-    """What a worker does with the numbers of its slices: it gives an overview of each."""
+    """What a task does with the numbers of its slices: it gives an overview of each."""
 
     def look(batches: Batches) -> Iterator[pa.RecordBatch]:
-        keep_freed_memory()
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield _row(number, msgspec.msgpack.encode(overview_of(slices[number])))
+        for number in _each(batches):
+            overview = overview_of(slices[number])
+            count, first_ns, last_ns, _sum = overview.extent
+            row = [number, count, first_ns, last_ns, msgspec.msgpack.encode(overview)]
+            yield pa.RecordBatch.from_arrays([pa.array([value]) for value in row], schema=SLICES)
 
     return look
 
 
 def _sweeper(stretches: Stretches, runs: Sequence[tuple[int, int]], context: Context, held: Keys, ranges: int) -> Work:
-    """What a worker does with the numbers of its runs."""
+    """What a task does with the numbers of its windows."""
+
+    def packed(kind: str, bucket: int, content: bytes) -> pa.RecordBatch:
+        row = [[kind], [bucket], [1], [""], [content]]
+        return pa.RecordBatch.from_arrays(
+            [pa.array(value, column.type) for value, column in zip(row, PACKED, strict=True)], schema=PACKED
+        )
 
     def sweep_all(batches: Batches) -> Iterator[pa.RecordBatch]:
-        keep_freed_memory()
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                groups: list[Keys] = []
-                swept = sweep(stretches, runs[number], context, held, groups.append)
-                yield _row(ROWS, encode_rows(swept.rows))
-                yield _row(REST, encode(swept.rest))
-                yield _row(FAULTY, msgspec.msgpack.encode(sorted(swept.faulty)))
-                for place, keys in enumerate(ranges_of(np.sort(np.concatenate([NO_KEYS, *groups])), ranges)):
-                    yield _row(place, keys.tobytes())
+        for number in _each(batches):
+            groups: list[Keys] = []
+            swept = sweep(stretches, runs[number], context, held, groups.append)
+            nothing = pa.nulls(len(swept.rows), pa.binary())
+            yield from swept.rows.append_column("content", nothing).cast(PACKED).to_batches()
+            yield packed(LEFT, 0, encode(swept.rest))
+            yield packed(FAULTY, 0, msgspec.msgpack.encode(sorted(swept.faulty)))
+            for place, keys in enumerate(ranges_of(np.sort(np.concatenate([NO_KEYS, *groups])), ranges)):
+                yield packed(KEYS, place, keys.tobytes())
 
     return sweep_all
 
 
-def encode_rows(rows: pa.Table) -> bytes:
-    """Result rows as bytes."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
-        writer.write_table(rows)
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
+def _ruler(slices: Sequence[Slice], extents: Sequence[Extent], rules: Sequence[Rule], context: Context) -> Work:
+    """What a task does with the numbers of its rules."""
+
+    def tables() -> Iterator[tuple[int, pa.Table]]:
+        for number, part in enumerate(slices):
+            yield number, fill(read_again(part, extents[number]))
+
+    def judge(batches: Batches) -> Iterator[pa.RecordBatch]:
+        for number in _each(batches):
+            outcome = rules[number](tables, context)
+            row = [number, len(outcome.findings), msgspec.msgpack.encode(outcome)]
+            yield pa.RecordBatch.from_arrays([pa.array([value]) for value in row], schema=OUTCOMES)
+
+    return judge
 
 
 @define
@@ -101,19 +141,31 @@ class SparkReading:
 
     def surveys(self) -> Iterator[Survey]:
         """See `job.Reading.surveys`."""
-        count = len(self._slices)
-        found = self._map(count, min(count, max(count // TASK_SLICES, self._parallel)), _looker(self._slices))
-        with unclosed_sockets_ignored():
-            rows = found.toArrow()
-        for row in np.argsort(rows["kind"].to_numpy()).tolist():
-            content = rows["content"][row].as_buffer()
+        with stage(self._running, f"look over {len(self._slices)} slices"), unclosed_sockets_ignored():
+            rows = self.looked_over().toArrow()
+        for row in np.argsort(rows["slice"].to_numpy()).tolist():
+            content = rows["overview"][row].as_buffer()
             self._overviews.append(msgspec.msgpack.decode(content, type=Overview))
             yield self._overviews[-1].survey
+
+    def looked_over(self) -> DataFrame:
+        """A row a slice, of `SLICES`."""
+        count = len(self._slices)
+        tasks = min(count, max(count // TASK_SLICES, self._parallel))
+        return self._map("slice", count, tasks, _looker(self._slices), SLICES)
 
     def tables(self) -> Iterator[tuple[int, pa.Table]]:
         """See `job.Reading.tables`; they are read by the driver."""
         for number, part in enumerate(self._slices):
             yield number, fill(read_again(part, self._overviews[number].extent))
+
+    def outcomes(self, rules: Sequence[Rule], context: Context) -> list[Outcome]:
+        """See `job.Reading.outcomes`; each rule is a task."""
+        extents = [overview.extent for overview in self._overviews]
+        found = self._map("rule", len(rules), len(rules), _ruler(self._slices, extents, rules, context), OUTCOMES)
+        with stage(self._running, "judge sends, ends and commits"), unclosed_sockets_ignored():
+            rows = found.toArrow().sort_by("rule")
+        return [msgspec.msgpack.decode(outcome.as_buffer(), type=Outcome) for outcome in rows["outcome"]]
 
     def verdicts(self, context: Context, *, unplaced: bool) -> pa.Table:
         """See `job.Reading.verdicts`."""
@@ -135,18 +187,19 @@ class SparkReading:
         """Sweep all stretches; also the keys of requests whose events were judged apart from each other."""
         runs = runs_of(len(stretches.plan.stretches), self._parallel)
         ranges = max(1, sum(overview.survey.event_count for overview in self._overviews) // (2 * RANGE_KEYS))
-        swept = self._map(len(runs), len(runs), _sweeper(stretches, runs, context, held, ranges))
+        swept = self._map("window", len(runs), len(runs), _sweeper(stretches, runs, context, held, ranges), PACKED)
         if ranges > 1:
             swept = swept.persist(StorageLevel.MEMORY_AND_DISK)
         tally, rest, faulty, groups = Tally(), [], set(), []
-        with unclosed_sockets_ignored():
-            told = (swept.filter("kind < 0") if ranges > 1 else swept).toArrow()
-        for kind, content in zip(told["kind"].to_pylist(), told["content"], strict=True):
-            if kind == ROWS:
-                tally.add(decode(content.as_buffer()))
-            elif kind == REST:
+        with stage(self._running, f"judge pulls in {len(runs)} windows"), unclosed_sockets_ignored():
+            told = (swept.filter(f"kind <> '{KEYS}'") if ranges > 1 else swept).toArrow()
+        is_packed = compute.is_valid(told["content"])
+        tally.add(told.filter(compute.invert(is_packed)).select(RESULT_SCHEMA.names))
+        packed = told.filter(is_packed)
+        for kind, content in zip(packed["kind"].to_pylist(), packed["content"], strict=True):
+            if kind == LEFT:
                 rest.append(decode(content.as_buffer()))
-            elif kind >= 0:
+            elif kind == KEYS:
                 groups.append(np.frombuffer(content.as_buffer(), dtype=np.uint64))
             else:
                 faulty |= {tuple(name) for name in msgspec.msgpack.decode(content.as_buffer())}
@@ -164,18 +217,19 @@ class SparkReading:
 
         def find(rows: pa.Table) -> pa.Table:
             groups = [np.frombuffer(content.as_buffer(), dtype=np.uint64) for content in rows["content"]]
-            found = repeated([*groups, other_ranges[rows["kind"][0].as_py()]])
+            found = repeated([*groups, other_ranges[rows["bucket"][0].as_py()]])
             return pa.table({"key": pa.array(found.view(np.int64))})
 
         work = find if self._running.is_here else travelling(find)
-        with unclosed_sockets_ignored():
-            keys = swept.filter("kind >= 0").groupBy("kind").applyInArrow(work, "key bigint").toArrow()
+        shared = swept.filter(f"kind = '{KEYS}'").groupBy("bucket").applyInArrow(work, "key bigint")
+        with stage(self._running, "compare requests of windows"), unclosed_sockets_ignored():
+            keys = shared.toArrow()
         return np.asarray(keys["key"].to_numpy(), dtype=np.int64).view(np.uint64)
 
-    def _map(self, count: int, partitions: int, work: Work) -> DataFrame:
-        """The rows that workers give for the numbers from 0 to count."""
-        numbers = self._running.session.range(0, count, 1, max(partitions, 1))
-        return numbers.mapInArrow(work if self._running.is_here else travelling(work), _COLUMNS)
+    def _map(self, name: str, count: int, partitions: int, work: Work, schema: pa.Schema) -> DataFrame:
+        """The rows that tasks give for the numbers from 0 to count, which the plan calls by this name."""
+        numbers = self._running.session.range(0, count, 1, max(partitions, 1)).withColumnRenamed("id", name)
+        return numbers.mapInArrow(work if self._running.is_here else travelling(work), _ddl(schema))
 
 
 def runs_of(stretches: int, parallel: int) -> list[tuple[int, int]]:

@@ -24,7 +24,7 @@ from pyspark import cloudpickle
 
 PACKAGES: Final = ("longpoll_judge", "longpoll_protocol", "longpoll_spec", "attr", "attrs", "msgspec")
 """What a worker imports; a test counts it."""
-LEFT_OUT: Final = ("__pycache__", "testing", "show")
+LEFT_OUT: Final = ("__pycache__", "faults", "show")
 """Directories of no use on a worker."""
 Batches = Iterable[pa.RecordBatch]
 Work = Callable[[Batches], Iterator[pa.RecordBatch]]

@@ -1,5 +1,5 @@
 //! Runs the law of broker long polling from its JANI file: explores the law, and follows a program's steps for a unit
-//! test. What is in the file is told in docs/jani.md. Leaves out every part of JANI that is not there.
+//! test. What is in the file is told in docs/export.md. Leaves out every part of JANI that is not there.
 
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};

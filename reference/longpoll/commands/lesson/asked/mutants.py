@@ -18,9 +18,9 @@ from longpoll_spec.engines.exploration import Exploration, Verdict
 from longpoll_spec.engines.manifest import pinned_entry
 from longpoll_spec.errors import UserError
 from longpoll_spec.model import Action, Family, Model
+from longpoll_spec.mutants.mutant import broken_by, rewritten
 from longpoll_spec.policy import preset
 from longpoll_spec.state import state_of
-from longpoll_spec.testing.mutant import broken_by, rewritten
 
 POLICY: Final = "strict"
 BOUNDS: Final = "tiny"

@@ -1,0 +1,232 @@
+"""What became of each message, by who it is: of each analysis a good history, a bad one and what must not count."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from model_tests.support.judge.histories import judged
+
+from longpoll_judge.contract.clauses import CLAUSES
+from longpoll_judge.contract.result import MESSAGE_IS_DELIVERED, Result
+from longpoll_judge.rules.messages import OF_MESSAGES, OF_POLLS
+from longpoll_spec.history import Event, Meta, Source
+
+MS: Final = 1_000_000
+S: Final = 1_000
+Told = dict[str, Any]
+PLACE: Final = {"broker": "b", "topic": "T", "queue": 0}
+META: Final = Meta(format_version=1, sources=[Source(name="s", clock="monotonic")])
+
+
+def at(kind: str, moment_ms: float, **fields: Any) -> Told:
+    """One event, that takes 1 ms; `where` names its connection."""
+    place = PLACE | {"connection": fields.pop("where", "c")}
+    begin_ns = round((10_000 + moment_ms) * MS)
+    return {"event": kind, "after_ns": begin_ns, "before_ns": begin_ns + MS} | place | fields
+
+
+def sent(moment_ms: float, request: str, message: int, *, offset: int = -1, **fields: Any) -> list[Told]:
+    """A send, and its acknowledgement at an offset 2 ms later; without one it is stored elsewhere."""
+    own = {"request": request, "where": "p"}
+    identity = {"ids": [message], "bodies": [100 + message]}
+    asked = at("request_received", moment_ms, code=10, **own, **identity, **fields)
+    if offset < 0:
+        return [asked, at("answer_sent", moment_ms + 2, code=0, **own)]
+    told = {name: fields[name] for name in ("queue",) if name in fields}
+    return [asked, at("message_acknowledged", moment_ms + 2, queue_offset=offset, **own, **identity, **told)]
+
+
+def got(moment_ms: float, request: str, first: int, messages: list[int], **fields: Any) -> list[Told]:
+    """A pull at an offset that gets these messages 2 ms later, or after `held` ms; it has none where they are none."""
+    wait_ms, own = fields.pop("held", 2), {"request": request, "where": fields.pop("where", "c")}
+    bodies, told = fields.pop("bodies", [100 + message for message in messages]), fields.pop("told", {})
+    end = first + len(messages)
+    pull = {"code": 11, "offset": first, "count_max": 32, "may_hold": True, "timeout_ms": 60_000, "group": "G"}
+    answer = {"code": 0 if messages else 19, "offset_next": end, "offset_min": 0, "offset_max": end}
+    place = {name: fields[name] for name in ("queue",) if name in fields}
+    lists = {"offsets": list(range(first, end)), "ids": messages, "bodies": bodies} if messages else {}
+    return [
+        at("request_received", moment_ms, expression_type="TAG", expression="*", **own, **(pull | fields)),
+        at("answer_sent", moment_ms + wait_ms, **own, **(answer | place | told), **lists),
+    ]
+
+
+def ended(moment_ms: float, message: int, outcome: str) -> list[Told]:
+    """The end of a transaction."""
+    return [at("request_received", moment_ms, code=37, ids=[message], transaction=outcome, where="p")]
+
+
+def judge_these(directory: Path, *several: list[Told]) -> Result:
+    """Judge these events of a source outside."""
+    events = sorted((event for each in several for event in each), key=lambda event: event["before_ns"])
+    opened = [at("connection_opened", -5, where=name) for name in ("p", "c", "d")]
+    whole = [at("source_started", -10), *opened, *events, at("source_stopped", 120_000)]
+    made = [Event(sequence=number, source="s", **event) for number, event in enumerate(whole)]
+    return judged(directory / "history", made, META)
+
+
+def said(result: Result) -> set[tuple[str, str]]:
+    """The clauses about messages that findings and observations name, with their verdicts."""
+    found = [*result.findings, *result.observations]
+    return {(one.clause, one.verdict) for one in found if one.property == MESSAGE_IS_DELIVERED}
+
+
+def test_the_tables_are_the_contract() -> None:
+    """Each analysis has a clause, and each clause an analysis."""
+    assert {each.id for each in CLAUSES if each.property == MESSAGE_IS_DELIVERED} == {*OF_MESSAGES, *OF_POLLS}
+
+
+GOOD: Final[dict[str, list[list[Told]]]] = {
+    "delivered to two members": [sent(0, "s1", 1, offset=0), got(10, "r1", 0, [1]), got(10, "r2", 0, [1], where="d")],
+    "no identity": [sent(0, "s1", 0, offset=0), got(10, "r1", 0, [0], bodies=[-1])],
+    "one id in two topics": [
+        sent(0, "s1", 1, offset=0),
+        [one | {"topic": "%RETRY%G"} for one in got(10, "r1", 4, [1])],
+        got(10, "r2", 0, [1]),
+    ],
+    "committed": [
+        sent(0, "s1", 1, transaction="prepared"),
+        ended(5, 1, "commit"),
+        got(10, "r1", 0, [1]),
+    ],
+    "committed while it is delivered": [
+        sent(0, "s1", 1, transaction="prepared"),
+        ended(12.5, 1, "commit"),
+        got(10, "r1", 0, [1]),
+    ],
+    "in time": [sent(0, "s1", 1, delay_ms=5_000), got(10, "r1", 0, [1], held=5_100)],
+    "a level in time": [sent(0, "s1", 1, delay_level=2), got(10, "r1", 0, [1], held=5_100)],
+    "a second early": [sent(0, "s1", 1, delay_ms=5_000), got(10, "r1", 0, [1], held=4_200)],
+    "fetched late": [sent(0, "s1", 1, delay_ms=5_000), got(60_000, "r1", 0, [1])],
+    "sent again without a delay": [
+        sent(0, "s1", 1, delay_ms=5_000),
+        sent(4, "s2", 1, offset=0),
+        got(10, "r1", 0, [1]),
+    ],
+    "moved by the broker": [
+        sent(0, "s1", 1, offset=0),
+        got(10, "r1", 7, [], told={"code": 21, "offset_next": 0, "offset_max": 1}),
+        got(20, "r2", 0, [1]),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_what_a_correct_broker_shows_is_valid(tmp_path: Path, name: str) -> None:
+    result = judge_these(tmp_path, *GOOD[name])
+    assert said(result) == set(), (result.findings, result.observations)
+    assert (result.verdict, result.gaps) == ("valid", [])
+
+
+BAD: Final[dict[str, tuple[list[list[Told]], str, str]]] = {
+    "another id is delivered": (
+        [sent(0, "s1", 1, offset=0), got(10, "r1", 0, [2], bodies=[101])],
+        "message.one_value",
+        "violated",
+    ),
+    "another body is delivered": (
+        [sent(0, "s1", 1, offset=0), got(10, "r1", 0, [1], bodies=[7])],
+        "message.one_value",
+        "violated",
+    ),
+    "two members get two messages": (
+        [got(10, "r1", 0, [1]), got(20, "r2", 0, [2], where="d")],
+        "message.one_value",
+        "violated",
+    ),
+    "the first connection had ended": (
+        [got(10, "r1", 0, [1]), [at("connection_closed", 15)], got(20, "r2", 0, [2], where="d")],
+        "message.one_value",
+        "unknown",
+    ),
+    "stored twice": ([sent(0, "s1", 1, offset=0), got(10, "r1", 0, [1, 1])], "message.stored.once", "unknown"),
+    "sent twice": (
+        [sent(0, "s1", 1, offset=0), sent(4, "s2", 1, offset=1), got(10, "r1", 0, [1, 1])],
+        "message.stored.again",
+        "observed",
+    ),
+    "committed twice": (
+        [
+            sent(0, "s1", 1, transaction="prepared"),
+            ended(4, 1, "commit"),
+            ended(5, 1, "commit"),
+            got(10, "r1", 0, [1, 1]),
+        ],
+        "message.stored.again",
+        "observed",
+    ),
+    "rolled back": (
+        [sent(0, "s1", 1, transaction="prepared"), ended(5, 1, "rollback"), got(10, "r1", 0, [1])],
+        "message.committed",
+        "violated",
+    ),
+    "committed later": (
+        [
+            sent(0, "s1", 1, transaction="prepared"),
+            ended(5, 1, "rollback"),
+            got(10, "r1", 0, [1]),
+            ended(20, 1, "commit"),
+        ],
+        "message.committed",
+        "violated",
+    ),
+    "only prepared": (
+        [sent(0, "s1", 1, transaction="prepared"), got(10, "r1", 0, [1])],
+        "message.committed",
+        "unknown",
+    ),
+    "early": ([sent(0, "s1", 1, delay_ms=5_000), got(10, "r1", 0, [1], held=3_900)], "message.early", "violated"),
+    "a level early": (
+        [sent(0, "s1", 1, delay_level=2), got(10, "r1", 0, [1], held=3_900)],
+        "message.early",
+        "unknown",
+    ),
+    "late": ([sent(0, "s1", 1, delay_ms=5_000), got(10, "r1", 0, [1], held=11_000)], "message.late", "observed"),
+    "skipped": (
+        [got(10, "r1", 0, [1]), got(20, "r2", 2, [3])],
+        "message.skipped",
+        "observed",
+    ),
+    "skipped by another member": (
+        [got(10, "r1", 0, [1]), got(20, "r2", 2, [3], where="d")],
+        "message.skipped",
+        "observed",
+    ),
+    "read back": ([got(10, "r1", 0, [1, 2]), got(20, "r2", 1, [2])], "message.read_back", "observed"),
+    "unseen": (
+        [sent(0, "s1", 1, offset=0), got(10, "r1", 0, [1]), sent(50, "s2", 2, offset=1)],
+        "message.unseen",
+        "observed",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_each_analysis_finds_its_fault(tmp_path: Path, name: str) -> None:
+    """Nothing else about messages is said, and what is observed leaves the verdict alone."""
+    history, clause, verdict = BAD[name]
+    result = judge_these(tmp_path, *history)
+    about = {told for told in said(result) if told[0] != "message.unseen" or clause == "message.unseen"}
+    assert about == {(clause, verdict)}, (result.findings, result.observations)
+    assert result.verdict == {"violated": "invalid", "unknown": "unknown", "observed": "valid"}[verdict], result.gaps
+
+
+def test_another_group_s_place_is_no_skip(tmp_path: Path) -> None:
+    """Each group has its own place, and a group that begins anywhere skips nothing."""
+    pulls = got(10, "r1", 0, [1]), got(20, "r2", 5, [6], group="H", where="d")
+    assert said(judge_these(tmp_path, *pulls)) == set()
+
+
+def test_a_hole_leaves_a_delivery_open(tmp_path: Path) -> None:
+    """A commit may be among what was lost."""
+    lost = [at("lost", 5, lost_count=1)]
+    history = sent(0, "s1", 1, transaction="prepared"), ended(4, 1, "rollback"), lost, got(10, "r1", 0, [1])
+    assert ("message.committed", "unknown") in said(judge_these(tmp_path, *history))
+
+
+def test_a_deleted_topic_begins_with_other_messages(tmp_path: Path) -> None:
+    deleted = [at("request_received", 1_000, code=215, queue=-1)]
+    later = got(20_000, "r2", 0, [2])
+    assert said(judge_these(tmp_path, got(10, "r1", 0, [1]), deleted, later)) == set()

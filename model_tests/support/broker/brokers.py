@@ -1,0 +1,33 @@
+"""Types of the fixtures that tests of a running broker share, and the small store that they run on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from model_tests.support.broker.raw_client import PATIENCE_S, RawClient
+
+from longpoll_broker.broker import Broker
+from longpoll_broker.config import StoreConfig
+
+SMALL_STORE: Final = StoreConfig(commit_log_file_size=8 * 1024 * 1024, consume_queue_file_size=20_000)
+
+Connect = Callable[[tuple[str, int]], RawClient]
+"""Connects a raw client that is closed at the end of the test."""
+
+
+class StartBroker(Protocol):
+    """Starts a broker that is stopped at the end of the test."""
+
+    def __call__(self, **options: Any) -> Broker:
+        """Any of `Broker.start`'s options; `runtime` and `directory` have defaults."""
+        ...
+
+
+def wait_until(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
+    """Wait for another thread to make something true; an AssertionError when it does not."""
+    deadline_s = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "it did not become true"
+        time.sleep(0.001)

@@ -1,0 +1,218 @@
+"""How many messages a second go in and come out: pipelined sends, and pulls with some requests under way.
+
+Every connection is a process of its own; all begin at one moment, warm up, and then count for the same time. Answers
+are counted, not decoded; that they were successes shows a comparison of the counts with the queues' ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic_ns
+from typing import Final
+
+from attrs import frozen
+from model_tests.support.broker.harness.frames import (
+    OPAQUE_BASE,
+    Line,
+    PullTemplate,
+    expect_success,
+    framed,
+    send_frame,
+)
+from model_tests.support.broker.harness.latency import BODY, send_first
+from model_tests.support.broker.harness.topics import check_stored, make_topic
+from model_tests.support.broker.harness.workers import together
+
+from longpoll_runtime import Address
+
+QUEUE_COUNT: Final = 8
+SEND_DEPTH: Final = 64
+KEYS: Final = (
+    "UNIQ_KEY\x017F0000010001042F2B6A1B2C3D4E{0:04}\x02WAIT\x01true\x02TAGS\x01tag\x02"
+    "KEYS\x01order{0:04} user{0:04}\x02"
+)
+"""The properties of a message with a tag and two keys, by a number."""
+PULL_COUNT: Final = 32
+"""Messages asked for in one pull."""
+
+
+@frozen
+class Rate:
+    """What went through in the counted time, and in all."""
+
+    per_second: float
+    count: int
+    """Of the warm-up and the end as well."""
+
+
+@frozen
+class _Sender:
+    """One connection with always `SEND_DEPTH` sends under way."""
+
+    address: Address
+    topic: str
+    warm_s: float
+    seconds: float
+    has_keys: bool = False
+    """Whether each message has the properties that a client gives one with a tag and two keys."""
+
+    def __call__(self, begin: Callable[[], None]) -> Rate:
+        """Send, and count the answers."""
+        frames = [
+            send_frame(self.topic, number % QUEUE_COUNT, BODY, number, KEYS.format(number) if self.has_keys else "")
+            for number in range(SEND_DEPTH)
+        ]
+        size = len(frames[0])
+        assert all(len(frame) == size for frame in frames)
+        # Twice, so that any burst of up to SEND_DEPTH frames is one slice.
+        ring = memoryview(b"".join(frames) * 2)
+        line = Line(self.address)
+        expect_success(line.call(frames[0]), "a send")
+        begin()
+        count_from_ns = monotonic_ns() + int(self.warm_s * 1e9)
+        stop_ns = count_from_ns + int(self.seconds * 1e9)
+        line.write(ring[: SEND_DEPTH * size])
+        at = answered = counted = 0
+        now_ns = count_from_ns
+        begun_ns = 0
+        # On a busy machine the first answers may come when the time is over: then the next ones are counted.
+        while now_ns < stop_ns or now_ns == begun_ns:
+            count = line.read_count()[0]
+            answered += count
+            now_ns = monotonic_ns()
+            if now_ns >= count_from_ns:
+                if begun_ns:
+                    counted += count
+                else:
+                    begun_ns = now_ns
+            line.write(ring[at * size : (at + count) * size])
+            at = (at + count) % SEND_DEPTH
+        ended_ns = now_ns
+        left = SEND_DEPTH
+        while left:
+            left -= line.read_count()[0]
+        line.close()
+        return Rate(counted / ((ended_ns - begun_ns) / 1e9), answered + SEND_DEPTH + 1)
+
+
+def send_rate(
+    address: Address,
+    topic: str,
+    connection_count: int,
+    *,
+    seconds: float,
+    warm_s: float = 1.0,
+    has_keys: bool = False,
+) -> Rate:
+    """Sends of 128 bytes over `QUEUE_COUNT` queues, 64 under way on each connection; raises ClientError."""
+    rates = together([_Sender(address, topic, warm_s, seconds, has_keys)] * connection_count)
+    return Rate(sum(rate.per_second for rate in rates), sum(rate.count for rate in rates))
+
+
+def sends(
+    address: Address,
+    topic: str,
+    connection_count: int,
+    *,
+    seconds: float,
+    warm_s: float = 1.0,
+    has_keys: bool = False,
+) -> Rate:
+    """The same to a new topic of a broker that must then hold every message; raises ClientError."""
+    make_topic(address, topic, QUEUE_COUNT)
+    rate = send_rate(address, topic, connection_count, seconds=seconds, warm_s=warm_s, has_keys=has_keys)
+    check_stored(address, topic, QUEUE_COUNT, rate.count)
+    return rate
+
+
+@frozen
+class Stored:
+    """What queue 0 of a topic holds: `count` messages whose records are all of one size."""
+
+    count: int
+    record_size: int
+
+
+@frozen
+class _Puller:
+    """One connection with always `depth` pulls of queue 0 under way; its figures are messages."""
+
+    address: Address
+    topic: str
+    stored: Stored
+    depth: int
+    warm_s: float
+    seconds: float
+
+    def __call__(self, begin: Callable[[], None]) -> Rate:
+        """Pull from the start to the end of the queue, again and again."""
+        before, between, after = PullTemplate(self.topic).patched()
+        opaques = [b"%d" % (OPAQUE_BASE + number) for number in range(self.depth)]
+        offset_first = between.find(b"opaque") >= 0
+        line = Line(self.address)
+        expect_success(line.call(PullTemplate(self.topic).frame(0, 0, OPAQUE_BASE)), "a pull")
+        stop_offset = self.stored.count - self.stored.count % PULL_COUNT
+        begin()
+        count_from_ns = monotonic_ns() + int(self.warm_s * 1e9)
+        stop_ns = count_from_ns + int(self.seconds * 1e9)
+        offset = number = 0
+
+        def requests(count: int) -> bytes:
+            nonlocal offset, number
+            made = []
+            for _ in range(count):
+                texts = (b"%d" % offset, opaques[number])
+                one, two = texts if offset_first else texts[::-1]
+                made.append(framed(b"".join((before, one, between, two, after))))
+                offset = (offset + PULL_COUNT) % stop_offset
+                number = (number + 1) % self.depth
+            return b"".join(made)
+
+        line.write(requests(self.depth))
+        bytes_counted = bytes_all = 0
+        now_ns = begun_ns = 0
+        while now_ns < stop_ns or now_ns == begun_ns:
+            count, size = line.read_count()
+            now_ns = monotonic_ns()
+            if count:
+                line.write(requests(count))
+            bytes_all += size
+            if now_ns >= count_from_ns:
+                if begun_ns:
+                    bytes_counted += size
+                else:
+                    begun_ns = now_ns
+        line.close()
+        size = self.stored.record_size
+        return Rate(bytes_counted / size / ((now_ns - begun_ns) / 1e9), bytes_all // size)
+
+
+def fill(address: Address, topic: str, message_count: int) -> Stored:
+    """Put `message_count` messages into queue 0 of a new topic, 64 sends under way; raises ClientError."""
+    line = Line(address)
+    frame = send_frame(topic, 0, BODY)
+    record_size = send_first(line, topic)
+    burst = frame * SEND_DEPTH
+    left, under_way = message_count - 1, 0
+    while left or under_way:
+        if left >= SEND_DEPTH > under_way:
+            line.write(burst)
+            left -= SEND_DEPTH
+            under_way += SEND_DEPTH
+        elif 0 < left < SEND_DEPTH:
+            line.write(frame * left)
+            under_way += left
+            left = 0
+        else:
+            under_way -= line.read_count()[0]
+    while not line.call(PullTemplate(topic).frame(0, message_count - 1, 0)).body_size:
+        # The last messages may not be visible yet.
+        continue
+    line.close()
+    return Stored(message_count, record_size)
+
+
+def pulls(address: Address, topic: str, stored: Stored, depth: int, *, seconds: float, warm_s: float = 1.0) -> Rate:
+    """Messages pulled on one connection, 32 a pull, with `depth` pulls under way."""
+    (rate,) = together([_Puller(address, topic, stored, depth, warm_s, seconds)])
+    return rate

@@ -1,0 +1,232 @@
+"""Prints the page of the protocol: a section for each request code, made from the classes that read and write it.
+
+    python -m model_tests.support.broker.protocol_page
+
+A header's or body's docstring begins with the codes that it is of ("14 QUERY_CONSUMER_OFFSET: ...", "The reply to 14,
+29, 30 and 31."), and the texts below its fields tell what they are. Leaves out frames (`docs/wire.md`).
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import re
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Final
+
+import msgspec
+from attrs import define, field, frozen
+
+from longpoll_broker import name_server, service
+from longpoll_broker.service.admin import member_notices
+from longpoll_broker.service.admin import routes_processor as routes
+from longpoll_broker.service.send import transaction_check
+from longpoll_protocol import bodies, headers
+from longpoll_protocol.bodies import Body
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.headers import Header
+
+_OWN_CODE: Final = re.compile(r"(\d+) [A-Z][A-Z0-9_]+")
+_PROCESSOR: Final = re.compile(r"RequestCode\.([A-Z0-9_]+)(?:: |\] = )self\.")
+_MARKED: Final = re.compile(r"@serves\(([^)]*)\)")
+_REPLY: Final = re.compile(r"The reply to ([\d, and]+)")
+
+
+_PASSED_ON: Final = frozenset(
+    {
+        "RESET_CONSUMER_CLIENT_OFFSET",
+        "GET_CONSUMER_STATUS_FROM_CLIENT",
+        "GET_CONSUMER_RUNNING_INFO",
+        "CONSUME_MESSAGE_DIRECTLY",
+        "PUSH_REPLY_MESSAGE_TO_CLIENT",
+    }
+)
+"""What `service.admin.client_calls` sends under the code that it was asked with, or under another one."""
+
+
+@frozen
+class Shape:
+    """One class and the codes whose request or reply has it."""
+
+    kind: type[msgspec.Struct]
+    text: str
+    requests: frozenset[int]
+    replies: frozenset[int]
+
+
+@define
+class Section:
+    """What the page shows of one code."""
+
+    code: RequestCode
+    server: list[str] = field(factory=list)
+    """What is done with it here."""
+    request: list[Shape] = field(factory=list)
+    reply: list[Shape] = field(factory=list)
+
+
+def shapes() -> Iterator[Shape]:
+    """Every header and body whose docstring names a code."""
+    for module in (headers, bodies):
+        for _name, kind in sorted(inspect.getmembers(module, inspect.isclass)):
+            if issubclass(kind, Header | Body) and kind not in {Header, Body}:
+                text = inspect.getdoc(kind) or ""
+                told = _REPLY.match(text)
+                replies = frozenset(int(code) for code in re.findall(r"\d+", told[1])) if told else frozenset[int]()
+                first = text.split(":", 1)[0] if ":" in text else ""
+                requests = frozenset(int(code) for code in _OWN_CODE.findall(first)) if not told else frozenset[int]()
+                if requests or replies:
+                    yield Shape(kind, text, requests, replies)
+
+
+def served_by(*modules: ModuleType) -> frozenset[str]:
+    """The names of the codes in the modules' tables of processors, and of those that methods are marked with."""
+    sources = [inspect.getsource(module) for module in modules]
+    marked = " ".join(found for source in sources for found in _MARKED.findall(source))
+    return frozenset(re.findall(r"RequestCode\.(\w+)", marked)).union(*map(_PROCESSOR.findall, sources))
+
+
+def services() -> Iterator[ModuleType]:
+    """Every module in which a service may stand."""
+    for found in pkgutil.walk_packages(service.__path__, f"{service.__name__}."):
+        yield importlib.import_module(found.name)
+
+
+def sent_by(module: ModuleType) -> frozenset[str]:
+    """The names of the codes that a module sends."""
+    return frozenset(re.findall(r"code=RequestCode\.([A-Z0-9_]+)", inspect.getsource(module)))
+
+
+def sections() -> list[Section]:
+    """A section for each code that is served or sent, or has a header or body."""
+    tables = {
+        "served by the broker": served_by(*(module for module in services() if module is not routes)),
+        "served by the name server": served_by(name_server, routes),
+        "sent to clients by the broker": sent_by(member_notices) | sent_by(transaction_check) | _PASSED_ON,
+    }
+    found = []
+    every = list(shapes())
+    for code in RequestCode:
+        section = Section(code, [name for name, codes in tables.items() if code.name in codes])
+        section.request = [shape for shape in every if code in shape.requests]
+        section.reply = [shape for shape in every if code in shape.replies]
+        if section.server or section.request or section.reply:
+            found.append(section)
+    return found
+
+
+def field_texts(kind: type) -> dict[str, str]:
+    """The text below each field of a class and of those that it is made from, by the field's name."""
+    texts: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if base.__module__.startswith("longpoll_protocol"):
+            texts |= _own_field_texts(base)
+    return texts
+
+
+def _own_field_texts(kind: type) -> dict[str, str]:
+    tree = ast.parse(inspect.getsource(kind))
+    (definition,) = tree.body
+    assert isinstance(definition, ast.ClassDef)
+    texts = {}
+    for statement, after in zip(definition.body, definition.body[1:], strict=False):
+        if (
+            isinstance(statement, ast.AnnAssign)
+            and isinstance(statement.target, ast.Name)
+            and isinstance(after, ast.Expr)
+            and isinstance(after.value, ast.Constant)
+        ):
+            texts[statement.target.id] = " ".join(str(after.value.value).split())
+    return texts
+
+
+def type_name(kind: msgspec.inspect.Type) -> str:  # noqa: PLR0911 - one return a kind
+    """A field's type in words."""
+    if isinstance(kind, msgspec.inspect.UnionType):
+        return " or ".join(type_name(part) for part in kind.types if not isinstance(part, msgspec.inspect.NoneType))
+    if isinstance(kind, msgspec.inspect.IntType):
+        return "int64" if kind.le is not None and kind.le > 2**31 else "int32"
+    if isinstance(kind, msgspec.inspect.StructType):
+        return f"`{kind.cls.__name__}`"
+    if isinstance(kind, msgspec.inspect.EnumType):
+        return " or ".join(f"`{member.value}`" for member in kind.cls)
+    if isinstance(kind, msgspec.inspect.CollectionType):
+        return f"list of {type_name(kind.item_type)}"
+    if isinstance(kind, msgspec.inspect.DictType):
+        return f"map of {type_name(kind.key_type)} to {type_name(kind.value_type)}"
+    names = {msgspec.inspect.BoolType: "boolean", msgspec.inspect.StrType: "text"}
+    return names.get(type(kind), "any")
+
+
+def default_text(described: msgspec.inspect.Field) -> str:
+    """What a missing field counts as."""
+    if described.required:
+        return "required"
+    if described.default_factory is not msgspec.NODEFAULT or described.default in ("", frozenset()):
+        return "empty"
+    if described.default is None or described.default is msgspec.UNSET:
+        return "may be left out"
+    return f"`{str(described.default).lower() if isinstance(described.default, bool) else described.default}`"
+
+
+def shape_text(shape: Shape) -> str:
+    """One class: its sentence and its fields."""
+    described = msgspec.inspect.type_info(shape.kind)
+    assert isinstance(described, msgspec.inspect.StructType)
+    texts = field_texts(shape.kind)
+    kind = "extension fields" if issubclass(shape.kind, Header) else "body, JSON"
+    lines = [f"`{shape.kind.__name__}` ({kind}). {' '.join(shape.text.split())}", ""]
+    if described.fields:
+        lines += ["| field | type | when it is missing | |", "| --- | --- | --- | --- |"]
+    for one in described.fields:
+        long_name = f" ({one.name})" if len(one.encode_name) == 1 else ""
+        name, kind_text = f"`{one.encode_name}`{long_name}", type_name(one.type)
+        lines.append(f"| {name} | {kind_text} | {default_text(one)} | {texts.get(one.name, '')} |")
+    return "\n".join(lines) + "\n"
+
+
+def heading(code: RequestCode) -> str:
+    """The section's heading."""
+    return f"{code.value} {code.name}"
+
+
+def anchor(code: RequestCode) -> str:
+    """What a link to the section names, as hosts of repositories make it of a heading."""
+    return heading(code).lower().replace(" ", "-")
+
+
+def section_text(section: Section) -> str:
+    """The section of one code."""
+    lines = [f"## {heading(section.code)}\n"]
+    lines.append(f"{(' and '.join(section.server) or 'neither served nor sent here').capitalize()}.\n")
+    for title, parts in (("Request", section.request), ("Reply", section.reply)):
+        lines.append(f"### {title}\n")
+        lines += [shape_text(part) for part in parts] or ["No fields and no body of its own.\n"]
+    return "\n".join(lines)
+
+
+def contents(found: list[Section]) -> str:
+    """The tables at the top: request codes, each with a link to its section, and response codes."""
+    lines = ["# The protocol, code by code\n"]
+    lines.append("Frames and commands are told in [wire.md](wire.md); this is what is in them.\n")
+    lines += ["| code | name | |", "| --- | --- | --- |"]
+    for section in found:
+        server = ", ".join(section.server) or "-"
+        lines.append(f"| {section.code.value} | [{section.code.name}](#{anchor(section.code)}) | {server} |")
+    lines += ["", "## Response codes\n", "| code | name |", "| --- | --- |"]
+    lines += [f"| {code.value} | `{code.name}` |" for code in ResponseCode]
+    return "\n".join(lines) + "\n"
+
+
+def page() -> str:
+    """The whole page."""
+    found = sections()
+    return "\n".join([contents(found), *map(section_text, found)])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,104 @@
+"""A client that does exactly what a test says: any request, any bytes, in any order, over one socket.
+
+Leaves out everything that a real client does on its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from longpoll.wire.requests import pull_fields, records_of, send_fields
+from longpoll.wire.wire_end import WireEnd
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.frame import EMPTY, Buffer, Serialisation
+from longpoll_runtime import Address
+from longpoll_runtime.real import RealRuntime
+
+__all__ = ["PATIENCE_S", "RawClient", "pull_fields", "records_of", "send_fields", "send_message"]
+
+PATIENCE_S: Final = 10.0
+"""How long a reply that must come is waited for; only a failing test waits so long."""
+
+
+class RawClient(WireEnd):
+    """One connection. Replies that were not asked for yet are kept by opaque; `pushes` are the peer's requests."""
+
+    def __init__(self, address: Address) -> None:
+        """Connect; raises OSError."""
+        # A test that sends and does not read means it.
+        super().__init__(RealRuntime(), address, reads_while_writing=False)
+        self._replies: dict[int, Command] = {}
+        self.pushes: list[Command] = []
+
+    def send(
+        self,
+        code: int,
+        fields: dict[str, str] | None = None,
+        body: Buffer = EMPTY,
+        *,
+        flag: int = 0,
+        serialisation: Serialisation = Serialisation.JSON,
+    ) -> int:
+        """Send a request; returns its opaque."""
+        opaque, content = self._request(code, fields, body, flag=flag, serialisation=serialisation)
+        self.send_bytes(content)
+        return opaque
+
+    def send_burst(self, code: int, burst: Sequence[tuple[dict[str, str], Buffer]]) -> list[int]:
+        """Send requests with these fields and bodies as one piece; returns their opaques."""
+        requests = [self._request(code, fields, body) for fields, body in burst]
+        self.send_bytes(b"".join(content for _opaque, content in requests))
+        return [opaque for opaque, _content in requests]
+
+    def reply(self, opaque: int, timeout_s: float = PATIENCE_S) -> Command | None:
+        """The reply to a request; None when none came in time or the peer closed."""
+        self._wait(lambda: opaque in self._replies, timeout_s)
+        return self._replies.pop(opaque, None)
+
+    def call(
+        self,
+        code: int,
+        fields: dict[str, str] | None = None,
+        body: Buffer = EMPTY,
+        *,
+        serialisation: Serialisation = Serialisation.JSON,
+    ) -> Command:
+        """Send a request and return its reply; an AssertionError when none comes."""
+        return self.answer(self.send(code, fields, body, serialisation=serialisation))
+
+    def answer(self, opaque: int) -> Command:
+        """The reply to a request; an AssertionError when none comes."""
+        reply = self.reply(opaque)
+        assert reply is not None, f"no reply to request {opaque}"
+        return reply
+
+    def wait_closed(self) -> bool:
+        """Whether the peer closes the connection in time."""
+        self._wait(lambda: False, PATIENCE_S)
+        return self.closed
+
+    def wait_push(self) -> Command:
+        """The peer's next request; an AssertionError when none comes."""
+        self._wait(lambda: bool(self.pushes), PATIENCE_S)
+        assert self.pushes, "the peer pushed nothing"
+        return self.pushes.pop(0)
+
+    def _wait(self, is_done: Callable[[], bool], timeout_s: float) -> None:
+        deadline_ns = self._runtime.monotonic_ns() + int(timeout_s * 1e9)
+        self._read_until(is_done, lambda: deadline_ns - self._runtime.monotonic_ns())
+
+    def _received(self, command: Command, read_ns: int) -> None:
+        if command.is_response:
+            self._replies[command.opaque] = command
+        else:
+            self.pushes.append(command)
+
+
+def send_message(client: RawClient, topic: str, body: bytes = b"x", *, queue_id: int = 0, properties: str = "") -> int:
+    """Send one message and return its queue offset."""
+    reply = client.call(RequestCode.SEND_MESSAGE_V2, send_fields(topic, queue_id, properties), body)
+    assert reply.code == 0, reply.remark
+    assert reply.ext_fields is not None
+    return int(reply.ext_fields["queueOffset"])

@@ -1,0 +1,419 @@
+"""The real message store on a simulated disk, driven by a seed through faults of all kinds, and looked at after each.
+
+A seed draws first which operations and which faults there are at all, for a run in which everything may happen seldom
+gets far (swarm testing, Groce et al., ISSTA 2012). Then it puts, shows, flushes, deletes, closes, kills, cuts the power
+between two operations or inside one, and lets calls fail. After every opening the store must have what `model`
+says, and its own verifier must find it sound.
+
+Leaves out threads: the store's locks are tried by `longpoll_simulation`'s schedules.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+from typing import Final
+
+from attrs import Factory, define, evolve, frozen
+from model_tests.support.broker.simulated.model import Made, StoreModel
+from model_tests.support.broker.stores import SMALL, message
+
+from longpoll_broker.config import StoreConfig
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.messages import Arrival
+from longpoll_broker.store.queues.queue_table import OTHER_MAPS
+from longpoll_broker.store.verify import verify
+from longpoll_protocol.errors import MessageRefusedError
+from longpoll_runtime.interface import Files
+from longpoll_runtime.real import RealRuntime
+from longpoll_simulation.disk import Disk, Order
+from longpoll_simulation.files import ERRORS, SimulatedFiles
+from longpoll_spec.errors import LongpollError
+
+DIRECTORY: Final = "/data/store"
+TOPICS: Final = ("A", "B", "%RETRY%C")
+QUEUES: Final = (0, 0, 1, 9)
+TAGS: Final = (None, "red", "AaAa")
+BEGINS_MS: Final = 1_800_000_000_000
+OPENINGS_MAX: Final = 5
+"""How many openings may be cut off or fail before one is left alone."""
+PREPARED: Final = 0x4
+INDEXED_COUNT: Final = 1000
+HALF, FULL = 0.5, 0.9
+"""How much of the disk is used; over 0.85 every file may go that is no longer needed."""
+
+OPERATIONS: Final = {
+    "put": 6, "put_burst": 4, "put_batch": 2, "dispatch": 5, "flush": 4, "flush_queues": 3, "index": 2, "find": 1,
+    "expire": 2, "delete": 1, "write_back": 2, "wait": 6, "look": 1, "close": 2, "kill": 2, "cut": 2,
+}  # fmt: skip
+"""What can be done to a store, and how often; a seed leaves out about a third."""
+ORDERS: Final[tuple[Order, ...]] = ("none", "directory", "all")
+SYNCS: Final = ("sync", "sync_directory")
+ALWAYS: Final = frozenset({"put", "dispatch", "flush"})
+BETWEEN: Final = ("put", "dispatch", "flush", "index", "delete", "write_back")
+"""What others may do while queues are made durable."""
+BETWEEN_CHANCE: Final = 0.2
+
+
+class Ended(BaseException):
+    """The process ends inside an operation: it is killed, or the power is cut."""
+
+
+@frozen
+class Swarm:
+    """What a seed's run consists of."""
+
+    config: StoreConfig
+    operations: tuple[str, ...]
+    """One of them is drawn at a time, so those that stand there often come often."""
+    ends_inside: bool
+    """Whether an operation is now and then cut off."""
+    errors: bool
+    """Whether calls now and then fail."""
+    failing: tuple[str, ...]
+    """Which calls are counted for that; a sync that fails is what costs most."""
+    power: bool
+    """Whether what cuts an operation off is a power cut; else a kill."""
+    order: Order
+    """How the disk keeps changes of names."""
+    waits_ms: tuple[int, ...]
+    maps_max: int
+    """Of files of queues, beside what is left to the rest."""
+
+
+@define
+class Tally:
+    """What a run did."""
+
+    openings: int = 0
+    messages: int = 0
+    ended_inside: int = 0
+    errors: int = 0
+    cuts: int = 0
+    story: list[str] = Factory(list)
+
+
+class StoreRuntime(RealRuntime):
+    """Real locks, simulated files and a clock that is set by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_ms = BEGINS_MS
+        self.simulated: SimulatedFiles | None = None
+
+    @property
+    def files(self) -> Files:
+        """The simulated files of the present life."""
+        assert self.simulated is not None
+        return self.simulated
+
+    def unix_ms(self) -> int:
+        """The clock."""
+        return self.now_ms
+
+    def memory_size(self) -> int:
+        """A mebibyte."""
+        return 1 << 20
+
+
+def draw_swarm(chance: random.Random) -> Swarm:
+    """Draw what a run consists of."""
+    config = evolve(
+        SMALL,
+        index=chance.random() < 0.6,
+        extended_queues=chance.random() < 0.2,
+        extended_file_size=200,
+        visible_when_durable=chance.random() < 0.2,
+        commit_log_file_size=chance.choice((2048, 2048, 8192)),
+    )
+    operations = [
+        name
+        for name, count in OPERATIONS.items()
+        if name in ALWAYS or chance.random() < 0.65
+        for _ in range(count)
+    ]  # fmt: skip
+    return Swarm(
+        config,
+        tuple(operations),
+        ends_inside=chance.random() < 0.6,
+        errors=chance.random() < 0.4,
+        failing=chance.choice((tuple(ERRORS), SYNCS)),
+        power=chance.random() < 0.7,
+        order=chance.choice(ORDERS),
+        waits_ms=chance.choice(((0, 1), (1, 2500), (5000,))),
+        maps_max=OTHER_MAPS + chance.choice((1, 2, 3, 1000)),
+    )
+
+
+class SimulatedStore:
+    """One seed's run. Invariant: between two operations `store` is open on `runtime.simulated`, as `model` has it."""
+
+    def __init__(self, seed: int, swarm: Swarm | None = None) -> None:
+        self.chance = random.Random(seed)
+        self.swarm = swarm or draw_swarm(self.chance)
+        self.runtime = StoreRuntime()
+        self.model = StoreModel()
+        self.tally = Tally()
+        self.used = HALF
+        self._calls_left = 0
+        self._is_error = False
+        self._is_over = False
+        disk = Disk()
+        disk.make_directory("/data")
+        disk.root.sync(disk.number)
+        self._boot(disk)
+        self.store = self._open()
+
+    # ------------------------------------------------------------------ the world
+
+    def _boot(self, disk: Disk) -> None:
+        """Begin another life on a disk."""
+        self._is_over = False
+        self.runtime.simulated = SimulatedFiles(
+            disk,
+            before=self._before,
+            now_ms=self.runtime.unix_ms,
+            used_ratio=lambda: self.used,
+            maps_max=self.swarm.maps_max,
+        )
+
+    @property
+    def disk(self) -> Disk:
+        """The present disk."""
+        assert self.runtime.simulated is not None
+        return self.runtime.simulated.disk
+
+    def _before(self, operation: str, path: str) -> None:
+        if self._is_over:
+            raise Ended
+        if self._calls_left == 0 or (self._is_error and operation not in self.swarm.failing):
+            return
+        self._calls_left -= 1
+        if self._calls_left:
+            return
+        if self._is_error:
+            code = self.chance.choice(ERRORS[operation])
+            self.tally.errors += 1
+            self._tell(f"  {operation} {path} fails: {os.strerror(code)}")
+            raise OSError(code, os.strerror(code), path)
+        self._is_over = True
+        self.tally.ended_inside += 1
+        self._tell(f"  ended before {operation} {path}")
+        raise Ended
+
+    def _tell(self, line: str) -> None:
+        self.tally.story.append(line)
+
+    def _plan(self) -> None:
+        """Perhaps let one of the next calls fail, or be the last."""
+        self._calls_left = 0
+        kinds = [is_error for is_error, there in ((False, self.swarm.ends_inside), (True, self.swarm.errors)) if there]
+        if kinds and self.chance.random() < 0.15:
+            self._is_error = self.chance.choice(kinds)
+            self._calls_left = self.chance.choice((1, 2, 3, 5, 8, 13, 21))
+
+    def _die(self, *, power: bool) -> None:
+        """Go on with what a kill, or a power cut, leaves."""
+        if power:
+            self.tally.cuts += 1
+            self.model.may_lose = True
+            self._boot(self.disk.cut(self.chance, self.swarm.order))
+        else:
+            self._boot(self.disk.kill())
+            self._evict()
+        self._tell("-- the power is cut" if power else "-- killed")
+
+    def _evict(self) -> None:
+        """Perhaps have the system read again what a sync that failed had left as written: from then on it is lost."""
+        if self.chance.random() < 0.5 and self.disk.evict(self.chance):
+            self._tell("-- what a failed sync left is read again")
+            self.model.may_lose = True
+
+    def _open(self) -> MessageStore:
+        store: MessageStore | None = None
+        for attempt in range(OPENINGS_MAX + 1):
+            self._calls_left = 0
+            if attempt < OPENINGS_MAX:
+                self._plan()
+            try:
+                store = MessageStore.open(self.runtime, DIRECTORY, self.swarm.config)
+            except Ended:
+                self._die(power=self.swarm.power)
+            except OSError as error:
+                self._tell(f"opening fails: {error.strerror}")
+            else:
+                break
+        assert store is not None, "the store cannot be opened"
+        self._calls_left = 0
+        self.tally.openings += 1
+        self._tell(f"open from {store.log_start} to {store.log_end}")
+        self.model.reopened(store)
+        if self.chance.random() < 0.5:
+            self._verify()
+        return store
+
+    def _verify(self) -> None:
+        """The store's own verifier finds it sound, and as many records as were put."""
+        verdict = verify(self.runtime.files, DIRECTORY)
+        assert verdict.problems == [], verdict.problems[0]
+        names = self.runtime.files.list(f"{DIRECTORY}/commitlog")
+        start = int(names[0]) if names else 0
+        expected = sum(each.start >= start for each in self.model.sent)
+        assert verdict.messages == expected, f"{verdict.messages} records, and {expected} were put"
+
+    # ------------------------------------------------------------------ a run
+
+    def run(self) -> Tally:
+        """Do what the seed says; an assertion that fails tells the whole story."""
+        try:
+            for _ in range(self.chance.randrange(5, 40)):
+                self._do(self.chance.choice(self.swarm.operations))
+            self._do("close")
+        except (AssertionError, LongpollError, ValueError) as error:
+            raise AssertionError(f"{type(error).__name__}: {error}\n" + "\n".join(self.tally.story)) from error
+        finally:
+            self.store.abandon()
+        return self.tally
+
+    def _do(self, operation: str) -> None:
+        self._tell(operation)
+        self._plan()
+        try:
+            getattr(self, f"_do_{operation}")()
+        except Ended:
+            self._calls_left = 0
+            self._die(power=self.swarm.power)
+            self.store = self._open()
+        except OSError as error:
+            self._tell(f"  {operation} fails: {error.strerror}")
+        except MessageRefusedError as error:
+            # A batch that no file can hold.
+            self._tell(f"  {operation} is refused: {error}")
+        self._calls_left = 0
+
+    # ------------------------------------------------------------------ operations
+
+    def _made(self) -> Made:
+        """A message that no other is like, and what to know it by."""
+        chance, number = self.chance, self.tally.messages
+        self.tally.messages += 1
+        body = b"%d:" % number + b"b" * chance.choice((0, 10, 400, 700))
+        key = f"k{number}"
+        sent = message(
+            chance.choice(TOPICS), chance.choice(QUEUES), body,
+            tag=chance.choice(TAGS), properties={"KEYS": key},
+            sys_flag=0 if chance.random() < 0.9 else PREPARED,
+        )  # fmt: skip
+        return Made(sent, key, body)
+
+    def _do_put(self) -> None:
+        made = self._made()
+        put = self.store.put(made.message)
+        self.model.put(self.store, made, put.queue_offset, put.physical_offset)
+
+    def _do_put_burst(self) -> None:
+        several = [self._made() for _ in range(self.chance.randrange(1, 5))]
+        burst = self.store.put_burst([each.message for each in several])
+        self._tell(f"  {len(burst)} of {len(several)}")
+        for made, arrival in zip(several, burst, strict=False):
+            self.model.put(self.store, made, arrival.offset_end - 1, arrival.physical_offset)
+
+    def _do_put_batch(self) -> None:
+        several = [self._made() for _ in range(self.chance.randrange(1, 4))]
+        for made, put in zip(several, self.store.put_batch([each.message for each in several]), strict=True):
+            self.model.put(self.store, made, put.queue_offset, put.physical_offset)
+
+    def _do_dispatch(self) -> None:
+        arrivals: Sequence[Arrival] = ()
+        try:
+            arrivals = self.store.dispatch(self.chance.randrange(1, 9))
+        finally:
+            if not self._is_over:
+                self.model.dispatched(arrivals, self.store.dispatched_end)
+
+    def _do_flush(self) -> None:
+        self.model.durable_end = self.store.flush()
+
+    def _do_flush_queues(self) -> None:
+        """Queue by queue; others have their turn between two, and what they do is part of the story."""
+        for _ in self.store.flush_queues_in_turns(1):
+            if self.chance.random() < BETWEEN_CHANCE:
+                operation = self.chance.choice(BETWEEN)
+                self._tell(f"  {operation} between two queues")
+                getattr(self, f"_do_{operation}")()
+
+    def _do_index(self) -> None:
+        self.store.index(self.chance.randrange(1, 9))
+
+    def _do_find(self) -> None:
+        """Look a message up by its key; the query moves the index first, unless a call fails meanwhile."""
+        start, end, errors = self.store.log_start, self.store.dispatched_end, self.tally.errors
+        there = [each for each in self.model.sent if start <= each.start < end]
+        if there and self.swarm.config.index:
+            wanted = self.chance.choice(there)
+            found = self.model.find(self.store, wanted)
+            assert found or errors < self.tally.errors, f"the record at {wanted.start} is not found by its key"
+
+    def _do_expire(self) -> None:
+        self.model.start_max = max(self.model.start_max, min(self.store.dispatched_end, self.store.flushed_end))
+        self.used = FULL
+        try:
+            # What is not indexed is kept.
+            self.store.index(INDEXED_COUNT)
+            gone = self.store.remove_expired()
+        finally:
+            self.used = HALF
+        self._tell(f"  {gone} files")
+
+    def _do_delete(self) -> None:
+        topic, store, model = self.chance.choice(TOPICS), self.store, self.model
+        end, was_there = store.log_end, any(name == topic for name, _queue in store.queues())
+        try:
+            store.delete_topic(topic)
+        except OSError:
+            if was_there and all(name != topic for name, _queue in store.queues()):
+                model.delete(topic)
+                raise
+            model.unsure[topic] = end
+            if not was_there:
+                # Nothing tells whether it is forgotten, until the store is opened again.
+                raise Ended from None
+            raise
+        except Ended:
+            model.unsure[topic] = end
+            raise
+        model.delete(topic)
+
+    def _do_write_back(self) -> None:
+        self.disk.write_back(self.chance)
+
+    def _do_wait(self) -> None:
+        self.runtime.now_ms += self.chance.choice(self.swarm.waits_ms)
+
+    def _do_look(self) -> None:
+        self.model.compare(self.store)
+
+    def _do_close(self) -> None:
+        """Close and open again; what was closed well is durable, and its verifier finds nothing, not even a tail."""
+        end = self.store.log_end
+        try:
+            self.store.close()
+        except OSError as error:
+            self._tell(f"  close fails: {error.strerror}")
+            self._evict()
+        else:
+            self._calls_left = 0
+            self.model.durable_end = end
+            self._verify()
+            if self.chance.random() < 0.3:
+                self._die(power=True)
+        self.store = self._open()
+
+    def _do_kill(self) -> None:
+        self._die(power=False)
+        self.store = self._open()
+
+    def _do_cut(self) -> None:
+        self._die(power=True)
+        self.store = self._open()

@@ -1,0 +1,215 @@
+"""Helpers that several tests of the judge share: histories as files, in slices, and followed piece by piece."""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import time
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pytest
+from attrs import frozen
+
+from longpoll_judge.contract.result import Finding, Result
+from longpoll_judge.evidence.survey import Context
+from longpoll_judge.faults.recording import Recording, change
+from longpoll_judge.generate import Load, simulate, simulated_meta, write
+from longpoll_judge.read.schema import EVENT_SCHEMA, PLAIN_SCHEMA, fill
+from longpoll_judge.read.source import find, read_slice
+from longpoll_judge.run.follow import Limits, Steps
+from longpoll_judge.run.job import judge
+from longpoll_judge.run.local import judge_stretches
+from longpoll_judge.run.overview import overview_of_table
+from longpoll_judge.run.plan import Plan
+from longpoll_judge.run.sweep import Stretches
+from longpoll_judge.run.tally import Tally
+from longpoll_spec.history import META_FILE, Event, Meta
+
+RECORDINGS: Final = Path(__file__).parents[2] / "judge" / "recordings"
+"""Short pieces of real recordings, made by `longpoll observe` before real brokers."""
+ENCODE: Final = msgspec.json.Encoder().encode
+LIMITS: Final = Limits(100.0, 50.0)
+PATIENCE_S: Final = 240.0
+
+
+def on_spark(test: Any) -> Any:
+    """Mark a test that uses the one Spark session."""
+    return pytest.mark.spark(pytest.mark.xdist_group("spark")(test))
+
+
+Row = dict[str, Any]
+Rows = list[Row]
+
+# -- histories as files ------------------------------------------------------------------------------------------------
+
+
+def lines_of(events: Iterable[Event]) -> bytes:
+    """The events as a recorder writes them."""
+    return b"".join(ENCODE(event) + b"\n" for event in events)
+
+
+def simulated(seed: int, events: int = 1_200) -> Recording:
+    """A history of a correct broker."""
+    return Recording(list(simulate(Load(events=events, seed=seed, timeout_ms=60))), simulated_meta())
+
+
+def numbered(events: Iterable[Event]) -> list[Event]:
+    """The events with sequence numbers from 0."""
+    return [change(event, sequence=number) for number, event in enumerate(events)]
+
+
+def written(recording: Recording, directory: Path) -> Path:
+    """Write a history of one part; returns its directory."""
+    directory.mkdir(parents=True, exist_ok=True)
+    if recording.meta is not None:
+        (directory / META_FILE).write_bytes(ENCODE(recording.meta))
+    (directory / "part-0.ndjson").write_bytes(lines_of(recording.events) + recording.damaged_tail)
+    return directory
+
+
+def judged(directory: Path, events: Iterable[Event], meta: Meta | None = None) -> Result:
+    """Write the events and judge them without Spark; by default with the simulated broker's meta file."""
+    write(directory, events, simulated_meta() if meta is None else meta)
+    return judge([directory], engine="local")
+
+
+def without_time(result: Result) -> Result:
+    """The result without what differs from run to run."""
+    return msgspec.structs.replace(result, seconds=0.0, start_seconds=0.0, engine="")
+
+
+def violated(result: Result) -> list[tuple[str, str]]:
+    """The clause and the reason of each violation that is certain."""
+    return [(one.clause, one.why) for one in result.findings if one.verdict == "violated"]
+
+
+def gap_kinds(result: Result) -> set[str]:
+    """The kinds of missing evidence."""
+    return {gap["kind"] for gap in result.gaps}
+
+
+# -- tables and stretches ----------------------------------------------------------------------------------------------
+
+
+def table_of(rows: Rows) -> pa.Table:
+    """Rows as a table of events, numbered from 0; a row may give its `width` in place of `before_ns`."""
+    events = []
+    for number, row in enumerate(rows):
+        event = {"sequence": number} | {name: value for name, value in row.items() if name != "width"}
+        events.append(event | ({"before_ns": row["after_ns"] + row["width"]} if "width" in row else {}))
+    return fill(pa.Table.from_pylist(events, schema=PLAIN_SCHEMA)) if events else EVENT_SCHEMA.empty_table()
+
+
+def cut(table: pa.Table, borders: Sequence[int]) -> list[pa.Table]:
+    places = [0, *sorted(border % (len(table) + 1) for border in borders), len(table)]
+    return [table.slice(begin, end - begin) for begin, end in pairwise(places)]
+
+
+def stretches_of(slices: list[pa.Table], stretch_events: int = 1, *, unplaced: bool = False) -> Stretches:
+    overviews = [overview_of_table(table, []) for table in slices]
+    return Stretches(Plan(overviews, stretch_events), slices.__getitem__, unplaced=unplaced)
+
+
+def by_size(table: pa.Table, size: int) -> Stretches:
+    """A table as stretches of so many events."""
+    return stretches_of(cut(table, range(0, len(table), size)))
+
+
+def added_up(rows: pa.Table) -> list[tuple[Any, ...]]:
+    """Result rows added up; queues are only named."""
+    tally = Tally()
+    tally.add(rows)
+    found = [tuple(row.values()) for row in tally.rows().to_pylist()]
+    return sorted((kind, bucket, 1 if kind == "queue" else count, text) for kind, bucket, count, text in found if count)
+
+
+def in_stretches(stretches: Stretches, context: Context) -> list[tuple[Any, ...]]:
+    """What is found of a history stretch by stretch."""
+    return added_up(judge_stretches(stretches, context))
+
+
+# -- following ---------------------------------------------------------------------------------------------------------
+
+
+def certain(result: Result) -> dict[str, Finding]:
+    """The certain findings by name."""
+    return {finding.id: finding for finding in result.findings if finding.verdict == "violated"}
+
+
+def are_found(told: dict[str, Finding], whole: Result) -> bool:
+    """Whether the judgement of the whole has all that was told, some of it as what follows from another finding."""
+    known = certain(whole)
+    parts = {(part.clause, part.topic, part.queue) for one in known.values() for part in one.follows}
+    return all(name in known or (one.clause, one.topic, one.queue) in parts for name, one in told.items())
+
+
+def shown(result: Result) -> object:
+    """All of a result except its times and its evidence."""
+    findings = sorted((one.id, one.clause, one.verdict, one.why, one.request) for one in result.findings)
+    numbers = (result.judged, result.shares, result.latency, result.rates, result.requests, result.queues)
+    return result.verdict, findings, sorted(map(str, result.gaps)), result.findings_left_out, numbers
+
+
+@frozen
+class Followed:
+    """What came of a history that was judged piece by piece."""
+
+    results: list[Result]
+    steps: Steps
+
+    @property
+    def last(self) -> Result:
+        return self.results[-1]
+
+    @property
+    def told(self) -> dict[str, Finding]:
+        """What was certain at any time, by name."""
+        return {name: finding for result in self.results for name, finding in certain(result).items()}
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing speaks against its being the judgement of the whole."""
+        attendance = self.steps.growing.survey.attendance
+        is_open = any(gap["why"].endswith("at the end") for gap in self.last.gaps)
+        return not (is_open or attendance.acknowledged or attendance.sends)
+
+
+def follow_pieces(
+    directory: Path, pieces: int, seed: int | None = None, *, kept: Path | None = None, looks: float = 1.0
+) -> Followed:
+    """Judge a history that comes in pieces: equal ones, or with a seed cut anywhere.
+
+    After a piece the result is taken with the probability `looks`. With `kept`, another follower goes on from that file
+    after each piece.
+    """
+    drawn, history = random.Random(seed), find([directory])
+    read = [read_slice(part) for part in history.slices]
+    table = pa.concat_tables([part for part, _damages in read])
+    size = -(-len(table) // pieces)
+    cuts = range(size, len(table), size) if seed is None else sorted(drawn.sample(range(1, len(table)), pieces - 1))
+    steps, results = Steps.begun(LIMITS, kept), list[Result]()
+    for start, end in pairwise([0, *cuts, len(table)]):
+        damages = [damage for _part, found in read for damage in found] if end == len(table) else []
+        steps.growing.add([table.slice(start, end - start)], damages, history)
+        if drawn.random() < looks:
+            results.append(steps.result(history))
+        if kept is not None:
+            steps.keep(is_last=True)
+            steps = Steps.begun(LIMITS, kept)
+    return Followed([*results, steps.result(history)], steps)
+
+
+def read_until(descriptor: int, wanted: bytes) -> bytes:
+    """Read from a descriptor up to what is wanted; fails if that does not come."""
+    deadline_s, said = time.monotonic() + PATIENCE_S, b""
+    while wanted not in said:
+        ready, _, _ = select.select([descriptor], [], [], max(deadline_s - time.monotonic(), 0))
+        assert ready, f"it never said {wanted!r}: {said!r}"
+        said += os.read(descriptor, 4096)
+    return said

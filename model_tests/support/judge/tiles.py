@@ -1,0 +1,161 @@
+"""Makes large histories out of small ones: a simulated tile is repeated with its times, numbers and offsets moved on.
+
+A tile ends with everything answered, so one can follow another: its events are moved behind the one before, its
+messages get the queue offsets that come next, its requests new identifiers. That is arithmetic on columns, so a history
+of any size is written as fast as the disk takes it, each tile one Parquet part, in any order and from any process. A
+fault is planted into one tile by `plant`. Leaves out the simulation (`generate`) and who writes (`generate_spark`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from attrs import evolve, frozen
+
+from longpoll_judge.generate import MS, Load, simulate, simulated_meta
+from longpoll_judge.read.arrow import compute
+from longpoll_judge.read.parquet import write_part
+from longpoll_judge.read.schema import EVENT_SCHEMA, PLAIN_SCHEMA, coded, fill
+from longpoll_spec.history import META_FILE, PARQUET_SUFFIX, Event
+
+TILE_EVENTS: Final = 250_000
+"""Events of a tile of a large history; one row group each."""
+GAP_NS: Final = 10 * MS
+"""Between the last event of a tile and the first of the next."""
+_OFFSET_COLUMNS: Final = ("offset", "offset_next", "offset_max", "queue_offset", "visible_end", "commit_offset")
+
+
+@frozen
+class Tile:
+    """A self-contained piece of a history, without the source's start and stop."""
+
+    table: pa.Table
+    messages: dict[int, int]
+    """By queue, how many messages it has."""
+    span_ns: int
+    """From its first event to its last."""
+
+
+@frozen
+class Placed:
+    """A tile's place in a history: which one, and what comes before it."""
+
+    number: int
+    tile: int
+    """Index of the tile among those that are repeated."""
+    sequence: int
+    time_ns: int
+    messages: dict[int, int]
+    is_first: bool
+    is_last: bool
+
+
+def make_tile(events: Iterable[Event]) -> Tile:
+    """A tile of simulated events, which may have a fault planted into them."""
+    inner = [event for event in events if event.event not in {"source_started", "source_stopped"}]
+    table = table_of(inner)
+    messages: Counter[int] = Counter()
+    for event in inner:
+        if event.event in {"append", "message_acknowledged"}:
+            messages[event.queue] = max(messages[event.queue], event.queue_offset + 1)
+    after_ns = table["after_ns"].to_numpy()
+    return Tile(table, dict(messages), int(table["before_ns"].to_numpy().max() - after_ns.min()))
+
+
+def table_of(events: Sequence[Event]) -> pa.Table:
+    """Events as columns."""
+    rows = [msgspec.structs.asdict(event) for event in events]
+    return fill(pa.Table.from_pylist(rows, schema=PLAIN_SCHEMA)) if rows else EVENT_SCHEMA.empty_table()
+
+
+def simulated_tile(load: Load) -> Tile:
+    """A tile of a broker that does everything right."""
+    return make_tile(simulate(load))
+
+
+def plan(tiles: Sequence[Tile], count: int, *, changed: dict[int, int] | None = None) -> list[Placed]:
+    """Where each of `count` tiles goes; the first of `tiles` everywhere but at the places that `changed` names."""
+    placed: list[Placed] = []
+    sequence, time_ns, messages = 1, 0, Counter[int]()
+    for number in range(count):
+        index = (changed or {}).get(number, 0)
+        placed.append(
+            Placed(number, index, sequence, time_ns, dict(messages), is_first=number == 0, is_last=number == count - 1)
+        )
+        sequence += len(tiles[index].table)
+        time_ns += tiles[index].span_ns + GAP_NS
+        messages.update(tiles[index].messages)
+    return placed
+
+
+def moved(tile: Tile, place: Placed) -> pa.Table:
+    """The events of a tile at its place."""
+    table = tile.table
+    queue = table["queue"].to_numpy()
+    # Negative queues stand for none: they take the last entry, which stays 0.
+    first_offsets = np.zeros(max([*place.messages, int(queue.max(initial=0))], default=0) + 2, dtype=np.int64)
+    for number, count in place.messages.items():
+        first_offsets[number] = count
+    shift = first_offsets[queue]
+    first_sequence = int(table["sequence"].to_numpy().min(initial=1 << 61))
+    columns = {
+        "after_ns": table["after_ns"].to_numpy() + place.time_ns,
+        "before_ns": table["before_ns"].to_numpy() + place.time_ns,
+        "sequence": table["sequence"].to_numpy() - first_sequence + place.sequence,
+    }
+    for name in _OFFSET_COLUMNS:
+        values = table[name].to_numpy()
+        columns[name] = np.where(values >= 0, values + shift, values)
+    bodies = table["offsets"].combine_chunks()
+    owners = np.repeat(np.arange(len(table)), np.diff(bodies.offsets.to_numpy()))
+    offsets = pa.ListArray.from_arrays(bodies.offsets, pa.array(bodies.values.to_numpy() + shift[owners]))
+    codes, requests = coded(table, "request")
+    names = pa.array([f"{place.number}.{name}" if name else "" for name in requests], pa.string())
+    for name, values in columns.items():
+        table = table.set_column(table.schema.get_field_index(name), name, pa.array(values, pa.int64()))
+    table = table.set_column(table.schema.get_field_index("offsets"), "offsets", offsets)
+    table = table.set_column(
+        table.schema.get_field_index("request"), "request", pa.DictionaryArray.from_arrays(codes, names)
+    )
+    return _with_ends(table, place)
+
+
+def _with_ends(table: pa.Table, place: Placed) -> pa.Table:
+    """The source's start before the first tile, its stop behind the last."""
+    source = table["source"][0].as_py() if len(table) else ""
+    ends = []
+    if place.is_first:
+        moment = compute.min(table["after_ns"]).as_py() - 1
+        ends.append(Event(event="source_started", after_ns=moment, before_ns=moment, source=source, sequence=0))
+    if place.is_last:
+        moment = compute.max(table["before_ns"]).as_py() + GAP_NS
+        sequence = compute.max(table["sequence"]).as_py() + 1
+        ends.append(Event(event="source_stopped", after_ns=moment, before_ns=moment, source=source, sequence=sequence))
+    return pa.concat_tables([table, table_of(ends)])
+
+
+def write_place(directory: Path, tile: Tile, place: Placed) -> int:
+    """Write one part; returns how many events it has."""
+    table = moved(tile, place)
+    write_part(directory / f"part-{place.number:06}{PARQUET_SUFFIX}", [table])
+    return len(table)
+
+
+def write_meta(directory: Path) -> None:
+    """Write the meta file of simulated histories."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / META_FILE).write_bytes(msgspec.json.encode(simulated_meta()) + b"\n")
+
+
+def write_large(directory: Path, load: Load, *, tile_events: int = TILE_EVENTS) -> int:
+    """Write a history of about `load.events` events in this process; returns how many it has."""
+    tile = simulated_tile(evolve(load, events=min(tile_events, load.events)))
+    write_meta(directory)
+    places = plan([tile], max(1, round(load.events / len(tile.table))))
+    return sum(write_place(directory, tile, place) for place in places)

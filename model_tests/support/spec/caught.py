@@ -1,0 +1,74 @@
+"""Who catches which slip: every slip in every action is planted, and a property or the numbers must go red.
+
+`python -m model_tests.support.spec.caught [PRESET [BOUNDS [EVERY]]]` prints a line for each slip, or for one in EVERY.
+Leaves out slips that act otherwise in no state that is reached: they are no mistakes under those bounds.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from attrs import frozen
+
+from longpoll_spec.bounds import Bounds, named
+from longpoll_spec.engines import explore
+from longpoll_spec.engines.exploration import Exploration
+from longpoll_spec.law import law_of
+from longpoll_spec.mutants.slips import Slip, reached, slips_of
+from longpoll_spec.policy import Policy, preset
+
+MORE_STATES: Final = 40_000
+"""A slip may make the space endless; what differs shows within twice the right one's states and this number more."""
+NUMBERS: Final = "the numbers"
+"""Distinct states, transitions or depth differ, which the manifest pins."""
+NOBODY: Final = ""
+
+
+@frozen
+class Catch:
+    """A slip, and what goes red first: the name of a property, `NUMBERS`, or `NOBODY`."""
+
+    slip: Slip
+    by: str
+
+
+def catches(policy: Policy, bounds: Bounds, every: int = 1) -> Iterator[Catch]:
+    """Plant one in `every` of all slips, one after the other."""
+    right = explore(law_of(policy, bounds), engine="python")
+    states = reached(right.model)
+    real = [slip for slip in slips_of(policy, bounds) if slip.shows(right.model, states)]
+    for slip in real[::every]:
+        yield Catch(slip, caught_by(slip, right))
+
+
+def caught_by(slip: Slip, right: Exploration) -> str:
+    """What tells the slipped law from the right one."""
+    model = slip.planted(right.model.policy, right.model.bounds)
+    wrong = explore(model, engine="python", limit_states=2 * right.distinct_states + MORE_STATES)
+    before = {verdict.name: verdict.verdict for verdict in right.verdicts}
+    red = [verdict.name for verdict in wrong.verdicts if verdict.verdict != before[verdict.name]]
+    if red:
+        return red[0]
+    return NUMBERS if numbers(wrong) != numbers(right) else NOBODY
+
+
+def numbers(found: Exploration) -> tuple[int, int, int]:
+    """Distinct states, transitions, depth."""
+    return found.distinct_states, found.transitions, found.depth
+
+
+def main(name: str = "strict", size: str = "tiny", every: str = "1") -> None:
+    """Print who catches which slip of a preset under bounds."""
+    policy = preset(name)
+    found = Counter[str]()
+    for catch in catches(policy, named(size, policy), int(every)):
+        found[catch.by] += 1
+        sys.stdout.write(f"{catch.slip.action} {catch.slip.what}: {catch.by or 'NOT CAUGHT'}\n")
+    sys.stdout.write(f"{found.total()} slips, {found.total() - found[NOBODY]} caught\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

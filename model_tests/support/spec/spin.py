@@ -1,0 +1,131 @@
+"""SPIN on an exported law: translate, compile, run, and read its counts and verdicts.
+
+A peer for tests and measurements, reached as the program `spin` and the C compiler `gcc`. Leaves out the export itself
+(`render.export.promela`) and what the numbers must be (`engines.manifest`).
+"""
+
+from __future__ import annotations
+
+import re
+import resource
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from attrs import frozen
+
+SPIN_START_TRANSITIONS: Final = 1
+"""SPIN's transitions are its stored and its matched states, so the start of its one process counts as one."""
+EXHAUSTIVE: Final = ("-DSAFETY", "-DNOREDUCE")
+"""Compile for reachable states only, without partial-order reduction: every state and every transition."""
+BREADTH_FIRST: Final = (*EXHAUSTIVE, "-DBFS")
+"""The same in breadth-first order: the depth is the longest shortest run, and a finding's depth is the shortest."""
+EVERY_PROPERTY: Final = ("-DALWAYS", "-DSOMETIMES")
+
+_COUNTS: Final = {
+    "states": r"^\s*([\d.e+]+) states, stored",
+    "transitions": r"^\s*([\d.e+]+) transitions",
+    "depth": r"depth reached (\d+),",
+    "errors": r"errors: (\d+)$",
+}
+_FINDING: Final = re.compile(r"^pan:\d+: (\w+) is (violated|reached)( by this step)? \(at depth (\d+)\)$", re.MULTILINE)
+_TROUBLE: Final = re.compile(
+    r"^(?:pan:\d+: (?!\w+ is (?:violated|reached))|error: |pan: (?!elapsed|rate)).*$", re.MULTILINE
+)
+
+
+@frozen
+class SpinRun:
+    """What a complete run of SPIN says, as the law counts. Counts of more than eight digits are rounded: `as_told`."""
+
+    distinct_states: int
+    transitions: int
+    depth: int
+    violated: dict[str, int]
+    """Property -> length of the run that breaks it; the shortest one where SPIN ran breadth-first."""
+    reached: dict[str, int]
+    """The same for what must be reached."""
+    seconds: float
+    """Of the run alone, without translation and compilation."""
+    processor_seconds: float
+    memory_mb: float
+
+
+def as_told(count: int) -> int:
+    """A count as SPIN prints it: with eight significant digits."""
+    return int(float(f"{count:.8g}"))
+
+
+def why_no_spin() -> str | None:
+    """Why SPIN cannot be run here; None if it can."""
+    lacking = [program for program in ("spin", "gcc") if shutil.which(program) is None]
+    return f"{' and '.join(lacking)} not found; install the Debian packages spin and gcc" if lacking else None
+
+
+def compile_spin(
+    text: str, directory: Path, *, select: Sequence[str] = (), how: Sequence[str] = BREADTH_FIRST, optimise: str = "-O1"
+) -> Path:
+    """Translate Promela text and compile it, in a directory of its own; `select` chooses the properties.
+
+    Raises `RuntimeError` with the last lines of what the tool said.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "law.pml").write_text(text)
+    _tool(["spin", "-a", *select, "law.pml"], directory)
+    _tool(["gcc", "-w", optimise, *how, "-o", "pan", "pan.c"], directory)
+    return directory / "pan"
+
+
+def run_spin(pan: Path, *options: str) -> SpinRun:
+    """Run a compiled law to its end; raises `RuntimeError` if SPIN did not finish or has something else to say."""
+    began, spent = time.perf_counter(), _children_seconds()
+    said = _tool([str(pan), "-c0", *options], pan.parent)
+    seconds, processor_seconds = time.perf_counter() - began, _children_seconds() - spent
+    trouble = _TROUBLE.search(said)
+    if trouble is not None:
+        raise RuntimeError(f"SPIN says: {trouble[0]}")
+    return _read(said, seconds, processor_seconds)
+
+
+def _children_seconds() -> float:
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
+
+
+def _read(said: str, seconds: float, processor_seconds: float) -> SpinRun:
+    counts = {name: int(float(_only(pattern, said))) for name, pattern in _COUNTS.items()}
+    found: dict[str, dict[str, int]] = {"violated": {}, "reached": {}}
+    looks = 0
+    for name, kind, by_step, depth in _FINDING.findall(said):
+        looks += not by_step
+        length = int(depth) + bool(by_step)
+        found[kind][name] = min(length, found[kind].get(name, length))
+    assert len(_FINDING.findall(said)) == counts["errors"], "SPIN found more than it told"
+    return SpinRun(
+        distinct_states=counts["states"],
+        transitions=counts["transitions"] - looks - SPIN_START_TRANSITIONS,
+        depth=counts["depth"],
+        violated=found["violated"],
+        reached=found["reached"],
+        seconds=seconds,
+        processor_seconds=processor_seconds,
+        memory_mb=float(_only(r"([\d.]+)\s+total actual memory usage", said)),
+    )
+
+
+def _only(pattern: str, said: str) -> str:
+    match = re.search(pattern, said, re.MULTILINE)
+    if match is None:
+        raise RuntimeError(f"SPIN did not finish: {said[-400:]}")
+    return match[1]
+
+
+def _tool(command: Sequence[str], directory: Path) -> str:
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    said = done.stdout + done.stderr
+    if done.returncode:
+        raise RuntimeError(f"{Path(command[0]).name} failed: {said[-400:]}")
+    return said

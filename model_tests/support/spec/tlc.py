@@ -1,0 +1,137 @@
+"""TLC on an exported law: run it, and read its counts and the first invariant that it finds violated.
+
+A peer for tests: no package registry has TLC, so the environment variable `TLA2TOOLS` names its jar or class path.
+Leaves out the export itself (`render.export.tla`, `render.export.tla_traces`) and what the numbers must be
+(`engines.manifest`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from attrs import frozen
+
+from longpoll_spec.model import Model, Order
+from longpoll_spec.render.export.tla import tla_of
+from longpoll_spec.render.export.tla_traces import TOLD, tla_traces_configuration_of, tla_traces_of, traces_name_of
+from longpoll_spec.render.notation import name_of
+
+CLASS_PATH: Final = "TLA2TOOLS"
+TLC_START_STATES: Final = 1
+"""TLC generates its initial state as well, so it has one state more than the law has transitions, and it counts its
+depth in states, so that is one more than the law's."""
+COMPLETE: Final = r"^(Model checking completed\. No error has been found\.)"
+NO_STATISTICS: Final = "NO_STATISTICS\n"
+"""TLC's own switch, in a file below its home directory, to send nothing anywhere."""
+
+
+@frozen
+class TlcRun:
+    """What a complete run of TLC says, as the law counts."""
+
+    distinct_states: int
+    transitions: int
+    depth: int
+
+
+@frozen
+class TlcViolation:
+    """Where TLC stopped: what is violated, an invariant or a property of steps, and how many steps the run has."""
+
+    invariant: str
+    length: int
+
+
+def why_no_tlc() -> str | None:
+    """Why TLC cannot be run here; None if it can."""
+    if not os.environ.get(CLASS_PATH):
+        return f"set {CLASS_PATH} to the class path of TLC, which no package registry has"
+    return None if shutil.which("java") else "java not found"
+
+
+def run_tlc(name: str, module: str, configuration: str, directory: Path) -> TlcRun | TlcViolation:
+    """Check a module under its name on one thread, breadth-first, so that a violation is a nearest one.
+
+    Raises `RuntimeError` with the last that TLC said if it did not come to a result.
+    """
+    (directory / f"{name}.tla").write_text(module)
+    (directory / f"{name}.cfg").write_text(configuration)
+    return _read(_tlc(name, directory))
+
+
+def keeps(name: str, module: str, parameters: Mapping[str, int], wanted: str, directory: Path) -> bool:
+    """Whether every run of a specification `Tried` in the module keeps a temporal property.
+
+    Raises `RuntimeError` as `run_tlc` does.
+    """
+    (directory / f"{name}.tla").write_text(module)
+    constants = [f"CONSTANT {parameter} = {value}" for parameter, value in parameters.items()]
+    lines = ["SPECIFICATION Tried", *constants, "CHECK_DEADLOCK FALSE", f"PROPERTY {wanted}"]
+    (directory / f"{name}.cfg").write_text("\n".join([*lines, ""]))
+    said = _tlc(name, directory)
+    if re.search(r"^Error: Temporal propert(?:y|ies) .*violated", said, re.MULTILINE):
+        return False
+    _found(COMPLETE, said)
+    return True
+
+
+def placed_by_tlc(model: Model, runs: Sequence[Order], hidden: Iterable[str], directory: Path) -> list[int]:
+    """How many steps of each of the runs the law can take, by TLC; one start for all of them.
+
+    Raises `RuntimeError` as `run_tlc` does.
+    """
+    (directory / f"{name_of(model)}.tla").write_text(tla_of(model, ()))
+    name = traces_name_of(model)
+    (directory / f"{name}.tla").write_text(tla_traces_of(model, runs, hidden))
+    (directory / f"{name}.cfg").write_text(tla_traces_configuration_of(model))
+    said = _tlc(name, directory)
+    _found(COMPLETE, said)
+    (told,) = _found(rf'^<<\s*"{TOLD}",\s*<<([\d,\s]*)>>\s*>>', said)
+    return [int(number) for number in told.split(",")]
+
+
+def only_invariants(configuration: str, names: Iterable[str]) -> str:
+    """The configuration with these invariants instead of all that it has, and no property of steps."""
+    kept = [line for line in configuration.splitlines() if not re.search("INVARIANT|^PROPERTY", line)]
+    return "\n".join([*kept, *(f"INVARIANT {name}" for name in names), ""])
+
+
+def _tlc(name: str, directory: Path) -> str:
+    home = directory / "home"
+    (home / ".tlaplus").mkdir(parents=True, exist_ok=True)
+    (home / ".tlaplus" / "esc.txt").write_text(NO_STATISTICS)
+    options: Sequence[str] = ("-workers", "1", "-noGenerateSpecTE", "-metadir", "states", name)
+    java = ("java", f"-Duser.home={home}", "-XX:+UseParallelGC", "-cp", _class_path(os.environ))
+    done = subprocess.run([*java, "tlc2.TLC", *options], cwd=directory, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+def _class_path(environment: Mapping[str, str]) -> str:
+    """Absolute, for TLC runs in the directory of the module."""
+    return os.pathsep.join(str(Path(part).absolute()) for part in environment[CLASS_PATH].split(os.pathsep) if part)
+
+
+def _read(said: str) -> TlcRun | TlcViolation:
+    violated = re.search(
+        r"^Error: (?:Invariant|Action property) (\w+) is violated( by the initial state)?", said, re.MULTILINE
+    )
+    if violated is not None:
+        shown = 1 if violated[2] else len(re.findall(r"^State \d+: ", said, re.MULTILINE))
+        return TlcViolation(violated[1], shown - 1)
+    _found(COMPLETE, said)
+    generated, distinct = _found(r"^(\d+) states generated, (\d+) distinct states found, 0 states left", said)
+    (depth,) = _found(r"^The depth of the complete state graph search is (\d+)\.", said)
+    return TlcRun(int(distinct), int(generated) - TLC_START_STATES, int(depth) - TLC_START_STATES)
+
+
+def _found(pattern: str, said: str) -> tuple[str, ...]:
+    match = re.search(pattern, said, re.MULTILINE)
+    if match is None:
+        raise RuntimeError(f"TLC did not finish: {said[-600:]}")
+    return match.groups()

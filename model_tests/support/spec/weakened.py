@@ -1,0 +1,404 @@
+"""Which mutant breaks each property, and which mutant needs each part of it.
+
+A property is changed in its own text: an operand of `&` or `|`, an entry of a list or a statement is left out. The part
+is needed if some law, a mutant or a policy, breaks one of the two texts and keeps the other. The table names the first
+such law. Where it names none, the part may be redundant, or nobody has made the mutant that needs it.
+
+`python -m model_tests.support.spec.weakened --help` makes the table. Leaves out proofs (`slip_table`), the rank of
+`time_can_pass`, and mutants of two requests, except where a feature needs two.
+"""
+
+from __future__ import annotations
+import __future__
+
+import argparse
+import ast
+import copy
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
+from importlib import import_module
+from pathlib import Path
+from types import CodeType
+from typing import Any, Final
+
+import attrs
+import msgspec
+from attrs import frozen
+
+from longpoll_spec import properties
+from longpoll_spec.bounds import Bounds
+from longpoll_spec.engines import explore
+from longpoll_spec.engines.manifest import text_of
+from longpoll_spec.law import law_of
+from longpoll_spec.model import Action, Model, Property
+from longpoll_spec.mutants.slips import Change, Slip, kinds_of, slips_of, with_effect
+from longpoll_spec.mutants.zoo import named_slips
+from longpoll_spec.policy import PRESETS, policy_named, preset
+from longpoll_spec.properties import ALWAYS, INDUCTIVE
+from longpoll_spec.render.conditions import changes_of
+from longpoll_spec.state import IDLE, Request, State, assign
+from longpoll_spec.tables import with_table
+from longpoll_spec.terms import TRUE, Effect, Int, ite
+
+BASES: Final = ("strict", "strict-clone")
+LIMIT_STATES: Final = 20_000
+"""A mutant may make the space endless; what differs in worlds so small differs long before this."""
+SIZES: Final = {
+    size.name: size
+    for size in (
+        Bounds("plain", requests=1, messages=2, hold_ticks=2),
+        Bounds("pair"),
+        Bounds("queues", requests=1, queues=2),
+        Bounds("tags", requests=1, messages=1, tags=3),
+        *(
+            Bounds(each, requests=1, messages=2, aspects=frozenset({each}))
+            for each in ("buckets", "commits", "channels", "truncate", "crash")
+        ),
+        Bounds("role", requests=1, messages=1, aspects=frozenset({"role"})),
+        Bounds("role of two queues", requests=1, messages=1, queues=2, aspects=frozenset({"role", "limit"})),
+        Bounds("commits of a cut queue", requests=1, messages=1, aspects=frozenset({"commits", "truncate"})),
+        Bounds("limit", aspects=frozenset({"limit"})),
+    )
+}
+"""Small worlds, one for each feature."""
+PINNED: Final = "weakened.json"
+_MODULES: Final = ("answers", "aspects", "deadlines", "order", "recovery", "wakeups")
+Edit = Callable[[ast.AST], ast.AST]
+
+
+@frozen
+class Weakening:
+    """One function of the properties' text with one part left out."""
+
+    name: str
+    function: Any
+    """The function itself: whoever refers to it sees the change."""
+    code: CodeType
+    """What its code becomes."""
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """Within the context the properties have the changed text."""
+        before = self.function.__code__
+        self.function.__code__ = self.code
+        try:
+            yield
+        finally:
+            self.function.__code__ = before
+
+
+@with_table
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A property, whole or with a part left out, and the first law that breaks one of the two and keeps the other."""
+
+    property: str
+    part: str
+    """What is left out; "" for the whole property, which the law breaks."""
+    policy: str = ""
+    bounds: str = ""
+    mutant: str = ""
+    """Of that policy, or "" for the policy itself. All three are empty where no law was found."""
+
+
+@cache
+def weakenings() -> tuple[Weakening, ...]:
+    """Every text of the properties with one part left out."""
+    return tuple(_weakenings())
+
+
+def _weakenings() -> Iterator[Weakening]:
+    for stem in _MODULES:
+        module = import_module(f"{properties.__name__}.{stem}")
+        tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
+        for text in (each for each in tree.body if isinstance(each, ast.FunctionDef)):
+            for number, node in enumerate(ast.walk(text)):
+                for position, (what, edit) in enumerate(_edits(node)):
+                    name = f"{text.name}: {what} ({number}.{position})"
+                    code = _compiled(text, number, edit)
+                    yield Weakening(name, vars(module)[text.name], code)
+
+
+def _edits(node: ast.AST) -> Iterator[tuple[str, Edit]]:
+    """What can be left out of a node of the text."""
+    match node:
+        case ast.BinOp(left=ast.SetComp()):
+            return  # an intersection of names, and no statement
+        case ast.BinOp(left=left, right=right, op=ast.BitAnd() | ast.BitOr()):
+            yield f"without `{ast.unparse(right)}`", lambda each: each.left  # type: ignore[attr-defined]
+            yield f"without `{ast.unparse(left)}`", lambda each: each.right  # type: ignore[attr-defined]
+        case ast.AugAssign(op=ast.BitAnd() | ast.BitOr()) | ast.Expr(value=ast.Call(func=ast.Attribute(attr="append"))):
+            yield f"without `{ast.unparse(node)}`", lambda _: ast.Pass()
+        case ast.Call(func=ast.Attribute(attr="implies"), args=[right]):
+            yield f"without `{ast.unparse(right)}`", lambda each: ast.UnaryOp(ast.Invert(), each.func.value)  # type: ignore[attr-defined]
+        case ast.Call():
+            yield from _edits_of_call(node)
+
+
+def _edits_of_call(node: ast.Call) -> Iterator[tuple[str, Edit]]:
+    match node:
+        case ast.Call(func=ast.Attribute(attr="named") | ast.Name(id="_losing" | "_dropping"), args=[*args]):
+            named = [place for place, each in enumerate(args) if isinstance(each, ast.Constant)]
+            for place in named if len(named) > 1 else ():
+                yield f"without `{ast.unparse(args[place])}`", partial(_without, "args", place)
+        case ast.Call(func=ast.Name(id="all_of" | "any_of"), args=[ast.List() | ast.Tuple() as entries]):
+            for place, each in enumerate(entries.elts):
+                yield f"without `{ast.unparse(each)}`", partial(_without_entry, place)
+        case ast.Call(keywords=[*_, ast.keyword(arg="also", value=also)]):
+            yield f"without `{ast.unparse(also)}`", partial(_without, "keywords", -1)
+
+
+def _without(field: str, place: int, node: ast.AST) -> ast.AST:
+    del getattr(node, field)[place]
+    return node
+
+
+def _without_entry(place: int, node: ast.AST) -> ast.AST:
+    del node.args[0].elts[place]  # type: ignore[attr-defined]
+    return node
+
+
+def _compiled(text: ast.FunctionDef, number: int, edit: Edit) -> CodeType:
+    text = copy.deepcopy(text)
+    target = list(ast.walk(text))[number]
+
+    class Edited(ast.NodeTransformer):
+        def visit(self, node: ast.AST) -> ast.AST:
+            return edit(node) if node is target else self.generic_visit(node)
+
+    Edited().visit(text)
+    whole = ast.fix_missing_locations(ast.Module([text], []))
+    code = compile(whole, "<weakened>", "exec", flags=__future__.annotations.compiler_flag)
+    return next(each for each in code.co_consts if isinstance(each, CodeType) and each.co_name == text.name)
+
+
+def stated(model: Model) -> dict[str, Property]:
+    """The properties of a model by name."""
+    return {item.name: item for text in (*ALWAYS, *INDUCTIVE) if (item := text(model)) is not None}
+
+
+def _same(one: Property | None, other: Property) -> bool:
+    """Whether two texts came to the same terms, which stand in memory once."""
+    if one is None:
+        return False
+    terms = [[(label, id(condition)) for label, condition in each.closing] for each in (one, other)]
+    return one.here is other.here and terms[0] == terms[1]
+
+
+# -- mutants -------------------------------------------------------------------------------------------------------
+
+
+def _actor(state: State, action: Action) -> Request:
+    return state.requests[next(actor for actor in action.actors if isinstance(actor, int))]
+
+
+def wakes_all(state: State, action: Action) -> Effect:
+    """A walker that wakes whomever it looks at."""
+    each = _actor(state, action)
+    return assign((each.phase, each.phases["queued"]), (each.copies, each.copies + 1))
+
+
+def queues_twice(state: State, action: Action) -> Effect:
+    """A walker that gives the executor two copies."""
+    each = _actor(state, action)
+    return {**wakes_all(state, action), **assign((each.copies, each.copies + 2))}
+
+
+def forgets_where_it_stands(state: State, action: Action) -> Effect:
+    """A walker that hands a request over before it says where that stands."""
+    each = _actor(state, action)
+    return {**wakes_all(state, action), **assign((each.phase, each.phases["idle"]))}
+
+
+def to_the_deadline(state: State, _action: Action) -> Effect:
+    """A tick after which every deadline has passed."""
+    return assign(*((each.deadline, 0) for each in state.requests))
+
+
+def past_and_back(state: State, _action: Action) -> Effect:
+    """A tick after which a deadline that had passed has not."""
+    return assign(*((each.deadline, ite(each.deadline <= 0, 1, each.deadline - 1)) for each in state.requests))
+
+
+def end_goes_back(state: State, _action: Action) -> Effect:
+    """A dispatcher that takes a visible message back instead of showing the next."""
+    return assign(*((each.visible_end, _to_and_fro(each.visible_end)) for each in state.queues))
+
+
+def start_goes_back(state: State, _action: Action) -> Effect:
+    """A queue of which a deleted message is there again."""
+    return assign(*((each.visible_start, _to_and_fro(each.visible_start)) for each in state.queues))
+
+
+def _to_and_fro(end: Int) -> Int:
+    return ite(end > 0, end - 1, end + 1)
+
+
+def has_room_always(state: State, action: Action) -> Effect:
+    """An insert that does not look whether there is room."""
+    each = _actor(state, action)
+    return assign((each.phase, each.phases["held"]), (each.open, TRUE), (each.deadline, each.deadline))
+
+
+def waits_for_dispatcher(state: State, action: Action) -> Action:
+    """A deadline that fires only while the dispatcher rests."""
+    return attrs.evolve(action, guard=action.guard & state.dispatcher.at(IDLE))
+
+
+BY_HAND: Final[Mapping[str, tuple[str, Change]]] = {
+    "notify_each wakes all": ("notify_each", with_effect(wakes_all)),
+    "scan_each wakes all": ("scan_each", with_effect(wakes_all)),
+    "notify_each queues twice": ("notify_each", with_effect(queues_twice)),
+    "notify_each forgets where it stands": ("notify_each", with_effect(forgets_where_it_stands)),
+    "tick to the deadline": ("tick", with_effect(to_the_deadline)),
+    "tick past and back": ("tick", with_effect(past_and_back)),
+    "make_visible goes back": ("make_visible", with_effect(end_goes_back)),
+    "trim goes back": ("trim", with_effect(start_goes_back)),
+    "hold has room always": ("hold", with_effect(has_room_always)),
+    "expire waits for dispatcher": ("expire", waits_for_dispatcher),
+}
+"""Mutants that break what no mutant by rule breaks: name -> (the action that it changes, the change)."""
+
+
+def mutants_of(base: str, bounds: Bounds) -> dict[str, Slip]:
+    """The mutants of a policy under bounds, by name."""
+    policy = preset(base)
+    slips = [*named_slips(policy, bounds), *slips_of(policy, bounds)]
+    actions = {action.name: kinds_of(action) for action in law_of(policy, bounds).actions}
+    by_hand = {
+        name: Slip(action, actions[action], name, change)
+        for name, (action, change) in BY_HAND.items()
+        if action in actions
+    }
+    return by_hand | {f"{slip.action}{list(slip.kinds)} {slip.what}": slip for slip in slips}
+
+
+def laws() -> Iterator[tuple[Row, Model]]:
+    """Every law that is tried, with its name in a row: the policies, then their mutants."""
+    for size, bounds in SIZES.items():
+        for policy in dict.fromkeys((*PRESETS.values(), *changes_of(preset("strict")))):
+            yield _row(policy.name, size), law_of(policy, bounds)
+    plain = {base: set(mutants_of(base, SIZES["plain"])) for base in BASES}
+    for size, bounds in SIZES.items():
+        for base in BASES:
+            for name, slip in mutants_of(base, bounds).items():
+                if size in {"plain", "pair"} or name not in plain[base] or name in BY_HAND:
+                    yield _row(base, size, name), slip.planted(preset(base), bounds)
+
+
+def _row(policy: str, bounds: str, mutant: str = "") -> Row:
+    return Row(property="", part="", policy=policy, bounds=bounds, mutant=mutant)
+
+
+def law_of_row(row: Row) -> Model:
+    """The law that a row names."""
+    bounds = SIZES[row.bounds]
+    if not row.mutant:
+        return law_of(policy_named(row.policy), bounds)
+    return mutants_of(row.policy, bounds)[row.mutant].planted(preset(row.policy), bounds)
+
+
+# -- the table -----------------------------------------------------------------------------------------------------
+
+
+def _touched() -> dict[tuple[str, str], Weakening]:
+    """(property, name of the part) -> the weakening, for every property that it changes in some world."""
+    found: dict[tuple[str, str], Weakening] = {}
+    models = [law_of(PRESETS[name], bounds) for name in ("strict", "rocketmq-lmq") for bounds in SIZES.values()]
+    models += [law_of(policy_named("strict+hold_limit=at_read"), SIZES["limit"])]
+    right = [stated(model) for model in models]
+    for weakening in weakenings():
+        with weakening.planted():
+            for model, known in zip(models, right, strict=True):
+                now = stated(model)
+                found |= {(name, weakening.name): weakening for name in known if not _same(now.get(name), known[name])}
+    return found
+
+
+def rows(report: Callable[[str], None] | None = None) -> list[Row]:
+    """The table: a row for each property, and one for each part of each."""
+    parts = _touched()
+    order = [text.__name__ for text in (*ALWAYS, *INDUCTIVE)]
+    open_ones = [(name, "") for name in order]
+    open_ones += sorted(parts, key=lambda key: order.index(key[0]))
+    found = {key: Row(property=key[0], part=key[1]) for key in open_ones}
+    for law, model in laws():
+        if report is not None:
+            report(f"{law.policy} {law.bounds} {law.mutant}: {len(open_ones)} open")
+        seen = set(_told_apart(model, open_ones, parts))
+        for name, part in seen:
+            found[name, part] = msgspec.structs.replace(law, property=name, part=part)
+        open_ones = [key for key in open_ones if key not in seen]
+    return list(found.values())
+
+
+def _told_apart(
+    model: Model, open_ones: Sequence[tuple[str, str]], parts: Mapping[tuple[str, str], Weakening]
+) -> Iterator[tuple[str, str]]:
+    """The properties that the model breaks, and the parts without which it breaks them no more, or breaks them."""
+    whole = stated(model)
+    asked: dict[tuple[str, str], Property] = {}
+    for name, part in open_ones:
+        if name in whole and part:
+            with parts[name, part].planted():
+                made = stated_one(name, model)
+            if made is not None and not _same(made, whole[name]):
+                asked[name, part] = attrs.evolve(made, name=f"{name}|{part}")
+    wanted = {name for name, _ in open_ones if name in whole}
+    judged = [*(whole[name] for name in wanted), *asked.values()]
+    if not judged:
+        return
+    found = explore(model, judged, engine="python", limit_states=LIMIT_STATES)
+    verdicts = {each.name: each.verdict for each in found.verdicts}
+    for name, part in open_ones:
+        other = verdicts.get(f"{name}|{part}", "holds" if not part else "")
+        if {verdicts.get(name), other} == {"violated", "holds"}:
+            yield name, part
+
+
+def stated_one(name: str, model: Model) -> Property | None:
+    """The property of this name, as its text is now."""
+    text = next(each for each in (*ALWAYS, *INDUCTIVE) if each.__name__ == name)
+    return text(model)
+
+
+def is_true(row: Row) -> bool:
+    """Whether the law that a row names does what the row says."""
+    parts = {(row.property, each.name): each for each in weakenings() if each.name == row.part}
+    return [*_told_apart(law_of_row(row), [(row.property, row.part)], parts)] == [(row.property, row.part)]
+
+
+def pinned() -> list[Row]:
+    """The table as it is known."""
+    text = Path(__file__).with_name(PINNED).read_text(encoding="utf-8")
+    return msgspec.json.decode(text, type=list[Row])
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Make the table; 1 if it is another one than the pinned."""
+    parser = argparse.ArgumentParser(prog="python -m model_tests.support.spec.weakened", description=__doc__)
+    parser.add_argument("--write", action="store_true", help="pin what is found")
+    chosen = parser.parse_args(words)
+    known = pinned()
+    made = rows(_say)
+    if chosen.write:
+        Path(__file__).with_name(PINNED).write_text(text_of(made), encoding="utf-8")
+    for row in made:
+        sys.stdout.write(f"{row.property} {row.part or 'whole'}: {_law(row)}\n")
+    open_ones = sum(not row.policy for row in made)
+    sys.stdout.write(f"{len(made)} properties and parts, {open_ones} that no law needs\n")
+    return 0 if made == known else 1
+
+
+def _law(row: Row) -> str:
+    return f"{row.policy} under {row.bounds}, {row.mutant or 'as it is'}" if row.policy else "NO LAW"
+
+
+def _say(text: str) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{text}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,446 @@
+"""A load with a known answer: producers and long-polling consumers over real sockets, every delivery accounted for.
+
+Each producer sends one message after the other, over tags and queues in turn; each consumer is a group with a tag
+expression of its own and one pull in flight per queue, held by the broker while there is nothing. A message carries
+the moment just before it was sent, so its arrival tells the delivery time. Nothing is assumed of the broker but
+RocketMQ's protocol.
+
+With `commits` each pull commits what came before it, and each group asks for its offsets now and then (`_Commits`).
+
+Leaves out judging the broker's own view, which is the judge's work on the recorded history, and measuring its limits
+(`model_tests/bench`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import Final
+
+from attrs import define, field, frozen
+
+from longpoll_client import RemotingClient
+from longpoll_client.errors import ClientError
+from longpoll_client.messages import decode_messages
+from longpoll_protocol.codes import PullSysFlag, RequestCode, ResponseCode
+from longpoll_protocol.errors import ProtocolError
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import (
+    CreateTopicRequestHeader,
+    Header,
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    QueryConsumerOffsetRequestHeader,
+    SendMessageRequestHeaderV2,
+    UpdateConsumerOffsetRequestHeader,
+)
+from longpoll_protocol.properties import encode_properties
+from longpoll_runtime import Address, Condition, Runtime
+
+TAGS: Final = ("red", "green", "blue")
+EXPRESSIONS: Final = ("*", "red || blue", "green")
+"""One consumer group each."""
+HOLD_MS: Final = 500
+"""How long a pull may be held: short enough that a run ends with pulls that expire."""
+LONG_MS: Final = 10_000
+"""Held so long, a pull that is answered within the patience was woken, and did not just expire."""
+BATCH_MAX: Final = 32
+ASKED_EVERY: Final = 4
+"""One of four answers to pulls of a queue is followed by a question for the offset: a thousand or so in a load."""
+STALL_S: Final = 30.0
+"""A run in which nothing moves for so long has lost something."""
+ANSWER_S: Final = 30.0
+"""Longer than the judge needs to say that an answer did not come."""
+BUSY: Final = frozenset({ResponseCode.SYSTEM_BUSY.value, ResponseCode.FLOW_CONTROL.value})
+"""The broker has no room for a request now, and has done nothing about it: real clients ask again, and so do we."""
+BUSY_PAUSE_S: Final = 0.02
+BUSY_TRIES: Final = 500
+FLAGS: Final = PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION
+PULLED: Final = frozenset(
+    {ResponseCode.SUCCESS.value, ResponseCode.PULL_NOT_FOUND.value, ResponseCode.PULL_RETRY_IMMEDIATELY.value}
+)
+
+
+@frozen
+class LoadPlan:
+    """How much to send, and where."""
+
+    topic: str
+    message_count: int = 6_000
+    queue_count: int = 8
+    producer_count: int = 3
+    commits: bool = False
+    """Whether the groups commit offsets, and ask for them."""
+
+
+@frozen
+class LoadReport:
+    """What came of a load; `problems` is empty when every group got each message that it asked for once, in order."""
+
+    sent_count: int
+    delivered_count: int
+    pull_count: int
+    expired_count: int
+    """Pulls answered PULL_NOT_FOUND."""
+    seconds: float
+    delivery_ms: Sequence[float]
+    """Send written to message received, of every delivery, ascending."""
+    problems: Sequence[str]
+    """What no broker may do: a message twice, late in its queue's order, unasked for, or never though all else came."""
+    troubles: Sequence[str] = ()
+    """What cut the load short: a connection that ended, an answer that did not come or cannot be read, a refusal."""
+    unknown_codes: frozenset[int] = frozenset()
+    """Requests about offsets that the broker says it does not know."""
+    told_count: int = 0
+    """Questions for an offset that were answered with one."""
+
+    def percentile_ms(self, share: float) -> float:
+        """The delivery time that this share of the deliveries does not exceed; 0 when there were none."""
+        if not self.delivery_ms:
+            return 0.0
+        return self.delivery_ms[min(len(self.delivery_ms) - 1, int(share * len(self.delivery_ms)))]
+
+
+@define(eq=False)
+class _Run:
+    """What the threads of a run share. Invariant: all of it changes under `moved`, which is notified after a change."""
+
+    runtime: Runtime
+    plan: LoadPlan
+    moved: Condition
+    sent: Counter[tuple[int, str]] = field(factory=Counter)
+    """(queue, tag) -> acknowledged messages."""
+    producers_left: int = 0
+    delivered: int = 0
+    problems: list[str] = field(factory=list)
+    troubles: list[str] = field(factory=list)
+    ended: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether anything went wrong; what follows would only be its consequence."""
+        return bool(self.problems or self.troubles)
+
+    def problem(self, text: str) -> None:
+        """Note what no broker may do; the run ends soon after."""
+        self._note(self.problems, text)
+
+    def trouble(self, text: str) -> None:
+        """Note what keeps the load from going on; the run ends soon after."""
+        self._note(self.troubles, text)
+
+    def _note(self, notes: list[str], text: str) -> None:
+        with self.moved:
+            notes.append(text)
+            self.moved.notify_all()
+
+
+def wanted_tags(expression: str) -> frozenset[str]:
+    """The tags of this load that an expression names."""
+    return frozenset(TAGS) if expression == "*" else frozenset(part.strip() for part in expression.split("||"))
+
+
+@define(eq=False)
+class _Consumer:
+    """One group: a connection with one pull in flight per queue. Its counters belong to the connection's reader."""
+
+    run: _Run
+    expression: str
+    client: RemotingClient
+    received: Counter[tuple[int, str]] = field(factory=Counter)
+    last: dict[int, int] = field(factory=dict)
+    """Queue -> highest queue offset received."""
+    delivery_ns: list[int] = field(factory=list)
+    pull_count: int = 0
+    expired_count: int = 0
+    busy_count: int = 0
+    """Pulls for which the broker had no room."""
+    asked: dict[int, int] = field(factory=dict)
+    """Queue -> the offset of the pull in flight there."""
+    commits: _Commits = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Commit as this group."""
+        self.commits = _Commits(self.client, self.group, self.run.plan.topic)
+
+    @property
+    def group(self) -> str:
+        """The name of the group."""
+        return f"group-{EXPRESSIONS.index(self.expression)}"
+
+    def pull(self, queue: int, offset: int) -> None:
+        """Ask for what comes at and after the offset; the answer asks again."""
+        self.asked[queue] = offset
+        commits = self.run.plan.commits
+        header = PullMessageRequestHeader(
+            consumer_group=self.group,
+            topic=self.run.plan.topic,
+            queue_id=queue,
+            queue_offset=offset,
+            max_msg_nums=BATCH_MAX,
+            sys_flag=int(FLAGS | PullSysFlag.COMMIT_OFFSET if commits else FLAGS),
+            commit_offset=offset if commits else 0,
+            suspend_timeout_millis=HOLD_MS,
+            sub_version=0,
+            subscription=self.expression,
+            expression_type="TAG",
+        )
+        self.client.call_async(
+            RequestCode.PULL_MESSAGE, header, callback=partial(self._answered, queue), timeout_s=STALL_S
+        )
+
+    def _answered(self, queue: int, answer: Command | ClientError) -> None:
+        if self.run.ended:
+            return
+        asked = f"pull of queue {queue} by {self.expression!r}"
+        if isinstance(answer, ClientError):
+            self.run.trouble(f"{asked}: {answer}")
+            return
+        self.pull_count += 1
+        if answer.code in BUSY and self.busy_count < BUSY_TRIES:
+            self.busy_count += 1
+            self._ask_again(queue, self.asked[queue])
+            return
+        if answer.code not in PULLED:
+            self.run.trouble(f"{asked}: code {answer.code} {answer.remark}")
+            return
+        try:
+            if answer.code == ResponseCode.SUCCESS:
+                self._receive(queue, answer)
+            elif answer.code == ResponseCode.PULL_NOT_FOUND:
+                self.expired_count += 1
+            offset = PullMessageResponseHeader.decode(answer.ext_fields).next_begin_offset
+            if self.run.plan.commits:
+                self.commits.answered(queue, offset)
+            self._ask_again(queue, offset)
+        except (ProtocolError, ValueError) as error:  # ValueError: a body that is no time of ours
+            self.run.trouble(f"{asked}: {error}")
+
+    def _ask_again(self, queue: int, offset: int) -> None:
+        try:
+            self.pull(queue, offset)
+        except ClientError as error:
+            if not self.run.ended:
+                self.run.trouble(f"pull of queue {queue} by {self.expression!r}: {error}")
+
+    def _receive(self, queue: int, answer: Command) -> None:
+        now_ns = self.run.runtime.monotonic_ns()
+        messages = decode_messages(answer.body)
+        for message in messages:
+            tag = message.tag or ""
+            if message.queue_offset <= self.last.get(queue, -1):
+                self.run.problem(f"queue {queue}: offset {message.queue_offset} came twice or late")
+            self.last[queue] = message.queue_offset
+            self.received[queue, tag] += 1
+            self.delivery_ns.append(now_ns - int(message.body))
+        with self.run.moved:
+            self.run.delivered += len(messages)
+            self.run.moved.notify_all()
+
+    def problems(self) -> list[str]:
+        """What this group got without asking; and what it lacks, where nothing cut the load short."""
+        tags = wanted_tags(self.expression)
+        expected = Counter({key: count for key, count in self.run.sent.items() if key[1] in tags})
+        return [
+            f"queue {queue}, tag {tag!r}, expression {self.expression!r}: "
+            f"{self.received[queue, tag]} of {expected[queue, tag]} delivered"
+            for queue, tag in sorted(expected.keys() | self.received.keys())
+            if self._is_wrong(self.received[queue, tag] - expected[queue, tag])
+        ]
+
+    def _is_wrong(self, surplus: int) -> bool:
+        return surplus != 0 and not self.run.troubles
+
+
+# -- commits --------------------------------------------------------------------------------------------------------
+
+
+@define(eq=False)
+class _Commits:
+    """What a group commits by itself (request 15), and how it asks what it has committed (14), one after the other.
+
+    The next pull is in flight meanwhile and commits too, so no group asks for less to be committed than it did before.
+    What the answers say is judged from the record. All of it belongs to the reader thread of `client`.
+    """
+
+    client: RemotingClient
+    group: str
+    topic: str
+    unknown_codes: set[int] = field(factory=set)
+    """Requests that the broker says it does not know."""
+    told_count: int = 0
+    """Questions that were answered with an offset."""
+    _answers: Counter[int] = field(factory=Counter)
+    """Queue -> answers to its pulls."""
+    _waiting: set[int] = field(factory=set)
+    """Queues of which a commit or a question is in flight."""
+
+    def answered(self, queue: int, offset: int) -> None:
+        """A pull of the queue was answered, and all below `offset` has come.
+
+        Every second time that is followed by something the offset is committed first; else it is asked for alone.
+        """
+        self._answers[queue] += 1
+        if self._answers[queue] % ASKED_EVERY or queue in self._waiting:
+            return
+        self._waiting.add(queue)
+        if self._answers[queue] % (2 * ASKED_EVERY):
+            self._ask(queue)
+        else:
+            header = UpdateConsumerOffsetRequestHeader(
+                consumer_group=self.group, topic=self.topic, queue_id=queue, commit_offset=offset
+            )
+            self._send(RequestCode.UPDATE_CONSUMER_OFFSET, header, partial(self._ask, queue))
+
+    def _ask(self, queue: int) -> None:
+        header = QueryConsumerOffsetRequestHeader(consumer_group=self.group, topic=self.topic, queue_id=queue)
+        self._send(RequestCode.QUERY_CONSUMER_OFFSET, header, partial(self._waiting.discard, queue))
+
+    def _send(self, code: RequestCode, header: Header, then: Callable[[], None]) -> None:
+        def told(answer: Command | ClientError) -> None:
+            # Without an answer nothing is asked of the queue any more: the record shows that it is missing.
+            if isinstance(answer, ClientError):
+                return
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                self.unknown_codes.add(code.value)
+            self.told_count += code == RequestCode.QUERY_CONSUMER_OFFSET and answer.code == ResponseCode.SUCCESS
+            then()
+
+        with suppress(ClientError):  # the connection has ended: the next pull tells
+            self.client.call_async(code, header, callback=told, timeout_s=ANSWER_S)
+
+
+# -- sending ---------------------------------------------------------------------------------------------------------
+
+
+def _produce(run: _Run, client: RemotingClient, first: int) -> None:
+    try:
+        for number in range(first, run.plan.message_count, run.plan.producer_count):
+            _send(run, client, number % run.plan.queue_count, TAGS[number // run.plan.queue_count % len(TAGS)])
+    except (ClientError, ProtocolError) as error:
+        run.trouble(f"send: {error}")
+    finally:
+        with run.moved:
+            run.producers_left -= 1
+            run.moved.notify_all()
+
+
+def _send(run: _Run, client: RemotingClient, queue: int, tag: str) -> None:
+    header = SendMessageRequestHeaderV2(
+        producer_group="load",
+        topic=run.plan.topic,
+        default_topic="TBW102",
+        default_topic_queue_nums=run.plan.queue_count,
+        queue_id=queue,
+        sys_flag=0,
+        born_timestamp=run.runtime.unix_ms(),
+        flag=0,
+        properties=encode_properties({"TAGS": tag}),
+    )
+    body = str(run.runtime.monotonic_ns()).encode()
+    answer = client.call(RequestCode.SEND_MESSAGE_V2, header, body, timeout_s=STALL_S)
+    for _ in range(BUSY_TRIES):
+        if answer.code not in BUSY:
+            break
+        run.runtime.sleep(BUSY_PAUSE_S)
+        answer = client.call(RequestCode.SEND_MESSAGE_V2, header, body, timeout_s=STALL_S)
+    if answer.code != ResponseCode.SUCCESS:
+        run.trouble(f"send to queue {queue}: code {answer.code} {answer.remark}")
+        return
+    with run.moved:
+        run.sent[queue, tag] += 1
+        run.moved.notify_all()
+
+
+def _create_topic(client: RemotingClient, plan: LoadPlan) -> None:
+    header = CreateTopicRequestHeader(
+        topic=plan.topic, default_topic="TBW102", read_queue_nums=plan.queue_count, write_queue_nums=plan.queue_count
+    )
+    client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+
+
+def drive(
+    runtime: Runtime, address: Address, plan: LoadPlan, progress: Callable[[int, int], None] = lambda _done, _all: None
+) -> LoadReport:
+    """Run the load against the broker at `address`; `progress` hears deliveries done and to do.
+
+    Raises ClientError when the broker cannot be reached at all; everything later is a problem in the report.
+    """
+    run = _Run(runtime, plan, runtime.condition())
+    begun_ns = runtime.monotonic_ns()
+    with ExitStack() as stack:
+
+        def connect() -> RemotingClient:
+            client = RemotingClient(runtime, *address)
+            stack.callback(client.close)
+            return client
+
+        _create_topic(connect(), plan)
+        consumers = [_Consumer(run, expression, connect()) for expression in EXPRESSIONS]
+        for consumer in consumers:
+            for queue in range(plan.queue_count):
+                consumer.pull(queue, 0)
+        run.producers_left = plan.producer_count
+        producers = [
+            runtime.spawn(f"producer-{number}", partial(_produce, run, connect(), number))
+            for number in range(plan.producer_count)
+        ]
+        _wait(run, consumers, progress)
+        _wait_for_expiries(run, consumers)
+        run.ended = True
+        for producer in producers:
+            producer.join()
+    seconds = (runtime.monotonic_ns() - begun_ns) / 1e9
+    delivery_ns = sorted(nanoseconds for consumer in consumers for nanoseconds in consumer.delivery_ns)
+    return LoadReport(
+        sent_count=run.sent.total(),
+        delivered_count=len(delivery_ns),
+        pull_count=sum(consumer.pull_count for consumer in consumers),
+        expired_count=sum(consumer.expired_count for consumer in consumers),
+        seconds=seconds,
+        delivery_ms=[nanoseconds / 1e6 for nanoseconds in delivery_ns],
+        problems=[*run.problems, *(problem for consumer in consumers for problem in consumer.problems())],
+        troubles=run.troubles,
+        unknown_codes=frozenset(code for consumer in consumers for code in consumer.commits.unknown_codes),
+        told_count=sum(consumer.commits.told_count for consumer in consumers),
+    )
+
+
+def _due(run: _Run) -> int:
+    return sum(
+        count for expression in EXPRESSIONS for (_, tag), count in run.sent.items() if tag in wanted_tags(expression)
+    )
+
+
+def _wait(run: _Run, consumers: Sequence[_Consumer], progress: Callable[[int, int], None]) -> None:
+    """Wait until everything that was sent is delivered, something went wrong, or nothing moves any more."""
+    all_count = sum(len(wanted_tags(expression)) for expression in EXPRESSIONS) * run.plan.message_count // len(TAGS)
+    with run.moved:
+        while not run.is_over and (run.producers_left or run.delivered < _due(run)):
+            before = (run.delivered, run.sent.total())
+            pulls_before = sum(consumer.pull_count for consumer in consumers)
+            progress(run.delivered, all_count)
+            if not run.moved.wait(STALL_S) and before == (run.delivered, run.sent.total()):
+                if sum(consumer.pull_count for consumer in consumers) > pulls_before:
+                    run.problems.append(f"pulls were answered for {STALL_S:g} s, and nothing was delivered")
+                else:
+                    run.troubles.append(f"nothing moved for {STALL_S:g} s")
+
+
+def _wait_for_expiries(run: _Run, consumers: Sequence[_Consumer]) -> None:
+    """Wait until every group has seen its pulls end at their deadlines twice, so that each history has deadlines.
+
+    Twice: a broker that looks for them now and then ends the first ones late by chance, and the second ones by nearly
+    all of the time between two looks.
+    """
+    due = 2 * run.plan.queue_count
+    deadline_ns = run.runtime.monotonic_ns() + int(STALL_S * 1e9)
+    with run.moved:
+        while not run.is_over and any(consumer.expired_count < due for consumer in consumers):
+            left_s = (deadline_ns - run.runtime.monotonic_ns()) / 1e9
+            if left_s <= 0:
+                run.troubles.append("held pulls did not expire")
+                return
+            run.moved.wait(min(left_s, HOLD_MS / 1000))

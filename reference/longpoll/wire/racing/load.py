@@ -1,0 +1,375 @@
+"""A load that races each message against its waiting pull, which provokes the lost wakeup of #7358.
+
+In each round, every queue gets one message and, about when that becomes visible (`aim`), the pull for it. Rounds
+alternate between single queues and all queues in one write, so that the dispatcher wakes up while the broker reads
+pulls. Nothing else happens on a queue until its message arrives. Therefore no later message repairs a lost wakeup, and
+the delivery waits for the broker's scan or the pull's deadline. One thread measures every delivery; a control thread
+distinguishes a late delivery from a host pause. The load works with any broker, with or without a proxy.
+
+`longpoll_judge` judges, `longpoll.verification.races` knows a policy's promises, and `topic` creates the topic.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import select
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Final, Literal
+
+from attrs import define, field
+
+from longpoll.wire.racing.aim import Aim
+from longpoll.wire.racing.plan import Delivery, RacePlan, RaceReport
+from longpoll.wire.racing.topic import BODY, BUSY, REMARK_MAX, pull_header, send_header
+from longpoll_client.errors import ClientError
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.errors import ProtocolError
+from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames.connection import Connection
+from longpoll_runtime import Address
+from longpoll_runtime.stalls import StallWatch
+
+Step = Literal["send", "pull"]
+CONNECT_S: Final = 10.0
+PAUSE_MS: Final = 1.0
+"""Longest pause of a queue between two rounds."""
+BUSY_PAUSE_MS: Final = 20.0
+"""A broker that has no room, or that does not hold, is asked again after this time."""
+SLICE_S: Final = 0.25
+"""For so long each queue has its rounds by itself, and four times as long all have theirs at once, in turn."""
+ONE_PIECE_SHARE: Final = 0.9
+"""How many bursts have each message's pull right behind it, on one connection."""
+CHUNKS: Final = (1, 8, 16, 32, 32)
+"""How many messages in such a piece have their pulls behind them all."""
+SLOW_MS: Final = 20.0
+"""A burst does not wait for a queue whose pull is later than this."""
+LOOK_S: Final = 0.1
+"""How often it is looked whether anything is waited for too long."""
+RECEIVE_SIZE: Final = 1 << 18
+
+
+@define(slots=True)
+class _Queue:
+    """One queue's round. Invariant: a round has at most one message and one pull under way."""
+
+    number: int
+    offset: int
+    pull_fields: dict[str, str]
+    send_fields: dict[str, str]
+    begun_ns: int = 0
+    """When the round was planned."""
+    sent_ns: int = 0
+    asked_ns: int = 0
+    """When the round's first pull was written."""
+    acknowledged_ns: int = 0
+    """0: not yet, and so with the others."""
+    answered_ns: int = 0
+    delivered_before: int = 0
+    """Deliveries in all when the round could have ended."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the round is over."""
+        return bool(self.acknowledged_ns and self.answered_ns)
+
+    def begin(self, now_ns: int) -> None:
+        """Begin the next round."""
+        self.begun_ns = now_ns
+        self.sent_ns = self.asked_ns = self.acknowledged_ns = self.answered_ns = 0
+
+    def opaque(self, step: Step) -> int:
+        """By what an answer is known again: even for a message, odd for a pull."""
+        return 2 * self.number + (step == "pull")
+
+    def request(self, step: Step) -> Command:
+        """The round's message, or its pull."""
+        opaque = self.opaque(step)
+        if step == "send":
+            return Command(RequestCode.SEND_MESSAGE_V2, opaque, ext_fields=self.send_fields, body=BODY)
+        self.pull_fields["queueOffset"] = str(self.offset)
+        return Command(RequestCode.PULL_MESSAGE, opaque, ext_fields=self.pull_fields)
+
+    def written(self, step: Step, now_ns: int) -> None:
+        """Note that one was written; the first time counts."""
+        if step == "send":
+            self.sent_ns = self.sent_ns or now_ns
+        else:
+            self.asked_ns = self.asked_ns or now_ns
+
+    def waits_for(self, step: Step) -> bool:
+        """Whether a request of this kind is under way, or is about to be written again."""
+        if step == "send":
+            return bool(self.sent_ns and not self.acknowledged_ns)
+        return bool(self.asked_ns and not self.answered_ns)
+
+    @property
+    def due_ns(self) -> int:
+        """Since when the pull should be answered; 0: not yet."""
+        return max(self.acknowledged_ns, self.asked_ns) if self.acknowledged_ns and self.asked_ns else 0
+
+
+@define(eq=False)
+class _Race:
+    """A race under way.
+
+    Invariant: `due` has each step that is planned, and `queues` one round each; those of `idle` wait for the next
+    burst, and their rounds are over.
+    """
+
+    plan: RacePlan
+    connections: Sequence[socket.socket]
+    sequence: random.Random
+    watch: StallWatch
+    begun_ns: int
+    queues: dict[int, _Queue]
+    aim: Aim
+    due: list[tuple[int, tuple[int, ...]]] = field(factory=list)
+    """When which requests are to be written, in one piece; by their opaques."""
+    idle: list[_Queue] = field(factory=list)
+    late: list[Delivery] = field(factory=list)
+    delivered_count: int = 0
+    unheld_count: int = 0
+
+    @property
+    def stop_ns(self) -> int:
+        """From when on no round is begun."""
+        return self.begun_ns + int(self.plan.seconds * 1e9)
+
+    def begin(self, queue: _Queue, now_ns: int) -> None:
+        """Plan a queue's next round: by itself, or with those that are idle."""
+        if self._is_bursting(now_ns):
+            self.idle.append(queue)
+            return
+        at_ns = now_ns + int(self.sequence.uniform(0, PAUSE_MS) * 1e6)
+        self._plan([queue], at_ns, int(self.aim.draw(self.sequence) * 1e6), now_ns)
+
+    def begin_idle(self, now_ns: int) -> None:
+        """Begin a burst of all that are idle, once nobody is waited for but who is slow; and none between bursts."""
+        if not self.idle:
+            return
+        if not self._is_bursting(now_ns):
+            queues, self.idle = self.idle, []
+            for queue in queues:
+                self.begin(queue, now_ns)
+        elif all(self._is_slow(queue, now_ns) for queue in self.queues.values() if not queue.is_done):
+            queues, self.idle = self.idle, []
+            self._plan_burst(queues, now_ns)
+
+    def _is_bursting(self, now_ns: int) -> bool:
+        return int((now_ns - self.begun_ns) / 1e9 / SLICE_S) % 5 > 0
+
+    def _is_slow(self, queue: _Queue, now_ns: int) -> bool:
+        return bool(queue.due_ns) and now_ns - queue.due_ns > SLOW_MS * 1e6
+
+    def _plan(self, queues: list[_Queue], at_ns: int, gap_ns: int, now_ns: int) -> None:
+        for queue in queues:
+            queue.begin(now_ns)
+        self._push([queue.opaque("send") for queue in queues], at_ns + max(0, -gap_ns))
+        self.sequence.shuffle(queues)
+        self._push([queue.opaque("pull") for queue in queues], at_ns + max(0, gap_ns))
+
+    def _plan_burst(self, queues: list[_Queue], now_ns: int) -> None:
+        """All messages, then all pulls; or one piece in which some messages have their pulls behind them, and so on."""
+        if self.sequence.random() > ONE_PIECE_SHARE:
+            self._plan(queues, now_ns, int(self.aim.draw_burst(self.sequence) * 1e6), now_ns)
+            return
+        self.sequence.shuffle(queues)
+        size = self.sequence.choice(CHUNKS)
+        order: list[int] = []
+        for first in range(0, len(queues), size):
+            chunk = queues[first : first + size]
+            order += [queue.opaque("send") for queue in chunk]
+            order += [queue.opaque("pull") for queue in chunk]
+        for queue in queues:
+            queue.begin(now_ns)
+        self._push(order, now_ns)
+
+    def _push(self, opaques: Iterable[int], at_ns: int) -> None:
+        heapq.heappush(self.due, (at_ns, tuple(opaques)))
+
+    def do(self, opaques: Sequence[int]) -> None:
+        """Write requests in one piece, on any of the connections: one thread may serve both of a queue's, or two."""
+        asked = [self._asked(opaque) for opaque in opaques]
+        pieces = [part for queue, step in asked for part in encode(queue.request(step))]
+        self.sequence.choice(self.connections).sendall(b"".join(pieces))
+        now_ns = time.monotonic_ns()
+        for queue, step in asked:
+            queue.written(step, now_ns)
+            queue.delivered_before = self.delivered_count
+
+    def _asked(self, opaque: int) -> tuple[_Queue, Step]:
+        """Whose request this is; raises ClientError."""
+        queue = self.queues.get(opaque >> 1)
+        step: Step = "pull" if opaque & 1 else "send"
+        if queue is None:
+            raise ClientError(f"the broker answered opaque {opaque}, which was never sent")
+        return queue, step
+
+    def answered(self, answer: Command) -> None:
+        """Take an answer. Raises ClientError where it is a refusal, comes twice, or nobody asked."""
+        now_ns = time.monotonic_ns()
+        queue, step = self._asked(answer.opaque)
+        is_send = step == "send"
+        if not queue.waits_for(step):
+            raise ClientError(f"the {step} of queue {queue.number} was answered twice")
+        if answer.code in BUSY:
+            self._again(step, queue, now_ns + int(BUSY_PAUSE_MS * 1e6))
+        elif is_send and answer.code == ResponseCode.SUCCESS:
+            queue.acknowledged_ns = now_ns
+        elif not is_send and answer.code in {ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY}:
+            self._told_nothing(queue, now_ns)
+        elif not is_send and answer.code == ResponseCode.SUCCESS:
+            self._delivered(queue, now_ns)
+        else:
+            raise ClientError(
+                f"{step} of queue {queue.number}: code {answer.code} {(answer.remark or '')[:REMARK_MAX]}"
+            )
+        if queue.is_done:
+            self._look_whether_late(queue)
+            queue.offset += 1
+            if now_ns < self.stop_ns:
+                self.begin(queue, now_ns)
+
+    def _again(self, step: Step, queue: _Queue, at_ns: int) -> None:
+        self._push([queue.opaque(step)], at_ns)
+
+    def _told_nothing(self, queue: _Queue, now_ns: int) -> None:
+        """Ask again. The round's time runs on: who is told nothing of what is there is late as well."""
+        is_unheld = (now_ns - queue.asked_ns) / 1e6 < self.plan.hold_ms / 2
+        self.unheld_count += is_unheld
+        self._again("pull", queue, now_ns + is_unheld * int(BUSY_PAUSE_MS * 1e6))
+
+    def _delivered(self, queue: _Queue, now_ns: int) -> None:
+        queue.answered_ns = now_ns
+        self.delivered_count += 1
+        sent_ms, asked_ms, answered_ms = (each / 1e6 for each in (queue.sent_ns, queue.asked_ns, now_ns))
+        self.aim.learn(sent_ms, asked_ms, answered_ms)
+
+    def _look_whether_late(self, queue: _Queue) -> None:
+        if (queue.answered_ns - queue.due_ns) / 1e6 > self.plan.late_ms:
+            self.late.append(self._delivery(queue, queue.answered_ns, is_missing=False))
+
+    def overdue(self, now_ns: int) -> list[_Queue]:
+        """The queues on which an answer is waited for no longer."""
+        patience_ns = self.plan.patience_ms * 1e6
+        return [one for one in self.queues.values() if not one.is_done and self._since_ns(one, now_ns) > patience_ns]
+
+    def _since_ns(self, queue: _Queue, now_ns: int) -> int:
+        return now_ns - (queue.due_ns or max(queue.sent_ns, queue.asked_ns, queue.begun_ns))
+
+    def give_up(self, queue: _Queue, now_ns: int) -> str | None:
+        """Note what was never answered: a pull is late; for a send, why nothing can be said."""
+        if queue.due_ns:
+            self.late.append(self._delivery(queue, now_ns, is_missing=True))
+            return None
+        return f"a send to queue {queue.number} was not answered for {self._since_ns(queue, now_ns) / 1e9:.1f} s"
+
+    def _delivery(self, queue: _Queue, end_ns: int, *, is_missing: bool) -> Delivery:
+        self.watch.wait_seen(end_ns)
+        answered_ms = (queue.answered_ns - self.begun_ns) / 1e6
+        return Delivery(
+            queue.number,
+            queue.offset,
+            delay_ms=(end_ns - queue.due_ns) / 1e6,
+            stalled_ms=self.watch.stalled_ms(queue.due_ns, end_ns),
+            overtaken_count=self.delivered_count - queue.delivered_before - (not is_missing),
+            acknowledged_ms=(queue.acknowledged_ns - self.begun_ns) / 1e6,
+            asked_ms=(queue.asked_ns - self.begun_ns) / 1e6,
+            answered_ms=None if is_missing else answered_ms,
+        )
+
+
+def race(
+    address: Address,
+    plan: RacePlan,
+    progress: Callable[[float], None] = lambda _seconds: None,
+    *,
+    first_offset: int = 0,
+    queues: Mapping[int, int] | None = None,
+    process_id: int | None = None,
+) -> RaceReport:
+    """Race for the plan's time and until every message has come or is waited for no longer.
+
+    The topic is there; `queues` tells the offset of each queue's next message, by its id; without, there are the plan's
+    queues from 0 on, each at `first_offset`. `process_id` is the broker's, where its waits for a processor are to be
+    told from its own delays. `progress` hears the seconds so far. What the broker does is in the report; raises OSError
+    when it is not there.
+    """
+    offsets = dict.fromkeys(range(plan.queue_count), first_offset) if queues is None else queues
+    with ExitStack() as stack:
+        connections = [_connected(stack, address) for _ in range(plan.connection_count)]
+        running = _Race(
+            plan,
+            connections,
+            random.Random(plan.seed),
+            stack.enter_context(StallWatch(process_id)),
+            begun_ns=time.monotonic_ns(),
+            queues={number: _queue_of(plan, number, offset) for number, offset in offsets.items()},
+            aim=Aim(plan.gap_ms),
+        )
+        for queue in running.queues.values():
+            running.begin(queue, running.begun_ns)
+        trouble = _run(running, progress)
+        late = sorted(running.late, key=lambda one: one.asked_ms)
+        return RaceReport(running.delivered_count, tuple(late), plan.late_ms, trouble, running.unheld_count)
+
+
+def _connected(stack: ExitStack, address: Address) -> socket.socket:
+    connected = stack.enter_context(socket.create_connection(address, CONNECT_S))
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connected
+
+
+def _queue_of(plan: RacePlan, number: int, offset: int) -> _Queue:
+    pull = pull_header(plan.topic, number, offset, plan.hold_ms)
+    return _Queue(number, offset, pull.encode(), send_header(plan.topic, number).encode())
+
+
+def _run(running: _Race, progress: Callable[[float], None]) -> str | None:
+    """Race to the end; what cut it short, if anything did."""
+    try:
+        trouble = _rounds(running, progress)
+    except (OSError, ClientError, ProtocolError) as error:
+        trouble = str(error)
+    now_ns = time.monotonic_ns()
+    told = [running.give_up(queue, now_ns) for queue in running.overdue(now_ns)]
+    return trouble or next(filter(None, told), None)
+
+
+def _rounds(running: _Race, progress: Callable[[float], None]) -> str | None:
+    connections = {one: Connection() for one in running.connections}
+    look_ns = 0
+    while running.due or running.idle or not all(queue.is_done for queue in running.queues.values()):
+        now_ns = time.monotonic_ns()
+        if now_ns >= look_ns:
+            look_ns = now_ns + int(LOOK_S * 1e9)
+            progress((now_ns - running.begun_ns) / 1e9)
+            if _is_over(running, now_ns):
+                return None
+        running.begin_idle(now_ns)
+        while running.due and running.due[0][0] <= now_ns:
+            running.do(heapq.heappop(running.due)[1])
+        until_ns = min(running.due[0][0] if running.due else look_ns, look_ns)
+        ready, _, _ = select.select(list(connections), [], [], max(0, until_ns - time.monotonic_ns()) / 1e9)
+        for readable in ready:
+            content = readable.recv(RECEIVE_SIZE)
+            if not content:
+                return "the broker closed the connection"
+            connections[readable].receive_data(content)
+            while isinstance(answer := connections[readable].next_event(), Command):
+                if answer.is_response:
+                    running.answered(answer)
+    return None
+
+
+def _is_over(running: _Race, now_ns: int) -> bool:
+    """Whether nothing is waited for but what is waited for no longer."""
+    if running.idle or running.due:
+        return False
+    overdue = running.overdue(now_ns)
+    waited = [queue for queue in running.queues.values() if not queue.is_done]
+    return bool(overdue) and len(overdue) == len(waited)

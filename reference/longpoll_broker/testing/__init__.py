@@ -1,1 +1,0 @@
-"""Fakes, second implementations and strategies for tests of the reference; never used by it."""

@@ -1,0 +1,268 @@
+"""Makes histories of any size by simulating a broker that does everything right, in virtual time.
+
+Every queue has a producer and a few consumers, each a loop of pulls: answered at once when something matches, else
+held and woken or expired. The moments are drawn from a seeded generator, so a history is a function of its `Load`.
+Faults are planted afterwards (`plant`). Leaves out the other policies: a history of `rocketmq-4.9` comes from a broker.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from attrs import define, field, frozen
+
+from longpoll_judge.columns.expression import Expression, parse
+from longpoll_protocol.tags import java_hash
+from longpoll_spec.history import FORMAT_VERSION, META_FILE, Event, Meta, Source
+
+US: Final = 1_000
+MS: Final = 1_000_000
+PULL_MESSAGE: Final = 11
+QUERY_CONSUMER_OFFSET: Final = 14
+SEND_MESSAGE_V2: Final = 310
+PULLS_PER_QUERY: Final = 50
+"""Of a whole recording: after so many pulls a consumer asks for its committed offset."""
+SOURCE: Final = "broker-a#1"
+BROKER: Final = "broker-a"
+TOPIC: Final = "orders"
+START_NS: Final = 10**12
+"""The simulated clock at the start; nothing hangs on it."""
+UNIX_OFFSET_NS: Final = 1_700_000_000 * 10**9
+
+
+@frozen
+class Load:
+    """What is simulated."""
+
+    events: int = 10_000
+    """The history ends once it has this many, and then lets everything held run out."""
+    queues: int = 4
+    consumers: tuple[str, ...] = ("*", "a", "a || b")
+    """One consumer a queue for each of these tag expressions."""
+    tags: tuple[str, ...] = ("a", "b", "c", "")
+    send_interval_ms: float = 20.0
+    """Mean time between two messages of one queue."""
+    timeout_ms: int = 150
+    """How long a pull is held at most."""
+    count_max: int = 32
+    is_whole: bool = False
+    """Producers, their acknowledgements and committed offsets are recorded too, as `serve --record` does."""
+    seed: int = 1
+
+
+@define
+class _Pull:
+    """One consumer's pull on one queue."""
+
+    queue: int
+    expression: Expression
+    text: str
+    connection: str
+    offset: int
+    request: str
+    is_held: bool = False
+    pulls: int = 0
+
+
+@define
+class _Queue:
+    """Offsets 0 to len(tags) - 1 are visible."""
+
+    tags: list[str] = field(factory=list)
+    codes: list[int] = field(factory=list)
+    held: list[_Pull] = field(factory=list)
+
+
+class Simulator:
+    """A broker, its producers and consumers in virtual time; iterate over `events`."""
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._random = random.Random(load.seed)
+        self._queues = [_Queue() for _ in range(load.queues)]
+        self._agenda: list[tuple[int, int, Callable[[int], Iterable[dict[str, Any]]]]] = []
+        self._order = itertools.count()
+        self._requests = itertools.count(1)
+        self._is_ending = False
+
+    def events(self) -> Iterator[Event]:
+        """The whole history in order of time."""
+        now, count = START_NS, 0
+        yield self._event(now, count, {"event": "source_started"})
+        self._open_all(now)
+        while self._agenda:
+            now, _order, act = heapq.heappop(self._agenda)
+            for fields in act(now):
+                count += 1
+                yield self._event(now, count, fields)
+            self._is_ending = self._is_ending or count >= self._load.events
+        yield self._event(now + MS, count + 1, {"event": "source_stopped"})
+
+    def _event(self, now: int, sequence: int, fields: dict[str, Any]) -> Event:
+        begin = now + fields.pop("delay_ns", 0)
+        return Event(
+            after_ns=begin, before_ns=begin + 5 * US, source=SOURCE, sequence=sequence, broker=BROKER, **fields
+        )
+
+    def _at(self, moment: int, act: Callable[[int], Iterable[dict[str, Any]]]) -> None:
+        heapq.heappush(self._agenda, (moment, next(self._order), act))
+
+    def _open_all(self, now: int) -> None:
+        for number in range(self._load.queues):
+            self._at(now + self._pause(self._load.send_interval_ms), partial(self._send, number=number))
+            for place, text in enumerate(self._load.consumers):
+                expression = parse("TAG", text)
+                assert expression is not None, "a TAG expression can be decided"
+                pull = _Pull(number, expression, text, f"c{number}-{place}", 0, "")
+                self._at(now + self._pause(1.0), partial(self._receive, pull=pull))
+
+    def _pause(self, mean_ms: float) -> int:
+        return int(self._random.expovariate(1 / (mean_ms * MS))) + 20 * US
+
+    def _place(self, number: int) -> dict[str, Any]:
+        return {"topic": TOPIC, "queue": number}
+
+    def _send(self, now: int, number: int) -> Iterator[dict[str, Any]]:
+        tag = self._random.choice(self._load.tags)
+        if self._load.is_whole:
+            sent = {"request": f"s{next(self._requests)}", "connection": f"p{number}"}
+            yield {"event": "request_received", **self._place(number), **sent, "code": SEND_MESSAGE_V2, "tag": tag}
+            self._at(now + 30 * US, partial(self._acknowledge, number=number, tag=tag, sent=sent))
+            self._at(now + 6 * US, partial(self._append, number=number, tag=tag))
+        else:
+            yield from self._append(now, number, tag)
+        if not self._is_ending:
+            self._at(now + self._pause(self._load.send_interval_ms), partial(self._send, number=number))
+
+    def _append(self, now: int, number: int, tag: str) -> Iterator[dict[str, Any]]:
+        yield {"event": "append", **self._place(number), "queue_offset": len(self._queues[number].tags), "tag": tag}
+        self._at(now + 6 * US, partial(self._make_visible, number=number, tag=tag))
+
+    def _acknowledge(self, _now: int, number: int, tag: str, sent: dict[str, str]) -> Iterator[dict[str, Any]]:
+        offset = len(self._queues[number].tags) - 1  # the next send of this queue comes later than this
+        yield {"event": "message_acknowledged", **self._place(number), **sent, "queue_offset": offset, "tag": tag}
+
+    def _make_visible(self, now: int, number: int, tag: str) -> Iterator[dict[str, Any]]:
+        queue = self._queues[number]
+        offset = len(queue.tags)
+        queue.tags.append(tag)
+        queue.codes.append(java_hash(tag))
+        yield {"event": "make_visible", **self._place(number), "visible_end": offset + 1}
+        woken = [pull for pull in queue.held if self._takes(pull, offset)]
+        queue.held = [pull for pull in queue.held if not self._takes(pull, offset)]
+        for pull in woken:
+            pull.is_held = False
+            self._answer_at(now + self._pause(0.3), pull, "woken")
+
+    def _takes(self, pull: _Pull, offset: int) -> bool:
+        return pull.expression.takes_everything or self._queues[pull.queue].codes[offset] in pull.expression.tag_codes
+
+    def _receive(self, now: int, pull: _Pull) -> Iterator[dict[str, Any]]:
+        pull.request = f"r{next(self._requests)}"
+        yield {
+            "event": "request_received",
+            **self._place(pull.queue),
+            "request": pull.request,
+            "connection": pull.connection,
+            "code": PULL_MESSAGE,
+            "group": f"group of {pull.text}",
+            "offset": pull.offset,
+            "count_max": self._load.count_max,
+            "may_hold": True,
+            "timeout_ms": self._load.timeout_ms,
+            "expression_type": "TAG",
+            "expression": pull.text,
+            **({"commit_offset": pull.offset} if self._load.is_whole else {}),
+        }
+        pull.pulls += 1
+        queue = self._queues[pull.queue]
+        if pull.offset < len(queue.tags):
+            self._answer_at(now + self._pause(0.1), pull, "immediate")
+            return
+        yield {
+            "event": "hold",
+            **self._place(pull.queue),
+            "request": pull.request,
+            "visible_end": len(queue.tags),
+            "delay_ns": 6 * US,
+        }
+        pull.is_held = True
+        queue.held.append(pull)
+        request = pull.request
+        self._at(now + self._load.timeout_ms * MS, lambda at: self._expire(at, pull, request))
+
+    def _expire(self, now: int, pull: _Pull, request: str) -> Iterator[dict[str, Any]]:
+        if pull.is_held and pull.request == request:
+            pull.is_held = False
+            self._queues[pull.queue].held.remove(pull)
+            yield {"event": "expire", **self._place(pull.queue), "request": request}
+            self._answer_at(now + self._pause(0.2), pull, "expired")
+
+    def _answer_at(self, moment: int, pull: _Pull, cause: str) -> None:
+        self._at(moment, lambda at: self._answer(at, pull, cause))
+
+    def _answer(self, now: int, pull: _Pull, cause: str) -> Iterator[dict[str, Any]]:
+        end = len(self._queues[pull.queue].tags)
+        taken: list[int] = []
+        offset = pull.offset
+        while offset < end and len(taken) < self._load.count_max:
+            if self._takes(pull, offset):
+                taken.append(offset)
+            offset += 1
+        code = 0 if taken else 20 if offset > pull.offset else 19
+        yield {
+            "event": "answer_sent",
+            **self._place(pull.queue),
+            "request": pull.request,
+            "connection": pull.connection,
+            "code": code,
+            "offset_next": offset,
+            "offset_min": 0,
+            "offset_max": end,
+            "offsets": taken,
+            "cause": cause,
+        }
+        committed, pull.offset = pull.offset, offset
+        if self._load.is_whole and pull.pulls % PULLS_PER_QUERY == 0:
+            yield from self._query(pull, committed)
+        if not self._is_ending:
+            self._at(now + self._pause(0.5), lambda at: self._receive(at, pull))
+
+    def _query(self, pull: _Pull, committed: int) -> Iterator[dict[str, Any]]:
+        """A consumer asks for the offset that its last pull committed."""
+        asked = {"request": f"r{next(self._requests)}", "connection": pull.connection, "group": f"group of {pull.text}"}
+        exchange = {**self._place(pull.queue), **asked}
+        yield {"event": "request_received", **exchange, "code": QUERY_CONSUMER_OFFSET, "delay_ns": 6 * US}
+        yield {"event": "answer_sent", **exchange, "code": 0, "offset": committed, "delay_ns": 18 * US}
+
+
+def simulate(load: Load) -> Iterator[Event]:
+    """The events of a valid history."""
+    return Simulator(load).events()
+
+
+def simulated_meta() -> Meta:
+    """The meta file that goes with simulated events."""
+    source = Source(name=SOURCE, clock="monotonic", offset_ns=UNIX_OFFSET_NS, uncertainty_ns=0)
+    return Meta(format_version=FORMAT_VERSION, sources=[source], policy="strict")
+
+
+def write(directory: Path, events: Iterable[Event], meta: Meta | None, *, events_per_part: int = 100_000) -> None:
+    """Write a history; the directory must not exist yet, or be empty."""
+    directory.mkdir(parents=True, exist_ok=True)
+    encoder = msgspec.json.Encoder()
+    if meta is not None:
+        (directory / META_FILE).write_bytes(encoder.encode(meta) + b"\n")
+    rest = iter(events)
+    for number in itertools.count():
+        lines = encoder.encode_lines(itertools.islice(rest, events_per_part))
+        if not lines:
+            return
+        (directory / f"part-{number:06}.ndjson").write_bytes(lines)

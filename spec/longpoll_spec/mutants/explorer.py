@@ -1,0 +1,106 @@
+"""The explorer of a policy: a page with its law, those near it, every planted slip in it, and what a hand may change.
+
+Leaves out the data and the page that they are put into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
+from typing import Final
+
+from longpoll_spec.actions import actions_of
+from longpoll_spec.bounds import Bounds
+from longpoll_spec.engines.tokens import token_of
+from longpoll_spec.law import law_of
+from longpoll_spec.model import Action, Model
+from longpoll_spec.mutants.by_hand import by_hand_of
+from longpoll_spec.mutants.slips import Slip, slips_of, who
+from longpoll_spec.mutants.zoo import named_slips
+from longpoll_spec.policy import PRESETS, Policy, knob_values, with_knob
+from longpoll_spec.render.export.explorer.data import Mistake, data_of
+from longpoll_spec.render.export.explorer.page import page_of
+from longpoll_spec.state import state_of
+
+PAIRS_MAX: Final = 150
+"""With more pairs of knobs than this a page has none of them: it would be too large to be read soon."""
+
+
+def explorer_of(policy: Policy, bounds_of: Callable[[Policy], Bounds]) -> str:
+    """The page. `bounds_of`: the bounds under which each policy of the page is run.
+
+    Raises what `bounds_of` raises.
+    """
+    return page_of(law_data(policy, bounds_of), f"Long polling, step by step: {policy.name}")
+
+
+def law_data(policy: Policy, bounds_of: Callable[[Policy], Bounds]) -> str:
+    """The page's data: the policy first, then each with one knob or two otherwise, then the other presets."""
+    models = [law_of(each, bounds_of(each)) for each in near(policy, bounds_of)]
+    laws = [(model, token_of(model, ())) for model in models]
+    return data_of(laws, _mistakes(models[0]), by_hand_of(models[0]))
+
+
+def near(policy: Policy, bounds_of: Callable[[Policy], Bounds]) -> Iterator[Policy]:
+    """The policy, it with one knob or two otherwise, and the other presets.
+
+    Of two knobs only where each changes some step beside the other, and where they are not too many.
+    """
+    yield policy
+    if policy.name in PRESETS:
+        one = [with_knob(policy, setting) for setting in _otherwise(policy)]
+        yield from one
+        two = list(_two_otherwise(policy, one, bounds_of))
+        yield from two if len(two) <= PAIRS_MAX else ()
+    yield from (each for each in PRESETS.values() if each.name != policy.name)
+
+
+def _otherwise(policy: Policy) -> Iterator[str]:
+    for knob, values in knob_values().items():
+        yield from (f"{knob}={str(value).lower()}" for value in values if value != getattr(policy, knob))
+
+
+def _two_otherwise(policy: Policy, one: Sequence[Policy], bounds_of: Callable[[Policy], Bounds]) -> Iterator[Policy]:
+    # Terms are told apart by their identity, so the laws are kept as long as they are compared.
+    laws = {each.name: law_of(each, bounds_of(each)) for each in (policy, *one)}
+    texts = {name: _texts(law) for name, law in laws.items()}
+    for first, second in combinations(one, 2):
+        knob, _, setting = second.name.removeprefix(f"{policy.name}+").partition("=")
+        if f"+{knob}=" in first.name:
+            continue
+        both = with_knob(first, f"{knob}={setting}")
+        law = law_of(both, bounds_of(both))
+        if _texts(law) not in (texts[policy.name], texts[first.name], texts[second.name]):
+            yield both
+
+
+def _texts(law: Model) -> tuple[object, ...]:
+    """What the law's steps say, equal where each term is the same one."""
+    return tuple(
+        (each.label, each.urgent, id(each.guard), *((name, id(term)) for name, term in each.effect.items()))
+        for each in law.actions
+    )
+
+
+def _mistakes(model: Model) -> Iterator[Mistake]:
+    """Every slip that changes some text of the law."""
+    policy, bounds = model.policy, model.bounds
+    for slip in (*named_slips(policy, bounds), *slips_of(policy, bounds)):
+        if slip.is_in(policy, bounds):
+            yield Mistake(slip.action, _what(slip), actions_with(slip, model), slip.planted(policy, bounds))
+
+
+def slip_name(slip: Slip) -> str:
+    """Its name on the page, which a change by hand that does the same bears, too."""
+    return f"{slip.action} {_what(slip)}"
+
+
+def _what(slip: Slip) -> str:
+    """Its words, with who acts where several texts share the name."""
+    return f"{who(slip.kinds)} {slip.what}".lstrip()
+
+
+def actions_with(slip: Slip, model: Model) -> tuple[Action, ...]:
+    """All actions with the mistake, before `tick` is made to wait."""
+    state = state_of(model.policy, model.bounds)
+    return tuple(slip.change(state, action) if slip.touches(action) else action for action in actions_of(state))
