@@ -3,6 +3,7 @@
     python -m model_tests.bench.judge_bench [--events 1000000 10000000 100000000] [--queues 16] [--engines local spark]
     python -m model_tests.bench.judge_bench --events --lagging 5000000 --engines spark
 
+The histories have sends, acknowledgements and committed offsets too, but those of groups that lag have not.
 Prints one line a figure: events per second (of processor time without Spark, of wall time after the start on Spark),
 the cost of an event against the smallest size, and the most memory that the local engine took, or each kind of Spark's
 processes held; then the same with all events on one queue, with 16 groups that lag (`--lagging`), and of the smallest
@@ -186,7 +187,7 @@ def histories_of(directory: Path, options: argparse.Namespace) -> Iterator[Measu
     if not options.plain:
         kinds += [(f"{name}, one queue", events, 1) for name, events, _queues in kinds if events < ONCE_EVENTS]
     for name, events, queues in kinds:
-        path, load = directory / f"{events}-{queues}", Load(events=events, queues=queues)
+        path, load = directory / f"{events}-{queues}", Load(events=events, queues=queues, is_whole=True)
         yield Measured(name, made(path, partial(write_large, load=load)), path)
     for events, queues in itertools.product(options.lagging, (options.queues, 1)):
         path = directory / f"lagging-{events}-{queues}"

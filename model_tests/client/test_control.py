@@ -453,7 +453,8 @@ def test_a_timer_that_is_closed_stays_so_when_it_is_cleared() -> None:
 
 def test_a_polled_message_is_put_off_and_one_is_rejected(clients: Clients, topic: str) -> None:
     """They are the group's retry topic's and a dead letter then; others than the last poll's are refused."""
-    consumer = polling(clients, topic)
+    of_group = config(batch_count_max=3)
+    consumer = polling(clients, topic, of_group)
     (late,) = consumer.poll(PATIENCE_S, 1)
     consumer.retry(late, delay_s=1)
     (bad,) = consumer.poll(PATIENCE_S, 1)
@@ -465,10 +466,6 @@ def test_a_polled_message_is_put_off_and_one_is_rejected(clients: Clients, topic
         again += consumer.poll(PATIENCE_S)
     assert [(message.body, message.topic) for message in again if message.attempt > 1] == [(late.body, topic)]
     dead = clients.pull(config())
-    dead.subscribe(
-        f"%DLQ%{consumer._member.config.group}"
-        if not clients.is_loop
-        else f"%DLQ%{consumer.client._member.config.group}"
-    )
+    dead.subscribe(f"%DLQ%{of_group.group}")
     dead.start()
     assert [message.body for message in dead.poll(PATIENCE_S)] == [bad.body]

@@ -105,7 +105,7 @@ def test_from_the_start_page_to_ones_own_mutant_caught(start: tuple[Browser, Pat
     reader = Reader(browser)
     began = time.monotonic()
     browser.show(page, width=width, dark=False)
-    reader.click("In a window of its own")
+    reader.click("Open the explorer in its own window")
     reader.wait("document.readyState === 'complete' && document.querySelector('#enabled button')")
     labels = [step.action.label for step in replay(LOST).steps if step.action]
     assert reader.sees("#broken") == ""
@@ -155,7 +155,7 @@ def test_a_button_that_nobody_can_click_is_seen(start: tuple[Browser, Path], fau
     browser, page = start
     browser.show(page, width=1_400, dark=False)
     reader = Reader(browser)
-    reader.click("In a window of its own")
+    reader.click("Open the explorer in its own window")
     reader.wait("document.readyState === 'complete' && document.querySelector('#enabled button')")
     browser.run(f"void ({fault})")
 

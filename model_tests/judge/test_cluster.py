@@ -99,6 +99,7 @@ def test_spark_names_the_stages_and_their_columns(tmp_path: Path, spark_engine: 
     assert context.getLocalProperty("spark.job.description") is None
 
 
+@pytest.mark.long
 def test_sends_and_commits_are_judged_by_executors(clean: Path, spark_engine: SparkEngine) -> None:
     """A rule that needs the whole record is a task of its own, elsewhere, and sees every event."""
 

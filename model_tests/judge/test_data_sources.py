@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import tarfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +121,28 @@ def test_a_directory_without_store_is_the_users_mistake(tmp_path: Path) -> None:
     """It is one clear line."""
     with pytest.raises(StoreNotFoundError, match="name a RocketMQ store"):
         ranges(tmp_path, "commitlog")
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_a_schema_prunes_the_scan(clean: Path, tmp_path: Path, spark_engine: SparkEngine) -> None:
+    """The plan scans three columns and has one exchange; damage is a row still, and a wrong column is a sentence."""
+    session = spark_engine.session
+    register(session)
+    plant(clean, "half_line", tmp_path / "torn")
+    source = session.read.format("longpoll-history").schema("queue bigint, event string, tag string")
+    counted: Any = source.load(str(tmp_path / "torn")).groupBy("event").count()
+    with unclosed_sockets_ignored():
+        found = {row["event"]: row["count"] for row in counted.toArrow().to_pylist()}
+        with pytest.raises(PySparkException, match="a history has no column 'colour'"):
+            session.read.format("longpoll-history").schema("colour string").load(str(clean)).count()
+
+    plan = counted._jdf.queryExecution().executedPlan().toString()
+    assert re.search(r"BatchScan longpoll-history\[queue#\d+L?, event#\d+, tag#\d+\]", plan), plan
+    assert plan.count("Exchange hashpartitioning(event#") == 1
+    assert found.pop(DAMAGE) == 1
+    assert found == Counter(event.event for event in load(clean).events)
 
 
 @pytest.mark.long

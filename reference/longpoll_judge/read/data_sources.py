@@ -2,12 +2,14 @@
 
     register(spark)
     spark.read.format("longpoll-history").load("/tmp/history")
+    spark.read.format("longpoll-history").schema("event string, topic string, queue bigint").load("/tmp/history")
     spark.readStream.format("longpoll-history").load("/tmp/history")
     spark.read.format("rocketmq-store").option("part", "consumequeue").load("/tmp/store")
 
-A partition is a slice of a history, or a range of a file; both must lie where every worker can read them. What could
-not be read of a history becomes a row whose `event` is `damage` and whose `cause` says why. Leaves out the reading
-itself (`source`, `rocketmq_store`).
+A schema with some of a history's columns is all that is read of its Parquet parts: Spark 4.0 cannot tell a source in
+Python which columns a query uses. A partition is a slice of a history, or a range of a file; both must lie where every
+worker can read them. What could not be read of a history becomes a row whose `event` is `damage` and whose `cause` says
+why. The reading itself: `source`, `rocketmq_store`.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from longpoll_judge.errors import JudgeUserError
 from longpoll_judge.read.damage import Damage
 from longpoll_judge.read.rocketmq_store import SCHEMAS, FileRange, Part, ranges, read_records, read_units
 from longpoll_judge.read.schema import DEFAULTS, PLAIN_SCHEMA
-from longpoll_judge.read.source import Slice, find, read_slice
-from longpoll_judge.read.stream import HistoryStream
+from longpoll_judge.read.source import Slice, find
+from longpoll_judge.read.stream import HistoryStream, read_columns
 
 DAMAGE: Final = "damage"
 _SQL_TYPES: Final = {pa.string(): "string", pa.int64(): "bigint", pa.bool_(): "boolean", pa.binary(): "binary"}
@@ -57,18 +59,28 @@ class HistorySource(DataSource):
         """The fields of an event."""
         return _ddl(PLAIN_SCHEMA)
 
-    def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002 - Spark's signature
+    def reader(self, schema: Any) -> DataSourceReader:
         """The reader of one directory."""
-        return _HistoryReader(_path(dict(self.options)))
+        return _HistoryReader(_path(dict(self.options)), _columns(schema))
 
-    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's signature
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """The reader of a directory that grows."""
-        return HistoryStream(_path(dict(self.options)))
+        return HistoryStream(_path(dict(self.options)), _columns(schema))
+
+
+def _columns(schema: Any) -> list[str]:
+    """The columns that are asked for; raises `DataSourceOptionError` for one that a history does not have."""
+    names: list[str] = schema.fieldNames()
+    unknown = [name for name in names if name not in PLAIN_SCHEMA.names]
+    if unknown:
+        raise DataSourceOptionError(f"a history has no column {unknown[0]!r}; its columns are in docs/history.md")
+    return names
 
 
 class _HistoryReader(DataSourceReader):
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, columns: list[str]) -> None:
         self._directory = directory
+        self._columns = columns
 
     def partitions(self) -> Sequence[InputPartition]:
         history = find([self._directory])
@@ -78,15 +90,15 @@ class _HistoryReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         part, damages = cast("tuple[Slice | None, list[Damage]]", partition.value)
         if part is not None:
-            table, damages = read_slice(part)
-            yield from table.cast(PLAIN_SCHEMA).to_batches()
+            table, damages = read_columns(part, self._columns)
+            yield from table.to_batches()
         rows = [
             DEFAULTS
             | {"event": DAMAGE, "after_ns": 0, "before_ns": 0, "source": damage.file, "sequence": damage.position}
             | {"cause": damage.reason, "lost_count": damage.count}
             for damage in damages
         ]
-        yield from pa.Table.from_pylist(rows, schema=PLAIN_SCHEMA).to_batches()
+        yield from pa.Table.from_pylist(rows, schema=PLAIN_SCHEMA).select(self._columns).to_batches()
 
 
 class StoreSource(DataSource):

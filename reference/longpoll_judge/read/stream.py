@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from longpoll_judge.read.damage import Damage
 from longpoll_judge.read.growth import stamps_of, whole_end
-from longpoll_judge.read.schema import PLAIN_SCHEMA
+from longpoll_judge.read.schema import PLAIN_SCHEMA, REQUIRED, fill
 from longpoll_judge.read.source import SLICE_BYTES, Slice, find, kind_of, read_slice
 from longpoll_spec.history import NDJSON_SUFFIX
 
@@ -24,8 +26,9 @@ from longpoll_spec.history import NDJSON_SUFFIX
 class HistoryStream(DataSourceStreamReader):
     """The new events of one directory."""
 
-    def __init__(self, directory: Path | str) -> None:
+    def __init__(self, directory: Path | str, columns: Sequence[str] = PLAIN_SCHEMA.names) -> None:
         self._directory = directory
+        self._columns = columns
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Nothing has been read."""
@@ -44,8 +47,14 @@ class HistoryStream(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The events of a slice."""
-        table, _damages = read_slice(cast("Slice", partition.value))
-        yield from table.cast(PLAIN_SCHEMA).to_batches()
+        table, _damages = read_columns(cast("Slice", partition.value), self._columns)
+        yield from table.to_batches()
+
+
+def read_columns(part: Slice, names: Sequence[str]) -> tuple[pa.Table, list[Damage]]:
+    """These columns of a slice's events as plain Arrow, and what could not be read."""
+    table, damages = read_slice(part, tuple(dict.fromkeys((*REQUIRED, *names))))
+    return fill(table, names).cast(pa.schema([PLAIN_SCHEMA.field(name) for name in names])), damages
 
 
 def _new(part: Slice, start: dict[str, int], end: dict[str, int]) -> Iterator[Slice]:

@@ -184,7 +184,7 @@ def stage(running: Running, text: str) -> Iterator[None]:
         finally:
             session.removeTag(JOB_GROUP)
         return
-    context = session.sparkContext
+    context: Any = session.sparkContext
     before = {name: context.getLocalProperty(name) for name in (_DESCRIPTION, _GROUP)}
     context.setLocalProperty(_DESCRIPTION, text)
     if before[_GROUP] is None:
@@ -194,7 +194,7 @@ def stage(running: Running, text: str) -> Iterator[None]:
         yield
     finally:
         for name, value in before.items():
-            context.setLocalProperty(name, value)  # type: ignore[arg-type]  # None removes it
+            context.setLocalProperty(name, value)  # None removes it
 
 
 @contextmanager
