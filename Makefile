@@ -18,8 +18,9 @@ SEED ?=
 # `make mutants` tries the modules that differ from BASE, unless MODULE names others.
 BASE ?= $(shell git merge-base HEAD origin/main 2>/dev/null || echo HEAD)
 MODULE ?=
-# What is told of the project, what is shipped, and whether its tests see faults: looked at by `make check`.
-CHECKED := model_tests/tidy model_tests/docs model_tests/docs_site model_tests/mutants model_tests/door
+# `make check` looks at texts, the wheel, mutants, and at Spark, which takes as long to start as 500 tests to run.
+SPARK := model_tests/judge/test_cluster.py model_tests/judge/test_spark.py model_tests/spec/test_spark_engine.py
+CHECKED := model_tests/tidy model_tests/docs model_tests/docs_site model_tests/mutants model_tests/door $(SPARK)
 # Tests are compiled once, on all cores: else each worker compiles all of them anew.
 COMPILED := build/compiled-tests
 TESTS := $(filter-out $(CHECKED:%=%/%),$(wildcard model_tests/*/*.py model_tests/*/*/*.py))
@@ -67,7 +68,7 @@ bench: setup  ## measure, and print ratios against the peer: make bench PART=exp
 docs: setup  ## make the site of the docs in build/site, to be opened as files
 	@PYTHONPATH=spec:reference $(BIN)/python -m docs.site
 
-check: setup  ## format, lint, types, contracts, wheel, docs, and that the tests see planted faults
+check: setup  ## format, lint, types, contracts, wheel, docs, Spark, and that the tests see planted faults
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy

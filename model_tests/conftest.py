@@ -28,8 +28,6 @@ from longpoll_runtime import threads
 if TYPE_CHECKING:
     from longpoll_judge.run.spark.engine import SparkEngine
 
-WAITING: Final = frozenset({"conform", "kit", "machines", "verification"})
-"""Folders with tests that take seconds while they wait."""
 ID_LENGTH_MAX: Final = 100
 """A longer parameter stands in its test's id by its beginning."""
 
@@ -82,8 +80,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     if not getattr(config.option, "loadgroup", False):
         return
-    # Tests that wait for a broker come first: at the end, one worker would wait alone.
-    items.sort(key=lambda item: item.path.parent.name not in WAITING)
+    # The tests that wait longest come first: at the end, one worker would wait alone.
+    items.sort(key=lambda item: item.path.parent.name != "verification")
     alone = [item.nodeid for item in items if item.get_closest_marker("xdist_group") and "@" not in item.nodeid]
     if alone:
         items.clear()

@@ -1,4 +1,4 @@
-"""Your own invariant: statements that are to be true of every state of RocketMQ 4.9.
+"""Your own invariant: statements about every state of RocketMQ 4.9.
 
     longpoll lesson 6.1 --check docs/lessons/invariant.py
 
@@ -7,6 +7,6 @@ The lesson is docs/lessons/6-prove-it.md.
 
 
 def statements(state):
-    """A name and a statement of each request."""
+    """A name and a statement for each request."""
     for request in state.requests:
         yield "deadline", request.deadline >= 0

@@ -1,8 +1,8 @@
-"""One action of the law, to be changed by you.
+"""One action of the specification, for you to change.
 
     python docs/lessons/mutant.py
 
-As it stands it is the hold of `strict`, and nothing breaks. Change the guard or the effect and run it again.
+Unchanged, it is the hold of `strict`, and no property is violated. Change the guard or the effect, and run it again.
 The lesson is docs/lessons/12-your-own-mutant.md.
 """
 

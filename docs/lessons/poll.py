@@ -1,4 +1,4 @@
-"""A long poll in a few lines, as it has often been written. It loses a wakeup now and then.
+"""A long poll in a few lines, as many programs have it. It sometimes loses a wakeup.
 
     python docs/lessons/poll.py
 
@@ -11,20 +11,20 @@ import time
 
 
 class Mailbox:
-    """Messages, and those who wait for one."""
+    """Messages, and the polls that wait for one."""
 
     def __init__(self):
         self.messages = []
         self.waiting = []
 
     def put(self, message):
-        """Add a message, and wake whoever waits."""
+        """Add a message, and wake the waiting polls."""
         self.messages.append(message)
         for each in self.waiting:
             each.set()
 
     def poll(self, timeout_s):
-        """The next message; None if none came in time."""
+        """The next message; None if no message came in time."""
         if not self.messages:
             arrived = threading.Event()
             self.waiting.append(arrived)

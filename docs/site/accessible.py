@@ -1,7 +1,7 @@
-"""What Sphinx and the theme leave open for those who use keys or a screen reader, put into the pages that were made.
+"""Makes the generated pages accessible by keyboard and screen reader, where Sphinx and the theme do not.
 
-What scrolls can be reached by keys, landmarks have names of their own, the page of the search has a heading, and the
-corner of a table is none. A test has axe-core look at every page. Leaves out what the pages say.
+Keys reach every area that scrolls, each landmark has its own name, the search page has a heading, and the empty corner
+of a table is not a heading. A test checks every page with axe-core.
 """
 
 from __future__ import annotations

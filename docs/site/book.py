@@ -1,7 +1,4 @@
-"""The pages of the law as a book, with what the pinned table says of each slip.
-
-Leaves out the pages themselves (`longpoll_spec.render.book`).
-"""
+"""The specification as a book, with the pinned result of each mutant; `longpoll_spec.render.book` writes the pages."""
 
 from __future__ import annotations
 

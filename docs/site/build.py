@@ -1,7 +1,4 @@
-"""Runs Sphinx over the pages that `tree` has put together; a warning is an error.
-
-Leaves out the pages, and looking at what was made (a test does).
-"""
+"""Runs Sphinx over the pages that `tree` has put together; a warning is an error."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ DATED: Final = "SOURCE_DATE_EPOCH"
 
 
 def build(site: Path, source: Path) -> subprocess.CompletedProcess[str]:
-    """Make the site; what Sphinx said is in the result. Raises TreeError and DiagramError."""
+    """Make the site; the result has the output of Sphinx. Raises TreeError and DiagramError."""
     if importlib.util.find_spec("sphinx") is None:
         raise TreeError("Sphinx is not installed: python -m pip install --require-hashes -r requirements/docs.lock")
     assemble(source)
@@ -45,8 +42,8 @@ def build(site: Path, source: Path) -> subprocess.CompletedProcess[str]:
 
 def _moment_of_commit() -> str:
     """Seconds since 1970 of the commit that stands here; of a tree without git, 1 January 1980, as in a zip."""
-    told = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=False)
-    return told.stdout.strip() or "315532800"
+    ran = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return ran.stdout.strip() or "315532800"
 
 
 def main() -> None:
@@ -57,7 +54,7 @@ def main() -> None:
         sys.exit(f"docs: {error}")
     sys.stderr.write(ran.stdout)
     if ran.returncode:
-        sys.exit("docs: Sphinx has warned: each warning is an error")
+        sys.exit("docs: Sphinx reported warnings: fix them, because each warning is an error")
     sys.stdout.write(f"{SITE / 'index.html'}\n")
 
 

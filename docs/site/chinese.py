@@ -1,4 +1,4 @@
-"""The Chinese pages beside the English ones: the same blocks, links, paragraphs and names, and other words.
+"""Compares the Chinese pages with the English ones: same blocks, links, paragraphs and names.
 
     python -m docs.site.chinese     # puts the English blocks into the Chinese lessons, where there are as many
 
@@ -93,7 +93,7 @@ def filled(english: str, chinese: str) -> str:
     """The Chinese page with the English page's blocks; raises UserError where it has more or fewer."""
     wanted = blocks(english)
     if len(blocks(chinese)) != len(wanted):
-        raise UserError(f"{len(blocks(chinese))} blocks, and the English page has {len(wanted)}: translate it anew")
+        raise UserError(f"{len(blocks(chinese))} blocks, and the English page has {len(wanted)}: translate it again")
     left = iter(wanted)
     return BLOCK.sub(lambda _: next(left), chinese)
 

@@ -1,7 +1,4 @@
-"""A page for each command, made of what click knows of it: its words, how it is called, and its options.
-
-Leaves out what a command prints.
-"""
+"""A page for each command, from its help text, usage line and options."""
 
 from __future__ import annotations
 
@@ -31,9 +28,9 @@ def _command(name: str) -> click.Command:
 def _index() -> Iterator[str]:
     yield "# Commands"
     yield ""
-    yield "What `longpoll --help` lists; each page says what `longpoll COMMAND --help` says."
+    yield "The commands of `longpoll --help`. Each page has the text of `longpoll COMMAND --help`."
     yield ""
-    yield "| command | what it does |"
+    yield "| command | purpose |"
     yield "| --- | --- |"
     yield from (f"| [`longpoll {name}`]({name}.md) | {_cell(said)} |" for name, (_module, said) in COMMANDS.items())
     yield from ("", "```{toctree}", ":hidden:", "", *COMMANDS, "```")
@@ -44,10 +41,10 @@ def _page(name: str, command: click.Command, level: int = 1) -> Iterator[str]:
     yield f"{'#' * level} {name}"
     yield ""
     yield from ("```text", " ".join([name, *command.collect_usage_pieces(context)]), "```", "")
-    yield from _told(command.help or "")
+    yield from _helped(command.help or "")
     rows = [record for each in command.get_params(context) if (record := each.get_help_record(context))]
     if rows:
-        yield from ("| option | what it says |", "| --- | --- |")
+        yield from ("| option | meaning |", "| --- | --- |")
         yield from (f"| `{_cell(option)}` | {_prose(said)} |" for option, said in rows)
         yield ""
     if isinstance(command, click.Group):
@@ -57,7 +54,7 @@ def _page(name: str, command: click.Command, level: int = 1) -> Iterator[str]:
             yield from _page(f"{name} {each}", below, level + 1)
 
 
-def _told(text: str) -> Iterator[str]:
+def _helped(text: str) -> Iterator[str]:
     """A help text in Markdown: what keeps its breaks is a block, anything else prose."""
     for paragraph in PARAGRAPH.split(inspect.cleandoc(text.partition("\f")[0])):
         lines = paragraph.strip("\n").splitlines()

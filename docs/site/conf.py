@@ -25,6 +25,7 @@ nitpicky = False  # of Python's own names no inventory is fetched; links of page
 
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
 autodoc_class_signature = "mixed"
 python_use_unqualified_type_names = True
 add_module_names = False

@@ -121,15 +121,36 @@ FROM_OUTSIDE: Final = {
 }
 """Pages that stand elsewhere in the tree -> their place in the site."""
 API: Final = {
-    "longpoll": "What `import longpoll` gives: these names are stable.",
-    "longpoll_client": "The client.",
-    "longpoll_kit.subject": "What one writes of a service of one's own.",
-    "longpoll_kit.machine": "What looks for faults in it.",
+    "longpoll": "The stable names of `import longpoll`.",
+    "longpoll_client": "The clients.",
+    "longpoll_kit.subject": "The class that you write to test your own service.",
+    "longpoll_kit.machine": "The state machine that tests it.",
     "longpoll_recorder.writer": "Writes a history.",
-    "longpoll_runtime": "The door to threads, clock, sockets and files.",
+    "longpoll_runtime": "Threads, clock, sockets and files, real or simulated.",
     "longpoll_observe": "The recording proxy.",
-    "longpoll_spec.errors": "What is raised on purpose.",
+    "longpoll_spec.errors": "The exceptions.",
     "longpoll_spec.history": "The schema of a history, as code.",
     "longpoll.pytest_plugin": "Fixtures for pytest.",
 }
-"""Modules whose public names have a page, each with what is said of it in the list."""
+"""Modules with a page of their public names, each with its description in the list."""
+SUBJECTS: Final = {
+    "longpoll": {
+        "Run a broker": ("Broker", "NameServer", "observe"),
+        "Send and consume": (
+            "Producer",
+            "TransactionProducer",
+            "PushConsumer",
+            "PullConsumer",
+            "ConsumerConfig",
+            "Reject",
+            "Retry",
+            "Admin",
+            "RealRuntime",
+        ),
+        "Judge a run": ("judge", "HistoryWriter"),
+        "Check the specification": ("check", "prove", "explain"),
+        "Test your own service": ("LongPollSubject", "LongPollMachine", "Polled"),
+        "Errors": ("LongpollError", "UserError"),
+    },
+}
+"""Module -> subject -> its public names, in the order of the page."""

@@ -2,7 +2,7 @@
 
 A section's heading stands on each of its slides; a slide ends after a block of code, before an exercise, and where its
 words would be more than `LETTERS_MAX`. Hints and solutions stay folded up. Keys go through the slides, the address
-names the one that is shown, and print has one a sheet. Leaves out the text, which is the lessons'.
+names the one that is shown, and print has one a sheet. The text is that of the lessons.
 """
 
 from __future__ import annotations
@@ -138,9 +138,9 @@ def page() -> str:
     lines = [
         "# Slides",
         "",
-        "Each lesson as slides, made of the lesson's own text. `→`, space and *Page Down* go on, `←` and *Page Up*",
-        "back, *Home* and *End* to the first and the last; the address names the slide. Printing gives one a sheet.",
-        "Hints and solutions are folded up.",
+        "Each lesson as slides, made from the lesson's text. `→`, space and *Page Down* go forward, `←` and *Page Up*",
+        "go back, *Home* and *End* go to the first and the last slide. The address names the slide.",
+        "A printed page has one slide. Hints and solutions are folded.",
         "",
         "```{raw} html",
         "<ol class=lp-decks>",

@@ -1,7 +1,4 @@
-"""The start page, the page that embeds the explorer, and the explorer itself, made by its own command.
-
-Leaves out every other page.
-"""
+"""The start page, the page that embeds the explorer, and the explorer itself, made by its own command."""
 
 from __future__ import annotations
 
@@ -17,41 +14,63 @@ from longpoll_spec.render.pictures import lanes
 
 POLICY: Final = "rocketmq-4.9"
 EXPLORER: Final = "explorer/longpoll_rocketmq_4_9_tiny.html"
+HOME: Final = '<span id="home">'
+"""Where the explorer's page has its link to the start page."""
 LOST: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w"
 """The shortest run in which Java 4.9 loses a wakeup: finding (a)."""
+INSTALL: Final = (
+    "make setup EXTRAS=law        # .venv, 200 MB",
+    ".venv/bin/longpoll check --policy rocketmq-4.9 --property no_lost_wakeup --explain",
+)
+"""The first commands, as the README has them."""
+FIRST: Final[dict[str, dict[str, str]]] = {
+    "first-test.md": {"en": "Test your broker in 15 minutes", "zh": "用 15 分钟测试你的 Broker（英文）"},
+    "embedding.md": {"en": "Use an embedded broker in pytest", "zh": "在 pytest 中使用内嵌的 Broker（英文）"},
+    "lessons/README.md": {
+        "en": "Learn how these races work, in lessons of ten minutes",
+        "zh": "学习这些竞态：每课十分钟",
+    },
+}
+"""Where a reader starts: page -> its words."""
 LANGUAGES: Final = {"en": ("index", ""), "zh": ("zh/index", "../")}
 """Language -> its start page, and the way from there to the site's top."""
 WORDS: Final[dict[str, dict[str, str]]] = {
     "title": {"en": "longpoll", "zh": "longpoll：可执行的长轮询规范"},
     "what": {
-        "en": "An executable specification of broker long polling, a reference broker that real RocketMQ clients "
-        "can use, and a judge of recorded histories.",
-        "zh": "消息系统长轮询的可执行规范，可供真实 RocketMQ 客户端使用的参考 Broker，以及对所录历史的裁判。",
+        "en": "longpoll finds lost wakeups, late answers and dropped requests in message brokers that hold a pull "
+        "until a message arrives. It checks running brokers, your own hold table, and an executable specification.",
+        "zh": "有些消息系统会挂起拉取，直到消息到来。longpoll 在其中查找丢失的唤醒、迟到的应答和丢弃的请求。"
+        "它检查运行中的 Broker、你自己的挂起表，以及一份可执行的规范。",
     },
+    "install": {
+        "en": "In a checkout, on Linux with Python 3.11 or later:",
+        "zh": "在检出的目录里，Linux，Python 3.11 或更高版本：",
+    },
+    "here": {"en": "Start here", "zh": "从这里开始"},
     "race": {
-        "en": "A RocketMQ broker answers a pull at once if there is a message; if not, it *holds* the pull until one "
-        "comes. A message that comes between the look and the hold wakes nobody:",
+        "en": "A RocketMQ broker answers a pull at once if there is a message. If not, it *holds* the pull until one "
+        "comes. A message that comes between the look and the hold wakes no pull:",
         "zh": "有消息时，RocketMQ 的 Broker 立即应答拉取；没有时，它把拉取*挂起*，直到消息到来。"
-        "在查看与挂起之间到来的消息，谁也唤醒不了（图中文字为英文）：",
+        "在查看与挂起之间到来的消息，不会唤醒任何拉取（图中文字为英文）：",
     },
     "find": {
-        "en": "Find it by your own clicks: every button is a step that some thread of RocketMQ 4.9 may take now.",
-        "zh": "自己点击，把它找出来：每个按钮都是 RocketMQ 4.9 的某个线程此刻可以走的一步。",
+        "en": "Find it by clicks: each button is a possible next step of a thread of RocketMQ 4.9.",
+        "zh": "点击按钮，找出这个竞态：每个按钮都是 RocketMQ 4.9 的某个线程可能的下一步。",
     },
-    "window": {"en": "In a window of its own", "zh": "在单独的窗口中打开"},
+    "window": {"en": "Open the explorer in its own window", "zh": "在单独的窗口中打开"},
     "page": {"en": "what the page can do", "zh": "页面能做什么（英文）"},
     "finding": {"en": "the finding", "zh": "这项发现（英文）"},
     "lesson": {"en": "lesson 1", "zh": "第一课"},
     "frame": {
-        "en": "The explorer: the law of RocketMQ 4.9, step by step",
-        "zh": "探索器：RocketMQ 4.9 的法则，一步一步来",
+        "en": "The explorer: RocketMQ 4.9, step by step",
+        "zh": "探索器：RocketMQ 4.9，一步一步来",
     },
-    "on": {"en": "Where to go on", "zh": "接下来看什么"},
+    "on": {"en": "All pages", "zh": "接下来看什么"},
     "other": {"en": "[中文](zh/index.md)", "zh": "[English](../index.md)"},
     "lessons": {"en": "Lessons", "zh": "课程"},
     "terms": {"en": "Words", "zh": "词汇对照"},
     "rest": {
-        "en": "Start page, explorer and lessons are in Chinese as well.",
+        "en": "The start page, the explorer and the lessons are also in Chinese.",
         "zh": "首页、探索器和课程有中文；命令、参考与解释只有英文。",
     },
 }
@@ -72,9 +91,14 @@ def pages() -> dict[str, str]:
     return made | {"try-it.md": _try_it()}
 
 
-def picture(token: str, *, moving: bool = False) -> str:
+def picture(token: str) -> str:
     """The run of a token as lanes."""
-    return f'<figure class="lp-picture" tabindex="0">{lanes.render(replay(token), moving=moving)}</figure>'
+    return f'<figure class="lp-picture" tabindex="0">{lanes.render(replay(token))}</figure>'
+
+
+def _hero() -> str:
+    """The run of finding (a), step after step, narrow enough for a phone."""
+    return f'<figure class="lp-hero">{lanes.render(replay(LOST), moving=True, narrow=True)}</figure>'
 
 
 def _raw(html: str) -> list[str]:
@@ -86,8 +110,12 @@ def _index(language: str) -> str:
     said = {key: words[language] for key, words in WORDS.items()}
     explorer = f"{top}{EXPLORER}{'' if language == 'en' else f'?lang={language}'}"
     lesson = f"{top}lessons/{'' if language == 'en' else f'{language}/'}1-lost-by-hold.md"
-    lines = [f"# {said['title']}", "", said["other"], "", said["what"], "", said["race"], ""]
-    lines += _raw(picture(LOST, moving=True))
+    lines = ["---", "hide-toc: true", "---", "", f"# {said['title']}", "", said["other"], "", said["what"], ""]
+    lines += [said["install"], "", "```sh", *INSTALL, "```", "", f"**{said['here']}**", ""]
+    folder = "lessons/" if language == "en" else f"lessons/{language}/"
+    lines += [f"- [{each[language]}]({top}{page.replace('lessons/', folder)})" for page, each in FIRST.items()]
+    lines += ["", said["race"], ""]
+    lines += _raw(_hero())
     lines += [
         (
             f'{said["find"]} <a href="{explorer}">{said["window"]}</a> · [{said["page"]}]({top}explorer.md) · '
@@ -129,8 +157,8 @@ def _try_it() -> str:
         "# Try it here",
         "",
         (
-            "The law of RocketMQ 4.9 in this page: click steps until something goes wrong, or have it searched. "
-            "[What the page can do](explorer.md) tells the rest."
+            "RocketMQ 4.9, step by step: click steps until something goes wrong, or search for a violation. "
+            "[The explorer's page](explorer.md) describes all functions."
         ),
         "",
         *_raw(frame("en", "lp-explorer tall")),
@@ -139,5 +167,9 @@ def _try_it() -> str:
 
 
 def write_extras(target: Path) -> None:
-    """Write what is copied into the site as it is: the explorer, by the command that its page tells of."""
+    """Write the files that Sphinx copies: the explorer, made by its command, with a link to the start page."""
     export.main(["--to", "explorer", "--policy", POLICY, str(target / "explorer")], standalone_mode=False)
+    page = target / EXPLORER
+    text = page.read_text("utf-8")
+    assert text.count(HOME) == 1
+    page.write_text(text.replace(HOME, f'{HOME}<a href="../index.html" target="_top">longpoll</a>'), encoding="utf-8")

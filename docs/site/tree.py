@@ -1,7 +1,6 @@
-"""Puts the pages together that Sphinx reads: pages of the tree, and pages that are made of the program.
+"""Puts the pages together that Sphinx reads: pages of the tree, and pages that are generated from the program.
 
-Links out of `docs` lead to the page's place in the site, or to a copy of the file that they name. Leaves out running
-Sphinx (`build`).
+Links out of `docs` lead to the page's place in the site, or to a copy of the file that they name. `build` runs Sphinx.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from docs.site import clauses, commands, slides, start
 from docs.site.book import book
 from docs.site.chinese import CHINESE
 from docs.site.diagrams import drawn
-from docs.site.sections import API, FROM_OUTSIDE, GENERATED, SECTIONS, Section
+from docs.site.sections import API, FROM_OUTSIDE, GENERATED, SECTIONS, SUBJECTS, Section
 from model_tests.mutants.code import kept
 from model_tests.mutants.zoo import table as zoo
 from model_tests.support.broker import protocol_page
@@ -37,6 +36,11 @@ EXPLAINED: Final = re.compile(r"^longpoll explain (\S+)$", re.MULTILINE)
 _DRAWN: Final = re.compile(r"^!\[([^\]\n]*)\]\(([^)\s]+\.svg)\)$", re.MULTILINE)
 """A picture of the project's own on a line of its own."""
 _LINK: Final = re.compile(r"(?<!\\)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
+
+
+SPLIT: Final = "spec.md"
+"""A page that is too long to scroll: in the site each of its sections is a page below it."""
+_HEADING: Final = re.compile(r"^#{2,3} (.*)$", re.MULTILINE)
 
 
 class TreeError(Exception):
@@ -70,11 +74,52 @@ def pages_of(target: Path) -> dict[str, str]:
     made["lecturer.md"] = _with_link(made["lecturer.md"], "[The slides](slides.md)")
     made |= {place: text + _below(place, made) for place, text in made.items() if place.endswith("/README.md")}
     check_places(made)
-    return made
+    return split(made, SPLIT)
+
+
+def split(made: dict[str, str], place: str) -> dict[str, str]:
+    """The pages with one of them split: a page for each heading of it, and every link to a heading follows it."""
+    text, folder = made[place], place.removesuffix(".md")
+    fenced = [block.span() for block in _FENCED.finditer(text)]
+    heads = [
+        found for found in _HEADING.finditer(text) if not any(start <= found.start() < end for start, end in fenced)
+    ]
+    ends = [*(found.start() for found in heads[1:]), len(text)]
+    parts = {_slug(head[1]): (head[1], text[head.end() : end]) for head, end in zip(heads, ends, strict=True)}
+
+    def follow(page: str, at: str) -> str:
+        """Links of a page at a place, where they lead to headings of the page that is split."""
+        up = os.path.relpath(".", Path(at).parent)
+        named = re.escape(os.path.normpath(f"{up}/{place}"))
+        pattern = (
+            rf"\]\((?:{named})?#([^)\s]+)\)"
+            if at == place or at.startswith(f"{folder}/")
+            else rf"\]\({named}#([^)\s]+)\)"
+        )
+        return re.sub(
+            pattern,
+            lambda found: f"]({os.path.normpath(f'{up}/{folder}/{found[1]}.md')})" if found[1] in parts else found[0],
+            page,
+        )
+
+    listed = [f"- [{title}]({folder}/{slug}.md)" for slug, (title, _) in parts.items()]
+    tree = ["```{toctree}", ":hidden:", "", *(f"{folder}/{slug}" for slug in parts), "```"]
+    pages = {at: follow(page, at) for at, page in made.items() if at != place}
+    pages[place] = follow("\n".join([text[: heads[0].start()].rstrip(), "", *listed, "", *tree, ""]), place)
+    for slug, (title, body) in parts.items():
+        at = f"{folder}/{slug}.md"
+        inside = re.sub(r"(?<!\\)\]\((?!\w+:|#|/)", "](../", body)
+        pages[at] = follow(f"# {title}\n{inside}", at)
+    return pages
+
+
+def _slug(heading: str) -> str:
+    """A heading as its anchor is written, and as the name of its page."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def assemble(target: Path) -> None:
-    """Write the whole tree into a folder that is made anew; raises TreeError and DiagramError."""
+    """Write the whole tree into an empty folder; raises TreeError and DiagramError."""
     shutil.rmtree(target, ignore_errors=True)
     for place, text in pages_of(target).items():
         path = target / place
@@ -160,27 +205,48 @@ def _copied(meant: Path, target: Path) -> str:
 
 
 def _api() -> Iterator[tuple[str, str]]:
-    """The pages of the public names, which Sphinx fills from the docstrings; each thing is told on one page."""
-    lines = ["# In Python", "", "| module | what it has |", "| --- | --- |"]
+    """The pages of the public names, which Sphinx fills from the docstrings; each thing is described on one page."""
+    lines = ["# Python API", "", "| module | content |", "| --- | --- |"]
     lines += [f"| [`{name}`]({name}.md) | {said} |" for name, said in API.items()]
     yield "api/index.md", "\n".join([*lines, "", "```{toctree}", ":hidden:", "", *API, "```", ""])
     told: dict[int, str] = {}
     for name in API:
-        yield f"api/{name}.md", "\n".join(_module(name, told))
+        yield f"api/{name}.md", "\n".join(_module(name, told) if name not in SUBJECTS else _by_subject(name, told))
 
 
 def _module(name: str, told: dict[int, str]) -> Iterator[str]:
-    """One module's page; `told` has the page of each thing that an earlier page tells of."""
+    """One module's page; `told` maps the things that earlier pages describe to these pages."""
     module = importlib.import_module(name)
     things = {each: getattr(module, each) for each in _public(module) if not each.startswith("__")}
     own = [each for each, thing in things.items() if id(thing) not in told]
     others = [f"[`{each}`]({told[id(thing)]}.md)" for each, thing in things.items() if id(thing) in told]
     yield from (f"# `{name}`", "")
     if others:
-        yield from (f"Told of elsewhere: {', '.join(others)}.", "")
+        yield from (f"Described elsewhere: {', '.join(others)}.", "")
     options = [f"   :members: {', '.join(own)}", "   :imported-members:", "   :show-inheritance:"] if own else []
     yield from ("```{eval-rst}", f".. automodule:: {name}", *options, "```", "")
     told.update((id(things[each]), name) for each in own)
+
+
+def _by_subject(name: str, told: dict[int, str]) -> Iterator[str]:
+    """A module's page with a heading for each subject; raises TreeError where a public name has none."""
+    module = importlib.import_module(name)
+    public = {each for each in _public(module) if not each.startswith("__")}
+    subjects = SUBJECTS[name]
+    if public != {each for names in subjects.values() for each in names}:
+        raise TreeError(f"docs/site/sections.py has other names for {name} than its __all__")
+    yield from (f"# `{name}`", "", API[name], "")
+    for subject, names in subjects.items():
+        yield from (f"## {subject}", "", "```{eval-rst}", f".. currentmodule:: {name}", "")
+        for each in names:
+            thing = getattr(module, each)
+            told[id(thing)] = name
+            kind = "exception" if isinstance(thing, type) and issubclass(thing, Exception) else "class"
+            yield f".. auto{kind if isinstance(thing, type) else 'function'}:: {each}"
+            if isinstance(thing, type):
+                yield from ("   :members:", "   :show-inheritance:")
+            yield ""
+        yield from ("```", "")
 
 
 def _public(module: ModuleType) -> list[str]:

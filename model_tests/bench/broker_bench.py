@@ -40,7 +40,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float(os.environ.get("BENCH_SECONDS") or SECONDS))
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--without-java", action="store_true")
-    parser.add_argument("--markdown", action="store_true", help="the table as docs/performance.md has it")
+    parser.add_argument("--markdown", action="store_true", help="print a Markdown table")
     parser.add_argument("--only", action="append", help="one kind of work: a method of `broker_measures.Bench`")
     chosen = parser.parse_args()
     if not 0.2 <= chosen.seconds <= 60 or not 1 <= chosen.rounds <= 20:

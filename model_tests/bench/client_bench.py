@@ -92,10 +92,10 @@ def at_ours(directory: Path) -> Iterator[str]:
 
 def prepare(name_server: str, stored: int) -> None:
     """Make the topics, as soon as the broker is known, and store what is to be drained."""
-    with Admin(RealRuntime(), name_server) as admin:
+    with Admin(name_server) as admin:
         for topic in (TO_SEND, TO_TIME, STORED):
             wait_until(partial(succeeds, partial(admin.create_topic, topic, 4)))
-    with Producer(RealRuntime(), name_server) as producer:
+    with Producer(name_server) as producer:
         wait_until(partial(succeeds, partial(look_up, name_server)))
         for first in range(0, stored, BATCH):
             producer.send_batch(STORED, [OutgoingMessage(BODY)] * min(BATCH, stored - first))

@@ -22,22 +22,22 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
+from model_tests.support.broker.client_scenarios import member_options
 
 from longpoll_client import (
     AsyncProducer,
     AsyncPushConsumer,
-    ConsumerConfig,
-    ConsumeStatus,
     OutgoingMessage,
     Producer,
     PushConsumer,
     ReceivedMessage,
+    Retry,
     SendResult,
-    StartAt,
 )
 from longpoll_client.instance import ClientInstance
 from longpoll_client.produce.outgoing import single_parcel
 from longpoll_client.produce.templates import HeadTemplates
+from longpoll_client.settings import MemberConfig
 from longpoll_runtime.real import RealRuntime
 
 IN_FLIGHT: Final = 64
@@ -120,7 +120,7 @@ def latency_row(took_s: Sequence[float]) -> Row:
 async def on_loop(plan: Plan) -> dict[str, Row]:
     """Callbacks, then tasks with one awaited send each, then latencies, then a listener."""
     rows = {}
-    async with AsyncProducer(RealRuntime(), plan.name_server) as producer:
+    async with AsyncProducer(plan.name_server) as producer:
         for name, send in (("async", called_back), ("awaited", awaited)):
             await send(producer, plan.to_send, plan.many, IN_FLIGHT)
             timer = Timer()
@@ -143,7 +143,7 @@ async def called_back(producer: AsyncProducer, topic: str, count: int, in_flight
         nonlocal left, flying
         left -= 1
         flying += 1
-        producer.send_async(topic, BODY, told)
+        producer.send_nowait(topic, BODY, callback=told)
 
     def told(outcome: object) -> None:
         nonlocal flying, failed
@@ -176,11 +176,11 @@ async def loop_latencies(producer: AsyncProducer, plan: Plan) -> list[float]:
     """From before a send until its listener has the message; the next one goes then."""
     delivered: asyncio.Queue[tuple[int, float]] = asyncio.Queue()
 
-    async def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    async def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
         at = time.perf_counter()
         for message in messages:
             delivered.put_nowait((number_of(message), at))
-        return ConsumeStatus.SUCCESS
+        return None
 
     async def arrival(number: int) -> float:
         while (came := await asyncio.wait_for(delivered.get(), PATIENCE_S))[0] != number:
@@ -190,16 +190,15 @@ async def loop_latencies(producer: AsyncProducer, plan: Plan) -> list[float]:
     def told(_outcome: object) -> None:
         """Delivery says more."""
 
-    config = ConsumerConfig(f"latency-{plan.mark}", start_at=StartAt.LAST)
-    consumer = AsyncPushConsumer(RealRuntime(), plan.name_server, config, listen)
-    consumer.subscribe(plan.to_time)
+    config = MemberConfig(group=f"latency-{plan.mark}", start_at="last")
+    consumer = AsyncPushConsumer(plan.name_server, topics=plan.to_time, listener=listen, **member_options(config))
     took_s = []
     async with consumer:
         await producer.send(plan.to_time, numbered(0))
         await arrival(0)
         for number in range(1, 2 * plan.timed + 1):
             begun = time.perf_counter()
-            producer.send_async(plan.to_time, numbered(number), told)
+            producer.send_nowait(plan.to_time, numbered(number), callback=told)
             took_s.append(await arrival(number) - begun)
     return took_s[plan.timed :]
 
@@ -208,14 +207,13 @@ async def loop_drain(plan: Plan, group: str) -> Row:
     """A new group's messages, from its listener's first call to the last."""
     drain = Drain(plan.stored, asyncio.get_running_loop().create_future)
 
-    async def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    async def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
         if drain.is_last(len(messages)):
             drain.ended.set_result(drain.row())
-        return ConsumeStatus.SUCCESS
+        return None
 
-    config = ConsumerConfig(group, start_at=StartAt.FIRST)
-    consumer = AsyncPushConsumer(RealRuntime(), plan.name_server, config, listen)
-    consumer.subscribe(plan.stored_topic)
+    config = MemberConfig(group=group, start_at="first")
+    consumer = AsyncPushConsumer(plan.name_server, topics=plan.stored_topic, listener=listen, **member_options(config))
     async with consumer:
         return await asyncio.wait_for(drain.ended, PATIENCE_S)
 
@@ -287,7 +285,7 @@ def answer_of(link: socket.socket) -> bytes:
 def on_threads(plan: Plan) -> dict[str, Row]:
     """Callbacks from one thread, then sends that it waits for, then latencies, then a listener."""
     rows = {}
-    with Producer(RealRuntime(), plan.name_server) as producer:
+    with Producer(plan.name_server) as producer:
         producer.send(plan.to_send, BODY)
         thread_sends(producer, plan.to_send, plan.many)
         timer = Timer()
@@ -315,7 +313,7 @@ def thread_sends(producer: Producer, topic: str, count: int) -> int:
 
     for _number in range(count):
         room.acquire()
-        producer.send_async(topic, BODY, told)
+        producer.send_nowait(topic, BODY, callback=told)
     for _number in range(IN_FLIGHT):
         room.acquire()
     return len(failed)
@@ -325,11 +323,11 @@ def thread_latencies(producer: Producer, plan: Plan) -> list[float]:
     """As `loop_latencies`."""
     delivered: queue.SimpleQueue[tuple[int, float]] = queue.SimpleQueue()
 
-    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
         at = time.perf_counter()
         for message in messages:
             delivered.put((number_of(message), at))
-        return ConsumeStatus.SUCCESS
+        return None
 
     def arrival(number: int) -> float:
         while (came := delivered.get(timeout=PATIENCE_S))[0] != number:
@@ -339,16 +337,14 @@ def thread_latencies(producer: Producer, plan: Plan) -> list[float]:
     def told(_outcome: object) -> None:
         """Delivery says more."""
 
-    config = ConsumerConfig(f"latency-{plan.mark}", start_at=StartAt.LAST)
+    config = MemberConfig(group=f"latency-{plan.mark}", start_at="last")
     took_s = []
-    with PushConsumer(RealRuntime(), plan.name_server, config, listen) as consumer:
-        consumer.subscribe(plan.to_time)
-        consumer.start()
+    with PushConsumer(plan.name_server, topics=plan.to_time, listener=listen, **member_options(config)):
         producer.send(plan.to_time, numbered(0))
         arrival(0)
         for number in range(1, 2 * plan.timed + 1):
             begun = time.perf_counter()
-            producer.send_async(plan.to_time, numbered(number), told)
+            producer.send_nowait(plan.to_time, numbered(number), callback=told)
             took_s.append(arrival(number) - begun)
     return took_s[plan.timed :]
 
@@ -357,15 +353,13 @@ def thread_drain(plan: Plan, group: str) -> Row:
     """As `loop_drain`."""
     drain = Drain(plan.stored, queue.SimpleQueue)
 
-    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
         if drain.is_last(len(messages)):
             drain.ended.put(drain.row())
-        return ConsumeStatus.SUCCESS
+        return None
 
-    config = ConsumerConfig(group, start_at=StartAt.FIRST)
-    with PushConsumer(RealRuntime(), plan.name_server, config, listen) as consumer:
-        consumer.subscribe(plan.stored_topic)
-        consumer.start()
+    config = MemberConfig(group=group, start_at="first")
+    with PushConsumer(plan.name_server, topics=plan.stored_topic, listener=listen, **member_options(config)):
         row: Row = drain.ended.get(timeout=PATIENCE_S)
         return row
 

@@ -190,14 +190,14 @@ def measure(way: Way, message_count: int, idle_s: float, seed: int) -> Result:
     """One way from an idle time to the last message."""
     chance = random.Random(seed)
     with polled(way) as (name_server, process_id):
-        with Admin(RUNTIME, name_server) as admin:
+        with Admin(name_server) as admin:
             admin.create_topic(TOPIC, QUEUE_COUNT)
             (address,) = admin.masters().values()
         consumer = Consumer(way, address)
         consumer.start()
         pause = threading.Event()
         idle = _spent(consumer, process_id, lambda: pause.wait(idle_s))
-        with Producer(RUNTIME, name_server) as producer:
+        with Producer(name_server) as producer:
 
             def send() -> None:
                 for _number in range(message_count):

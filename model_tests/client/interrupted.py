@@ -16,9 +16,11 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Final
 
-from longpoll_client import ConsumerConfig, Producer, PullConsumer, StartAt
+from model_tests.support.broker.client_scenarios import member_options
+
+from longpoll_client import Producer, PullConsumer
 from longpoll_client.errors import ClientError
-from longpoll_runtime.real import RealRuntime
+from longpoll_client.settings import MemberConfig
 
 COUNT: Final = 200
 WITHIN_S: Final = 1.2e-3
@@ -58,16 +60,14 @@ def main(arguments: Sequence[str]) -> None:
     what, name_server, topic, seed = arguments
     signal.signal(signal.SIGALRM, interrupt)
     chance = random.Random(int(seed))
-    with Producer(RealRuntime(), name_server) as producer:
+    with Producer(name_server) as producer:
         producer.send(topic, b"first")
         if what == "send":
             count = interrupted(lambda: producer.send(topic, b"again", timeout_s=2.0), chance)
             after = producer.send(topic, b"last").queue.topic
         else:
-            config = ConsumerConfig("interrupted", start_at=StartAt.FIRST)
-            with PullConsumer(RealRuntime(), name_server, config) as consumer:
-                consumer.subscribe(topic)
-                consumer.start()
+            config = MemberConfig(group="interrupted", start_at="first")
+            with PullConsumer(name_server, topics=topic, **member_options(config)) as consumer:
                 work = (lambda: consumer.poll(0.0005)) if what == "poll" else (lambda: consumer.subscribe(topic, "*"))
                 count = interrupted(work, chance)
                 producer.send(topic, b"last")

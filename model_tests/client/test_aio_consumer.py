@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from model_tests.support.broker.client_scenarios import new_topic
+from model_tests.support.broker.client_scenarios import member_options, new_topic, share_options
 from model_tests.support.client import (
     BAD,
     PATIENCE_S,
@@ -35,23 +35,20 @@ from longpoll_client import (
     AsyncProducer,
     AsyncPullConsumer,
     AsyncPushConsumer,
-    ConsumerConfig,
-    ConsumeStatus,
-    Later,
     LifecycleError,
     MessageModel,
     MessageQueue,
     PullConsumer,
     ReceivedMessage,
-    StartAt,
+    Retry,
 )
 from longpoll_client.aio.group import GroupCalls, LoopReach
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.aio.places import BrokerPlaces, FilePlaces
 from longpoll_client.consume import puller
-from longpoll_client.consume.workers import Answer
 from longpoll_client.errors import RefusedError
 from longpoll_client.offsets import OffsetsFile
+from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import ConsumeType
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.headers import ConsumeMessageDirectlyResultRequestHeader, GetConsumerRunningInfoRequestHeader
@@ -77,7 +74,10 @@ def test_members_share_and_take_over_and_nothing_is_lost(name_server: str) -> No
                 shared.set()
 
         first, second = (
-            AsyncPullConsumer(RUNTIME, name_server, from_first(rebalance_s=0.2), on_share=look) for _number in range(2)
+            AsyncPullConsumer(
+                name_server, topics=(), **member_options(from_first(rebalance_s=0.2)), **share_options(look)
+            )
+            for _number in range(2)
         )
         seen: list[int] = []
         for consumer in (first, second):
@@ -107,8 +107,7 @@ def test_a_poll_may_be_cancelled_at_any_time_and_a_close_ends_it(name_server: st
     """What it would have returned the next one does; an iteration ends with its consumer."""
 
     async def story() -> None:
-        consumer = AsyncPullConsumer(RUNTIME, name_server, from_first(rebalance_s=0.2))
-        consumer.subscribe(topic)
+        consumer = AsyncPullConsumer(name_server, topics=topic, **member_options(from_first(rebalance_s=0.2)))
         async with consumer:
             sending = asyncio.create_task(fill(name_server, topic, 30))
             seen: list[int] = []
@@ -144,8 +143,7 @@ def test_a_start_may_be_cancelled_at_every_await_and_tried_again(name_server: st
     """Nothing goes on behind its back."""
 
     async def story() -> None:
-        consumer = AsyncPullConsumer(RUNTIME, name_server, from_first(rebalance_s=0.2))
-        consumer.subscribe(topic)
+        consumer = AsyncPullConsumer(name_server, topics=topic, **member_options(from_first(rebalance_s=0.2)))
         turns = 0
         starting = asyncio.create_task(consumer.start())
         while not starting.done():
@@ -174,7 +172,7 @@ def test_what_a_coroutine_puts_off_comes_again(name_server: str) -> None:
     async def story() -> None:
         done = asyncio.Event()
 
-        async def listen(messages: Sequence[ReceivedMessage]) -> Answer:
+        async def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
             nonlocal running, most
             running += 1
             most = max(most, running)
@@ -185,10 +183,11 @@ def test_what_a_coroutine_puts_off_comes_again(name_server: str) -> None:
             seen.append((message.body, message.reconsume_times))
             if {body for body, _times in seen} >= {b"%d" % number for number in range(20)} and (b"3", 1) in seen:
                 done.set()
-            return Later(1) if (message.body, message.reconsume_times) == (b"3", 0) else ConsumeStatus.SUCCESS
+            return Retry(delay_s=1) if (message.body, message.reconsume_times) == (b"3", 0) else None
 
-        consumer = AsyncPushConsumer(RUNTIME, name_server, from_first(rebalance_s=0.2), listen)
-        consumer.subscribe(topic)
+        consumer = AsyncPushConsumer(
+            name_server, topics=topic, listener=listen, **member_options(from_first(rebalance_s=0.2))
+        )
         async with consumer:
             await fill(name_server, topic, 20)
             await done.wait()
@@ -201,14 +200,14 @@ def test_what_a_coroutine_puts_off_comes_again(name_server: str) -> None:
     assert most > 1
 
 
-def test_a_listener_may_raise_hang_answer_nothing_and_close(name_server: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Each costs a line in the log, and hooks see it; the close waits for the answer of the one that asked for it."""
+def test_a_listener_may_raise_hang_retry_and_close(name_server: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Hooks see it; the close waits for the answer of the one that asked for it."""
     hook = Told()
 
     async def story() -> None:
         closed = asyncio.Event()
 
-        async def listen(messages: Sequence[ReceivedMessage]) -> Answer:
+        async def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
             body = messages[0].body
             if body == b"0":
                 assert isinstance(messages, list)
@@ -217,15 +216,14 @@ def test_a_listener_may_raise_hang_answer_nothing_and_close(name_server: str, ca
             if body == b"1":
                 await asyncio.sleep(PATIENCE_S)
             if body == b"2":
-                return None  # type: ignore[return-value] # a mistake
+                raise Retry
             await consumer.close()
             closed.set()
-            return ConsumeStatus.SUCCESS
+            return None
 
         options = from_first(rebalance_s=0.2, consume_timeout_s=0.1, thread_count=1, persist_s=0.05, hooks=[hook])
-        consumer = AsyncPushConsumer(RUNTIME, name_server, options, listen)
-        consumer.subscribe(topic)
-        async with AsyncProducer(RUNTIME, name_server) as producer:
+        consumer = AsyncPushConsumer(name_server, topics=topic, listener=listen, **member_options(options))
+        async with AsyncProducer(name_server) as producer:
             for number in range(4):
                 await producer.send(topic, b"%d" % number)
         await consumer.start()
@@ -237,7 +235,7 @@ def test_a_listener_may_raise_hang_answer_nothing_and_close(name_server: str, ca
     with new_topic(name_server, 1) as topic:
         run(story)
         assert lag(name_server, topic) == 0
-    assert [words in caplog.text for words in ("ValueError('mistake')", "is cancelled", "said None")] == [True] * 3
+    assert [words in caplog.text for words in ("ValueError('mistake')", "is cancelled", "Retry")] == [True, True, False]
     ended = [event for event in hook.events if event[0] == "after"]
     assert [type(event[4]) for event in ended] == [ValueError, TimeoutError, type(None), type(None)]
     assert [event[5] for event in ended] == [False, False, False, True]
@@ -250,12 +248,13 @@ def test_administrators_are_answered(name_server: str, monkeypatch: pytest.Monke
     async def story() -> None:
         got: asyncio.Queue[bytes] = asyncio.Queue()
 
-        async def listen(messages: Sequence[ReceivedMessage]) -> Answer:
+        async def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
             await got.put(messages[0].body)
-            return ConsumeStatus.SUCCESS
+            return None
 
-        consumer = AsyncPushConsumer(RUNTIME, name_server, from_first(rebalance_s=0.2), listen)
-        consumer.subscribe(topic)
+        consumer = AsyncPushConsumer(
+            name_server, topics=topic, listener=listen, **member_options(from_first(rebalance_s=0.2))
+        )
         await fill(name_server, topic, 3)
         async with consumer:
             assert sorted([await got.get() for _number in range(3)]) == [b"0", b"1", b"2"]
@@ -271,7 +270,7 @@ def test_administrators_are_answered(name_server: str, monkeypatch: pytest.Monke
             queue = MessageQueue(topic=topic, broker_name=next(iter(route.addresses)), queue_id=0)
             member._move_soon({queue: 1})
             assert [await got.get() for _number in range(2)] == [b"1", b"2"]
-            async with AsyncProducer(RUNTIME, name_server) as producer:
+            async with AsyncProducer(name_server) as producer:
                 sent = await producer.send(topic, b"3")
             assert await got.get() == b"3"
             directly = ConsumeMessageDirectlyResultRequestHeader(
@@ -285,16 +284,15 @@ def test_administrators_are_answered(name_server: str, monkeypatch: pytest.Monke
         run(story)
 
 
-def broadcast(topic: str, file: Path | None = None, **options: object) -> ConsumerConfig:
+def broadcast(topic: str, file: Path | None = None, **options: object) -> MemberConfig:
     """A member of the topic's group, of the first message on if it does not say."""
-    told = {"start_at": StartAt.FIRST, "offsets_file": None if file is None else str(file), **options}
-    return ConsumerConfig(f"G-{topic}", message_model=MessageModel.BROADCASTING, **told)  # type: ignore[arg-type]
+    told = {"start_at": "first", "offsets_file": None if file is None else str(file), **options}
+    return MemberConfig(group=f"G-{topic}", message_model=MessageModel.BROADCASTING, **told)  # type: ignore[arg-type]
 
 
-async def numbers(name_server: str, topic: str, member: ConsumerConfig, count: int) -> list[int]:
+async def numbers(name_server: str, topic: str, member: MemberConfig, count: int) -> list[int]:
     """The bodies that a member polls, until it has so many."""
-    consumer = AsyncPullConsumer(RUNTIME, name_server, member)
-    consumer.subscribe(topic)
+    consumer = AsyncPullConsumer(name_server, topics=topic, **member_options(member))
     found: list[int] = []
     async with consumer:
         assert [queue.topic for queue in consumer.queues] == [topic]
@@ -324,12 +322,10 @@ def test_each_gets_everything_and_goes_on_from_its_file(name_server: str, topic:
     entry = {"brokerName": "longpoll", "topic": topic, "queueId": 0, "offset": 20}
     (kept,) = msgspec.json.decode(file.read_bytes())
     assert kept | {"brokerName": "longpoll"} == entry
-    with Admin(RUNTIME, name_server) as admin:
+    with Admin(name_server) as admin:
         assert {row.stored for row in admin.offsets(f"G-{topic}", [topic])} <= {None, 0}
     send(name_server, topic, b"20")
-    with PullConsumer(RUNTIME, name_server, broadcast(topic, file)) as consumer:
-        consumer.subscribe(topic)
-        consumer.start()
+    with PullConsumer(name_server, topics=topic, **member_options(broadcast(topic, file))) as consumer:
         assert [message.body for message in consumer.poll(PATIENCE_S)] == [b"20"]
 
 
@@ -337,7 +333,7 @@ def test_one_that_began_at_the_end_and_got_nothing_goes_on_from_there(
     clients: Clients, topic: str, tmp_path: Path
 ) -> None:
     """It gets what is sent while it is away, also when it had consumed nothing."""
-    member = broadcast(topic, tmp_path / "offsets.json", start_at=StartAt.LAST)
+    member = broadcast(topic, tmp_path / "offsets.json", start_at="last")
     send(clients.name_server, topic, b"before")
     for is_back in (False, True):
         consumer = clients.pull(member)
@@ -358,16 +354,17 @@ def test_nothing_is_sent_back(name_server: str, topic: str, caplog: pytest.LogCa
         given: list[bytes] = []
         came = asyncio.Event()
 
-        async def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        async def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
             given.append(messages[0].body)
             if messages[0].body == b"good":
                 came.set()
             is_first = given == [b"late"]
-            return ConsumeStatus.LATER if is_first else ConsumeStatus.SUCCESS
+            return Retry() if is_first else None
 
-        member = broadcast(topic, suspend_s=0.01, reconsume_count_max=0)
-        consumer = AsyncPushConsumer(RUNTIME, name_server, member, listen, is_orderly=is_orderly)
-        consumer.subscribe(topic)
+        member = broadcast(topic, suspend_s=0.01, max_attempts=1)
+        consumer = AsyncPushConsumer(
+            name_server, topics=topic, listener=listen, **member_options(member), orderly=is_orderly
+        )
         async with consumer:
             await came.wait()
             assert [queue.topic for queue in consumer.queues] == [topic]
@@ -388,7 +385,7 @@ def test_a_damaged_file_is_named(name_server: str, tmp_path: Path, content: byte
     file.write_bytes(content)
     for kind in (PullConsumer, AsyncPullConsumer):
         with pytest.raises(ConfigError, match=r"offsets file .* fix it"):
-            kind(RUNTIME, name_server, broadcast("T", file))
+            kind(name_server, **member_options(broadcast("T", file)))
     assert file.read_bytes() == content
 
 
@@ -403,9 +400,9 @@ def test_offsets_that_cannot_be_stored_are_reported(
     consumer.subscribe(topic)
     consumer.start()
     assert [message.body for message in consumer.poll(PATIENCE_S, 1)] == [b"1"]
-    consumer.commit()
     shutil.rmtree(folder)
-    clients.persist(consumer)
+    with pytest.raises(ConfigError, match="cannot be written"):
+        consumer.commit(**({} if clients.is_loop else {"sync": True}))
     assert f"offset of {topic} queue 0" in caplog.text
     assert [message.body for message in consumer.poll(PATIENCE_S, 1)] == [b"2"]
     folder.mkdir()

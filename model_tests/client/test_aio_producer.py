@@ -44,7 +44,7 @@ def run(cluster: Cluster, story: Callable[[AsyncProducer], Awaitable[None]], **o
     """Tell a story of one producer; nothing of it is left when it is closed."""
 
     async def told() -> None:
-        made = AsyncProducer(RUNTIME, cluster.name_server, **options)  # type: ignore[arg-type] # a test's own
+        made = AsyncProducer(cluster.name_server, **options)  # type: ignore[arg-type] # a test's own
         async with asyncio.timeout(PATIENCE_S), made:
             await story(made)
         assert_nothing_left(made)
@@ -122,7 +122,7 @@ def test_a_send_may_be_cancelled_at_every_await(cluster: Cluster) -> None:
 
     async def story(_producer: AsyncProducer) -> None:
         for turns in range(40):
-            async with AsyncProducer(RUNTIME, cluster.name_server) as fresh:
+            async with AsyncProducer(cluster.name_server) as fresh:
                 sending = asyncio.create_task(fresh.send("good", b"x"))
                 for _turn in range(turns):
                     await asyncio.sleep(0.0002)
@@ -187,7 +187,7 @@ def test_close_ends_what_is_on_its_way(cluster: Cluster) -> None:
         await producer.send("good", b"x")
         sending = [asyncio.create_task(outcome(producer.send("bad", b"x"))) for _number in range(5)]
         sending.append(asyncio.create_task(outcome(producer.send("unknown", b"x"))))
-        producer.send_async("bad", b"x", told.append)
+        producer.send_nowait("bad", b"x", callback=told.append)
         await asyncio.sleep(0.05)
         await producer.close()
         ended = await asyncio.gather(*sending)
@@ -196,7 +196,7 @@ def test_close_ends_what_is_on_its_way(cluster: Cluster) -> None:
         with pytest.raises(LifecycleError, match="closed"):
             await producer.send("good", b"x")
         with pytest.raises(LifecycleError, match="closed"):
-            producer.send_async("good", b"x", told.append)
+            producer.send_nowait("good", b"x", callback=told.append)
         await producer.close()
 
     run(cluster, story)
@@ -278,7 +278,7 @@ def test_it_runs_on_other_loops_than_asyncio_s_own(cluster: Cluster) -> None:
     """What connects it need not be an `asyncio.Transport`."""
 
     async def story() -> None:
-        async with asyncio.timeout(PATIENCE_S), AsyncProducer(RUNTIME, cluster.name_server) as producer:
+        async with asyncio.timeout(PATIENCE_S), AsyncProducer(cluster.name_server) as producer:
             assert (await producer.send("good", b"x")).queue_offset == 7
 
     with asyncio.Runner(loop_factory=OtherLoop) as runner:
@@ -287,7 +287,7 @@ def test_it_runs_on_other_loops_than_asyncio_s_own(cluster: Cluster) -> None:
 
 def test_it_belongs_to_one_loop(cluster: Cluster) -> None:
     """Another one is told so at once, also when the first is closed; each may have its own."""
-    producer = AsyncProducer(RUNTIME, cluster.name_server)
+    producer = AsyncProducer(cluster.name_server)
 
     async def first() -> None:
         await producer.send("good", b"x")

@@ -12,12 +12,12 @@ import trustme
 from click.testing import CliRunner, Result
 from model_tests.support.broker.brokers import SMALL_STORE
 from model_tests.support.broker.scripted_server import ScriptedServer
-from model_tests.support.client import RUNTIME, name_server_of
+from model_tests.support.client import name_server_of
 
 from longpoll.cli import main
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_client import ConsumerConfig, Producer, PullConsumer, StartAt
+from longpoll_client import Producer, PullConsumer
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.tls import server_context
 
@@ -65,12 +65,10 @@ def test_a_topic_is_made_listed_changed_and_removed(run: Run) -> None:
 def test_groups_and_offsets_are_told_and_set(run: Run, name_server: str) -> None:
     """Who is in a group, how far it is, and that it is not moved while somebody is in it."""
     asked(run, "topics", "T", "--create", "--queues", "2")
-    with Producer(RUNTIME, name_server) as producer:
+    with Producer(name_server) as producer:
         for _number in range(5):
             producer.send("T", b"x", queue_id=1)
-    with PullConsumer(RUNTIME, name_server, ConsumerConfig("G", start_at=StartAt.FIRST)) as consumer:
-        consumer.subscribe("T")
-        consumer.start()
+    with PullConsumer(name_server, group="G", topics="T"):
         (group,) = asked(run, "groups")["groups"]
         assert (group["group"], len(group["members"])) == ("G", 1)
         assert "G" in run("groups").stdout

@@ -5,19 +5,18 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import pytest
 from model_tests.support.broker.brokers import wait_until
-from model_tests.support.broker.client_scenarios import new_topic
+from model_tests.support.broker.client_scenarios import member_options, new_topic
 from model_tests.support.client import PATIENCE_S, RUNTIME, Clients, from_first
 from msgspec.structs import replace
 
 from longpoll_client import (
     Admin,
-    ConsumerConfig,
-    ConsumeStatus,
     LifecycleError,
     MessageModel,
     MessageQueue,
@@ -25,8 +24,11 @@ from longpoll_client import (
     Producer,
     PullConsumer,
     ReceivedMessage,
+    Retry,
+    Sql,
 )
 from longpoll_client.errors import NoRouteError, RefusedError
+from longpoll_client.settings import MemberConfig
 from longpoll_client.timer import Timer
 from longpoll_spec.errors import ConfigError
 
@@ -43,17 +45,17 @@ def topic(name_server: str) -> Iterator[str]:
 
 def send(name_server: str, topic: str, numbers: Sequence[int], queue_id: int = 0) -> None:
     """Send numbers to a queue."""
-    with Producer(RUNTIME, name_server) as producer:
+    with Producer(name_server) as producer:
         for number in numbers:
-            producer.send(topic, b"%d" % number, queue_id=queue_id, tags="blue" if number % 2 else "red")
+            producer.send(topic, b"%d" % number, queue_id=queue_id, tag="blue" if number % 2 else "red")
 
 
-def config(**options: Any) -> ConsumerConfig:
+def config(**options: Any) -> MemberConfig:
     """A group of its own."""
     return from_first(f"G-{uuid.uuid4().hex[:8]}", **options)
 
 
-def polling(clients: Clients, topic: str, of_group: ConsumerConfig | None = None) -> Any:
+def polling(clients: Clients, topic: str, of_group: MemberConfig | None = None) -> Any:
     """A member that runs and has both queues."""
     consumer = clients.pull(of_group or config(batch_count_max=3))
     consumer.subscribe(topic)
@@ -85,7 +87,7 @@ def first_queue(consumer: Any, topic: str) -> MessageQueue:
 
 def stored(name_server: str, group: str, queue: MessageQueue) -> int | None:
     """Where the group stands by its broker."""
-    with Admin(RUNTIME, name_server) as admin:
+    with Admin(name_server) as admin:
         return next(row.stored for row in admin.offsets(group, [queue.topic]) if row.queue == queue)
 
 
@@ -152,11 +154,11 @@ def test_offsets_can_be_asked_for(clients: Clients, topic: str) -> None:
     consumer = clients.pull(config())
     queue = first_queue(consumer, topic)
     assert consumer.committed(queue) in {0, None}
-    assert consumer.offset_for_timestamp(queue, 0) == 0
+    assert consumer.offset_for_timestamp(queue, datetime.fromtimestamp(0, UTC)) == 0
     consumer.assign([queue])
     consumer.start()
     messages = consumer.poll(PATIENCE_S)
-    found = consumer.offset_for_timestamp(queue, messages[-1].store_ms)
+    found = consumer.offset_for_timestamp(queue, datetime.fromtimestamp(messages[-1].store_ms / 1000, UTC))
     assert messages[found].store_ms == messages[-1].store_ms
     consumer.close()
     with pytest.raises(LifecycleError, match="closed"):
@@ -203,11 +205,11 @@ def test_a_paused_listener_gets_nothing_more(clients: Clients, topic: str, is_or
     got: list[int] = []
     first, going_on = threading.Event(), threading.Event()
 
-    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
         first.set()
         assert going_on.wait(PATIENCE_S)
         got.extend(numbers_of(messages))
-        return ConsumeStatus.SUCCESS
+        return None
 
     consumer = clients.push(config(thread_count=1), listen, is_orderly=is_orderly)
     consumer.subscribe(topic)
@@ -229,9 +231,9 @@ def test_a_paused_consumer_closes(clients: Clients, topic: str, is_orderly: bool
     seen: list[int] = []
     of_group = config()
 
-    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
         seen.extend(numbers_of(messages))
-        return ConsumeStatus.SUCCESS
+        return None
 
     for is_paused in (True, False):
         consumer = clients.push(of_group, listen, is_orderly=is_orderly)
@@ -249,7 +251,7 @@ def test_assigned_queues_are_read_and_no_group_is_joined(clients: Clients, topic
     """The group's members share all queues regardless; another choice gives up the place of the first one."""
     of_group = config(persist_s=0.05, client_id="member@host#1")
     member = polling(clients, topic, of_group)
-    consumer = clients.pull(ConsumerConfig(of_group.group, start_at=of_group.start_at, persist_s=0.05))
+    consumer = clients.pull(MemberConfig(group=of_group.group, start_at=of_group.start_at, persist_s=0.05))
     one, other = member.topic_queues(topic)
     consumer.assign([one])
     consumer.start()
@@ -257,7 +259,7 @@ def test_assigned_queues_are_read_and_no_group_is_joined(clients: Clients, topic
     consumer.seek(one, 8)
     assert poll(consumer, 2) == [8, 9]
     consumer.commit()
-    with Admin(RUNTIME, clients.name_server) as admin:
+    with Admin(clients.name_server) as admin:
         (group,) = [each for each in admin.groups() if each.name == of_group.group]
         assert group.members == ("member@host#1",)
     assert len(member.queues) == 2
@@ -277,7 +279,7 @@ def test_assigned_queues_are_read_and_no_group_is_joined(clients: Clients, topic
 
 def test_an_assigned_queue_may_be_sought_and_paused_before_it_has_begun(name_server: str, topic: str) -> None:
     """The place is kept for it, but not for a queue that is no longer chosen."""
-    with PullConsumer(RUNTIME, name_server, config()) as consumer:
+    with closing(PullConsumer(name_server, topics=(), **member_options(config()))) as consumer:
         one, other = consumer.topic_queues(topic)
         consumer.assign([other])
         consumer.start()
@@ -320,9 +322,9 @@ def test_a_running_consumer_takes_and_leaves_topics(clients: Clients, topic: str
     """A new topic's messages come, and one that is left is given up with its place stored."""
     got: list[int] = []
 
-    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
         got.extend(numbers_of(messages))
-        return ConsumeStatus.SUCCESS
+        return None
 
     of_group = config(persist_s=3600.0)
     consumer = clients.push(of_group, listen) if is_push else clients.pull(of_group)
@@ -370,7 +372,7 @@ def test_a_filter_that_no_broker_knows_is_refused(clients: Clients, topic: str) 
     """While it runs as at the start; the topic is consumed as before."""
     consumer = polling(clients, topic)
     with pytest.raises(LifecycleError if clients.is_loop else RefusedError):
-        consumer.subscribe(topic, "a is is", "SQL92")
+        consumer.subscribe(topic, Sql("a is is"))
     assert poll(consumer, COUNT) == list(range(COUNT))
 
 
@@ -447,3 +449,23 @@ def test_a_timer_that_is_closed_stays_so_when_it_is_cleared() -> None:
     timer.clear()
     timer.after(0.0, lambda: None)
     assert (timer._thread, timer._entries) == (None, [])
+
+
+def test_a_polled_message_is_put_off_and_one_is_rejected(clients: Clients, topic: str) -> None:
+    """They are the group's retry topic's and a dead letter then; others than the last poll's are refused."""
+    of_group = config(batch_count_max=3)
+    consumer = polling(clients, topic, of_group)
+    (late,) = consumer.poll(PATIENCE_S, 1)
+    consumer.retry(late, delay_s=1)
+    (bad,) = consumer.poll(PATIENCE_S, 1)
+    consumer.reject(bad)
+    with pytest.raises(ConfigError, match="not of the last poll"):
+        consumer.retry(late)
+    again: list[ReceivedMessage] = []
+    while not any(message.attempt == 2 for message in again):
+        again += consumer.poll(PATIENCE_S)
+    assert [(message.body, message.topic) for message in again if message.attempt > 1] == [(late.body, topic)]
+    dead = clients.pull(config())
+    dead.subscribe(f"%DLQ%{of_group.group}")
+    dead.start()
+    assert [message.body for message in dead.poll(PATIENCE_S)] == [bad.body]

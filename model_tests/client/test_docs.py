@@ -23,7 +23,7 @@ ELSEWHERE = {
     "ConsistentHash",
 }
 """Java's, and then what the page says is elsewhere, or is Python's."""
-ELSEWHERE |= {"RealRuntime", "ResourceWarning", "SystemExit", "KeyboardInterrupt", "ConnectionError", "TimeoutError"}
+ELSEWHERE |= {"RealRuntime", "ResourceWarning", "ConnectionError", "TimeoutError"}
 
 
 class Tracer:

@@ -12,6 +12,8 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from datetime import UTC, datetime
 from functools import partial
 from typing import ClassVar, Final
 
@@ -20,12 +22,11 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 from model_tests.support.broker.brokers import wait_until
-from model_tests.support.client import PATIENCE_S, RUNTIME, client_threads, socket_count
+from model_tests.support.broker.client_scenarios import member_options
+from model_tests.support.client import PATIENCE_S, client_threads, socket_count
 
 from longpoll_client import (
     Admin,
-    ConsumerConfig,
-    ConsumeStatus,
     LifecycleError,
     MessageQueue,
     OutgoingMessage,
@@ -33,12 +34,13 @@ from longpoll_client import (
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
+    Retry,
     SendResult,
-    StartAt,
 )
 from longpoll_client.consume.workers import Keeping
 from longpoll_client.errors import ClientError
 from longpoll_client.lifecycle import State
+from longpoll_client.settings import MemberConfig
 from longpoll_spec.errors import ConfigError
 
 QUEUE_COUNT: Final = 2
@@ -82,7 +84,7 @@ class EveryCall(RuleBasedStateMachine):
         self.sockets = socket_count()
         self.topic = f"T-{uuid.uuid4().hex[:8]}"
         self.group = f"G-{uuid.uuid4().hex[:8]}"
-        with Admin(RUNTIME, self.name_server) as admin:
+        with Admin(self.name_server) as admin:
             admin.create_topic(self.topic, QUEUE_COUNT)
             self.queues = admin.topic(self.topic).readable
         self.lock = threading.Lock()
@@ -91,7 +93,7 @@ class EveryCall(RuleBasedStateMachine):
         self.skipped: dict[int, int] = {}
         self.faults: list[str] = []
         self.inside: list[Callable[[], None]] = []
-        self.producer = Producer(RUNTIME, self.name_server)
+        self.producer = Producer(self.name_server)
         self.consumer: PushConsumer | PullConsumer | None = None
 
     # ------------------------------------------------------------ how a call is made
@@ -139,11 +141,11 @@ class EveryCall(RuleBasedStateMachine):
 
         def send() -> None:
             if how == "batch":
-                self.note_sent(producer.send_batch(self.topic, [OutgoingMessage(b"x", tags="t")] * count))
+                self.note_sent(producer.send_batch(self.topic, [OutgoingMessage(b"x", tag="t")] * count))
             elif how == "one way":
-                producer.send_one_way(self.topic, b"x", tags="t")
+                producer.send_one_way(self.topic, b"x", tag="t")
             else:
-                self.note_sent([producer.send(self.topic, b"x", tags="t")])
+                self.note_sent([producer.send(self.topic, b"x", tag="t")])
 
         self.made(lambda: self.tried("send", send, self.producer_state), "here")
 
@@ -162,9 +164,7 @@ class EveryCall(RuleBasedStateMachine):
     def _send_on(self) -> None:
         """Send until it is closed."""
         for _number in range(50):
-            self.tried(
-                "send", lambda: self.note_sent([self.producer.send(self.topic, b"x", tags="t")]), self._any_state
-            )
+            self.tried("send", lambda: self.note_sent([self.producer.send(self.topic, b"x", tag="t")]), self._any_state)
             if self.producer_state() is State.CLOSED:
                 return
 
@@ -176,17 +176,17 @@ class EveryCall(RuleBasedStateMachine):
     @rule()
     def new_producer(self) -> None:
         """After one that was closed."""
-        self.producer = Producer(RUNTIME, self.name_server)
+        self.producer = Producer(self.name_server)
 
     # ------------------------------------------------------------ consuming
 
-    def listen(self, messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    def listen(self, messages: Sequence[ReceivedMessage]) -> Retry | None:
         """Note what came, and make the calls that are to be made inside."""
         self.note_got(messages)
         while self.inside:
             self.outcomes["inside"] += 1
             self.inside.pop()()
-        return ConsumeStatus.SUCCESS
+        return None
 
     def note_got(self, messages: Sequence[ReceivedMessage]) -> None:
         """What a user was given."""
@@ -202,12 +202,14 @@ class EveryCall(RuleBasedStateMachine):
     def new_consumer(self, kind: str, *, is_wanting: bool, is_started: bool) -> None:
         """After one that was closed, whose last thread has ended; it may be left as it is made."""
         self.look_at_rest()
-        config = ConsumerConfig(self.group, start_at=StartAt.FIRST, thread_count=2, batch_count_max=2, persist_s=0.05)
+        config = MemberConfig(group=self.group, start_at="first", thread_count=2, batch_count_max=2, persist_s=0.05)
         self.inside.clear()
         if kind == "pull":
-            self.consumer = PullConsumer(RUNTIME, self.name_server, config)
+            self.consumer = PullConsumer(self.name_server, topics=(), **member_options(config))
         else:
-            self.consumer = PushConsumer(RUNTIME, self.name_server, config, self.listen, is_orderly=kind == "orderly")
+            self.consumer = PushConsumer(
+                self.name_server, topics=(), listener=self.listen, **member_options(config), orderly=kind == "orderly"
+            )
         if is_wanting:
             self.consumer.subscribe(self.topic)
             if is_started:
@@ -244,7 +246,7 @@ class EveryCall(RuleBasedStateMachine):
             "resume": consumer.resume,
             "resume one": lambda: consumer.resume([queue]),
             "committed": lambda: consumer.committed(queue),
-            "by time": lambda: consumer.offset_for_timestamp(queue, 0),
+            "by time": lambda: consumer.offset_for_timestamp(queue, datetime.fromtimestamp(0, UTC)),
             "queues": lambda: (consumer.queues, consumer.statistics),
         }
         if isinstance(consumer, PullConsumer):
@@ -301,8 +303,8 @@ class EveryCall(RuleBasedStateMachine):
 
     def _drain(self) -> None:
         """Take what the group has not consumed, from where it stands."""
-        config = ConsumerConfig(self.group, start_at=StartAt.FIRST)
-        with PullConsumer(RUNTIME, self.name_server, config) as consumer:
+        config = MemberConfig(group=self.group, start_at="first")
+        with closing(PullConsumer(self.name_server, topics=(), **member_options(config))) as consumer:
             consumer.assign(self.queues)
             places = {queue.queue_id: consumer.committed(queue) or 0 for queue in self.queues}
             consumer.start()

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any, Final, TypeAlias
 
 import attrs
 import pytest
 from model_tests.support.broker.brokers import wait_until
+from model_tests.support.broker.client_scenarios import member_options, share_options
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 from model_tests.support.client import PATIENCE_S, awaited, consumed, route_of
 from model_tests.support.ports import closed_port
@@ -24,18 +26,19 @@ from longpoll_client import (
     AsyncPullConsumer,
     AsyncPushConsumer,
     AsyncTransactionProducer,
-    ConsumerConfig,
     LifecycleError,
     MessageQueue,
     Producer,
     PullConsumer,
     PushConsumer,
+    Sql,
     Tracing,
     TransactionProducer,
     TransactionState,
 )
 from longpoll_client.errors import ClientError, NoRouteError, RefusedError, UnreachableError
 from longpoll_client.rebalance import allocate_averagely
+from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime import Poller, Socket, Thread
@@ -79,7 +82,7 @@ class Watched(RealRuntime):
 def topics(name_server: str) -> Sequence[str]:
     """Two of one queue each."""
     names = [f"T-{uuid.uuid4().hex}-{number}" for number in range(2)]
-    with Admin(RealRuntime(), name_server) as admin:
+    with Admin(name_server) as admin:
         for name in names:
             admin.create_topic(name, queue_count=1)
         wait_until(lambda: set(names) <= set(admin.topic_names()))
@@ -95,7 +98,7 @@ class Way:
     config: dict[str, Any] = attrs.field(factory=dict)
     topics: Sequence[int | None] = (0,)
     """What is subscribed, of the topics that are there; None is one that is not."""
-    expression: tuple[str, str] = ("*", "TAG")
+    expression: str = "*"
     server: Callable[[Peer, Command], None] | None = None
     """What answers instead of the broker."""
     is_absent: bool = False
@@ -142,13 +145,13 @@ def hangs_up(peer: Peer, command: Command) -> None:
 
 
 WAYS: Final[dict[str, Way]] = {
-    "nothing is subscribed": Way(ConfigError, "has no topic; call subscribe or assign before start", topics=()),
+    "nothing is subscribed": Way(ConfigError, "has no topic; pass topics, or call assign before start", topics=()),
     "cannot reach any name server": Way(UnreachableError, "cannot reach any name server", is_absent=True),
     "no such topic": Way(NoRouteError, "is unknown", {"waits_for_topics": False}, (0, None)),
     "no running broker": Way(UnreachableError, "cannot connect to 127.0.0.1:1", server=leads_nowhere),
     "no permission": Way(RefusedError, "16", server=refuses),
     "a broker that hangs up": Way(ClientError, "closed the connection|broke", server=hangs_up),
-    "no such filter": Way(RefusedError, None, expression=("a b c d", "SQL92")),
+    "no such filter": Way(RefusedError, None, expression=Sql("a b c d")),
     "members cannot share": Way(ValueError, "unshared", {"allocate": raises(ValueError("unshared"))}, (None, 0)),
     "members cannot share the rest": Way(ValueError, "unshared", {"allocate": shares_one}, (0, 1)),
     "interrupted": Way(asyncio.CancelledError, None, {"allocate": raises(asyncio.CancelledError())}),
@@ -156,27 +159,35 @@ WAYS: Final[dict[str, Way]] = {
 }
 OF_LISTENERS: Final = {f"{count} threads" for count in range(3, 7)}
 """A consumer without a listener has threads for two connections and a timer alone."""
-Column: TypeAlias = Callable[[Watched, str, ConsumerConfig], Any]
+Column: TypeAlias = Callable[[Watched, str, MemberConfig], Any]
 
 
 THREADED: Final[dict[str, Column]] = {
-    "push": lambda runtime, names, config: PushConsumer(runtime, names, config, consumed),
-    "orderly": lambda runtime, names, config: PushConsumer(runtime, names, config, consumed, is_orderly=True),
-    "pull": PullConsumer,
+    "push": lambda runtime, names, config: PushConsumer(
+        names, topics=(), listener=consumed, **member_options(config), runtime=runtime
+    ),
+    "orderly": lambda runtime, names, config: PushConsumer(
+        names, topics=(), listener=consumed, **member_options(config), orderly=True, runtime=runtime
+    ),
+    "pull": lambda runtime, names, config: PullConsumer(names, **member_options(config), runtime=runtime),
 }
 CELLS: Final = [(kind, way) for kind in THREADED for way in WAYS if kind != "pull" or way not in OF_LISTENERS]
 AWAITED: Final[dict[str, Column]] = {
-    "push": lambda runtime, names, config: AsyncPushConsumer(runtime, names, config, awaited),
-    "orderly": lambda runtime, names, config: AsyncPushConsumer(runtime, names, config, awaited, is_orderly=True),
-    "pull": AsyncPullConsumer,
+    "push": lambda runtime, names, config: AsyncPushConsumer(
+        names, topics=(), listener=awaited, **member_options(config), runtime=runtime
+    ),
+    "orderly": lambda runtime, names, config: AsyncPushConsumer(
+        names, topics=(), listener=awaited, **member_options(config), orderly=True, runtime=runtime
+    ),
+    "pull": lambda runtime, names, config: AsyncPullConsumer(names, **member_options(config), runtime=runtime),
 }
 
 
 def made(column: Column, runtime: Watched, name_server: str, topics: Sequence[str], way: Way) -> Any:
     """A consumer that will fail so, of a group of its own."""
-    consumer = column(runtime, name_server, ConsumerConfig(f"G-{uuid.uuid4().hex}", **way.config))
+    consumer = column(runtime, name_server, MemberConfig(group=f"G-{uuid.uuid4().hex}", **way.config))
     for each in way.topics:
-        consumer.subscribe(ABSENT if each is None else topics[each], *way.expression)
+        consumer.subscribe(ABSENT if each is None else topics[each], way.expression)
     return consumer
 
 
@@ -197,7 +208,7 @@ def fails(column: Column, way: Way, name_server: str, topics: Sequence[str]) -> 
 
     def story(names: str) -> None:
         runtime = Watched(way.threads_max)
-        with made(column, runtime, names, topics, way) as consumer:
+        with closing(made(column, runtime, names, topics, way)) as consumer:
             assert runtime.threads == [], "what is not started runs already"
             for _try in range(2):
                 runtime.threads.clear()
@@ -259,16 +270,19 @@ def test_a_start_on_an_event_loop_that_fails_leaves_nothing(
 
 
 MAKERS: Final[dict[str, Callable[..., Any]]] = {
-    "Producer": Producer,
-    "AsyncProducer": AsyncProducer,
+    "Producer": lambda runtime, names, group="P": Producer(names, group=group, runtime=runtime),
+    "AsyncProducer": lambda runtime, names, group="P": AsyncProducer(names, group=group, runtime=runtime),
     "TransactionProducer": lambda runtime, names, group="G": TransactionProducer(
-        runtime, names, group, lambda _message: TransactionState.COMMIT
+        names, group=group, check_transaction=lambda _message: TransactionState.COMMIT, runtime=runtime
     ),
     "AsyncTransactionProducer": lambda runtime, names, group="G": AsyncTransactionProducer(
-        runtime, names, group, lambda _message: asyncio.sleep(0, TransactionState.COMMIT)
+        names,
+        group=group,
+        check_transaction=lambda _message: asyncio.sleep(0, TransactionState.COMMIT),
+        runtime=runtime,
     ),
-    "Admin": lambda runtime, names, _group="G": Admin(runtime, names),
-    "Tracing": lambda runtime, names, _group="G": Tracing(runtime, names),
+    "Admin": lambda runtime, names, _group="G": Admin(names, runtime=runtime),
+    "Tracing": lambda runtime, names, _group="G": Tracing(names, runtime=runtime),
 }
 
 
@@ -295,9 +309,15 @@ def test_a_start_that_is_closed_meanwhile_leaves_nothing(name_server: str, topic
             consumer.close()
 
     consumer = PushConsumer(
-        runtime, name_server, ConsumerConfig("closed"), consumed, is_orderly=is_orderly, on_share=share
+        name_server,
+        group="closed",
+        topics=topic,
+        listener=consumed,
+        start_at="stored",
+        orderly=is_orderly,
+        **share_options(share),
+        runtime=runtime,
     )
-    consumer.subscribe(topic)
     try:
         consumer.start()
     except LifecycleError:
@@ -312,9 +332,15 @@ def test_a_start_that_is_closed_meanwhile_leaves_nothing(name_server: str, topic
                 closings.append(asyncio.create_task(listening.close()))
 
         listening = AsyncPushConsumer(
-            runtime, name_server, ConsumerConfig("closed"), awaited, is_orderly=is_orderly, on_share=share_later
+            name_server,
+            group="closed",
+            topics=topic,
+            listener=awaited,
+            start_at="stored",
+            orderly=is_orderly,
+            **share_options(share_later),
+            runtime=runtime,
         )
-        listening.subscribe(topic)
         async with asyncio.timeout(PATIENCE_S):
             try:
                 await listening.start()
@@ -333,8 +359,15 @@ def test_a_start_on_an_event_loop_may_be_cut_short_at_any_moment(name_server: st
         loop: Any = asyncio.get_running_loop()
         own, turns, is_done = len(loop._selector.get_map()), 0, False
         while not is_done:
-            listening = AsyncPushConsumer(Watched(), name_server, ConsumerConfig("cut"), awaited, is_orderly=True)
-            listening.subscribe(topic)
+            listening = AsyncPushConsumer(
+                name_server,
+                group="cut",
+                topics=topic,
+                listener=awaited,
+                start_at="stored",
+                orderly=True,
+                runtime=Watched(),
+            )
             starting = asyncio.create_task(listening.start())
             for _turn in range(turns):
                 await asyncio.sleep(0)

@@ -10,26 +10,25 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from attrs import define, field
 from model_tests.support.broker.brokers import wait_until
+from model_tests.support.broker.client_scenarios import member_options
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
-from model_tests.support.client import PATIENCE_S, RUNTIME, Clients, Cluster, OneServer, route_of, take
+from model_tests.support.client import PATIENCE_S, Clients, Cluster, OneServer, route_of, take
 
 from longpoll.wire.relay import Relay
 from longpoll_client import (
     Admin,
     AsyncProducer,
-    ConsumerConfig,
     OutgoingMessage,
     Producer,
     PullConsumer,
     SendResult,
-    StartAt,
     instance,
 )
 from longpoll_client.aio import instance as aio_instance
@@ -47,6 +46,7 @@ from longpoll_client.link.name_servers import NameServers
 from longpoll_client.link.routes import split_address
 from longpoll_client.produce import tries
 from longpoll_client.produce.outgoing import BODY_SIZE_MAX, as_given, batch_parcel, single_parcel
+from longpoll_client.settings import MemberConfig
 from longpoll_client.timer import Timer
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
@@ -107,7 +107,7 @@ def test_a_connection_is_replaced_whose_calls_are_all_cancelled(cluster: Cluster
     """On an event loop, where each caller has its own time-out."""
 
     async def story() -> list[SendResult | None]:
-        async with AsyncProducer(RUNTIME, cluster.name_server) as producer:
+        async with AsyncProducer(cluster.name_server) as producer:
             await producer.send("T", b"x")
             silent.fall_silent()
             outcomes: list[SendResult | None] = []
@@ -160,7 +160,7 @@ def test_a_restarted_name_server_takes_no_route_away(
 ) -> None:
     """It knows no such topic, after a failed send and after a route's age."""
     monkeypatch.setattr(routes, "ROUTE_RETRY_S", 0.0)
-    with Producer(RUNTIME, cluster.name_server) as producer:
+    with Producer(cluster.name_server) as producer:
         producer.send("T", b"x")
         cluster.is_empty = True
         silent.fall_silent()
@@ -193,7 +193,7 @@ def test_a_mute_name_server_keeps_no_send_from_its_broker(
 
 def test_a_lost_name_server_and_a_lost_broker_are_two_things(cluster: Cluster) -> None:
     """While both are gone sends fail; as soon as the broker is back they are stored, without the name server."""
-    with Producer(RUNTIME, cluster.name_server) as producer:
+    with Producer(cluster.name_server) as producer:
         producer.send("T", b"x")
         address = cluster.brokers["T"]
         producer._instance._name_servers = NameServers("127.0.0.1:1")
@@ -209,7 +209,7 @@ def test_a_lost_name_server_and_a_lost_broker_are_two_things(cluster: Cluster) -
 def test_a_topic_that_no_name_server_knows_is_an_error(cluster: Cluster) -> None:
     """Where no route was ever known there is none to keep, nor where the client forgets it."""
     cluster.is_empty = True
-    with Producer(RUNTIME, cluster.name_server) as producer:
+    with Producer(cluster.name_server) as producer:
         with pytest.raises(NoRouteError):
             producer.send("T", b"x")
         cluster.is_empty = False
@@ -222,7 +222,7 @@ def test_a_topic_that_no_name_server_knows_is_an_error(cluster: Cluster) -> None
 
 def test_a_route_without_better_is_not_asked_for_with_each_send(cluster: Cluster) -> None:
     """A name server that is slow or wrong is asked once a second, and not once a send."""
-    with Producer(RUNTIME, cluster.name_server) as producer:
+    with Producer(cluster.name_server) as producer:
         producer.send("T", b"x")
         cluster.is_empty = True
         producer._instance.doubt_route("T")
@@ -273,10 +273,10 @@ def test_what_exits_after_a_send_ends_neither_its_thread_nor_the_process(
 ) -> None:
     """A callback or a hook: it is in the log, other callbacks get theirs, and the next send is stored."""
     runtime, outcomes = Alive(), list[object]()
-    with OneServer().served() as server, Producer(runtime, server.address, hooks=hooks) as producer:
+    with OneServer().served() as server, Producer(server.address, hooks=hooks, runtime=runtime) as producer:
         if error is not None:
-            producer.send_async("T", b"1", raises(error))
-        producer.send_async("T", b"2", outcomes.append)
+            producer.send_nowait("T", b"1", callback=raises(error))
+        producer.send_nowait("T", b"2", callback=outcomes.append)
         wait_until(lambda: bool(outcomes))
         if error is not None:
             assert producer.send("T", b"3").queue_offset == 7
@@ -287,7 +287,7 @@ def test_what_exits_after_a_send_ends_neither_its_thread_nor_the_process(
 
 @pytest.mark.parametrize("error", EXITS)
 def test_what_is_due_later_may_exit_too(error: type[BaseException]) -> None:
-    """Such as an `on_share`, or the check of a transaction: the next one is done all the same."""
+    """Such as an `on_assigned`, or the check of a transaction: the next one is done all the same."""
     runtime, done = Alive(), threading.Event()
     timer = Timer(runtime, "later")
     timer.after(0.0, raises(error))
@@ -325,7 +325,7 @@ def descriptors() -> int:
 def test_a_connection_that_cannot_be_served_is_told_of_and_leaves_nothing(lacks: str, words: str) -> None:
     """As a thousand producers in one process find out; as soon as there is room the same producer sends."""
     server, runtime = OneServer(), Poor()
-    with server.served() as scripted, Producer(runtime, scripted.address) as producer:
+    with server.served() as scripted, Producer(scripted.address, runtime=runtime) as producer:
         runtime.lacks = lacks
         before = descriptors()
         with pytest.raises(UnreachableError, match=words):
@@ -354,7 +354,7 @@ def test_one_that_is_interrupted_while_it_connects_leaves_nothing() -> None:
     """The thread that has begun ends by itself, without a word, and the next send connects anew."""
     server, runtime = OneServer(), Interrupted()
     before = threading.active_count()
-    with server.served() as scripted, Producer(runtime, scripted.address) as producer:
+    with server.served() as scripted, Producer(scripted.address, runtime=runtime) as producer:
         with pytest.raises(KeyboardInterrupt):
             producer.send("T", b"x")
         assert producer.send("T", b"x").queue_offset == 7
@@ -368,7 +368,7 @@ def test_a_route_that_leads_nowhere_at_one_broker_is_one_of_the_others(
 ) -> None:
     """It is no mistake of the caller's, and no send goes there."""
     server = OneServer(route=lambda address: route_of(("a", other), ("b", address)))
-    with server.served() as scripted, Producer(RUNTIME, scripted.address) as producer:
+    with server.served() as scripted, Producer(scripted.address) as producer:
         assert {producer.send("T", b"x").queue.broker_name for _number in range(4)} == {"b"}
     assert "leads nowhere at broker a" in caplog.text
 
@@ -379,7 +379,7 @@ def test_a_route_that_leads_nowhere_at_all_is_no_route(caplog: pytest.LogCapture
     server = OneServer(route=lambda _address: route_of(("b", "nowhere")))
     with (
         server.served() as scripted,
-        Producer(RUNTIME, scripted.address) as producer,
+        Producer(scripted.address) as producer,
         pytest.raises(NoRouteError, match="no running broker"),
     ):
         producer.send("T", b"x")
@@ -397,12 +397,12 @@ def test_a_body_is_sent_as_it_was_when_it_was_given() -> None:
         server(peer, command)
 
     outcomes: list[object] = []
-    with server.served(serve) as scripted, Producer(RUNTIME, scripted.address, compression=None) as producer:
+    with server.served(serve) as scripted, Producer(scripted.address, compression=None) as producer:
         producer.send("T", b"first")
         buffer = bytearray(1 << 20)
         for number in range(8):
             buffer[:] = bytes([number]) * len(buffer)
-            producer.send_async("T", buffer, outcomes.append)  # type: ignore[arg-type] # a buffer will do as well
+            producer.send_nowait("T", buffer, callback=outcomes.append)  # type: ignore[call-overload] # a buffer will do as well
         buffer[:] = b"\xff" * len(buffer)
         wait_until(lambda: len(outcomes) == 8)
         words = memoryview(array.array("i", [1, 2, 3]))
@@ -470,10 +470,10 @@ def test_what_is_asked_is_asked_as_it_was_when_it_was_given() -> None:
 
     async def story(address: str) -> None:
         is_told: list[object] = []
-        async with AsyncProducer(RUNTIME, address, "askers") as producer:
+        async with AsyncProducer(address, group="askers") as producer:
             buffer, properties = bytearray(b"first"), {"mark": "early"}
             message = OutgoingMessage(buffer, properties=properties)  # type: ignore[arg-type]
-            producer.request_async("T", message, is_told.append, timeout_s=0.2)
+            producer.request_nowait("T", message.body, callback=is_told.append, timeout_s=0.2)
             asking = asyncio.create_task(
                 producer.request("T", buffer, properties=properties, timeout_s=0.2)  # type: ignore[arg-type]
             )
@@ -501,7 +501,7 @@ def test_a_frame_that_never_ends_costs_one_connection_at_most(monkeypatch: pytes
         else:
             server(peer, command)
 
-    with server.served(serve) as scripted, Producer(RUNTIME, scripted.address) as producer:
+    with server.served(serve) as scripted, Producer(scripted.address) as producer:
         with pytest.raises(ClientError, match="no answer in time"):
             producer.send("T", b"x", timeout_s=0.2)
         assert producer.send("T", b"x").queue_offset == 7
@@ -530,19 +530,19 @@ def test_one_that_does_not_answer_is_asked_once_a_client(name_server: str, first
     """It was asked for each topic, each time: 3 s each, which a consumer's timer spent instead of its heartbeats."""
     names = f"{first.address};{name_server}"
     topics = [f"Named-{number}" for number in range(4)]
-    with Producer(RUNTIME, names) as producer:
+    with Producer(names) as producer:
         for topic in topics:
             producer.send(topic, b"x")
         assert len(first.received) == 1
-    config = ConsumerConfig("named", start_at=StartAt.FIRST)
-    with PullConsumer(RUNTIME, names, config) as consumer:
+    config = MemberConfig(group="named", start_at="first")
+    with closing(PullConsumer(names, topics=(), **member_options(config))) as consumer:
         for topic in topics:
             consumer.subscribe(topic)
         consumer.start()
         assert len(first.received) == 2
 
     async def send() -> None:
-        async with AsyncProducer(RUNTIME, names) as producer:
+        async with AsyncProducer(names) as producer:
             for topic in topics:
                 await producer.send(topic, b"x")
 
@@ -552,17 +552,17 @@ def test_one_that_does_not_answer_is_asked_once_a_client(name_server: str, first
 
 def test_an_admin_asks_the_next_one_too(name_server: str, first: ScriptedServer) -> None:
     """It took the first one that let it connect, and failed by that one's silence for ever."""
-    with Admin(RUNTIME, f"{first.address};{name_server}") as admin:
+    with Admin(f"{first.address};{name_server}") as admin:
         assert admin.masters()
         assert isinstance(admin.topic_names(), list)
     assert len(first.received) == 1
-    with Admin(RUNTIME, first.address) as admin, pytest.raises(UnreachableError, match="cannot reach any name server"):
+    with Admin(first.address) as admin, pytest.raises(UnreachableError, match="cannot reach any name server"):
         admin.masters()
 
 
 def test_an_admin_that_is_closed_says_so() -> None:
     """It said that no name server answers, of which none was asked."""
-    admin = Admin(RUNTIME, "127.0.0.1:1")
+    admin = Admin("127.0.0.1:1")
     admin.close()
     for ask in (admin.masters, admin.topic_names):
         with pytest.raises(LifecycleError, match="is closed"):
@@ -575,7 +575,7 @@ def test_an_admin_is_told_what_a_name_server_refuses() -> None:
     def refuse(peer: Peer, command: Command) -> None:
         peer.answer(command, ResponseCode.SYSTEM_ERROR)
 
-    with ScriptedServer(refuse) as server, Admin(RUNTIME, server.address) as admin:
+    with ScriptedServer(refuse) as server, Admin(server.address) as admin:
         for ask in (admin.masters, admin.topic_names):
             with pytest.raises(RefusedError, match="the name server"):
                 ask()

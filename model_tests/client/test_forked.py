@@ -15,16 +15,14 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 import pytest
-from model_tests.support.broker.client_scenarios import new_topic
+from model_tests.support.broker.client_scenarios import member_options, new_topic
 from model_tests.support.client import PATIENCE_S, RUNTIME, consumed
 
 from longpoll_client import (
     Admin,
-    ConsumerConfig,
     Producer,
     PullConsumer,
     PushConsumer,
-    StartAt,
     Tracing,
     TransactionProducer,
     TransactionState,
@@ -32,6 +30,7 @@ from longpoll_client import (
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.produce import requests as produce_requests
 from longpoll_client.produce import transactions
+from longpoll_client.settings import MemberConfig
 from longpoll_client.timer import Timer
 from longpoll_runtime.faults import ANYTHING, FAULTS
 
@@ -70,15 +69,16 @@ def in_child(story: Callable[[], object], meanwhile: Callable[[], None] = nothin
 
 def test_a_child_that_closes_its_parent_s_consumer_leaves_it_alone(name_server: str, topic: str) -> None:
     """As at the end of a `with`: the parent stays in its group, and no older offset is put over its own."""
-    config = ConsumerConfig("parents", start_at=StartAt.FIRST, persist_s=3600.0)
+    config = MemberConfig(group="parents", start_at="first", persist_s=3600.0)
 
     def stored() -> int:
-        with Admin(RUNTIME, name_server) as admin:
+        with Admin(name_server) as admin:
             return sum(row.stored or 0 for row in admin.offsets("parents", [topic]))
 
-    with Producer(RUNTIME, name_server) as producer, PullConsumer(RUNTIME, name_server, config) as consumer:
-        consumer.subscribe(topic)
-        consumer.start()
+    with (
+        Producer(name_server) as producer,
+        PullConsumer(name_server, topics=topic, **member_options(config)) as consumer,
+    ):
         for body in (b"1", b"2"):
             producer.send(topic, body)
         assert [message.body for message in consumer.poll(PATIENCE_S, 1)] == [b"1"]
@@ -120,18 +120,15 @@ def test_a_child_that_closes_its_parent_s_consumer_leaves_it_alone(name_server: 
 
 def test_children_that_start_one_consumer_are_members_of_their_own(name_server: str, topic: str) -> None:
     """As where a server makes it and forks its workers then: under one name both would have every queue."""
-    config = ConsumerConfig("workers", start_at=StartAt.FIRST)
-    consumer = PushConsumer(RUNTIME, name_server, config, consumed)
-    consumer.subscribe(topic)
+    config = MemberConfig(group="workers", start_at="first")
+    consumer = PushConsumer(name_server, topics=topic, listener=consumed, **member_options(config))
 
     def story() -> str:
         with consumer:
-            consumer.start()
             return consumer._member.client_id
 
     names = {in_child(story), in_child(story)}
     with consumer:
-        consumer.start()
         names.add(consumer._member.client_id)
     assert len(names) == 3
 
@@ -146,7 +143,7 @@ def test_a_client_of_an_event_loop_has_another_name_in_a_child(name_server: str)
 
 def test_a_child_that_closes_a_producer_says_nothing_by_its_connection(name_server: str, topic: str) -> None:
     """What its parent was about to send is the parent's to send, and the parent's connection stays."""
-    with Producer(RUNTIME, name_server) as producer:
+    with Producer(name_server) as producer:
         before = producer.send(topic, b"1")
         (client,) = [each for each in producer._instance._clients.values() if each.address != name_server]
 
@@ -175,14 +172,14 @@ LOCKS: Final = (
 @pytest.mark.parametrize("name", LOCKS)
 def test_a_child_waits_for_no_lock_that_a_thread_of_its_parent_s_had(name_server: str, topic: str, name: str) -> None:
     """Each for a moment only, but a fork in that moment left it taken for ever: of 20 children 6 never sent."""
-    with Producer(RUNTIME, name_server) as producer:
+    with Producer(name_server) as producer:
         producer.send(topic, b"1")
         producer._instance.doubt_route(topic)
 
         def story() -> list[object]:
             told: SimpleQueue[object] = SimpleQueue()
             outcomes: list[object] = [producer.send(topic, b"2").code]
-            producer.send_async(topic, b"3", told.put)
+            producer.send_nowait(topic, b"3", callback=told.put)
             outcomes += [type(told.get(timeout=PATIENCE_S)).__name__, producer.metrics().failures]
             producer.close()
             return outcomes
@@ -194,7 +191,7 @@ def test_a_child_waits_for_no_lock_that_a_thread_of_its_parent_s_had(name_server
 
 def test_a_child_connects_where_a_thread_of_its_parent_s_was_about_to(name_server: str, topic: str) -> None:
     """To the same brokers and name servers: whose turn that was is for the parent alone to say."""
-    with Producer(RUNTIME, name_server) as producer, ExitStack() as stack:
+    with Producer(name_server) as producer, ExitStack() as stack:
         producer.send(topic, b"1")
         for connecting in producer._instance._connecting.values():
             stack.enter_context(connecting)
@@ -205,7 +202,7 @@ def test_a_child_that_asks_for_replies_is_known_to_brokers_for_as_long_as_it_liv
     name_server: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its parent had asked before, and the thread that tells of it from time to time is the parent's."""
-    with Producer(RUNTIME, name_server) as producer:
+    with Producer(name_server) as producer:
         producer.send(topic, b"1")
         assert producer._requests is not None
         requests = producer._requests
@@ -237,7 +234,7 @@ def test_a_timer_of_a_child_waits_for_no_thread_of_its_parent_s() -> None:
 
 def test_a_child_writes_none_of_the_trace_that_its_parent_is_to_write(name_server: str) -> None:
     """What waits is the parent's, and so is a lock that one of its threads has."""
-    tracing = Tracing(RUNTIME, name_server)
+    tracing = Tracing(name_server)
     tracing._lines.append(("key", "line"))
 
     def story() -> list[object]:
@@ -262,7 +259,7 @@ def test_a_child_does_what_its_parent_waits_for_itself_and_tells_nobody_of_the_p
         asked.set()
         assert go.wait(PATIENCE_S)
 
-    with Producer(RUNTIME, name_server) as producer:
+    with Producer(name_server) as producer:
         producer.send(topic, b"1")
         producer._instance._waits.wait(("route", topic), hold, told.append)
         assert producer._requests is not None
@@ -287,7 +284,7 @@ def test_a_child_that_sends_transactions_is_known_to_brokers_for_as_long_as_it_l
     greeted: list[int] = []
     monkeypatch.setattr(transactions, "HEARTBEAT_S", 0.02)
     with TransactionProducer(
-        RUNTIME, name_server, "forked-sellers", lambda _message: TransactionState.COMMIT
+        name_server, group="forked-sellers", check_transaction=lambda _message: TransactionState.COMMIT
     ) as producer:
 
         def story() -> bool:

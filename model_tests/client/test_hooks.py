@@ -12,7 +12,6 @@ from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.client_scenarios import new_topic
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 from model_tests.support.client import (
-    RUNTIME,
     STORED,
     Clients,
     OneServer,
@@ -26,10 +25,10 @@ from model_tests.support.client import (
 
 from longpoll_client import (
     AsyncProducer,
-    ConsumeStatus,
     OutgoingMessage,
     Producer,
     ReceivedMessage,
+    Retry,
     SendMetrics,
     SendResult,
     Tracing,
@@ -55,7 +54,7 @@ def test_sends_are_told_and_counted(is_loop: bool) -> None:
     with busy.served() as server, ExitStack() as stack:
         producer = Clients(server.address, stack, is_loop=is_loop).producer(hooks=[bad, good])
         assert producer.metrics() == SendMetrics()
-        sent = producer.send("T", b"x", tags="t", keys="k1 k2")
+        sent = producer.send("T", b"x", tag="t", keys="k1 k2")
         with pytest.raises(RefusedError):
             producer.send("T", b"y")
         batch = producer.send_batch("T", [OutgoingMessage(b"1"), OutgoingMessage(b"2")])
@@ -80,16 +79,18 @@ def test_sends_of_callbacks_are_told_and_counted_too(is_loop: bool) -> None:
     with busy.served() as server, ExitStack() as stack:
         producer = Clients(server.address, stack, is_loop=is_loop).producer(hooks=[bad, good])
         for number in range(2):
-            producer.send_async("T", b"%d" % number, outcomes.append)
+            producer.send_nowait("T", b"%d" % number, callback=outcomes.append)
             wait_until(lambda number=number: len(outcomes) > number)  # type: ignore[misc] # bound at once
         with pytest.raises(ConfigError, match="cannot be used together"):
-            producer.send_async("T", b"x", outcomes.append, queue_id=0, select=lambda queues: queues[0])
+            producer.send_nowait(
+                "T", b"x", callback=outcomes.append, queue_id=0, queue_selector=lambda queues: queues[0]
+            )
         if is_loop:
-            producer.send_async("T", b"x", outcomes.append, queue_id=7)
+            producer.send_nowait("T", b"x", callback=outcomes.append, queue_id=7)
             wait_until(lambda: len(outcomes) == 3)
         else:
             with pytest.raises(ConfigError, match="no queue 7"):
-                producer.send_async("T", b"x", outcomes.append, queue_id=7)
+                producer.send_nowait("T", b"x", callback=outcomes.append, queue_id=7)
         found = producer.metrics()
     assert is_alike(bad, good, 3)
     sent, refused, none = (good.events[at] for at in (1, 3, 5))
@@ -104,7 +105,7 @@ def test_cancelled_sends_are_told_and_counted_as_failures() -> None:
     busy, good = OneServer(), Told()
 
     async def story(address: str) -> None:
-        async with AsyncProducer(RUNTIME, address, hooks=[good]) as producer:
+        async with AsyncProducer(address, hooks=[good]) as producer:
             for turns in range(2):
                 sending = asyncio.create_task(producer.send("T", b"x"))
                 for _turn in range(turns):
@@ -122,7 +123,7 @@ def test_cancelled_sends_are_told_and_counted_as_failures() -> None:
 def test_a_send_that_finds_no_route_has_failed() -> None:
     """Without a broker."""
     told = Told()
-    with ScriptedServer(no_route) as server, Producer(RUNTIME, server.address, hooks=[told]) as producer:
+    with ScriptedServer(no_route) as server, Producer(server.address, hooks=[told]) as producer:
         with pytest.raises(NoRouteError, match="unknown to the name server"):
             producer.send("T", b"x")
         assert (producer.metrics().sends, producer.metrics().failures, producer.metrics().retries) == (1, 1, 0)
@@ -134,11 +135,11 @@ def no_route(peer: Peer, command: Command) -> None:
     peer.answer(command, ResponseCode.TOPIC_NOT_EXIST)
 
 
-def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
     """One message raises, one is put off, the others are consumed."""
     if messages[0].body == b"raise":
         raise ValueError("planted")
-    return ConsumeStatus.LATER if messages[0].body == b"later" else ConsumeStatus.SUCCESS
+    return Retry() if messages[0].body == b"later" else None
 
 
 @pytest.mark.parametrize("is_orderly", [False, True])
@@ -178,7 +179,7 @@ def lines_of(name_server: str, topic: str, count: int) -> list[tuple[list[str], 
         while len(found) < count:
             for message in polled(consumer, 1):
                 lines = message.body.decode().split("\x02")[:-1]
-                found += [(line.split("\x01"), message.keys or "") for line in lines]
+                found += [(line.split("\x01"), " ".join(message.keys)) for line in lines]
     return found
 
 
@@ -186,9 +187,9 @@ def test_the_trace_follows_a_message_from_its_send_to_its_end(clients: Clients, 
     """In the fields of `TraceDataEncoder`, under the message's id and keys; the trace itself is not traced."""
     with (
         new_topic(clients.name_server, 1) as trace_topic,
-        Tracing(RUNTIME, clients.name_server, trace_topic) as tracing,
+        Tracing(clients.name_server, trace_topic) as tracing,
     ):
-        sent = clients.producer(hooks=[tracing]).send(topic, b"x", tags="t", keys="k1")
+        sent = clients.producer(hooks=[tracing]).send(topic, b"x", tag="t", keys="k1")
         consumer = clients.push(from_first(f"C-{topic}", hooks=(tracing,)), listen)
         consumer.subscribe(topic)
         consumer.start()
@@ -208,16 +209,16 @@ def test_the_trace_follows_a_message_from_its_send_to_its_end(clients: Clients, 
 
 def test_a_trace_that_cannot_be_written_is_dropped_and_counted(name_server: str, topic: str) -> None:
     """The sends that it is about succeed."""
-    tracing = Tracing(RUNTIME, name_server, "no such topic")
-    with tracing, Producer(RUNTIME, name_server, hooks=[tracing]) as producer:
+    tracing = Tracing(name_server, "no such topic")
+    with tracing, Producer(name_server, hooks=[tracing]) as producer:
         producer.send(topic, b"x")
     assert tracing.dropped_count == 1
 
 
 def sent_later(producer: Any, **options: Any) -> object:
-    """What the callback of `send_async` gets."""
+    """What the callback of `send_nowait` gets."""
     told: list[object] = []
-    producer.send_async("T", b"x", told.append, **options)
+    producer.send_nowait("T", b"x", callback=told.append, **options)
     wait_until(lambda: bool(told))
     return told[0]
 
@@ -229,12 +230,12 @@ def test_a_callback_is_never_called_before_its_send_returns() -> None:
         raise ValueError("planted")
 
     async def story(address: str) -> None:
-        async with AsyncProducer(RUNTIME, address) as producer:
+        async with AsyncProducer(address) as producer:
             await producer.send("T", b"x")
             selects: list[Any] = [refuse, lambda _queues: None]
             for select in selects:
                 came: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-                producer.send_async("T", b"x", came.set_result, select=select)
+                producer.send_nowait("T", b"x", callback=came.set_result, queue_selector=select)
                 assert not came.done()
                 assert isinstance(await came, LongpollError)
             assert producer.metrics().failures == 2

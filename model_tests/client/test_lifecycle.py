@@ -8,12 +8,13 @@ import threading
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from queue import SimpleQueue
 from typing import Any
 
 import pytest
 from model_tests.support.broker.brokers import wait_until
-from model_tests.support.broker.client_scenarios import new_topic
+from model_tests.support.broker.client_scenarios import member_options, new_topic, share_options
 from model_tests.support.client import (
     PATIENCE_S,
     RUNTIME,
@@ -32,17 +33,14 @@ from longpoll_client import (
     AsyncPullConsumer,
     AsyncPushConsumer,
     AsyncTransactionProducer,
-    ConsumerConfig,
-    ConsumeStatus,
     LifecycleError,
     MessageQueue,
-    OutgoingMessage,
     Producer,
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
+    Retry,
     SendResult,
-    StartAt,
     TransactionProducer,
     TransactionState,
     remoting,
@@ -52,6 +50,7 @@ from longpoll_client.consume import sharing
 from longpoll_client.errors import NoRouteError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.lifecycle import Closing, State
+from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime.threads import RealThread
@@ -62,14 +61,14 @@ from longpoll_spec.errors import ConfigError, LongpollError
 def topic(name_server: str) -> Iterator[str]:
     """One queue with one message."""
     with new_topic(name_server, 1) as made:
-        with Producer(RUNTIME, name_server) as producer:
+        with Producer(name_server) as producer:
             producer.send(made, b"x")
         yield made
 
 
-def config(**options: object) -> ConsumerConfig:
+def config(**options: object) -> MemberConfig:
     """A group of its own, of the first message on."""
-    return ConsumerConfig(f"G-{uuid.uuid4().hex}", start_at=StartAt.FIRST, **options)  # type: ignore[arg-type]
+    return MemberConfig(group=f"G-{uuid.uuid4().hex}", start_at="first", **options)  # type: ignore[arg-type]
 
 
 def assert_over(consumer: PushConsumer, before: set[threading.Thread]) -> None:
@@ -87,30 +86,28 @@ def test_a_listener_may_close_its_consumer(name_server: str, topic: str, is_orde
     made: list[PushConsumer] = []
     closed = threading.Event()
 
-    def listen(_messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    def listen(_messages: Sequence[ReceivedMessage]) -> Retry | None:
         made[0].close()
         closed.set()
-        return ConsumeStatus.SUCCESS
+        return None
 
     of_group = config()
-    made.append(PushConsumer(RUNTIME, name_server, of_group, listen, is_orderly=is_orderly))
+    made.append(PushConsumer(name_server, topics=(), listener=listen, **member_options(of_group), orderly=is_orderly))
     made[0].subscribe(topic)
     made[0].start()
     assert closed.wait(PATIENCE_S)
     assert_over(made[0], before)
 
     came = threading.Event()
-    with Producer(RUNTIME, name_server) as producer:
+    with Producer(name_server) as producer:
         producer.send(topic, b"y")
 
-    def listen_again(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    def listen_again(messages: Sequence[ReceivedMessage]) -> Retry | None:
         assert messages[0].body == b"y"
         came.set()
-        return ConsumeStatus.SUCCESS
+        return None
 
-    with PushConsumer(RUNTIME, name_server, of_group, listen_again, is_orderly=is_orderly) as second:
-        second.subscribe(topic)
-        second.start()
+    with PushConsumer(name_server, topics=topic, listener=listen_again, **member_options(of_group), orderly=is_orderly):
         assert came.wait(PATIENCE_S)
     wait_until(lambda: client_threads() <= before)
 
@@ -139,7 +136,9 @@ def test_a_share_s_callback_may_close_its_consumer(name_server: str, topic: str,
             made[0].close()
             closed.set()
 
-    made.append(PushConsumer(RUNTIME, name_server, config(), consumed, on_share=share))
+    made.append(
+        PushConsumer(name_server, topics=(), listener=consumed, **member_options(config()), **share_options(share))
+    )
     made[0].subscribe(topic)
     made[0].start()
     if not ours:
@@ -155,7 +154,9 @@ def test_a_check_may_close_its_producer(name_server: str, topic: str) -> None:
     """A transaction's check runs on the timer's thread, which does not wait for itself."""
     before = client_threads()
     made: list[TransactionProducer] = []
-    producer = TransactionProducer(RUNTIME, name_server, "sellers", lambda _message: TransactionState.UNKNOWN)
+    producer = TransactionProducer(
+        name_server, group="sellers", check_transaction=lambda _message: TransactionState.UNKNOWN
+    )
     made.append(producer)
     closed = threading.Event()
 
@@ -175,7 +176,7 @@ def test_a_check_may_close_its_producer(name_server: str, topic: str) -> None:
 def test_a_closed_producer_opens_no_connection(name_server: str, topic: str) -> None:
     """Every way of sending is refused, and no thread comes of it."""
     before = client_threads()
-    producer = Producer(RUNTIME, name_server)
+    producer = Producer(name_server)
     producer.send(topic, b"x")
     producer.close()
     producer.close()
@@ -189,11 +190,12 @@ def test_a_start_that_failed_is_tried_again(name_server: str) -> None:
     """Once what it lacked is there; threads of the first try are not started twice."""
     before = client_threads()
     name = f"late-{uuid.uuid4().hex}"
-    with PushConsumer(RUNTIME, name_server, config(waits_for_topics=False), consumed) as consumer:
-        consumer.subscribe(name)
+    with closing(
+        PushConsumer(name_server, topics=name, listener=consumed, **member_options(config(waits_for_topics=False)))
+    ) as consumer:
         with pytest.raises(NoRouteError, match="is unknown to the name server"):
             consumer.start()
-        with Producer(RUNTIME, name_server) as producer:
+        with Producer(name_server) as producer:
             producer.send(name, b"x")
         consumer._member._instance.forget_route(name)
         consumer.start()
@@ -214,9 +216,9 @@ def test_a_consumer_waits_for_a_topic_that_is_made_later(
     monkeypatch.setattr(member, "RETRY_S", 0.02)
     late, got = f"late-{uuid.uuid4().hex}", set[bytes]()
 
-    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
         got.update(message.body for message in messages)
-        return ConsumeStatus.SUCCESS
+        return None
 
     consumer = clients.push(config(), listen) if is_push else clients.pull(config())
 
@@ -248,7 +250,7 @@ def test_each_call_fits_the_state_or_is_refused(clients: Clients, topic: str, ki
                 call()
 
     refused(*polls)
-    with pytest.raises(ConfigError, match="call subscribe or assign before start"):
+    with pytest.raises(ConfigError, match="pass topics, or call assign before start"):
         made.start()
     made.subscribe(topic)
     made.start()
@@ -284,9 +286,9 @@ async def running(kind: str, name_server: str, topic: str) -> Any:
     """A client of this kind that has socket_count."""
     if kind in {"producer", "transactions"}:
         producer = (
-            AsyncProducer(RUNTIME, name_server)
+            AsyncProducer(name_server)
             if kind == "producer"
-            else AsyncTransactionProducer(RUNTIME, name_server, "sellers", committed)
+            else AsyncTransactionProducer(name_server, group="sellers", check_transaction=committed)
         )
         if isinstance(producer, AsyncProducer):
             await producer.send(topic, b"x")
@@ -294,9 +296,9 @@ async def running(kind: str, name_server: str, topic: str) -> Any:
             await producer.send(topic, b"x", lambda: committed(None))  # type: ignore[arg-type] # it does not look
         return producer
     consumer: AsyncPushConsumer | AsyncPullConsumer = (
-        AsyncPushConsumer(RUNTIME, name_server, from_first(kind), awaited)
+        AsyncPushConsumer(name_server, topics=(), listener=awaited, **member_options(from_first(kind)))
         if kind == "push"
-        else AsyncPullConsumer(RUNTIME, name_server, from_first(kind))
+        else AsyncPullConsumer(name_server, topics=(), **member_options(from_first(kind)))
     )
     consumer.subscribe(topic)
     await consumer.start()
@@ -332,18 +334,19 @@ def test_a_listener_that_is_not_to_be_cancelled_holds_no_close_up(
     async def story() -> None:
         heard, let_go = asyncio.Event(), asyncio.Event()
 
-        async def deaf(_messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        async def deaf(_messages: Sequence[ReceivedMessage]) -> Retry | None:
             heard.set()
             while not let_go.is_set():
                 try:
                     await let_go.wait()
                 except asyncio.CancelledError:
                     continue
-            return ConsumeStatus.SUCCESS
+            return None
 
-        consumer = AsyncPushConsumer(RUNTIME, name_server, from_first("deaf", close_timeout_s=0.05), deaf)
-        consumer.subscribe(empty_topic)
-        async with AsyncProducer(RUNTIME, name_server) as producer:
+        consumer = AsyncPushConsumer(
+            name_server, topics=empty_topic, listener=deaf, **member_options(from_first("deaf", close_timeout_s=0.05))
+        )
+        async with AsyncProducer(name_server) as producer:
             await producer.send(empty_topic, b"x")
         await consumer.start()
         await heard.wait()
@@ -361,20 +364,21 @@ def test_who_closes_after_a_listener_did_waits_until_it_is_done(name_server: str
     async def story() -> None:
         closed = asyncio.Event()
 
-        async def closes(_messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        async def closes(_messages: Sequence[ReceivedMessage]) -> Retry | None:
             await consumer.close()
             closed.set()
             await asyncio.sleep(0)
-            return ConsumeStatus.SUCCESS
+            return None
 
-        consumer = AsyncPushConsumer(RUNTIME, name_server, from_first("closes"), closes)
-        consumer.subscribe(empty_topic)
-        async with AsyncProducer(RUNTIME, name_server) as producer, consumer:
+        consumer = AsyncPushConsumer(
+            name_server, topics=empty_topic, listener=closes, **member_options(from_first("closes"))
+        )
+        async with AsyncProducer(name_server) as producer, consumer:
             await producer.send(empty_topic, b"x", queue_id=0)
             await closed.wait()
 
     run(story)
-    with Admin(RUNTIME, name_server) as admin:
+    with Admin(name_server) as admin:
         assert sum(row.lag for row in admin.offsets("closes", [empty_topic])) == 0
 
 
@@ -401,13 +405,15 @@ def test_a_close_whose_loop_was_closed_is_begun_anew() -> None:
 def made(kind: str, name_server: str, topic: str) -> PushConsumer | PullConsumer | TransactionProducer:
     """A client on threads that runs."""
     if kind == "transactions":
-        seller = TransactionProducer(RUNTIME, name_server, "sellers", lambda _message: TransactionState.COMMIT)
+        seller = TransactionProducer(
+            name_server, group="sellers", check_transaction=lambda _message: TransactionState.COMMIT
+        )
         seller.send(topic, b"x", lambda: TransactionState.COMMIT)
         return seller
     consumer: PushConsumer | PullConsumer = (
-        PushConsumer(RUNTIME, name_server, from_first(kind), lambda _messages: ConsumeStatus.SUCCESS)
+        PushConsumer(name_server, topics=(), listener=lambda _messages: None, **member_options(from_first(kind)))
         if kind == "push"
-        else PullConsumer(RUNTIME, name_server, from_first(kind))
+        else PullConsumer(name_server, topics=(), **member_options(from_first(kind)))
     )
     consumer.subscribe(topic)
     consumer.start()
@@ -430,7 +436,7 @@ def test_a_close_that_is_interrupted_is_gone_on_with(
 
     interrupted = 0
     for number in range(1, 9):  # noqa: B007 - `join` looks at it
-        with Producer(RUNTIME, name_server) as producer:
+        with Producer(name_server) as producer:
             producer.send(empty_topic, b"x")
         client = made(kind, name_server, empty_topic)
         waits.clear()
@@ -458,7 +464,7 @@ def none_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_producer_that_is_dropped_ends(name_server: str) -> None:
     """With a warning, as a file or a socket."""
     with new_topic(name_server, 1) as topic:
-        producer = Producer(RUNTIME, name_server)
+        producer = Producer(name_server)
         before = set(threading.enumerate())
         producer.send(topic, b"body")
         assert set(threading.enumerate()) > before
@@ -470,9 +476,9 @@ def test_so_does_one_whose_sends_are_on_their_way_and_they_are_told(name_server:
     """Each once, where it went."""
     told: SimpleQueue[SendResult | LongpollError] = SimpleQueue()
     with new_topic(name_server, 1) as topic:
-        producer = Producer(RUNTIME, name_server)
+        producer = Producer(name_server)
         for _number in range(100):
-            producer.send_async(topic, b"body", told.put)
+            producer.send_nowait(topic, b"body", callback=told.put)
         with pytest.warns(ResourceWarning, match="dropped"):
             del producer
         outcomes = [told.get(timeout=PATIENCE_S) for _number in range(100)]
@@ -484,8 +490,8 @@ def test_one_that_asks_for_replies_ends_too(name_server: str, monkeypatch: pytes
     """Its timer looks as often as it greets brokers."""
     monkeypatch.setattr("longpoll_client.produce.requests.HEARTBEAT_S", 0.01)
     with new_topic(name_server, 1) as topic:
-        producer = Producer(RUNTIME, name_server)
-        producer.request_async(topic, OutgoingMessage(b"anybody?"), lambda _reply: None, timeout_s=PATIENCE_S)
+        producer = Producer(name_server)
+        producer.request_nowait(topic, b"anybody?", callback=lambda _reply: None, timeout_s=PATIENCE_S)
         instance = producer._instance
         with pytest.warns(ResourceWarning, match="dropped"):
             del producer
@@ -494,7 +500,7 @@ def test_one_that_asks_for_replies_ends_too(name_server: str, monkeypatch: pytes
 
 def test_an_admin_that_is_dropped_ends(name_server: str) -> None:
     """Likewise."""
-    admin = Admin(RUNTIME, name_server)
+    admin = Admin(name_server)
     assert admin.topic_names() is not None
     with pytest.warns(ResourceWarning, match="an Admin was dropped"):
         del admin
@@ -505,10 +511,10 @@ def test_who_is_closed_is_not_told_of(name_server: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with ClientInstance(RUNTIME, name_server) as instance:
-            sharing = Producer(RUNTIME, name_server, instance=instance)
+            sharing = Producer(name_server, instance=instance)
             del sharing
             assert instance.client(name_server).is_open
-        with Admin(RUNTIME, name_server) as admin, Producer(RUNTIME, name_server) as producer:
+        with Admin(name_server) as admin, Producer(name_server) as producer:
             admin.topic_names()
         del admin, producer
         gc.collect()
@@ -518,7 +524,7 @@ def test_one_may_be_dropped_by_a_thread_that_has_its_lock(name_server: str, monk
     """The collector may find it there: its connection ends with what that thread is doing."""
     monkeypatch.setattr(remoting, "LOCK_WAIT_S", 0.01)
     with new_topic(name_server, 1) as topic:
-        producer = Producer(RUNTIME, name_server)
+        producer = Producer(name_server)
         producer.send(topic, b"body")
         instance = producer._instance
         client = next(iter(instance._clients.values()))

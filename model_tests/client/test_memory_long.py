@@ -13,25 +13,24 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from model_tests.support.broker.client_scenarios import new_topic, wait_for
+from model_tests.support.broker.client_scenarios import member_options, new_topic, wait_for
 from model_tests.support.broker.harness.workers import private_bytes
 
 from longpoll_client import (
-    ConsumerConfig,
-    ConsumeStatus,
     OutgoingMessage,
     Producer,
     PushConsumer,
     ReceivedMessage,
-    StartAt,
+    Retry,
 )
+from longpoll_client.settings import MemberConfig
 from longpoll_runtime.real import RealRuntime
 
 RUNTIME: Final = RealRuntime()
 MESSAGES: Final = 3_600_000
 PARTS: Final = 20
 """Of which the first, 5 %, is what memory is compared with."""
-BATCH: Final = [OutgoingMessage(b"x" * 16, tags="t")] * 500
+BATCH: Final = [OutgoingMessage(b"x" * 16, tag="t")] * 500
 GROWTH_MAX: Final = 1.10
 END_S: Final = 20.0
 
@@ -56,23 +55,21 @@ def used_after_each_part(directory: Path, messages: int) -> list[int]:
     count = 0
     lock = threading.Lock()
 
-    def listen(batch: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    def listen(batch: Sequence[ReceivedMessage]) -> Retry | None:
         nonlocal count
         with lock:
             count += len(batch)
-        return ConsumeStatus.SUCCESS
+        return None
 
     # Few may wait: how many do so at once is chance, and no leak.
-    config = ConsumerConfig(
-        "G", start_at=StartAt.FIRST, consume_count_max=100, thread_count=2, cached_count_max=100, batch_count_max=100
+    config = MemberConfig(
+        group="G", start_at="first", consume_count_max=100, thread_count=2, cached_count_max=100, batch_count_max=100
     )
     with ExitStack() as stack:
         name_server = stack.enter_context(served(directory))
         topic = stack.enter_context(new_topic(name_server))
-        producer = stack.enter_context(Producer(RUNTIME, name_server))
-        consumer = stack.enter_context(PushConsumer(RUNTIME, name_server, config, listen))
-        consumer.subscribe(topic)
-        consumer.start()
+        producer = stack.enter_context(Producer(name_server))
+        stack.enter_context(PushConsumer(name_server, topics=topic, listener=listen, **member_options(config)))
         for part in range(1, PARTS + 1):
             for _batch in range(messages // PARTS // len(BATCH)):
                 producer.send_batch(topic, BATCH)

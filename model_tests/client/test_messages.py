@@ -30,12 +30,10 @@ from longpoll_broker.store.log.commit_log import encode_record
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_client import (
     Compression,
-    ConsumerConfig,
     OutgoingMessage,
     Producer,
     PullConsumer,
     ReceivedMessage,
-    StartAt,
     messages,
 )
 from longpoll_client.messages import decode_readable, read_plain
@@ -429,7 +427,7 @@ def test_without_its_package_it_says_what_to_install(kind: Compression, monkeypa
     with pytest.raises(LocalProtocolError, match=f"pip install {PACKAGES[kind]}"):
         unpack(kind.sys_flag, b"x", LIMIT)
     with pytest.raises(ConfigError, match="extra 'compression'"):
-        Producer(RUNTIME, "127.0.0.1:1", compression=kind)
+        Producer("127.0.0.1:1", compression=kind)
 
 
 def test_only_long_bodies_that_become_shorter_are_packed() -> None:
@@ -448,7 +446,7 @@ def test_only_long_bodies_that_become_shorter_are_packed() -> None:
 
 def test_a_delay_is_sent_as_a_property() -> None:
     """Brokers read its level there."""
-    parcel = single_parcel("G", "T", OutgoingMessage(b"x", delay_level=3), "0" * 32, 0)
+    parcel = single_parcel("G", "T", OutgoingMessage(b"x", delay_s=10), "0" * 32, 0)
     assert "DELAY\x013" in str(parcel.header(0).properties)
 
 
@@ -459,15 +457,13 @@ def test_they_come_through_a_broker_as_they_were_sent(tmp_path: Path) -> None:
     with Broker.start(RUNTIME, str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
         name_server = "{}:{}".format(*broker.name_server_address)
         with new_topic(name_server, 1) as topic:
-            with Producer(RUNTIME, name_server) as producer:
+            with Producer(name_server) as producer:
                 producer.send(topic, body)
                 producer.send_one_way(topic, body)
             for kind in kinds:
-                with Producer(RUNTIME, name_server, compression=kind) as producer:
+                with Producer(name_server, compression=kind) as producer:
                     producer.send(topic, body)
-            with PullConsumer(RUNTIME, name_server, ConsumerConfig("G", start_at=StartAt.FIRST)) as consumer:
-                consumer.subscribe(topic)
-                consumer.start()
+            with PullConsumer(name_server, group="G", topics=topic) as consumer:
                 found: list[ReceivedMessage] = []
                 while len(found) < 2 + len(kinds):
                     messages = consumer.poll(PATIENCE_S)

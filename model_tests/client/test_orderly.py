@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 from unittest import mock
 
 import pytest
 from model_tests.support.broker.brokers import wait_until
-from model_tests.support.broker.client_scenarios import new_topic
-from model_tests.support.client import PATIENCE_S, RUNTIME, Loop, OnLoop, fill, from_first, lag, run
+from model_tests.support.broker.client_scenarios import member_options, new_topic, share_options
+from model_tests.support.client import PATIENCE_S, Loop, OnLoop, fill, from_first, lag, run
 
 from longpoll_client import (
     AsyncPushConsumer,
-    ConsumerConfig,
-    ConsumeStatus,
-    OnShare,
     Producer,
     PushConsumer,
     ReceivedMessage,
-    StartAt,
+    Retry,
 )
 from longpoll_client.consume.own_queues import Leaving
 from longpoll_client.consume.puller import Puller
-from longpoll_client.consume.workers import Answer
+from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import MessageQueue
 
 LOOKS: Final = 5
@@ -59,14 +56,14 @@ class Held:
         self.bodies: list[bytes] = []
         self.running = self.running_max = 0
 
-    def listen(self, messages: Sequence[ReceivedMessage]) -> Answer:
+    def listen(self, messages: Sequence[ReceivedMessage]) -> Retry | None:
         """On threads."""
         self._begin(messages)
         assert self.go.wait(PATIENCE_S)
         self.running -= 1
-        return ConsumeStatus.SUCCESS
+        return None
 
-    async def listen_on_loop(self, messages: Sequence[ReceivedMessage]) -> Answer:
+    async def listen_on_loop(self, messages: Sequence[ReceivedMessage]) -> Retry | None:
         """The same as a coroutine."""
         self._begin(messages)
         waiting = asyncio.ensure_future(asyncio.to_thread(self.go.wait, PATIENCE_S))
@@ -76,7 +73,7 @@ class Held:
                 await asyncio.shield(waiting)
         assert waiting.result()
         self.running -= 1
-        return ConsumeStatus.SUCCESS
+        return None
 
     def _begin(self, messages: Sequence[ReceivedMessage]) -> None:
         self.bodies.append(messages[0].body)
@@ -84,10 +81,10 @@ class Held:
         self.running_max = max(self.running_max, self.running)
 
 
-def config(group: str, share: Share, close_timeout_s: float = PATIENCE_S) -> ConsumerConfig:
+def config(group: str, share: Share, close_timeout_s: float = PATIENCE_S) -> MemberConfig:
     """One that looks often which queues are its own."""
-    return ConsumerConfig(
-        group, start_at=StartAt.FIRST, rebalance_s=0.02, thread_count=2, close_timeout_s=close_timeout_s, allocate=share
+    return MemberConfig(
+        group=group, start_at="first", rebalance_s=0.02, thread_count=2, close_timeout_s=close_timeout_s, allocate=share
     )
 
 
@@ -111,9 +108,14 @@ def consumer_of(  # noqa: PLR0917 - tests differ in each of them
     """One of the topic's group."""
     settings = config(f"in-order-{topic}", share, close_timeout_s)
     consumer = (
-        OnLoop(loop, AsyncPushConsumer(RUNTIME, name_server, settings, held.listen_on_loop, is_orderly=True))
+        OnLoop(
+            loop,
+            AsyncPushConsumer(
+                name_server, topics=(), listener=held.listen_on_loop, **member_options(settings), orderly=True
+            ),
+        )
         if kind == "loop"
-        else PushConsumer(RUNTIME, name_server, settings, held.listen, is_orderly=True)
+        else PushConsumer(name_server, topics=(), listener=held.listen, **member_options(settings), orderly=True)
     )
     consumer.subscribe(topic)
     return consumer
@@ -133,7 +135,7 @@ def test_a_queue_that_comes_back_waits_for_who_has_its_messages(
 ) -> None:
     """The second listener was given the first one's message beside it, and lost the lock when the first one ended."""
     share, held = Share(1), Held()
-    with Producer(RUNTIME, name_server) as producer:
+    with Producer(name_server) as producer:
         for body in (b"1", b"2", b"3"):
             producer.send(topic, body)
     consumer = consumer_of(kind, loop, name_server, share, held, topic)
@@ -159,7 +161,7 @@ def test_a_member_that_closes_keeps_no_queue_that_it_could_not_begin(name_server
     """It was given a second one while it waited for its listener: the next member had it a minute later."""
     with new_topic(name_server, 2) as topic:
         share, held = Share(1), Held()
-        with Producer(RUNTIME, name_server) as producer:
+        with Producer(name_server) as producer:
             producer.send(topic, b"1", queue_id=0)
         consumer = consumer_of(kind, loop, name_server, share, held, topic)
         consumer.start()
@@ -195,7 +197,7 @@ def test_a_member_that_closes_keeps_what_a_listener_has_that_it_leaves_behind(
 ) -> None:
     """It gave the queue away, and the next member's listener had the same message beside the first one's."""
     share, held, following = Share(1), Held(), Held()
-    with Producer(RUNTIME, name_server) as producer:
+    with Producer(name_server) as producer:
         producer.send(topic, b"1")
     consumer = consumer_of(kind, loop, name_server, share, held, topic, close_timeout_s=0.05)
     consumer.start()
@@ -243,10 +245,15 @@ def given_up(
 def test_the_lock_is_given_back_when_the_offset_is_stored(name_server: str, topic: str) -> None:
     """A listener that ended while it was stored gave it away before: the next member began at an older offset."""
     share, held = Share(1), Held()
-    with Producer(RUNTIME, name_server) as producer:
+    with Producer(name_server) as producer:
         producer.send(topic, b"1")
-    consumer = PushConsumer(RUNTIME, name_server, config(f"stored-{topic}", share), held.listen, is_orderly=True)
-    consumer.subscribe(topic)
+    consumer = PushConsumer(
+        name_server,
+        topics=topic,
+        listener=held.listen,
+        **member_options(config(f"stored-{topic}", share)),
+        orderly=True,
+    )
     steps: list[str] = []
     is_released = threading.Event()
     sharing, offsets = consumer._member._sharing, consumer._member._offsets
@@ -278,7 +285,7 @@ def test_the_lock_is_given_back_when_the_queue_goes_on_elsewhere(
     """An administrator resets the group (220): whoever had the queue before that began it where it stood."""
     share, held = Share(1), Held()
     held.go.set()
-    with Producer(RUNTIME, name_server) as producer:
+    with Producer(name_server) as producer:
         producer.send(topic, b"1")
     consumer = consumer_of(kind, loop, name_server, share, held, topic)
     consumer.start()
@@ -315,7 +322,7 @@ def test_the_lock_is_given_back_when_the_queue_goes_on_elsewhere(
 def test_a_loop_gives_the_lock_back_when_the_offset_is_stored(name_server: str, topic: str, loop: Loop) -> None:
     """As on threads: its listener may end while that is under way."""
     share, held = Share(1), Held()
-    with Producer(RUNTIME, name_server) as producer:
+    with Producer(name_server) as producer:
         producer.send(topic, b"1")
     consumer = consumer_of("loop", loop, name_server, share, held, topic)
     assert isinstance(consumer, OnLoop)
@@ -373,7 +380,7 @@ class Watched:
         self._running: set[int] = set()
         self._count = count
 
-    async def listen(self, messages: Sequence[ReceivedMessage]) -> Answer:
+    async def listen(self, messages: Sequence[ReceivedMessage]) -> Retry | None:
         """Note them; every seventh is put off once."""
         message = messages[0]
         self.overlaps += message.queue_id in self._running
@@ -381,11 +388,11 @@ class Watched:
         await asyncio.sleep(0.001)
         self._running.discard(message.queue_id)
         if message.queue_offset % 7 == 3 and not message.reconsume_times:
-            return ConsumeStatus.LATER
+            return Retry()
         self.seen.setdefault(message.queue_id, []).append(message.queue_offset)
         if sum(len(set(offsets)) for offsets in self.seen.values()) >= self._count:
             self.all_came.set()
-        return ConsumeStatus.SUCCESS
+        return None
 
     def is_in_order(self) -> bool:
         """Whether every message came, and none before one of a lower offset had."""
@@ -394,13 +401,22 @@ class Watched:
 
 
 def member_of(
-    name_server: str, topic: str, watched: Watched, on_share: OnShare | None = None, **options: Any
+    name_server: str,
+    topic: str,
+    watched: Watched,
+    shared: Callable[[MessageQueue, bool], object] | None = None,
+    **options: Any,
 ) -> AsyncPushConsumer:
     """One member."""
     settings = from_first(rebalance_s=0.2, suspend_s=0.01, **options)
-    made = AsyncPushConsumer(RUNTIME, name_server, settings, watched.listen, is_orderly=True, on_share=on_share)
-    made.subscribe(topic)
-    return made
+    return AsyncPushConsumer(
+        name_server,
+        topics=topic,
+        listener=watched.listen,
+        **member_options(settings),
+        orderly=True,
+        **(share_options(shared) if shared else {}),
+    )
 
 
 async def come_and_go(name_server: str, topic: str) -> Watched:
@@ -437,18 +453,19 @@ def test_a_coroutine_that_hangs_is_put_off_in_its_place(name_server: str, topic:
     async def story() -> None:
         done = asyncio.Event()
 
-        async def listen(messages: Sequence[ReceivedMessage]) -> Answer:
+        async def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
             (message,) = messages
             tries.append((message.body, message.reconsume_times))
             if message.body == b"0" and not message.reconsume_times:
                 await asyncio.sleep(3600)
             if message.body == b"1":
                 done.set()
-            return ConsumeStatus.SUCCESS
+            return None
 
         settings = from_first(f"hang-{topic}", suspend_s=0.01, consume_timeout_s=0.2)
-        consumer = AsyncPushConsumer(RUNTIME, name_server, settings, listen, is_orderly=True)
-        consumer.subscribe(topic)
+        consumer = AsyncPushConsumer(
+            name_server, topics=topic, listener=listen, **member_options(settings), orderly=True
+        )
         async with consumer:
             await fill(name_server, topic, 2)
             await done.wait()
@@ -465,17 +482,18 @@ def test_a_reset_waits_for_the_listener_that_has_the_queue(name_server: str) -> 
         going_on = asyncio.Event()
         running = most = 0
 
-        async def listen(messages: Sequence[ReceivedMessage]) -> Answer:
+        async def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
             nonlocal running, most
             running += 1
             most = max(most, running)
             await got.put(messages[0].body)
             await going_on.wait()
             running -= 1
-            return ConsumeStatus.SUCCESS
+            return None
 
-        consumer = AsyncPushConsumer(RUNTIME, name_server, from_first(rebalance_s=0.2), listen, is_orderly=True)
-        consumer.subscribe(topic)
+        consumer = AsyncPushConsumer(
+            name_server, topics=topic, listener=listen, **member_options(from_first(rebalance_s=0.2)), orderly=True
+        )
         await fill(name_server, topic, 5)
         async with consumer:
             assert await got.get() == b"0"

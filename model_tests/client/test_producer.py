@@ -31,7 +31,6 @@ from longpoll_client import (
     OutgoingMessage,
     Producer,
     SendResult,
-    StartAt,
 )
 from longpoll_client.errors import (
     AnswerTimeoutError,
@@ -61,7 +60,7 @@ def name_server(broker: Broker) -> str:
 def test_a_batch_stands_together_in_one_queue(name_server: str) -> None:
     """Its results name each message's own offset and both of its ids, and each keeps its tags, keys and properties."""
     messages = [OutgoingMessage(b"%d" % number, "t", f"k{number}", {"n": str(number)}) for number in range(50)]
-    with new_topic(name_server, 4) as topic, Producer(RUNTIME, name_server) as producer:
+    with new_topic(name_server, 4) as topic, Producer(name_server) as producer:
         results = producer.send_batch(topic, messages)
         with polling(name_server, topic) as consumer:
             found = polled(consumer, 50)
@@ -69,8 +68,8 @@ def test_a_batch_stands_together_in_one_queue(name_server: str) -> None:
     assert [result.queue_offset for result in results] == list(range(50))
     assert len({result.broker_msg_id for result in results}) == 50
     assert [message.msg_id for message in found] == [result.msg_id for result in results]
-    assert [(message.body, message.tags, message.keys, message.properties["n"]) for message in found] == [
-        (one.body, one.tags, one.keys, one.properties["n"]) for one in messages
+    assert [(message.body, message.tag, message.keys, message.properties["n"]) for message in found] == [
+        (one.body, one.tag, (one.keys,), one.properties["n"]) for one in messages
     ]
 
 
@@ -78,7 +77,7 @@ def test_a_batch_stands_together_in_one_queue(name_server: str) -> None:
     ("messages", "words"),
     [
         ([], "0 messages"),
-        ([OutgoingMessage(b"x", delay_level=1)], "cannot be delayed"),
+        ([OutgoingMessage(b"x", delay_s=1)], "cannot be delayed"),
         ([OutgoingMessage(b"x" * (3 * 1024 * 1024))] * 2, "over the limit"),
         ([OutgoingMessage(b"x", properties={"DELAY": "1"})], "reserved for the client"),
         ([b"x"], "a bytes is not a message"),
@@ -89,7 +88,7 @@ def test_a_batch_that_no_broker_takes_is_refused_before_it_is_sent(
 ) -> None:
     """The user's mistake is told without asking anybody."""
     with ScriptedServer(lambda _peer, _command: None) as server:
-        with Producer(RUNTIME, server.address) as producer, pytest.raises(ConfigError, match=words):
+        with Producer(server.address) as producer, pytest.raises(ConfigError, match=words):
             producer.send_batch("T", messages)
         assert server.received == []
 
@@ -97,20 +96,22 @@ def test_a_batch_that_no_broker_takes_is_refused_before_it_is_sent(
 def test_a_batch_of_text_that_no_frame_can_hold_fails_as_one_message_does() -> None:
     """With an error of the client's, so that whoever catches those catches it too."""
     with ScriptedServer(lambda _peer, _command: None) as server:
-        with Producer(RUNTIME, server.address) as producer, pytest.raises(LocalProtocolError, match="not Unicode"):
-            producer.send_batch("T", [OutgoingMessage(b"x", tags="\ud800")])
+        with Producer(server.address) as producer, pytest.raises(LocalProtocolError, match="not Unicode"):
+            producer.send_batch("T", [OutgoingMessage(b"x", tag="\ud800")])
         assert server.received == []
 
 
 def test_whoever_sends_may_pick_the_queue(name_server: str) -> None:
     """By its number or by a function of all queues; not in both ways, and no queue that is not there."""
-    with new_topic(name_server, 4) as topic, Producer(RUNTIME, name_server) as producer:
+    with new_topic(name_server, 4) as topic, Producer(name_server) as producer:
         assert producer.send(topic, b"x", queue_id=2).queue.queue_id == 2
-        assert producer.send(topic, b"x", select=lambda queues: queues[-1]).queue.queue_id == 3
+        assert producer.send(topic, b"x", queue_selector=lambda queues: queues[-1]).queue.queue_id == 3
         with pytest.raises(ConfigError, match="cannot be used together"):
-            producer.send(topic, b"x", queue_id=2, select=lambda queues: queues[-1])
+            producer.send(topic, b"x", queue_id=2, queue_selector=lambda queues: queues[-1])
         with pytest.raises(ConfigError, match="not a writable queue"):
-            producer.send(topic, b"x", select=lambda _queues: MessageQueue(topic="other", broker_name="b", queue_id=0))
+            producer.send(
+                topic, b"x", queue_selector=lambda _queues: MessageQueue(topic="other", broker_name="b", queue_id=0)
+            )
 
 
 class Fleet(ExitStack):
@@ -136,7 +137,7 @@ class Fleet(ExitStack):
 @pytest.mark.parametrize("code", [ResponseCode.SYSTEM_ERROR, ResponseCode.SERVICE_NOT_AVAILABLE])
 def test_another_broker_is_tried_after_an_answer_that_another_may_not_give(code: ResponseCode) -> None:
     """Never the same one twice running, although its queues are next in turn."""
-    with Fleet(a=code, b=0) as fleet, Producer(RUNTIME, fleet.name_server) as producer:
+    with Fleet(a=code, b=0) as fleet, Producer(fleet.name_server) as producer:
         results = [producer.send("T", b"x") for _number in range(8)]
     assert {result.queue.broker_name for result in results} == {"b"}
     assert "aa" not in "".join(fleet.asked)
@@ -144,7 +145,7 @@ def test_another_broker_is_tried_after_an_answer_that_another_may_not_give(code:
 
 def test_a_route_of_a_dead_broker_goes_to_the_living_one() -> None:
     """The name server still names a broker that is down: the message is stored all the same."""
-    with ScriptedServer(mute) as gone, Fleet(b=0) as fleet, Producer(RUNTIME, fleet.name_server) as producer:
+    with ScriptedServer(mute) as gone, Fleet(b=0) as fleet, Producer(fleet.name_server) as producer:
         gone.refuse_connections()
         fleet.addresses = {"a": gone.address, **fleet.addresses}
         assert {producer.send("T", b"x").queue.broker_name for _number in range(4)} == {"b"}
@@ -166,17 +167,17 @@ def test_callbacks_are_told_once_whatever_fails(is_loop: bool) -> None:
     with Fleet(a=ResponseCode.SYSTEM_ERROR, b=0) as fleet:
         producer = Clients(fleet.name_server, fleet, is_loop=is_loop).producer()
         for _number in range(8):
-            producer.send_async("T", b"x", tell)
-        producer.send_async("T", b"x", tell, select=lambda queues: queues[0])
+            producer.send_nowait("T", b"x", callback=tell)
+        producer.send_nowait("T", b"x", callback=tell, queue_selector=lambda queues: queues[0])
         with pytest.raises(ConfigError, match="not allowed"):
-            producer.send_async("a topic", b"x", tell)
+            producer.send_nowait("a topic", b"x", callback=tell)
         wait_until(lambda: len(told) == 9)
         fleet.addresses = {"a": fleet.enter_context(ScriptedServer(mute)).address}
         (producer.client._instance.routes if is_loop else producer._instance._routes).forget("T")
-        producer.send_async("T", b"x", tell)
+        producer.send_nowait("T", b"x", callback=tell)
         producer.close()
         with pytest.raises(LifecycleError):
-            producer.send_async("T", b"x", tell)
+            producer.send_nowait("T", b"x", callback=tell)
     kinds = [type(one).__name__ for one in told]
     assert sorted(kinds[:9]) == ["RefusedError"] + ["SendResult"] * 8
     assert len(kinds) == 10
@@ -189,7 +190,7 @@ def test_a_lost_name_server_leaves_what_is_known(
     """Routes that were learned serve on, with one line each time; an unknown topic is told of."""
     with (
         new_topic(name_server, 1) as topic,
-        Producer(RUNTIME, name_server) as producer,
+        Producer(name_server) as producer,
         ScriptedServer(mute) as gone,
     ):
         producer.send(topic, b"x")
@@ -206,8 +207,8 @@ def test_a_topic_without_permission_is_told_of(name_server: str) -> None:
     """Writing to one that may only be read, and reading one that may only be written, each in one line."""
     with (
         new_topic(name_server, 1) as topic,
-        Producer(RUNTIME, name_server) as producer,
-        Admin(RUNTIME, name_server) as admin,
+        Producer(name_server) as producer,
+        Admin(name_server) as admin,
     ):
         admin.create_topic(topic, 1, Permission.READ)
         with pytest.raises(NoRouteError, match="permission lacks W"):
@@ -220,8 +221,8 @@ def test_a_topic_without_permission_is_told_of(name_server: str) -> None:
 
 def test_what_there_is_can_be_asked_and_changed(name_server: str) -> None:
     """Topics, groups with their members, and offsets."""
-    with new_topic(name_server, 2) as topic, Admin(RUNTIME, name_server) as admin:
-        with Producer(RUNTIME, name_server) as producer:
+    with new_topic(name_server, 2) as topic, Admin(name_server) as admin:
+        with Producer(name_server) as producer:
             producer.send_batch(topic, [OutgoingMessage(b"x")] * 3, queue_id=1)
         assert admin.topic_names() == [topic]
         assert "TBW102" in admin.topic_names(with_system=True)
@@ -232,7 +233,7 @@ def test_what_there_is_can_be_asked_and_changed(name_server: str) -> None:
         rows = {row.queue.queue_id: (row.first, row.end, row.stored, row.lag) for row in admin.offsets("G", [topic])}
         assert rows == {0: (0, 0, 0, 0), 1: (0, 3, 0, 3)}
         queue = MessageQueue(topic=topic, broker_name="broker-a", queue_id=1)
-        assert admin.set_offset("G", queue, StartAt.LAST) == 3
+        assert admin.set_offset("G", queue, "last") == 3
         assert sum(row.lag for row in admin.offsets("G", [topic])) == 0
         admin.delete_topic(topic)
         with pytest.raises(NoRouteError):
@@ -284,10 +285,10 @@ def released(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[thre
 def test_a_send_waits_for_no_other_s_connection(cluster: Cluster, released: threading.Event) -> None:
     """One that is tried again ends while another's broker does not answer."""
     told: dict[str, object] = {}
-    with Producer(RUNTIME, cluster.name_server) as producer:
-        producer.send_async("bad", b"x", lambda outcome: told.setdefault("bad", outcome))
+    with Producer(cluster.name_server) as producer:
+        producer.send_nowait("bad", b"x", callback=lambda outcome: told.setdefault("bad", outcome))
         wait_until(lambda: ("connection", cluster.brokers["bad"]) in producer._many._waits._waiting)
-        producer.send_async("flaky", b"x", lambda outcome: told.setdefault("flaky", outcome))
+        producer.send_nowait("flaky", b"x", callback=lambda outcome: told.setdefault("flaky", outcome))
         wait_until(lambda: "flaky" in told)
         assert list(told) == ["flaky"]
         released.set()
@@ -298,8 +299,8 @@ def test_a_send_waits_for_no_other_s_connection(cluster: Cluster, released: thre
 def test_a_close_tells_those_that_wait_for_a_connection(cluster: Cluster, released: threading.Event) -> None:
     """Once, and leaves no thread behind."""
     told: list[object] = []
-    with Producer(RUNTIME, cluster.name_server) as producer:
-        producer.send_async("bad", b"x", told.append)
+    with Producer(cluster.name_server) as producer:
+        producer.send_nowait("bad", b"x", callback=told.append)
         wait_until(lambda: ("connection", cluster.brokers["bad"]) in producer._many._waits._waiting)
         threading.Timer(0.05, released.set).start()
     assert [type(outcome) for outcome in told] == [LifecycleError]
@@ -311,8 +312,8 @@ def test_nothing_is_sent_when_the_time_was_up_once_it_was_connected(
 ) -> None:
     """The broker would store what its sender has been told is late."""
     told: list[object] = []
-    with Producer(RUNTIME, cluster.name_server) as producer:
-        producer.send_async("bad", b"x", told.append, timeout_s=0.6)
+    with Producer(cluster.name_server) as producer:
+        producer.send_nowait("bad", b"x", callback=told.append, timeout_s=0.6)
         wait_until(lambda: ("connection", cluster.brokers["bad"]) in producer._many._waits._waiting)
         threading.Timer(0.8, released.set).start()
         wait_until(lambda: bool(told))
@@ -327,8 +328,8 @@ def test_a_mistake_of_who_picks_queues_is_told() -> None:
         cluster = Cluster(stack)
         cluster.serve("bad", loses_first())
         picked = iter([0])
-        with Producer(RUNTIME, cluster.name_server) as producer:
-            producer.send_async("bad", b"x", told.append, select=lambda queues: queues[next(picked)])
+        with Producer(cluster.name_server) as producer:
+            producer.send_nowait("bad", b"x", callback=told.append, queue_selector=lambda queues: queues[next(picked)])
             wait_until(lambda: bool(told))
     assert "could not be retried: StopIteration" in str(told[0])
     assert isinstance(told[0], ClientError)

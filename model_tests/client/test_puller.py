@@ -7,6 +7,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
@@ -26,7 +27,7 @@ from longpoll_client.errors import ConnectionLostError, RefusedError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.offsets import RemoteOffsets
-from longpoll_client.settings import ConsumerConfig
+from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import BrokerData, MessageQueue, QueueData, SubscriptionData, TopicRouteData
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
@@ -140,7 +141,7 @@ def test_a_pull_commits_nothing_once_the_lock_of_its_queue_has_run_out() -> None
 def test_a_consumer_waits_longer_than_it_asks_to_be_held() -> None:
     """An answer at the deadline has its way to make still; the settings say how long that may take."""
     delivery: Any = SimpleNamespace(deliver=None, is_busy=None)
-    config = ConsumerConfig(group="G")
+    config = MemberConfig(group="G")
     consumer = GroupMember(RealRuntime(), "127.0.0.1:1", config, delivery)
     try:
         settings = consumer._settings
@@ -338,52 +339,54 @@ def test_what_comes_before_the_first_commit_is_not_left_out(
     broker: OneQueue, members: tuple[RemoteOffsets, RemoteOffsets]
 ) -> None:
     """A queue changes hands before its first member has consumed anything: the next one begins where that one did."""
-    assert members[0].begin(FIRST_QUEUE, StartAt.STORED, 0) == 5
+    assert members[0].begin(FIRST_QUEUE, "stored") == 5
     assert broker.stored == 5
     broker.end = 8
-    assert members[1].begin(FIRST_QUEUE, StartAt.STORED, 0) == 5
+    assert members[1].begin(FIRST_QUEUE, "stored") == 5
 
 
-@pytest.mark.parametrize(("start_at", "begun"), [(StartAt.FIRST, FIRST), (StartAt.LAST, 5), (StartAt.TIMESTAMP, 3)])
+@pytest.mark.parametrize(
+    ("start_at", "begun"), [("first", FIRST), ("last", 5), (datetime.fromtimestamp(1.7e9, UTC), 3)]
+)
 def test_a_group_that_has_begun_goes_on_whatever_its_members_ask_for(
     broker: OneQueue, members: tuple[RemoteOffsets, RemoteOffsets], start_at: StartAt, begun: int
 ) -> None:
     """The first member begins as asked, and the next one where the group is; a broker of 4.x says 0 of a new group."""
     broker.stored = 0
-    assert members[0].begin(FIRST_QUEUE, start_at, 1_000) == begun
+    assert members[0].begin(FIRST_QUEUE, start_at) == begun
     assert broker.stored == begun
     broker.end = 9
-    assert members[1].begin(FIRST_QUEUE, start_at, 1_000) == begun
+    assert members[1].begin(FIRST_QUEUE, start_at) == begun
     members[1].store(FIRST_QUEUE, 7)
-    assert members[0].begin(FIRST_QUEUE, start_at, 1_000) == 7
+    assert members[0].begin(FIRST_QUEUE, start_at) == 7
 
 
-@pytest.mark.parametrize(("start_at", "begun"), [(StartAt.FIRST, FIRST), (StartAt.LAST, 5), (StartAt.STORED, 5)])
+@pytest.mark.parametrize(("start_at", "begun"), [("first", FIRST), ("last", 5), ("stored", 5)])
 def test_a_queue_that_comes_back_goes_on_also_when_the_broker_has_forgotten_it(
     broker: OneQueue, members: tuple[RemoteOffsets, RemoteOffsets], start_at: StartAt, begun: int
 ) -> None:
     """A member that knows where it stood does not begin at the end because its broker lost the group's offsets."""
-    assert members[0].begin(FIRST_QUEUE, start_at, 0) == begun
+    assert members[0].begin(FIRST_QUEUE, start_at) == begun
     members[0].store(FIRST_QUEUE, 6)
     broker.stored, broker.end = None, 8
-    assert members[0].begin(FIRST_QUEUE, start_at, 0) == 6
+    assert members[0].begin(FIRST_QUEUE, start_at) == 6
     broker.stored = 7
-    assert members[0].begin(FIRST_QUEUE, start_at, 0) == 7
+    assert members[0].begin(FIRST_QUEUE, start_at) == 7
 
 
 def test_what_was_sent_back_comes_again_wherever_the_group_begins(
     members: tuple[RemoteOffsets, RemoteOffsets],
 ) -> None:
     """The retry topic is begun at 0 when nothing is stored, also by a group that begins at the end."""
-    for member, start_at in zip(members, (StartAt.STORED, StartAt.LAST), strict=True):
-        assert member.begin(RETRY, start_at, 0) == 0
+    assert members[0].begin(RETRY, "stored") == 0
+    assert members[1].begin(RETRY, "last") == 0
 
 
 def test_an_offset_that_is_known_already_is_not_told_again(
     broker: OneQueue, members: tuple[RemoteOffsets, RemoteOffsets]
 ) -> None:
     """Storing is asked for every 5 s: only what has moved reaches the broker."""
-    members[0].begin(FIRST_QUEUE, StartAt.STORED, 0)
+    members[0].begin(FIRST_QUEUE, "stored")
     broker.stored = None
     members[0].store(FIRST_QUEUE, 5)
     assert broker.stored is None
@@ -395,7 +398,7 @@ def test_a_place_in_doubt_stays_so_until_its_broker_has_been_told(
     broker: OneQueue, members: tuple[RemoteOffsets, RemoteOffsets], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One failure does not settle it; after the broker has heard it, it is not told again."""
-    members[0].begin(FIRST_QUEUE, StartAt.STORED, 0)
+    members[0].begin(FIRST_QUEUE, "stored")
     members[0].doubt(FIRST_QUEUE)
     broker.stored = None
     with monkeypatch.context() as unheard:
@@ -426,6 +429,6 @@ def test_a_group_that_a_broker_has_never_heard_of_begins_all_the_same(monkeypatc
     monkeypatch.setattr(kept, "stored", lambda _queue: None)
     monkeypatch.setattr(kept, "_tell", refuse)
     monkeypatch.setattr(offsets, "find_start", lambda *_asked: 7)
-    assert (kept.begin(queue, StartAt.FIRST, 0), kept._doubted) == (7, {queue})
+    assert (kept.begin(queue, "first"), kept._doubted) == (7, {queue})
     with pytest.raises(RefusedError):
-        kept.begin(MessageQueue(topic="T", broker_name="b", queue_id=1), StartAt.FIRST, 0)
+        kept.begin(MessageQueue(topic="T", broker_name="b", queue_id=1), "first")

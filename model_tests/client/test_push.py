@@ -8,12 +8,12 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from attrs import define, field
 from model_tests.support.broker.brokers import wait_until
-from model_tests.support.broker.client_scenarios import new_topic
+from model_tests.support.broker.client_scenarios import member_options, new_topic
 from model_tests.support.client import (
     PATIENCE_S,
     QUEUE,
@@ -24,6 +24,8 @@ from model_tests.support.client import (
     from_first,
     listening,
     name_server_of,
+    polled,
+    polling,
     run,
     send,
 )
@@ -31,13 +33,11 @@ from model_tests.support.client import (
 from longpoll_broker.broker import Broker
 from longpoll_client import (
     AsyncPushConsumer,
-    ConsumerConfig,
-    ConsumeStatus,
-    Later,
     MessageQueue,
     PushConsumer,
     ReceivedMessage,
-    StartAt,
+    Reject,
+    Retry,
 )
 from longpoll_client.aio.push import AsyncListener
 from longpoll_client.consume import concurrent
@@ -46,9 +46,10 @@ from longpoll_client.consume.consumer import GroupMember
 from longpoll_client.consume.membership import BrokerLocks
 from longpoll_client.consume.puller import Puller
 from longpoll_client.consume.statistics import Statistics
-from longpoll_client.consume.workers import Answer, Listener, Workers
+from longpoll_client.consume.workers import Listener, Workers
 from longpoll_client.errors import RefusedError
 from longpoll_client.instance import ClientInstance
+from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import SubscriptionData
 from longpoll_runtime.real import RealRuntime
 
@@ -59,19 +60,28 @@ def name_server(broker: Broker) -> str:
     return name_server_of(broker)
 
 
-def test_a_listener_that_answers_nothing_has_put_its_message_off(
-    name_server: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Forgetting to answer must not lose a message."""
+@pytest.mark.parametrize("is_raised", [False, True])
+def test_a_listener_rejects_a_message_and_puts_one_off(clients: Clients, topic: str, is_raised: bool) -> None:
+    """Whether it raises or returns what it wants; whatever else it returns, the message is consumed."""
+    seen: list[tuple[bytes, int]] = []
 
-    def forgetful(_messages: Sequence[ReceivedMessage]) -> Answer:
-        return cast("Answer", None)
+    def listen(messages: Sequence[ReceivedMessage]) -> object:
+        (message,) = messages
+        seen.append((message.body, message.attempt))
+        answer = Reject() if message.body == b"bad" else Retry(delay_s=0.5) if message.attempt == 1 else None
+        if is_raised and answer is not None:
+            raise answer
+        return answer or 7
 
-    with new_topic(name_server, 1) as topic, caplog.at_level(logging.WARNING):
-        send(name_server, topic, b"x")
-        with listening(name_server, topic, forgetful) as consumer:
-            wait_until(lambda: topic in consumer.statistics and consumer.statistics[topic].sent_back_count == 1)
-    assert "answered None" in caplog.text
+    group = f"G-{topic}"
+    send(clients.name_server, topic, b"bad", b"late")
+    consumer = clients.push(from_first(group), listen)
+    consumer.subscribe(topic)
+    consumer.start()
+    with polling(clients.name_server, f"%DLQ%{group}", f"dead-{group}") as dead:
+        assert [message.body for message in polled(dead, 1)] == [b"bad"]
+    wait_until(lambda: (b"late", 2) in seen)
+    assert sorted(seen) == [(b"bad", 1), (b"late", 1), (b"late", 2)]
 
 
 def test_a_listener_that_hangs_is_told_of_and_its_message_comes_again(
@@ -80,9 +90,9 @@ def test_a_listener_that_hangs_is_told_of_and_its_message_comes_again(
     """After its time the message is sent back once, and closing does not wait for ever."""
     going_on = threading.Event()
 
-    def hang(_messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    def hang(_messages: Sequence[ReceivedMessage]) -> Retry | None:
         going_on.wait(PATIENCE_S)
-        return ConsumeStatus.SUCCESS
+        return None
 
     with new_topic(name_server, 1) as topic, caplog.at_level(logging.WARNING):
         send(name_server, topic, b"x")
@@ -127,7 +137,7 @@ class Watched(RealRuntime):
 
 def consumed_at(runtime: Watched, listener: Listener) -> tuple[list[object], list[object]]:
     """Give a listener one message; what its queue was told to be consumed, and what was sent back."""
-    listening = ConcurrentListening(runtime, ConsumerConfig("G"), listener)
+    listening = ConcurrentListening(runtime, MemberConfig(group="G"), listener)
     runtime.look = listening._look_for_hanging
     done: list[object] = []
     back: list[object] = []
@@ -149,7 +159,7 @@ def consumed_at(runtime: Watched, listener: Listener) -> tuple[list[object], lis
 def test_a_call_that_has_ended_in_time_is_not_found_to_hang() -> None:
     """However late who looks for hanging ones comes, and whoever was kept from going on in between."""
     runtime = Watched(look_at=2)
-    done, back = consumed_at(runtime, lambda _messages: ConsumeStatus.SUCCESS)
+    done, back = consumed_at(runtime, lambda _messages: None)
     assert runtime.read_count == 3, "nobody has looked"
     assert (len(done), back) == (1, [])
 
@@ -158,9 +168,9 @@ def test_the_answer_of_one_that_was_found_to_hang_is_of_no_account() -> None:
     """Its message was sent back once, and is not put off once more."""
     runtime = Watched()
 
-    def listen(_messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    def listen(_messages: Sequence[ReceivedMessage]) -> Retry | None:
         runtime.late()
-        return ConsumeStatus.LATER
+        return Retry()
 
     done, back = consumed_at(runtime, listen)
     assert done == back
@@ -172,10 +182,10 @@ def test_an_orderly_listener_that_hangs_holds_its_queue_up(name_server: str, cap
     going_on = threading.Event()
     seen: list[bytes] = []
 
-    def hang(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    def hang(messages: Sequence[ReceivedMessage]) -> Retry | None:
         assert going_on.wait(PATIENCE_S)
         seen.extend(message.body for message in messages)
-        return ConsumeStatus.SUCCESS
+        return None
 
     with new_topic(name_server, 1) as topic, caplog.at_level(logging.WARNING):
         send(name_server, topic, b"1", b"2")
@@ -196,9 +206,9 @@ def test_what_cannot_be_sent_back_is_given_again_from_here(name_server: str, mon
     monkeypatch.setattr(GroupMember, "send_back", refuse)
     tries: list[int] = []
 
-    def listen(messages: Sequence[ReceivedMessage]) -> Answer:
+    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
         tries.append(messages[0].reconsume_times)
-        return ConsumeStatus.SUCCESS if len(tries) == 3 else Later()
+        return None if len(tries) == 3 else Retry()
 
     with new_topic(name_server, 1) as topic:
         send(name_server, topic, b"x")
@@ -211,13 +221,13 @@ def test_an_orderly_message_is_a_dead_letter_after_its_tries(clients: Clients, b
     """It holds its queue up for two more tries and then lets the next one pass."""
     seen: list[tuple[bytes, int]] = []
 
-    def listen(messages: Sequence[ReceivedMessage]) -> Answer:
+    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
         (message,) = messages
         seen.append((message.body, message.reconsume_times))
-        return ConsumeStatus.LATER if message.body == b"poison" else ConsumeStatus.SUCCESS
+        return Retry() if message.body == b"poison" else None
 
     send(clients.name_server, topic, b"poison", b"next")
-    consumer = clients.push(from_first(suspend_s=0.01, reconsume_count_max=2), listen, is_orderly=True)
+    consumer = clients.push(from_first(suspend_s=0.01, max_attempts=3), listen, is_orderly=True)
     consumer.subscribe(topic)
     consumer.start()
     wait_until(lambda: len(seen) == 4)
@@ -229,9 +239,9 @@ def test_a_queue_that_another_member_has_locked_is_left_alone(clients: Clients, 
     """An orderly member waits for the lock of one that has the queue, although its share says that it is its own."""
     seen: list[bytes] = []
 
-    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
         seen.extend(message.body for message in messages)
-        return ConsumeStatus.SUCCESS
+        return None
 
     send(clients.name_server, topic, b"x")
     with ClientInstance(RUNTIME, clients.name_server) as stranger:
@@ -256,11 +266,11 @@ def test_a_member_whose_lock_has_run_out_stores_nothing(
     """Not when it is closed either: another one may have the queue, and be further. Only orderly members lock."""
     has_them, goes_on = threading.Event(), threading.Event()
 
-    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
         assert len(messages) == 3
         has_them.set()
         assert goes_on.wait(PATIENCE_S)
-        return ConsumeStatus.SUCCESS
+        return None
 
     send(clients.name_server, topic, b"0", b"1", b"2")
     consumer = clients.push(from_first(consume_count_max=3), listen, is_orderly=is_orderly)
@@ -293,12 +303,12 @@ def _fail(broker_name: str, error: Exception) -> None:
 def test_a_listener_may_empty_the_list_that_it_is_given(name_server: str, caplog: pytest.LogCaptureFixture) -> None:
     """What raised after that is put off all the same, and the line says where it was."""
 
-    def greedy(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    def greedy(messages: Sequence[ReceivedMessage]) -> Retry | None:
         assert isinstance(messages, list)
         taken = messages.pop()
         if taken.body == b"bad":
             raise ZeroDivisionError("the listener's own fault")
-        return ConsumeStatus.SUCCESS
+        return None
 
     with new_topic(name_server, 1) as topic, caplog.at_level(logging.WARNING):
         send(name_server, topic, b"bad", b"good")
@@ -314,13 +324,13 @@ def test_a_batch_is_shared_among_threads_whose_listener_waits(name_server: str) 
     got: list[list[bytes]] = []
     all_wait, at_once = threading.Barrier(3, timeout=PATIENCE_S), threading.Lock()
 
-    def slow(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    def slow(messages: Sequence[ReceivedMessage]) -> Retry | None:
         with at_once:
             got.append([message.body for message in messages])
             is_first = len(got) <= 3
         if is_first:
             all_wait.wait()
-        return ConsumeStatus.SUCCESS
+        return None
 
     with new_topic(name_server, 1) as topic:
         send(name_server, topic, *(b"%d" % number for number in range(10)))
@@ -334,16 +344,16 @@ def test_a_batch_ends_with_its_consumer(name_server: str) -> None:
     """Who closes waits for what the listener has, and not for all that was pulled."""
     got: list[bytes] = []
 
-    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
         closing.start()
         got.extend(message.body for message in messages)
         wait_until(lambda: workers.is_stopping)
-        return ConsumeStatus.SUCCESS
+        return None
 
     with new_topic(name_server, 1) as topic:
         send(name_server, topic, *(b"%d" % number for number in range(10)))
-        config = ConsumerConfig("G", start_at=StartAt.FIRST, thread_count=1)
-        consumer = PushConsumer(RUNTIME, name_server, config, listen)
+        config = MemberConfig(group="G", start_at="first", thread_count=1)
+        consumer = PushConsumer(name_server, topics=(), listener=listen, **member_options(config))
         assert isinstance(consumer._listening, concurrent.ConcurrentListening)
         workers = consumer._listening._workers
         closing = threading.Thread(target=consumer.close)
@@ -391,8 +401,8 @@ class Given:
     """A consumer whose tasks run, and a queue of it with ten messages that were pulled."""
 
     def __init__(self, listener: AsyncListener, task_count: int = 4, lot_size: int = 1) -> None:
-        config = ConsumerConfig("G", consume_count_max=lot_size)
-        self.consumer = AsyncPushConsumer(RealRuntime(), "127.0.0.1:1", config, listener)
+        config = MemberConfig(group="G", consume_count_max=lot_size)
+        self.consumer = AsyncPushConsumer("127.0.0.1:1", topics=(), listener=listener, **member_options(config))
         self.tasks = [asyncio.create_task(self.consumer._work()) for _number in range(task_count)]
         self.puller = self.queue(QUEUE)
 
@@ -440,10 +450,10 @@ def test_who_is_woken_by_the_listener_sees_what_it_has_consumed() -> None:
 
             async def listen(
                 messages: Sequence[ReceivedMessage], last: int = last, came: asyncio.Event = came
-            ) -> ConsumeStatus:
+            ) -> Retry | None:
                 if offsets(messages) == [last]:
                     came.set()
-                return ConsumeStatus.SUCCESS
+                return None
 
             given = Given(listen)
             given.deliver()
@@ -476,10 +486,10 @@ def test_what_a_slow_listener_has_consumed_is_told_at_once() -> None:
     async def story() -> None:
         seen: list[int] = []
 
-        async def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        async def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
             seen.append(given.puller.offset_done)
             await asyncio.sleep(0)
-            return ConsumeStatus.SUCCESS
+            return None
 
         given = Given(listen, task_count=1)
         given.deliver()
@@ -497,12 +507,12 @@ def test_a_batch_is_shared_among_tasks_whose_listener_waits() -> None:
         got: list[list[int]] = []
         at_once, go_on = 0, asyncio.Event()
 
-        async def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        async def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
             nonlocal at_once
             at_once += 1
             got.append(offsets(messages))
             await go_on.wait()
-            return ConsumeStatus.SUCCESS
+            return None
 
         given = Given(listen, task_count=4, lot_size=3)
         await asyncio.sleep(0)
@@ -523,11 +533,11 @@ def test_a_queue_that_is_paused_or_given_up_keeps_the_rest_of_its_batch(is_dropp
     async def story() -> None:
         got: list[int] = []
 
-        async def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        async def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
             got.extend(offsets(messages))
             if got == [0, 1, 2]:
                 (given.puller.drop if is_dropped else given.puller.pause)()
-            return ConsumeStatus.SUCCESS
+            return None
 
         given = Given(listen)
         given.deliver()

@@ -17,7 +17,6 @@ from model_tests.support.broker.brokers import wait_until
 from model_tests.support.client import RUNTIME, Clients, consumed, from_first
 
 from longpoll_client import (
-    ConsumerConfig,
     MessageQueue,
     allocate_averagely,
     allocate_by_circle,
@@ -32,6 +31,7 @@ from longpoll_client.consume.statistics import Statistics
 from longpoll_client.errors import AnswerTimeoutError
 from longpoll_client.link.routes import Route
 from longpoll_client.rebalance import Allocate
+from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import (
     ConsumeFromWhere,
     ConsumerConnection,
@@ -123,16 +123,16 @@ def test_a_broker_whose_name_has_no_room_is_in_none(name: str) -> None:
 
 def test_a_member_s_name_is_looked_at() -> None:
     """An empty one would be nobody's."""
-    assert ConsumerConfig("G", client_id="east@1").client_id == "east@1"
+    assert MemberConfig(group="G", client_id="east@1").client_id == "east@1"
     for name in ("", "x" * 256):
         with pytest.raises(ConfigError, match="client_id"):
-            ConsumerConfig("G", client_id=name)
+            MemberConfig(group="G", client_id=name)
 
 
 ADDRESS = "127.0.0.1:10911"
 
 
-CONFIG = ConsumerConfig("G")
+CONFIG = MemberConfig(group="G")
 
 
 ROUTE = Route("T", (), (), {"b": ADDRESS}, 0)
@@ -164,7 +164,7 @@ def told(subscriptions: dict[str, SubscriptionData]) -> Command:
 def others_of() -> tuple[Others, Statistics]:
     """What a member has."""
     statistics = Statistics(RUNTIME)
-    return Others(ConsumerConfig("G"), statistics), statistics
+    return Others(MemberConfig(group="G"), statistics), statistics
 
 
 @pytest.mark.parametrize(

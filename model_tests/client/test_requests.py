@@ -11,17 +11,16 @@ from typing import Any, Final
 
 import pytest
 from model_tests.support.broker.brokers import SMALL_STORE, wait_until
-from model_tests.support.broker.client_scenarios import new_topic
+from model_tests.support.broker.client_scenarios import member_options, new_topic
 from model_tests.support.client import PATIENCE_S, RUNTIME, Clients, from_first, run
 
 from longpoll_broker.broker import Broker
 from longpoll_client import (
     AsyncProducer,
     AsyncPushConsumer,
-    ConsumeStatus,
-    OutgoingMessage,
     Producer,
     ReceivedMessage,
+    Retry,
 )
 from longpoll_client.consume import puller
 from longpoll_client.errors import ClientError, ConnectionLostError, LifecycleError, RefusedError, ReplyTimeoutError
@@ -43,7 +42,7 @@ class Service:
         self.consumer.subscribe(topic)
         self.consumer.start()
 
-    def listen(self, messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    def listen(self, messages: Sequence[ReceivedMessage]) -> Retry | None:
         """Reply to the requests."""
         for message in messages:
             self.asked.append(message)
@@ -52,7 +51,7 @@ class Service:
                     self.replier.reply(message, message.body[::-1])
                 except ClientError as error:
                     self.refused.append(error)
-        return ConsumeStatus.SUCCESS
+        return None
 
 
 @pytest.fixture
@@ -113,15 +112,15 @@ def test_a_callback_gets_the_reply_or_the_error_once(clients: Clients, topic: st
         raise ValueError("planted")
 
     producer = clients.producer("askers")
-    producer.request_async(topic, OutgoingMessage(b"ab"), receive, timeout_s=PATIENCE_S)
+    producer.request_nowait(topic, b"ab", callback=receive, timeout_s=PATIENCE_S)
     wait_until(lambda: len(got) == 1)
-    producer.request_async(topic, OutgoingMessage(SILENT), receive, timeout_s=SHORT_S)
+    producer.request_nowait(topic, SILENT, callback=receive, timeout_s=SHORT_S)
     wait_until(lambda: len(got) == 2)
     for wrong in ({"KEYS": "k"}, {"": "no name"}):
         with pytest.raises(ConfigError):
-            producer.request_async(topic, OutgoingMessage(b"x", properties=wrong), receive)
+            producer.request_nowait(topic, b"x", callback=receive, properties=wrong)
     assert producer._requests._waiting == {}
-    producer.request_async(topic, OutgoingMessage(SILENT), receive, timeout_s=PATIENCE_S)
+    producer.request_nowait(topic, SILENT, callback=receive, timeout_s=PATIENCE_S)
     wait_until(lambda: len(service.asked) == 3)
     producer.close()
     assert [type(outcome) for outcome in got] == [ReceivedMessage, ReplyTimeoutError, ConnectionLostError]
@@ -129,7 +128,7 @@ def test_a_callback_gets_the_reply_or_the_error_once(clients: Clients, topic: st
     with pytest.raises(LifecycleError):
         producer.request(topic, b"x")
     with pytest.raises(LifecycleError):
-        producer.request_async(topic, OutgoingMessage(b"x"), receive)
+        producer.request_nowait(topic, b"x", callback=receive)
 
 
 def test_who_asked_and_is_gone_gets_no_reply(clients: Clients, topic: str, service: Service) -> None:
@@ -149,7 +148,7 @@ def test_who_asked_and_is_gone_gets_no_reply(clients: Clients, topic: str, servi
 
 def test_a_producer_that_borrows_connections_cannot_wait_for_replies(name_server: str) -> None:
     """It says so at once."""
-    borrowing = Producer(RUNTIME, name_server, instance=ClientInstance(RUNTIME, name_server))
+    borrowing = Producer(name_server, instance=ClientInstance(RUNTIME, name_server))
     with borrowing, pytest.raises(ConfigError, match="cannot wait for replies"):
         borrowing.request("T", b"x")
 
@@ -160,13 +159,14 @@ def test_a_request_that_is_cancelled_or_closed_under_is_forgotten(name_server: s
     async def story() -> None:
         arrived = asyncio.Event()
 
-        async def listen(_messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        async def listen(_messages: Sequence[ReceivedMessage]) -> Retry | None:
             arrived.set()
-            return ConsumeStatus.SUCCESS
+            return None
 
-        service = AsyncPushConsumer(RUNTIME, name_server, from_first(f"G-{topic}"), listen)
-        service.subscribe(topic)
-        asking = AsyncProducer(RUNTIME, name_server, "askers")
+        service = AsyncPushConsumer(
+            name_server, topics=topic, listener=listen, **member_options(from_first(f"G-{topic}"))
+        )
+        asking = AsyncProducer(name_server, group="askers")
         async with service:
             assert asking._requests is not None
             for ends_by_close in (False, True):

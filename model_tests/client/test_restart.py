@@ -18,23 +18,23 @@ import attrs
 import pytest
 from model_tests.support.broker import client_scenarios as stories
 from model_tests.support.broker.brokers import SMALL_STORE, wait_until
+from model_tests.support.broker.client_scenarios import member_options
 from model_tests.support.client import RUNTIME, name_server_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_client import (
-    ConsumerConfig,
-    ConsumeStatus,
     OutgoingMessage,
     Producer,
     PushConsumer,
     ReceivedMessage,
-    StartAt,
+    Retry,
 )
 from longpoll_client.consume import puller, sharing
 from longpoll_client.errors import ClientError
 from longpoll_client.link import routes
 from longpoll_client.link.source import Source
+from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode, ResponseCode
 
 LONG_COUNT = 100_000
@@ -56,13 +56,13 @@ def test_listeners_survive_a_restart_of_broker_and_name_server(tmp_path: Path, i
     seen: set[bytes] = set()
     lock = threading.Lock()
 
-    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
         with lock:
             seen.update(message.body for message in messages)
-        return ConsumeStatus.SUCCESS
+        return None
 
     def send(part: int, name_server: str) -> None:
-        with Producer(RUNTIME, name_server) as producer:
+        with Producer(name_server) as producer:
             for number in range(20):
                 producer.send_batch("T", [OutgoingMessage(b"%d-%d-%d" % (part, number, at)) for at in range(5)])
 
@@ -70,10 +70,8 @@ def test_listeners_survive_a_restart_of_broker_and_name_server(tmp_path: Path, i
     addresses: dict[str, Any] = {"listen": broker.address, "name_server": broker.name_server_address}
     name_server = "{}:{}".format(*broker.name_server_address)
     send(0, name_server)
-    config = ConsumerConfig("G", start_at=StartAt.FIRST, rebalance_s=0.2, heartbeat_s=0.2, persist_s=0.1)
-    with PushConsumer(RUNTIME, name_server, config, listen, is_orderly=is_orderly) as listening:
-        listening.subscribe("T")
-        listening.start()
+    config = MemberConfig(group="G", start_at="first", rebalance_s=0.2, heartbeat_s=0.2, persist_s=0.1)
+    with PushConsumer(name_server, topics="T", listener=listen, **member_options(config), orderly=is_orderly):
         for part in (1, 2):
             wait_until(lambda part=part: len(seen) == part * 100)  # type: ignore[misc] # bound at once
             broker.stop()
@@ -109,12 +107,12 @@ class Seen:
         self.places: Counter[tuple[int, int]] = Counter()
         """By queue and queue offset, how often what stands there has come."""
 
-    def listen(self, messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    def listen(self, messages: Sequence[ReceivedMessage]) -> Retry | None:
         """Count them."""
         with self._lock:
             self.counts.update(message.body for message in messages)
             self.places.update((message.queue_id, message.queue_offset) for message in messages)
-        return ConsumeStatus.SUCCESS
+        return None
 
     def has(self, bodies: set[bytes]) -> bool:
         """Whether all of these have come."""
@@ -132,10 +130,8 @@ def brokers() -> Iterator[ExitStack]:
 @contextmanager
 def consuming(name_server: str, seen: Seen) -> Iterator[None]:
     """A group of one that begins with the first message."""
-    config = ConsumerConfig("G", start_at=StartAt.FIRST, rebalance_s=0.2, heartbeat_s=0.2, persist_s=0.1)
-    with PushConsumer(RUNTIME, name_server, config, seen.listen) as listening:
-        listening.subscribe("T")
-        listening.start()
+    config = MemberConfig(group="G", start_at="first", rebalance_s=0.2, heartbeat_s=0.2, persist_s=0.1)
+    with PushConsumer(name_server, topics="T", listener=seen.listen, **member_options(config)):
         yield
 
 
@@ -163,7 +159,7 @@ def test_who_is_far_behind_reads_at_the_slave_and_comes_back(tmp_path: Path, bro
         )
     )
     bodies = {b"%d" % number for number in range(300)}
-    with Producer(RUNTIME, name_server) as producer:
+    with Producer(name_server) as producer:
         for body in sorted(bodies):
             producer.send("T", body)
         wait_until(lambda: slave.store.dispatched_end == master.store.log_end)
@@ -207,7 +203,7 @@ def test_a_master_killed_under_load_loses_nothing_that_it_acknowledged(
         assert follower is not None
         wait_until(lambda: follower.is_connected)
         before = len(sent)
-        with Producer(RUNTIME, name_servers) as producer:
+        with Producer(name_servers) as producer:
             for number in range(20):
                 body = b"again %d" % number
                 wait_until(lambda body=body: tries(producer, body))  # type: ignore[misc]
@@ -239,7 +235,7 @@ def tries(producer: Producer, body: bytes) -> bool:
 
 def send_until_it_dies(name_servers: str, sent: set[bytes], process: subprocess.Popen[str]) -> None:
     """Send messages and kill their broker meanwhile; those that were acknowledged."""
-    with Producer(RUNTIME, name_servers) as producer:
+    with Producer(name_servers) as producer:
         for number in range(10_000):
             body = b"%d" % number
             try:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Final
 
 import pytest
 from attrs import define, evolve, field
 from model_tests.simulate.client_world import quiet
+from model_tests.support.broker.client_scenarios import member_options
 
 from longpoll.simulated.run import CONFIG, STORE
 from longpoll_broker.broker import Broker
 from longpoll_broker.core.tables.topics import TopicConfig
-from longpoll_client import ConsumerConfig, ConsumeStatus, Producer, PushConsumer, ReceivedMessage, StartAt
+from longpoll_client import Producer, PushConsumer, ReceivedMessage, Retry
 from longpoll_client.errors import NoRouteError
 from longpoll_client.link.routes import ROUTE_AGE_S_MAX
+from longpoll_client.settings import MemberConfig
 from longpoll_simulation.disk import Disk
 from longpoll_simulation.files import SimulatedFiles
 from longpoll_simulation.network import Network
@@ -70,7 +72,7 @@ class Run:
         """The world's time."""
         return self.world.now_ns / 1e9
 
-    def listen(self, messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    def listen(self, messages: Sequence[ReceivedMessage]) -> Retry | None:
         """Note what came, and whether it was in order."""
         for message in messages:
             queue = message.store_host, message.queue_id
@@ -80,7 +82,7 @@ class Run:
                 self.last[queue] = message.queue_offset
             self.counts[place] += 1
             self.given.setdefault(int(message.body), self.now_s)
-        return ConsumeStatus.SUCCESS
+        return None
 
     def send(self, producer: Producer, number: int) -> None:
         """Send it: where one broker fails the producer tries the other one itself."""
@@ -100,10 +102,19 @@ class Run:
             broker.topics.put(TopicConfig(TOPIC, 2, 2))
             broker.topics.put(TopicConfig("%RETRY%G", 1, 1))
         runtime = self.process("client")
-        group = ConsumerConfig("G", start_at=StartAt.FIRST, hold_ms=2_000, pull_timeout_s=4.0, rebalance_s=5.0)
+        group = MemberConfig(group="G", start_at="first", hold_s=2, pull_timeout_s=4.0, rebalance_s=5.0)
         with (
-            Producer(runtime, names) as producer,
-            PushConsumer(runtime, names, group, self.listen, is_orderly=self.is_orderly) as consumer,
+            Producer(names, runtime=runtime) as producer,
+            closing(
+                PushConsumer(
+                    names,
+                    topics=(),
+                    listener=self.listen,
+                    **member_options(group),
+                    orderly=self.is_orderly,
+                    runtime=runtime,
+                )
+            ) as consumer,
         ):
             while not {"broker-a", "broker-b"} <= {name for name, _at_s in self.sent.values()}:
                 with suppress(NoRouteError):

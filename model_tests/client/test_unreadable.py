@@ -5,32 +5,31 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
 from model_tests.support.broker.brokers import wait_until
-from model_tests.support.broker.client_scenarios import new_topic
+from model_tests.support.broker.client_scenarios import member_options, new_topic
 from model_tests.support.broker.raw_client import RawClient
-from model_tests.support.client import BAD, PATIENCE_S, RUNTIME, bodies_of, polling, send
+from model_tests.support.client import BAD, PATIENCE_S, bodies_of, polling, send
 
 from longpoll_broker.broker import Broker
 from longpoll_client import (
     Admin,
-    ConsumerConfig,
-    ConsumeStatus,
     MessageModel,
     OutgoingMessage,
     Producer,
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
-    StartAt,
+    Retry,
     Unreadable,
     UnreadableMessage,
 )
 from longpoll_client.consume import puller, sharing
 from longpoll_client.messages import decode_readable
+from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import Permission, RequestCode
 
 
@@ -113,21 +112,19 @@ def test_a_listener_s_queue_goes_on_and_a_broadcast_one_too(name_server: str, to
     for model in MessageModel:
         got, told = threading.Event(), threading.Event()
 
-        def listen(messages: Sequence[ReceivedMessage], got: threading.Event = got) -> ConsumeStatus:
+        def listen(messages: Sequence[ReceivedMessage], got: threading.Event = got) -> Retry | None:
             if messages[0].body == b"good":
                 got.set()
-            return ConsumeStatus.SUCCESS
+            return None
 
         def raises(_message: UnreadableMessage, told: threading.Event = told) -> None:
             told.set()
             raise ZeroDivisionError("the callback's own fault")
 
-        config = ConsumerConfig(
-            f"{model.name}-{topic}", start_at=StartAt.FIRST, message_model=model, on_unreadable=raises
+        config = MemberConfig(
+            group=f"{model.name}-{topic}", start_at="first", message_model=model, on_unreadable=raises
         )
-        with PushConsumer(RUNTIME, name_server, config, listen) as consumer:
-            consumer.subscribe(topic)
-            consumer.start()
+        with PushConsumer(name_server, topics=topic, listener=listen, **member_options(config)) as consumer:
             assert got.wait(PATIENCE_S)
             assert told.is_set()
             is_shared = model is MessageModel.CLUSTERING
@@ -139,7 +136,7 @@ def ten_sent(broker: Broker) -> Iterator[tuple[str, str]]:
     """A topic of one queue with ten messages, and the name server."""
     name_server = "{}:{}".format(*broker.name_server_address)
     with new_topic(name_server, 1) as topic:
-        with Producer(RUNTIME, name_server) as producer:
+        with Producer(name_server) as producer:
             producer.send_batch(topic, [OutgoingMessage(b"%d" % number) for number in range(10)])
         yield name_server, topic
 
@@ -154,10 +151,9 @@ def test_a_topic_that_may_not_be_read_is_told_of_and_read_when_it_may(
 ) -> None:
     """One line a look, no error for whoever polls, and nothing is lost meanwhile."""
     monkeypatch.setattr(sharing, "RETRY_S", 0.2)
-    with ten_sent(broker) as (name_server, topic), Admin(RUNTIME, name_server) as admin:
+    with ten_sent(broker) as (name_server, topic), Admin(name_server) as admin:
         admin.create_topic(topic, 1, Permission.WRITE)
-        with PullConsumer(RUNTIME, name_server, ConsumerConfig("G", start_at=StartAt.FIRST)) as consumer:
-            consumer.subscribe(topic)
+        with closing(PullConsumer(name_server, group="G", topics=topic)) as consumer:
             with caplog.at_level(logging.WARNING):
                 consumer.start()
             (line,) = set(lines(caplog, topic))
@@ -175,11 +171,9 @@ def test_a_stored_offset_beyond_the_log_is_moved_to_its_end(broker: Broker, capl
         with RawClient(broker.address) as client:
             assert client.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields).code == 0
         with caplog.at_level(logging.WARNING):
-            with PullConsumer(RUNTIME, name_server, ConsumerConfig("G", start_at=StartAt.STORED)) as consumer:
-                consumer.subscribe(topic)
-                consumer.start()
+            with PullConsumer(name_server, group="G", topics=topic, start_at="stored") as consumer:
                 wait_until(lambda: bool(lines(caplog, topic)))
-                with Producer(RUNTIME, name_server) as producer:
+                with Producer(name_server) as producer:
                     producer.send(topic, b"10")
                 assert bodies_of(consumer, 1) == [b"10"]
                 consumer.commit()
@@ -190,10 +184,9 @@ def test_a_stored_offset_beyond_the_log_is_moved_to_its_end(broker: Broker, capl
 def test_what_fails_for_long_is_not_tried_ever_more(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """However often queues are shared meanwhile, one further try is due."""
     due: list[Callable[[], None]] = []
-    with ten_sent(broker) as (name_server, topic), Admin(RUNTIME, name_server) as admin:
+    with ten_sent(broker) as (name_server, topic), Admin(name_server) as admin:
         admin.create_topic(topic, 1, Permission.WRITE)
-        with PullConsumer(RUNTIME, name_server, ConsumerConfig("G")) as consumer:
-            consumer.subscribe(topic)
+        with closing(PullConsumer(name_server, group="G", topics=topic, start_at="stored")) as consumer:
             member = consumer._member
             monkeypatch.setattr(member._timer, "after", lambda _delay_s, action: due.append(action))
             for _time in range(5):

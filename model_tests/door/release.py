@@ -118,7 +118,7 @@ def checklist(root: Path, version: str) -> list[str]:
         (entry, f"CHANGELOG.md has an entry '## {version}, YYYY-MM-DD'"),
         (True, "the sdist builds the wheel of the tree, and the wheel installs and reports its version"),
         (False, "make check, make test, make test-peers and make nightly MINUTES=240 pass"),
-        (False, f"git tag -s v{version}, then push the tag: its workflow builds the files again and drafts a release"),
+        (False, f"git tag -a v{version}, then push the tag: its workflow builds the files again and drafts a release"),
         (False, "upload the files to the package index, and publish the draft"),
     )
     return [f"[{'x' if done else ' '}] {step}" for done, step in steps]

@@ -69,7 +69,7 @@ def test_nothing_is_left_of_a_broker() -> None:
         pass  # what a process opens once stays open
     before = left()
     with longpoll.Broker(store_config=SMALL_STORE) as broker:
-        with longpoll.Producer(broker.runtime, broker.name_server) as producer:
+        with longpoll.Producer(broker.name_server) as producer:
             assert producer.send("T", b"hello").queue_offset == 0
         assert left() > before
     broker.close()
@@ -110,7 +110,7 @@ def test_a_store_of_ones_own_stays(tmp_path: Path) -> None:
     for offset in range(2):
         with (
             longpoll.Broker(tmp_path / "store", policy="rocketmq-4.9", store_config=SMALL_STORE) as broker,
-            longpoll.Producer(broker.runtime, broker.name_server) as producer,
+            longpoll.Producer(broker.name_server) as producer,
         ):
             assert producer.send("T", b"hello", queue_id=0).queue_offset == offset
 
@@ -139,14 +139,9 @@ def test_what_was_recorded_is_judged(tmp_path: Path) -> None:
     ):
         assert observer.name_server_address is not None
         served = "{}:{}".format(*observer.name_server_address)
-        config = longpoll.ConsumerConfig("group", start_at=longpoll.StartAt.FIRST)
-        with (
-            longpoll.Producer(broker.runtime, served) as producer,
-            longpoll.PullConsumer(broker.runtime, served, config) as consumer,
-        ):
+        with longpoll.Producer(served) as producer:
             producer.send("T", b"first")
-            consumer.subscribe("T")
-            consumer.start()
+        with longpoll.PullConsumer(served, group="group", topics="T") as consumer:
             assert [message.body for message in consumer.poll(timeout_s=30)] == [b"first"]
 
     assert longpoll.judge(inside).verdict == "valid"

@@ -22,7 +22,7 @@ from longpoll_protocol.codes import ResponseCode
 ROOT: Final = Path(__file__).parents[2]
 CLASS: Final = re.compile(r"^class (\w+)\(([\w\s,.]+)\)", re.MULTILINE)
 TEXT: Final = "what is wrong: do this"
-VALUES: Final = {"str": TEXT, "str | None": TEXT, "int": 14, "bool": False}
+VALUES: Final = {"str": TEXT, "str | None": TEXT, "int": 14, "bool": False, "float | None": 5.0}
 CHOICES: Final = {"prop": "HINTS", "kind": "PROMISES"}
 """Parameter -> the module's table of its values."""
 

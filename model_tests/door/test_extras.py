@@ -113,7 +113,7 @@ def test_the_law_is_explored_without_any_extra() -> None:
 def test_a_broker_is_embedded_without_any_extra() -> None:
     script = """
 import longpoll
-with longpoll.Broker() as broker, longpoll.Producer(broker.runtime, broker.name_server) as producer:
+with longpoll.Broker() as broker, longpoll.Producer(broker.name_server) as producer:
     print(producer.send("T", b"hello").queue_offset)
 for ask in (longpoll.prove, lambda: longpoll.judge("/tmp"), lambda: longpoll.check(engine="packed")):
     try:
@@ -132,7 +132,7 @@ def test_a_history_is_judged_without_spark_or_z3(tmp_path: Path) -> None:
     """The extra `judge` is enough for the local engine, and no Java is looked for."""
     script = """
 import longpoll
-with longpoll.Broker(record=sys.argv[1]) as broker, longpoll.Producer(broker.runtime, broker.name_server) as producer:
+with longpoll.Broker(record=sys.argv[1]) as broker, longpoll.Producer(broker.name_server) as producer:
     producer.send("T", b"hello")
 print(longpoll.judge(sys.argv[1]).verdict)
 """

@@ -58,7 +58,7 @@ ENDS = []
 
 @pytest.fixture
 def producer(rocketmq_broker):
-    with longpoll.Producer(rocketmq_broker.runtime, rocketmq_broker.name_server) as producer:
+    with longpoll.Producer(rocketmq_broker.name_server) as producer:
         yield producer
         producer.send("After", b"the broker still serves")
     ENDS.append("producer")
@@ -121,7 +121,7 @@ def test_faults(rocketmq_broker, rocketmq_topic, rocketmq_client):
 
 
 def test_relay(rocketmq_broker, rocketmq_topic):
-    with rocketmq_broker.relay() as relay, longpoll.Producer(rocketmq_broker.runtime, relay.name_server) as producer:
+    with rocketmq_broker.relay() as relay, longpoll.Producer(relay.name_server) as producer:
         producer.send(rocketmq_topic, b"through")
         relay.delay()
         producer.send(rocketmq_topic, b"later")
@@ -156,7 +156,7 @@ def test_the_page_s_file_passes_and_what_shows_nothing_is_unknown(tmp_path: Path
 def test_brokers_that_run_elsewhere_are_used(tmp_path: Path) -> None:
     with longpoll.Broker(store_config=SMALL_STORE) as broker:
         done = run(tmp_path, SHOWN, words=[f"--longpoll-name-server={broker.name_server}"])
-        with longpoll.Admin(broker.runtime, broker.name_server) as admin:
+        with longpoll.Admin(broker.name_server) as admin:
             names = admin.topic_names()
 
     assert done.returncode == 0, done.stdout + done.stderr

@@ -94,16 +94,10 @@ SIZE_MAX_MB: Final = 4
 TOLD: Final = """
 import asyncio
 import sys
-from longpoll_client import (
-    AsyncProducer, AsyncPushConsumer, ConsumerConfig, ConsumeStatus, Producer, PullConsumer, StartAt,
-)
-from longpoll_runtime.real import RealRuntime
-with Producer(RealRuntime(), sys.argv[1]) as producer:
+from longpoll_client import AsyncProducer, AsyncPushConsumer, Producer, PullConsumer
+with Producer(sys.argv[1]) as producer:
     sent = [producer.send("Alone", b"%d" % number).msg_id for number in range(20)]
-config = ConsumerConfig("alone", start_at=StartAt.FIRST)
-with PullConsumer(RealRuntime(), sys.argv[1], config) as consumer:
-    consumer.subscribe("Alone")
-    consumer.start()
+with PullConsumer(sys.argv[1], group="alone", topics="Alone") as consumer:
     got = []
     while len(got) < 20:
         got += [message.msg_id for message in consumer.poll(timeout_s=30.0)]
@@ -117,11 +111,9 @@ async def on_a_loop():
         heard.extend(message.msg_id for message in messages)
         if len(heard) >= 40:
             all_heard.set()
-        return ConsumeStatus.SUCCESS
 
-    consumer = AsyncPushConsumer(RealRuntime(), sys.argv[1], ConsumerConfig("loop", start_at=StartAt.FIRST), listen)
-    consumer.subscribe("Alone")
-    async with AsyncProducer(RealRuntime(), sys.argv[1]) as producer, consumer:
+    consumer = AsyncPushConsumer(sys.argv[1], group="loop", topics="Alone", listener=listen)
+    async with AsyncProducer(sys.argv[1]) as producer, consumer:
         more = await asyncio.gather(*(producer.send("Alone", b"%d" % number) for number in range(20)))
         await asyncio.wait_for(all_heard.wait(), 30.0)
     assert sorted(heard) == sorted([*sent, *(result.msg_id for result in more)]), heard

@@ -22,7 +22,7 @@ SIZE_MAX_MB: Final = {"": 60}
 """Most that an extra may bring, with longpoll itself and without pip and its like."""
 BROKER: Final = """
 import longpoll
-with longpoll.Broker() as broker, longpoll.Producer(broker.runtime, broker.name_server) as producer:
+with longpoll.Broker() as broker, longpoll.Producer(broker.name_server) as producer:
     assert producer.send("T", b"hello").queue_offset == 0
 assert longpoll.check("strict", properties=["answered_once"]).verdicts[0].verdict == "holds"
 """
@@ -50,7 +50,7 @@ JUDGE: Final = """
 import tempfile, longpoll
 with tempfile.TemporaryDirectory() as directory:
     with longpoll.Broker(record=directory) as broker:
-        with longpoll.Producer(broker.runtime, broker.name_server) as producer:
+        with longpoll.Producer(broker.name_server) as producer:
             producer.send("T", b"hello")
     assert longpoll.judge(directory).verdict == "unknown"
 """
@@ -58,7 +58,7 @@ SPARK: Final = """
 import tempfile, longpoll
 with tempfile.TemporaryDirectory() as directory:
     with longpoll.Broker(record=directory) as broker:
-        with longpoll.Producer(broker.runtime, broker.name_server) as producer:
+        with longpoll.Producer(broker.name_server) as producer:
             producer.send("T", b"hello")
     found = longpoll.judge(directory, engine="spark")
     assert (found.verdict, found.engine) == ("unknown", "spark"), found

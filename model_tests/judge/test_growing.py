@@ -141,7 +141,7 @@ def test_a_log_that_is_let_go_too_early_is_no_sum(tmp_path: Path, monkeypatch: p
     """Requests whose log is gone are left to the end, and never judged without it."""
     monkeypatch.setattr("longpoll_judge.run.growing.queues.LOG_EVENTS_MAX", 20)
     monkeypatch.setattr("longpoll_judge.run.growing.queues.PIECES_MIN", 1)
-    found, whole = check(simulated(7, 600), tmp_path / "history", 30, 7)
+    found, whole = check(simulated(7, 400), tmp_path / "history", 20, 7)
 
     assert whole.verdict == "valid"
     assert found.told == {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import numpy as np
 import pytest
 from model_tests.judge.one_queue import LATE_MS, Row, asked, case_of, context, event, facts, holes, ns, said, told
 
@@ -129,6 +130,22 @@ def outside(close: tuple[float, float] | None, last: float, **known: Any) -> lis
 def test_a_close_soon_after_looks_like_a_stop(close: float | None, last: float, clause: list[str]) -> None:
     """Likely where everything ends with it, possibly where the source goes on; the end of the record may hide it."""
     assert outside(None if close is None else (close, close + 5), last) == clause
+
+
+@pytest.mark.parametrize(
+    ("opened", "closed", "clause"),
+    [
+        ([-9], [SOON], []),
+        ([-9], [SOON + 1], [EARLY + "?"]),
+        ([-9, ANSWERED + 1], [SOON, 10**6], []),
+        ([-9, ANSWERED], [SOON, 10**6], [EARLY + "?"]),
+        ([ANSWERED + 1], [SOON], [EARLY + "?"]),
+    ],
+)
+def test_a_proxy_outlives_a_broker_that_stops(opened: list[float], closed: list[float], clause: list[str]) -> None:
+    """Every connection that was open when it answered is closed soon; those that come later belong to its next life."""
+    spans = {"s": (np.array(list(map(ns, opened))), np.array(list(map(ns, closed))))}
+    assert outside((SOON, SOON), 10**6, spans=spans) == clause
 
 
 def test_a_stop_that_answers_nobody_is_no_cause() -> None:

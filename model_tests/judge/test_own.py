@@ -96,6 +96,7 @@ def judged(engine: Engine, history: Path, *properties: Any) -> Result:
     return msgspec.structs.replace(result, seconds=0.0)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
 def test_both_engines_say_the_same(spark_engine: Engine, mine: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from longpoll_judge.run.local import LocalEngine
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 KIB = 1024
 PEAK_BYTES_MAX = 640 << 20
-"""What docs/judge.md says, with the interpreter and its libraries."""
+"""With the interpreter and its libraries; docs/performance.md has measured figures."""
 
 
 def peak_of(history: Path) -> int:
@@ -51,7 +51,7 @@ def test_memory_is_that_of_a_few_stretches(tmp_path: Path, queues: int) -> None:
 
 
 LAGGING_PEAK_BYTES_MAX = 600 << 20
-"""What docs/judge.md says of 16 groups that read from offset 0 on."""
+"""The limit in docs/performance.md for groups that read from far back."""
 
 
 @pytest.mark.parametrize("queues", [1, 16])

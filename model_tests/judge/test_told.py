@@ -369,7 +369,7 @@ def test_what_is_found_beside_the_queues_goes_on_too(
     """Of logs, of ends that fall, and of committed offsets, with a handful kept; each over restarts too."""
     monkeypatch.setattr(recent, "FRESH_NS", 0)
     monkeypatch.setattr(beside, "EVENTS_MAX", 150)
-    plain = list(simulate(Load(events=1_000, queues=1, consumers=("*",), timeout_ms=60)))
+    plain = list(simulate(Load(events=700, queues=1, consumers=("*",), timeout_ms=60)))
     history = written(Recording(list(wrong(plain)), simulated_meta()), tmp_path / "history")
     whole = {name for name, one in certain(judge([history], engine="local")).items() if one.clause == clause}
     monkeypatch.setattr(*place, 6)

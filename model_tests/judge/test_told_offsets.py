@@ -119,6 +119,25 @@ def says(clause: str, *ones: One, **known: Any) -> list[str]:
     return [name for name in told if name.startswith(clause)]
 
 
+@pytest.mark.parametrize(
+    ("end", "before", "clause"),
+    [
+        (11, (), ["commit.told.within?"]),
+        (12, (), []),
+        (11, (update(12, 2),), []),
+        (11, (open_(pull(13, 2)),), []),
+        (None, (), []),
+    ],
+)
+def test_an_offset_past_the_queue_s_end_is_unknown(end: int | None, before: tuple[One, ...], clause: list[str]) -> None:
+    """Also the first that a group is told, unless somebody may have committed as much."""
+    ends = {} if end is None else {"offset_min": 0, "offset_max": end}
+    read = [event("answer_sent", (0, 1), request="other", code=19, **ends)]
+    findings, _share, _gaps = judged_rows(read, rows_of(*before, ask(12, 30)))
+    told = [each.clause + "?" * (each.verdict == "unknown") for each in findings]
+    assert [name for name in told if name.startswith("commit.told.within")] == clause
+
+
 # -- less than was committed -----------------------------------------------------------------------------------------
 
 

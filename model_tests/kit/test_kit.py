@@ -110,7 +110,7 @@ def test_a_correct_service_behind_http_is_valid() -> None:
     """Over real connections, with polls held while others are sent."""
     with served(TakeQueue()) as service:
         report = machine(lambda: HttpSubject(service), **PATIENT).exercise(
-            settings(GOOD, max_examples=2, stateful_step_count=10), SEED
+            settings(GOOD, max_examples=4, stateful_step_count=10), SEED
         )
 
     assert report.verdict == "valid", report

@@ -195,7 +195,7 @@ HOSTILE: Final = {
     "a step before the first": (spelled([*FIELDS[:5], [-1]]), "cannot happen here"),
     "a run that ends early": (spelled([*FIELDS[:5], [0] * 3_000]), "cannot happen here"),
     "another fingerprint": (spelled([*FIELDS[:4], 1, *FIELDS[5:]]), "from another version of the specification"),
-    "a policy that is none": (spelled(["<img src=x>", *FIELDS[1:]]), "has not the law of <img src=x>"),
+    "a policy that is none": (spelled(["<img src=x>", *FIELDS[1:]]), "does not have the specification of <img src=x>"),
     "a megabyte": ("lp1." + "A" * 1_000_000, "at most 4096 are allowed"),
     "another format": (LOST.replace("lp1", "lp2"), "not a token of this version"),
     "cut off": (LOST[:-1], "damaged"),

@@ -24,6 +24,7 @@ from longpoll_spec.mutants.explorer import explorer_of
 from longpoll_spec.mutants.slips import slips_of
 from longpoll_spec.mutants.zoo import named_slips
 from longpoll_spec.policy import preset
+from longpoll_spec.render.story.story import story_of
 
 pytestmark = [pytest.mark.peers, pytest.mark.long, pytest.mark.timeout(600)]
 LOST: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w"
@@ -101,7 +102,7 @@ def test_a_lost_wakeup_by_ones_own_clicks(opened: Browser) -> None:
         _click(opened, label)
     trace = replay(_token(opened))
 
-    assert "lost_by_hold is broken" in _text(opened, "#broken")
+    assert "its wakeup is lost" in _text(opened, "#broken")
     assert trace.property_name == "lost_by_hold"
     assert [step.action.label for step in trace.steps if step.action] == labels
     assert _text(opened, "#command") == f"longpoll explain {_token(opened)}"
@@ -157,19 +158,47 @@ def test_a_hostile_address_is_told_in_the_readers_language(browser: Browser, pag
     assert browser.complaints == []
 
 
-def test_the_browsers_own_buttons_leave_the_page_and_come_back_to_its_run(opened: Browser, page: Path) -> None:
-    """Steps are no pages of their own, so that one press of Back is enough; Forward shows the run again."""
+def test_the_browsers_back_undoes_a_step(opened: Browser, page: Path) -> None:
+    """Each step is an entry of the browser's history, and Forward takes it again; so does coming from another page."""
+    tokens = [_token(opened)]
     for _ in range(3):
         opened.run("document.querySelector('#enabled button').click()")
-    token = _token(opened)
-    opened.show(page.with_name("other.html"), width=1_400, dark=False)
-    for step, wanted in (("back", token), ("back", None), ("forward", token)):
+        tokens.append(_token(opened))
+    for step, wanted in (("back", 2), ("back", 1), ("forward", 2), ("forward", 3)):
         opened.run(f"void setTimeout(() => history.{step}())")
-        at_run = f"location.hash === '#{token}' && document.querySelectorAll('#story li').length === 3"
-        gone = "location.href === 'about:blank'"
-        opened.until(at_run if wanted else gone)
-    assert _token(opened) == token
-    assert opened.run("history.length") >= 3
+        opened.until(
+            f"location.hash === '#{tokens[wanted]}' && document.querySelectorAll('#story li').length === {wanted}"
+        )
+    opened.show(page.with_name("other.html"), width=1_400, dark=False)
+    opened.run("void setTimeout(() => history.back())")
+    opened.until(f"location.hash === '#{tokens[3]}' && document.querySelectorAll('#story li').length === 3")
+    assert opened.complaints == []
+
+
+TOLD: Final = """
+[...document.querySelectorAll("#story li")].map((each) => each.firstChild.data)
+"""
+RUNS: Final = (
+    LOST,
+    "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9rZWVwzhApc3qbABISAgQGDA0BCA_s_R2J",
+    "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKycXVldWVkX2J5X2RlYWRsaW5lzhApc3qVAgQGEhIj71jC",
+    "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKgzhApc3qcAAIEAQgGCxISDA0QRVYIdA",
+)
+"""Of lessons 1 to 3; a wakeup lost by a hold and by a put-back, a late answer, and the scan that answers."""
+
+
+@pytest.mark.parametrize("token", RUNS)
+def test_a_step_is_described_as_explain_describes_it(opened: Browser, token: str) -> None:
+    """Word for word; the alarm has the sentence of `explain` about the request."""
+    story = story_of(replay(token))
+    names = {each.key: f"{each.name} ({each.java})" for each in story.participants}
+    expected = [f"{names[each.source]} {each.sentence}" if each.source else each.sentence for each in story.scenes]
+    _go_to(opened, token)
+
+    assert opened.run(TOLD) == expected
+    if story.wrong and "its wakeup is lost" in story.wrong[0]:
+        alarm = _text(opened, "#broken li")
+        assert alarm == f"{story.wrong[0].partition('lost.')[0]}lost."
 
 
 def _press(browser: Browser, key: str, code: int, text: str = "") -> None:
@@ -192,7 +221,7 @@ def test_a_wakeup_is_lost_by_tab_and_enter_alone(opened: Browser) -> None:
             pressed += 1
             assert pressed < TABS_MAX, label
         _press(opened, "Enter", 13, "\r")
-    assert "lost_by_hold is broken" in _text(opened, "#broken")
+    assert "its wakeup is lost" in _text(opened, "#broken")
 
 
 TABS_MAX: Final = 20
@@ -300,11 +329,11 @@ def test_each_slip_is_one_click_and_caught_by_what_our_engine_says(opened: Brows
     for number, slip in enumerate(planted):
         _choose(opened, "slip", str(number))
         opened.run(SEARCHED)
-        told = re.search(r"The slip is caught by ([^.]*)\.", _text(opened, "#progress"))
+        told = re.search(r"\. ([^.]*) catches the mutant\.", _text(opened, "#progress"))
         said = set(told[1].split(", ")) if told else set()
         expected = _violated(slip.planted(policy, bounds)) - own
         caught += bool(expected)
-        if said != expected or (not told and "No property catches the slip." not in _text(opened, "#progress")):
+        if said != expected or (not told and "No property catches the mutant." not in _text(opened, "#progress")):
             wrong[opened.run("document.getElementById('slip').selectedOptions[0].text")] = (said, expected)
 
     assert wrong == {}
@@ -340,7 +369,7 @@ def test_several_changes_by_hand_hold_at_once(opened: Browser) -> None:
     opened.run(SEARCHED)
     both = _text(opened, "#progress")
     assert both != one
-    assert "Your change is caught by" in both
+    assert "catches your change" in both
 
     address = _token(opened)
     assert address.count("~") == 2

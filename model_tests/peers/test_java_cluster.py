@@ -23,7 +23,7 @@ from model_tests.support.java import class_path_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
-from longpoll_client import Admin, ConsumerConfig, ConsumeStatus, Producer, PushConsumer, ReceivedMessage, StartAt
+from longpoll_client import Admin, Producer, PushConsumer, ReceivedMessage, Retry
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.properties import encode_properties
@@ -87,7 +87,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             listen=("127.0.0.1", free_port((-2, 1))),
         )
         stack.callback(ours.stop)
-        with Admin(RUNTIME, name_server) as admin:
+        with Admin(name_server) as admin:
             wait_for(lambda: set(admin.masters()) == {OURS, JAVAS}, "both brokers are registered")
         yield Cluster(version, java.address, ours.address, name_server)
 
@@ -98,17 +98,15 @@ def test_one_client_sends_to_both_and_consumes_from_both(cluster: Cluster) -> No
     stored: dict[bytes, str] = {}
     given: list[tuple[bytes, str]] = []
 
-    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
         given.extend((message.body, names[message.store_host]) for message in messages)
-        return ConsumeStatus.SUCCESS
+        return None
 
-    with Admin(RUNTIME, cluster.name_server) as admin:
+    with Admin(cluster.name_server) as admin:
         admin.create_topic(topic, QUEUES)
         wait_for(lambda: len(admin.topic(topic).writable) == 2 * QUEUES, "the topic's queues on both brokers")
-    consumer = PushConsumer(RUNTIME, cluster.name_server, ConsumerConfig(group="G", start_at=StartAt.FIRST), listen)
-    consumer.subscribe(topic)
-    with Producer(RUNTIME, cluster.name_server) as producer, consumer:
-        consumer.start()
+    consumer = PushConsumer(cluster.name_server, group="G", topics=topic, listener=listen)
+    with Producer(cluster.name_server) as producer, consumer:
         for number in range(SENT):
             body = b"%d" % number
             stored[body] = producer.send(topic, body).queue.broker_name

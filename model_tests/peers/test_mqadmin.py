@@ -14,15 +14,16 @@ from attrs import frozen
 from model_tests.conformance.java_broker import running
 from model_tests.support.broker import client_scenarios as stories
 from model_tests.support.broker.brokers import wait_until
+from model_tests.support.broker.client_scenarios import member_options
 from model_tests.support.broker.raw_client import RawClient
 from model_tests.support.java import class_path_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.opening import ANY_PORT
-from longpoll_client import ConsumerConfig, Producer, PushConsumer, StartAt
-from longpoll_client.consume.workers import ConsumeStatus
+from longpoll_client import Producer, PushConsumer, Retry
 from longpoll_client.messages import ReceivedMessage
+from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5
@@ -211,19 +212,17 @@ def administered(place: Place) -> Administered:
     said: list[str] = []
     dashboard = ""
 
-    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
         got.extend(message.msg_id for message in messages)
-        return ConsumeStatus.SUCCESS
+        return None
 
-    with Producer(RealRuntime(), place.name_server) as producer:
+    with Producer(place.name_server) as producer:
         sent = [producer.send("T", b"body", queue_id=number % 2, keys=f"k{number}") for number in range(4)]
     first_id = sent[0].msg_id
     # The first one stores how far the group is when it closes; the second is running while the group is reset.
     for count in (4, 8):
-        config = ConsumerConfig(group="G", start_at=StartAt.FIRST)
-        consumer = PushConsumer(RealRuntime(), place.name_server, config, listen)
-        consumer.subscribe("T")
-        consumer.start()
+        config = MemberConfig(group="G", start_at="first")
+        consumer = PushConsumer(place.name_server, topics="T", listener=listen, **member_options(config))
         with consumer:
             said = place.mqadmin((*READ, *ASK), first_id) if count > 4 else []
             wait_until(partial(has, got, count), PATIENCE_S)
@@ -286,7 +285,7 @@ def test_ha_status_says_the_same_of_our_master_as_of_javas(tmp_path: Path) -> No
 
     def follow(place: Place, name: str, ha_master: str) -> None:
         settings = BrokerConfig(broker_name=name, role="SLAVE", broker_id=1, master=place.broker, ha_master=ha_master)
-        with Producer(RealRuntime(), place.name_server) as producer:
+        with Producer(place.name_server) as producer:
             for number in range(4):
                 producer.send("T", b"body", queue_id=number % 2)
         with Broker.start(runtime, str(tmp_path / f"slave of {name}"), policy=ROCKETMQ_5, config=settings) as slave:

@@ -9,11 +9,12 @@ import attrs
 import pytest
 import trustme
 from model_tests.peers.real_clients import CLIENTS, Client, ClientUnavailableError, Received, faults, play
-from model_tests.support.broker.client_scenarios import new_topic
+from model_tests.support.broker.client_scenarios import member_options, new_topic
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_client import Admin, ConsumerConfig, Credentials, PullConsumer, StartAt
+from longpoll_client import Admin, Credentials, PullConsumer
+from longpoll_client.settings import MemberConfig
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.tls import server_context
 
@@ -87,12 +88,10 @@ def test_what_a_client_cannot_use_comes_again_and_is_a_dead_letter_then(client: 
     with new_topic(name_server) as topic:
         received = play(client, name_server, topic, "retry", 1, expected=3)
         assert [message.reconsume_times for message in received] == [0, 1, 2]
-        config = ConsumerConfig("undertaker", start_at=StartAt.FIRST)
-        with PullConsumer(RUNTIME, name_server, config) as consumer:
-            consumer.subscribe(f"%DLQ%{topic}-retry")
-            consumer.start()
+        config = MemberConfig(group="undertaker", start_at="first")
+        with PullConsumer(name_server, topics=f"%DLQ%{topic}-retry", **member_options(config)) as consumer:
             (dead,) = consumer.poll(PATIENCE_S)
-    assert (dead.body, dead.tags, dead.keys, dead.properties["number"]) == (b"message-0", "red", "key-0", "0")
+    assert (dead.body, dead.tag, dead.keys, dead.properties["number"]) == (b"message-0", "red", ("key-0",), "0")
 
 
 @pytest.mark.peers
@@ -136,7 +135,7 @@ def test_a_client_with_the_right_key_passes_and_one_with_a_wrong_one_is_refused(
     config = BrokerConfig(acl_file=str(accounts))
     with Broker.start(RUNTIME, str(tmp_path / "store"), config=config) as broker:
         name_server = "{}:{}".format(*broker.name_server_address)
-        with Admin(RUNTIME, name_server, credentials=Credentials("administrator", "87654321")) as admin:
+        with Admin(name_server, credentials=Credentials("administrator", "87654321")) as admin:
             admin.create_topic("guarded", 8)
         received = play(client, name_server, "guarded", "bulk", 400, account=("peers-key", "peers-secret"))
         assert faults(received, range(400)) == set()

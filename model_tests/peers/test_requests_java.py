@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +24,7 @@ from model_tests.client.failing.run import JAVA_LATE_MS, LENGTH_S, at_once, ours
 from model_tests.client.failing.servers import JavaServer
 from model_tests.client.test_hooks import lines_of
 from model_tests.conformance.java_broker import VERSIONS, running
-from model_tests.support.broker.client_scenarios import new_topic, wait_for
+from model_tests.support.broker.client_scenarios import member_options, new_topic, wait_for
 from model_tests.support.broker.raw_client import RawClient, pull_fields, send_fields
 from model_tests.support.java import class_path_of
 
@@ -32,16 +32,14 @@ from longpoll_broker.broker import Broker
 from longpoll_client import (
     Admin,
     Compression,
-    ConsumerConfig,
-    ConsumeStatus,
-    OutgoingMessage,
     Producer,
     PushConsumer,
     ReceivedMessage,
-    StartAt,
+    Retry,
     Tracing,
 )
 from longpoll_client.produce.message_ids import MessageIds
+from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.compression import pack, unpack
 from longpoll_protocol.frames.command import Command
@@ -57,7 +55,7 @@ RUNTIME: Final = RealRuntime()
 SOURCE: Final = Path(__file__).parent / "java" / "Requests.java"
 COUNT: Final = 20
 PATIENCE_S: Final = 90.0
-FIRST: Final = StartAt.FIRST
+FIRST: Final = "first"
 TELLS: Final = "= "
 """What a line of `Requests.java` begins with; others are of the client's log."""
 
@@ -119,24 +117,22 @@ def name_server(
         return
     with running(client.broker_class_path, home / "home") as java:
         address = "{}:{}".format(*java.name_server)
-        with Admin(RUNTIME, address) as admin:
+        with Admin(address) as admin:
             wait_for(lambda: bool(admin.masters()), "the broker is registered")
         yield address
 
 
 def test_we_reply_to_java(client: JavaClient, name_server: str) -> None:
     with new_topic(name_server, 2) as topic, ExitStack() as stack:
-        replier = stack.enter_context(Producer(RUNTIME, name_server, "we-reply"))
+        replier = stack.enter_context(Producer(name_server, group="we-reply"))
 
-        def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
             for message in messages:
                 replier.reply(message, b"ours: " + message.body)
-            return ConsumeStatus.SUCCESS
+            return None
 
-        config = ConsumerConfig(f"ours-{topic}", start_at=FIRST)
-        consumer = stack.enter_context(PushConsumer(RUNTIME, name_server, config, listen))
-        consumer.subscribe(topic)
-        consumer.start()
+        config = MemberConfig(group=f"ours-{topic}", start_at=FIRST)
+        stack.enter_context(PushConsumer(name_server, topics=topic, listener=listen, **member_options(config)))
         assert client.run("ask", name_server, topic, str(COUNT)) == [f"ours: question {n}" for n in range(COUNT)]
 
 
@@ -145,7 +141,7 @@ def test_java_replies_to_us(client: JavaClient, name_server: str) -> None:
     with (
         new_topic(name_server, 2) as topic,
         client.running("reply", name_server, topic),
-        Producer(RUNTIME, name_server, "we-ask") as producer,
+        Producer(name_server, group="we-ask") as producer,
     ):
         for number in range(COUNT):
             reply = producer.request(topic, b"question %d" % number, timeout_s=30.0)
@@ -160,7 +156,7 @@ def test_java_replies_to_us(client: JavaClient, name_server: str) -> None:
                 done.set()
 
         for number in range(COUNT):
-            producer.request_async(topic, OutgoingMessage(b"%d" % number), replied, timeout_s=30.0)
+            producer.request_nowait(topic, b"%d" % number, callback=replied, timeout_s=30.0)
         assert done.wait(PATIENCE_S)
     assert sorted(bodies) == sorted(b"java: %d" % number for number in range(COUNT))
 
@@ -170,20 +166,20 @@ def test_java_decodes_our_trace(client: JavaClient, name_server: str) -> None:
     with (
         new_topic(name_server, 1) as topic,
         new_topic(name_server, 1) as trace_topic,
-        Tracing(RUNTIME, name_server, trace_topic) as tracing,
+        Tracing(name_server, trace_topic) as tracing,
     ):
         heard = threading.Event()
 
-        def listen(_messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        def listen(_messages: Sequence[ReceivedMessage]) -> Retry | None:
             heard.set()
-            return ConsumeStatus.SUCCESS
+            return None
 
-        config = ConsumerConfig(f"traced-{topic}", start_at=FIRST, hooks=[tracing])
+        config = MemberConfig(group=f"traced-{topic}", start_at=FIRST, hooks=[tracing])
         with (
-            Producer(RUNTIME, name_server, "we-trace", hooks=[tracing]) as producer,
-            PushConsumer(RUNTIME, name_server, config, listen) as consumer,
+            Producer(name_server, group="we-trace", hooks=[tracing]) as producer,
+            closing(PushConsumer(name_server, topics=(), listener=listen, **member_options(config))) as consumer,
         ):
-            sent = producer.send(topic, b"traced", tags="red", keys="key-1")
+            sent = producer.send(topic, b"traced", tag="red", keys="key-1")
             consumer.subscribe(topic)
             consumer.start()
             assert heard.wait(PATIENCE_S)
@@ -209,10 +205,10 @@ def test_java_s_trace_has_the_fields_of_ours(client: JavaClient, name_server: st
         with client.running("send", name_server, topic, theirs_at) as msg_id:
             ((theirs, _keys),) = lines_of(name_server, theirs_at, 1)
         with (
-            Tracing(RUNTIME, name_server, ours_at) as tracing,
-            Producer(RUNTIME, name_server, "java-traced", hooks=[tracing]) as producer,
+            Tracing(name_server, ours_at) as tracing,
+            Producer(name_server, group="java-traced", hooks=[tracing]) as producer,
         ):
-            sent = producer.send(topic, b"traced", tags="red", keys="key-1")
+            sent = producer.send(topic, b"traced", tag="red", keys="key-1")
         ((ours, _keys),) = lines_of(name_server, ours_at, 1)
     assert (theirs[5], ours[5]) == (msg_id, sent.msg_id)
     different = {1, 5, 10, 12}  # the time, the id, how long it took, and the broker's id
@@ -309,7 +305,7 @@ def group_name_server(request: pytest.FixtureRequest, member_client: tuple[str, 
         return
     with running(member_client[0], tmp_path / "home") as java:
         address = "{}:{}".format(*java.name_server)
-        with Admin(RUNTIME, address) as admin:
+        with Admin(address) as admin:
             wait_for(lambda: bool(admin.masters()), "the broker is registered")
         yield address
 
@@ -333,36 +329,37 @@ def test_ours_says_so_and_nobody_is_stuck(
     """Each gets what both want of its queues; what only one wants may be lost, and the group goes on to the end."""
     ours: set[int] = set()
 
-    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
         ours.update(int(message.body) for message in messages)
-        return ConsumeStatus.SUCCESS
+        return None
 
     with new_topic(group_name_server, QUEUES) as topic:
         group = f"G-{topic}"
-        config = ConsumerConfig(group, start_at=StartAt.FIRST, rebalance_s=1.0, heartbeat_s=0.5, persist_s=0.5)
+        config = MemberConfig(group=group, start_at="first", rebalance_s=1.0, heartbeat_s=0.5, persist_s=0.5)
         with (
-            PushConsumer(RUNTIME, group_name_server, config, listen) as consumer,
-            Admin(RUNTIME, group_name_server) as admin,
+            closing(
+                PushConsumer(group_name_server, topics={topic: "red"}, listener=listen, **member_options(config))
+            ) as consumer,
+            Admin(group_name_server) as admin,
+            caplog.at_level(logging.WARNING, "longpoll_client.consume.membership"),
         ):
-            consumer.subscribe(topic, "red")
-            with caplog.at_level(logging.WARNING, "longpoll_client.consume.membership"):
-                consumer.start()
-                # Of two wishes brokers keep the newer one, so the member that came first finds out.
-                with java_member(member_client[1], group_name_server, topic, group, tmp_path) as told:
-                    wait_for(
-                        lambda: topic in consumer.statistics and consumer.statistics[topic].differing_count > 0,
-                        "what the other one wants",
-                    )
-                    with Producer(RUNTIME, group_name_server) as producer:
-                        for number in range(DIFFERING_COUNT):
-                            producer.send(topic, b"%d" % number, tags=TAGS[number % len(TAGS)])
-                    wait_for(lambda: set(range(0, DIFFERING_COUNT, 2)) <= ours | told.numbers, "all that both want")
+            consumer.start()
+            # Of two wishes brokers keep the newer one, so the member that came first finds out.
+            with java_member(member_client[1], group_name_server, topic, group, tmp_path) as told:
+                wait_for(
+                    lambda: topic in consumer.statistics and consumer.statistics[topic].differing_count > 0,
+                    "what the other one wants",
+                )
+                with Producer(group_name_server) as producer:
+                    for number in range(DIFFERING_COUNT):
+                        producer.send(topic, b"%d" % number, tag=TAGS[number % len(TAGS)])
+                wait_for(lambda: set(range(0, DIFFERING_COUNT, 2)) <= ours | told.numbers, "all that both want")
 
-                    def left() -> int:
-                        rows = admin.offsets(group, [topic])
-                        return sum(row.lag for row in rows) if len(rows) == QUEUES else DIFFERING_COUNT
+                def left() -> int:
+                    rows = admin.offsets(group, [topic])
+                    return sum(row.lag for row in rows) if len(rows) == QUEUES else DIFFERING_COUNT
 
-                    wait_for(lambda: left() == 0, "every queue is read to its end")
+                wait_for(lambda: left() == 0, "every queue is read to its end")
     assert f"members of group {group} want different messages, and lose some: {topic}: red here, everything there" in (
         caplog.messages
     )

@@ -8,7 +8,7 @@ import signal
 import socket
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import pytest
 from model_tests.client.test_orderly import Watched
 from model_tests.conformance.java_broker import VERSIONS, JavaBroker, running
 from model_tests.support.broker import client_scenarios as stories
+from model_tests.support.broker.client_scenarios import member_options
 from model_tests.support.java import class_path_of, java_broker_of
 from model_tests.support.spec.cases import quick_if
 
@@ -24,18 +25,17 @@ from longpoll_client import (
     Admin,
     AsyncPushConsumer,
     AsyncTransactionProducer,
-    ConsumerConfig,
-    ConsumeStatus,
     OutgoingMessage,
     Producer,
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
-    StartAt,
+    Retry,
     TransactionProducer,
     TransactionState,
 )
 from longpoll_client.errors import ClientError, UnreachableError
+from longpoll_client.settings import MemberConfig
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
 PART = 50
@@ -58,7 +58,7 @@ def name_server(java_broker: JavaBroker) -> str:
 def _registered(java_broker: JavaBroker) -> str:
     """The address of its name server, once that knows the broker."""
     address = "{}:{}".format(*java_broker.name_server)
-    with Admin(stories.RUNTIME, address) as admin:
+    with Admin(address) as admin:
         stories.wait_for(lambda: bool(admin.masters()), "the broker is registered")
     return address
 
@@ -88,10 +88,11 @@ def test_an_event_loop_keeps_order_and_ends_transactions(name_server: str) -> No
 
     async def story(topic: str) -> None:
         watched = Watched(80)
-        settings = ConsumerConfig("loop-orderly", start_at=StartAt.FIRST, suspend_s=0.01)
-        consumer = AsyncPushConsumer(stories.RUNTIME, name_server, settings, watched.listen, is_orderly=True)
-        consumer.subscribe(topic)
-        producing = AsyncTransactionProducer(stories.RUNTIME, name_server, "loop-sellers", check)
+        settings = MemberConfig(group="loop-orderly", start_at="first", suspend_s=0.01)
+        consumer = AsyncPushConsumer(
+            name_server, topics=topic, listener=watched.listen, **member_options(settings), orderly=True
+        )
+        producing = AsyncTransactionProducer(name_server, group="loop-sellers", check_transaction=check)
         async with asyncio.timeout(4 * stories.PATIENCE_S), consumer, producing as producer:
             for number in range(100):
                 await producer.send(topic, b"%d" % number, partial(work, number))
@@ -131,18 +132,16 @@ def test_a_group_goes_on_from_its_stored_offsets(name_server: str) -> None:
 
 
 def test_topics_groups_and_offsets_can_be_asked(name_server: str) -> None:
-    with stories.new_topic(name_server, 2) as topic, Admin(stories.RUNTIME, name_server) as admin:
+    with stories.new_topic(name_server, 2) as topic, Admin(name_server) as admin:
         stories.send_numbered(name_server, topic, 10)
-        with PullConsumer(stories.RUNTIME, name_server, ConsumerConfig("asked", start_at=StartAt.FIRST)) as consumer:
-            consumer.subscribe(topic)
-            consumer.start()
+        with PullConsumer(name_server, group="asked", topics=topic) as consumer:
             assert consumer.poll(stories.PATIENCE_S)
             assert topic in admin.topic_names()
             (group,) = [group for group in admin.groups() if group.name == "asked"]
             assert len(group.members) == 1
         assert sum(row.lag for row in admin.offsets("asked", [topic])) == 10
         for queue in admin.topic(topic).readable:
-            admin.set_offset("asked", queue, StartAt.LAST)
+            admin.set_offset("asked", queue, "last")
         assert sum(row.lag for row in admin.offsets("asked", [topic])) == 0
         admin.delete_topic(topic)
 
@@ -165,8 +164,8 @@ def test_our_transactions_are_asked_about_and_ended_at_the_java_broker(version: 
         name_server = _registered(java)
         with (
             stories.new_topic(name_server, 4) as topic,
-            TransactionProducer(stories.RUNTIME, name_server, "PG", check) as producer,
-            PullConsumer(stories.RUNTIME, name_server, ConsumerConfig("G", start_at=StartAt.FIRST)) as consumer,
+            TransactionProducer(name_server, group="PG", check_transaction=check) as producer,
+            closing(PullConsumer(name_server, group="G", topics=())) as consumer,
         ):
             for number in range(31):
                 producer.send(topic, b"%d" % number, lambda number=number: states[number % 3])  # type: ignore[misc] # bound at once
@@ -187,10 +186,10 @@ def test_a_java_broker_registers_at_our_name_server(version: str, tmp_path: Path
     class_path = class_path_of(tmp_path, version)
     with Broker.start(stories.RUNTIME, str(tmp_path / "store")) as broker:
         name_server = "{}:{}".format(*broker.name_server_address)
-        with Admin(stories.RUNTIME, name_server) as admin:
+        with Admin(name_server) as admin:
             with running(class_path, tmp_path / "home", settings=f"namesrvAddr={name_server}"):
                 stories.wait_for(lambda: len(admin.masters()) == 2, "both brokers are known")
-                with stories.new_topic(name_server, 8) as topic, Producer(stories.RUNTIME, name_server) as producer:
+                with stories.new_topic(name_server, 8) as topic, Producer(name_server) as producer:
                     stories.wait_for(lambda: len(admin.topic(topic).readable) == 16, "both brokers have the topic")
                     producer._instance.forget_route(topic)
                     results = [producer.send_batch(topic, [OutgoingMessage(b"x")] * 10)[0] for _number in range(16)]
@@ -207,9 +206,9 @@ def test_a_group_survives_a_restart_of_the_java_broker_and_then_the_loss_of_its_
     class_path = class_path_of(tmp_path, version)
     seen: Counter[bytes] = Counter()
 
-    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
         seen.update(message.body for message in messages)
-        return ConsumeStatus.SUCCESS
+        return None
 
     def consumed(part: int) -> None:
         stories.wait_for(lambda: sum(body.startswith(b"%d-" % part) for body in seen) == PART, f"part {part}")
@@ -219,11 +218,9 @@ def test_a_group_survives_a_restart_of_the_java_broker_and_then_the_loss_of_its_
         with running(class_path, home) as java:
             name_server = _registered(java)
             topic = clients.enter_context(stories.new_topic(name_server, 4))
-            producer = clients.enter_context(Producer(stories.RUNTIME, name_server))
-            config = ConsumerConfig("survivors", start_at=StartAt.FIRST, thread_count=1, persist_s=0.5)
-            group = clients.enter_context(PushConsumer(stories.RUNTIME, name_server, config, listen))
-            group.subscribe(topic)
-            group.start()
+            producer = clients.enter_context(Producer(name_server))
+            config = MemberConfig(group="survivors", start_at="first", thread_count=1, persist_s=0.5)
+            clients.enter_context(PushConsumer(name_server, topics=topic, listener=listen, **member_options(config)))
             _send_part(producer, topic, 0)
             consumed(0)
         with pytest.raises(UnreachableError):
@@ -265,9 +262,7 @@ def _answers(address: tuple[str, int]) -> bool:
 def _consumed(name_server: str, topic: str, count: int) -> dict[str, int]:
     """How many of so many messages came from each broker."""
     found: dict[str, int] = {}
-    with PullConsumer(stories.RUNTIME, name_server, ConsumerConfig("G", start_at=StartAt.FIRST)) as consumer:
-        consumer.subscribe(topic)
-        consumer.start()
+    with PullConsumer(name_server, group="G", topics=topic) as consumer:
         assert {queue.broker_name for queue in consumer.queues} == {"broker-a", "java-broker"}
         names = {address: name for name, address in consumer._member._instance._routes._addresses.items()}
         while sum(found.values()) < count:

@@ -26,7 +26,6 @@ from longpoll_broker.broker import Broker
 from longpoll_client import Admin
 from longpoll_conform.shipped.archive import write
 from longpoll_conform.vectors import recorded
-from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, Policy
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(600)]
@@ -115,7 +114,7 @@ def test_the_java_broker_passes(
     home = tmp_path_factory.mktemp("java") / "home"
     whole = {vector.id for vector in recorded(version)}
     with running(class_path, home, settings="enablePropertyFilter=true") as broker:
-        with Admin(RealRuntime(), "{}:{}".format(*broker.name_server)) as admin:
+        with Admin("{}:{}".format(*broker.name_server)) as admin:
             wait_until(lambda: bool(admin.masters()), REGISTERED_S)
         place = Place(broker.address, broker.name_server, "java-broker", "DefaultCluster", PROFILES["sql"])
         outcomes = {

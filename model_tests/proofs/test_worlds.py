@@ -245,6 +245,10 @@ def test_one_obligation_for_all_numbers_is_as_bad_as_the_worst() -> None:
     assert [row.verdict for row in again] == ["refuted"]
 
 
+def _at_two(verdicts: Mapping[str, Answer]) -> tuple[Outcomes, set[str]]:
+    return {(name, "implies"): Outcome(verdict) for name, verdict in verdicts.items()}, set()
+
+
 @pytest.mark.parametrize("broken_by_two", [True, False])
 def test_what_fails_at_one_number_is_proved_for_none(broken_by_two: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its last obligation is a search for runs, which proves nothing, whatever else of it was shown."""
@@ -259,8 +263,8 @@ def test_what_fails_at_one_number_is_proved_for_none(broken_by_two: bool, monkey
         yield from (Obligation(name, "bounded", "unknown", 0) for name in names)
 
     monkeypatch.setattr(smt_any, "READ", 3)
-    few = whole_of({FIRST: "unknown" if broken_by_two else "proved"}).proof
-    monkeypatch.setattr(smt_any, "prove_model", lambda *_all, **_options: few)
+    few = _at_two({FIRST: "unknown" if broken_by_two else "proved"})
+    monkeypatch.setattr(smt_any, "_at", lambda *_all, **_options: few)
     monkeypatch.setattr(smt_any, "_at_each", lambda *_all, **_options: (by_size, (1, 4)))
     monkeypatch.setattr(smt_any, "_runs", runs)
     found = prove_any(STRICT, world=PLAIN, names=[FIRST])
@@ -271,9 +275,9 @@ def test_what_fails_at_one_number_is_proved_for_none(broken_by_two: bool, monkey
 
 def test_what_a_solver_leaves_open_of_two_requests_may_be_proved_of_any(monkeypatch: pytest.MonkeyPatch) -> None:
     """No run breaks it, so it is asked about at each number, where it follows from what is inductive at all of them."""
-    few = whole_of({FIRST: "unknown"}).proof
+    few = _at_two({FIRST: "unknown"})
     monkeypatch.setattr(smt_any, "READ", 3)
-    monkeypatch.setattr(smt_any, "prove_model", lambda *_all, **_options: few)
+    monkeypatch.setattr(smt_any, "_at", lambda *_all, **_options: few)
     monkeypatch.setattr(
         smt_any, "_at_each", lambda _m, _r, left, *_l, **_o: ([{(left[0], "implies"): Outcome()}], (1, 4))
     )
@@ -290,9 +294,9 @@ def test_what_the_text_does_not_allow_is_proved_of_no_number(monkeypatch: pytest
     def refused(*_all: object, **_options: object) -> tuple[list[Outcomes], tuple[int, ...]]:
         raise NotUniformError("one is spared")
 
-    few = whole_of({FIRST: "proved"}).proof
+    few = _at_two({FIRST: "proved"})
     monkeypatch.setattr(smt_any, "READ", 3)
-    monkeypatch.setattr(smt_any, "prove_model", lambda *_all, **_options: few)
+    monkeypatch.setattr(smt_any, "_at", lambda *_all, **_options: few)
     monkeypatch.setattr(smt_any, "_at_each", refused)
     monkeypatch.setattr(smt_any, "_runs", lambda _make, _world, names, **_l: rows_of(dict.fromkeys(names, "unknown")))
     found = prove_any(STRICT, world=PLAIN, names=[FIRST])
@@ -313,8 +317,8 @@ def test_what_two_requests_break_is_refuted_and_the_rest_is_proved(monkeypatch: 
         return [{(SECOND, "implies"): Outcome()}], (1, 4)
 
     monkeypatch.setattr(smt_any, "READ", 3)
-    few = whole_of({FIRST: "unknown", SECOND: "proved"}).proof
-    monkeypatch.setattr(smt_any, "prove_model", lambda *_all, **_options: few)
+    few = _at_two({FIRST: "unknown", SECOND: "proved"})
+    monkeypatch.setattr(smt_any, "_at", lambda *_all, **_options: few)
     monkeypatch.setattr(smt_any, "_at_each", at_each)
     monkeypatch.setattr(
         smt_any, "_runs", lambda _make, _world, names, **_limits: rows_of(dict.fromkeys(names, "refuted"))
@@ -637,6 +641,10 @@ def test_every_three_features_of_a_question_are_in_some_world() -> None:
         assert len(not_taken(questions, fewer)) > len(not_taken(questions, worlds.values())), name
     (missed,) = not_taken([Question("hold", "answered_once", frozenset({"crash"}))], [PLAIN])
     assert (missed.features, missed.on, missed.questions) == (("crash",), ("crash",), ("hold: answered_once",))
+    assert {each.statement for each in questions if not each.assumed} > {"lost_by_hold", "visible_is_monotone"}
+    other = Question("hold", "lost_by_hold", frozenset({"crash"}), assumed=False)
+    assert not_taken([other], [PLAIN], ["answered_once"]) == ()
+    assert not_taken([other], [PLAIN], ["lost_by_hold"]) == not_taken([other], [PLAIN])
 
 
 def test_what_a_feature_leaves_empty_is_not_proved_there() -> None:

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 from model_tests.support.broker.brokers import SMALL_STORE
+from model_tests.support.broker.client_scenarios import member_options
 from model_tests.support.broker.raw_client import RawClient, pull_fields, send_fields
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.service.access.access_control import read_rules
-from longpoll_client import Admin, ConsumerConfig, Credentials, OutgoingMessage, Producer, PullConsumer, StartAt
+from longpoll_client import Admin, Credentials, OutgoingMessage, Producer, PullConsumer
 from longpoll_client.errors import RefusedError
+from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime.real import RealRuntime
@@ -59,7 +61,7 @@ def broker(tmp_path: Path, accounts: Path) -> Iterator[Broker]:
     """A broker that asks for accounts and has the topics."""
     config = BrokerConfig(acl_file=str(accounts))
     with Broker.start(RUNTIME, str(tmp_path / "store"), config=config, store_config=SMALL_STORE) as started:
-        with Admin(RUNTIME, name_server(started), credentials=ADMIN) as admin:
+        with Admin(name_server(started), credentials=ADMIN) as admin:
             for topic in ("open", "readable", "writable", "secret"):
                 admin.create_topic(topic, 1)
         yield started
@@ -70,25 +72,23 @@ def name_server(broker: Broker) -> str:
 
 
 def send(broker: Broker, credentials: Credentials | None, topic: str = "open") -> None:
-    with Producer(RUNTIME, name_server(broker), credentials=credentials) as producer:
+    with Producer(name_server(broker), credentials=credentials) as producer:
         producer.send(topic, b"x")
 
 
 def consume(broker: Broker, credentials: Credentials | None, topic: str = "open", group: str = "G") -> bytes:
-    config = ConsumerConfig(group, start_at=StartAt.FIRST)
-    with PullConsumer(RUNTIME, name_server(broker), config, credentials=credentials) as consumer:
-        consumer.subscribe(topic)
-        consumer.start()
+    config = MemberConfig(group=group, start_at="first")
+    with PullConsumer(name_server(broker), topics=topic, **member_options(config), credentials=credentials) as consumer:
         return consumer.poll(PATIENCE_S)[0].body
 
 
 def send_batch(broker: Broker, topic: str) -> int:
-    with Producer(RUNTIME, name_server(broker), credentials=USER) as producer:
+    with Producer(name_server(broker), credentials=USER) as producer:
         return len(producer.send_batch(topic, [OutgoingMessage(b"y")] * 3))
 
 
 def make_topic(broker: Broker) -> None:
-    with Admin(RUNTIME, name_server(broker), credentials=USER) as admin:
+    with Admin(name_server(broker), credentials=USER) as admin:
         admin.create_topic("new", 1)
 
 

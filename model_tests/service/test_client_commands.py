@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from longpoll.cli import main
 from longpoll.commands.client import read_start
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_client import StartAt
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError
 
@@ -129,11 +129,11 @@ def test_a_signal_ends_consume_cleanly_and_nothing_printed_comes_again(name_serv
 
 
 def test_where_to_begin_is_read() -> None:
-    assert read_start(None) == (StartAt.STORED, 0)
-    assert read_start("first") == (StartAt.FIRST, 0)
-    assert read_start("1700000000000") == (StartAt.TIMESTAMP, 1_700_000_000_000)
-    assert read_start("2023-11-14T22:13:20Z") == (StartAt.TIMESTAMP, 1_700_000_000_000)
-    assert read_start("2023-11-14T23:13:20+01:00") == (StartAt.TIMESTAMP, 1_700_000_000_000)
+    assert read_start(None) == "stored"
+    assert read_start("first") == "first"
+    assert read_start("1700000000000") == datetime.fromtimestamp(1.7e9, UTC)
+    assert read_start("2023-11-14T22:13:20Z") == datetime.fromtimestamp(1.7e9, UTC)
+    assert read_start("2023-11-14T23:13:20+01:00") == datetime.fromtimestamp(1.7e9, UTC)
     with pytest.raises(ConfigError):
         read_start("stored")
 

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from model_tests.support.broker.client_scenarios import member_options
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 
 from longpoll_broker.broker import Broker
-from longpoll_client import ConsumerConfig, Producer, PullConsumer, ReceivedMessage, StartAt
+from longpoll_client import Producer, PullConsumer, ReceivedMessage, StartAt
 from longpoll_client.consume import puller, sharing
 from longpoll_client.errors import ClientError, NoRouteError, RefusedError, UnreachableError
+from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import BrokerData, ConsumerList, HeartbeatData, QueueData, TopicRouteData
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
@@ -44,10 +46,10 @@ def name_server(tmp_path: Path) -> Iterator[str]:
 @contextmanager
 def consuming(name_server: str, group: str, expression: str = "*", **config: Any) -> Iterator[PullConsumer]:
     """A started pull consumer of topic T that begins at the first message."""
-    options: dict[str, Any] = {"start_at": StartAt.FIRST} | config
-    with PullConsumer(RUNTIME, name_server, ConsumerConfig(group, **options)) as consumer:
-        consumer.subscribe("T", expression)
-        consumer.start()
+    options: dict[str, Any] = {"start_at": "first"} | config
+    with PullConsumer(
+        name_server, topics={"T": expression}, **member_options(MemberConfig(group=group, **options))
+    ) as consumer:
         yield consumer
 
 
@@ -72,12 +74,12 @@ def parity(number: int) -> str:
 
 def test_each_message_comes_once_with_everything_in_its_queues_order(name_server: str) -> None:
     """Bodies, tags, keys and properties survive, offsets are contiguous per queue, and nothing comes twice."""
-    with Producer(RUNTIME, name_server) as producer:
+    with Producer(name_server) as producer:
         sent = {
             producer.send(
                 "T",
                 b"body-%d" % number,
-                tags="even" if number % 2 == 0 else "odd",
+                tag="even" if number % 2 == 0 else "odd",
                 keys=f"k{number}",
                 properties={"n": str(number)},
             ).msg_id: number
@@ -89,7 +91,7 @@ def test_each_message_comes_once_with_everything_in_its_queues_order(name_server
     assert Counter(sent[message.msg_id] for message in found) == Counter(range(300))
     for message in found:
         number = sent[message.msg_id]
-        assert (message.body, message.tags, message.keys) == (b"body-%d" % number, parity(number), f"k{number}")
+        assert (message.body, message.tag, message.keys) == (b"body-%d" % number, parity(number), (f"k{number}",))
         assert message.properties["n"] == str(number)
     for queue_id in {message.queue_id for message in found}:
         offsets = [message.queue_offset for message in found if message.queue_id == queue_id]
@@ -98,7 +100,7 @@ def test_each_message_comes_once_with_everything_in_its_queues_order(name_server
 
 def test_a_held_pull_is_woken_by_a_send(name_server: str) -> None:
     """A consumer that waits gets each new message long before its hold of 15 s ends."""
-    with Producer(RUNTIME, name_server) as producer, consuming_after_first(producer, name_server) as consumer:
+    with Producer(name_server) as producer, consuming_after_first(producer, name_server) as consumer:
         for number in range(20):
             producer.send("T", b"%d" % number)
             assert bodies(take(consumer, 1)) == [b"%d" % number]
@@ -115,17 +117,17 @@ def consuming_after_first(producer: Producer, name_server: str) -> Iterator[Pull
 
 def test_the_client_filters_exactly_what_the_broker_filters_by_hash(name_server: str) -> None:
     """Aa and BB have one hash: the broker sends both, the consumer gives only what was asked for."""
-    with Producer(RUNTIME, name_server) as producer:
+    with Producer(name_server) as producer:
         for tag in ("Aa", "BB", "C", "Aa"):
-            producer.send("T", tag.encode(), tags=tag, queue_id=0)
+            producer.send("T", tag.encode(), tag=tag, queue_id=0)
         with consuming(name_server, "G", "Aa || C") as consumer:
             assert bodies(take(consumer, 3)) == [b"Aa", b"C", b"Aa"]
             assert consumer.poll(0.1) == []
 
 
-@pytest.mark.parametrize(("start_at", "wanted"), [(StartAt.FIRST, b"old"), (StartAt.LAST, b"new")])
+@pytest.mark.parametrize(("start_at", "wanted"), [("first", b"old"), ("last", b"new")])
 def test_where_to_begin(name_server: str, start_at: StartAt, wanted: bytes) -> None:
-    with Producer(RUNTIME, name_server) as producer:
+    with Producer(name_server) as producer:
         producer.send("T", b"old", queue_id=0)
         with consuming(name_server, "G", start_at=start_at) as consumer:
             producer.send("T", b"new", queue_id=0)
@@ -133,10 +135,10 @@ def test_where_to_begin(name_server: str, start_at: StartAt, wanted: bytes) -> N
 
 
 def test_one_way_sends_arrive(name_server: str) -> None:
-    with Producer(RUNTIME, name_server) as producer, consuming_after_first(producer, name_server) as consumer:
-        msg_id = producer.send_one_way("T", b"one way", tags="t")
+    with Producer(name_server) as producer, consuming_after_first(producer, name_server) as consumer:
+        msg_id = producer.send_one_way("T", b"one way", tag="t")
         (message,) = take(consumer, 1)
-        assert (message.msg_id, message.body, message.tags) == (msg_id, b"one way", "t")
+        assert (message.msg_id, message.body, message.tag) == (msg_id, b"one way", "t")
 
 
 def test_an_unknown_topic_has_no_route(name_server: str) -> None:
@@ -151,13 +153,13 @@ def test_an_unknown_topic_has_no_route(name_server: str) -> None:
 @pytest.mark.parametrize("address", ["", "here", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:99999", ":9876"])
 def test_a_wrong_address_is_the_users_mistake(address: str) -> None:
     with pytest.raises(ConfigError, match="HOST:PORT"):
-        Producer(RUNTIME, address)
+        Producer(address)
 
 
 def test_no_name_server() -> None:
     with ScriptedServer(lambda _peer, _command: None) as server:
         address = server.address
-    with Producer(RUNTIME, address) as producer, pytest.raises(UnreachableError, match=address):
+    with Producer(address) as producer, pytest.raises(UnreachableError, match=address):
         producer.send("T", b"x")
 
 
@@ -177,7 +179,7 @@ def test_a_message_that_no_broker_takes_is_refused_before_it_is_sent(
     topic: str, body: bytes, properties: dict[str, str], words: str
 ) -> None:
     with ScriptedServer(lambda _peer, _command: None) as server:
-        with Producer(RUNTIME, server.address) as producer, pytest.raises(ConfigError, match=words):
+        with Producer(server.address) as producer, pytest.raises(ConfigError, match=words):
             producer.send(topic, body, properties=properties)
         assert server.received == []
 
@@ -200,7 +202,7 @@ class OneBroker:
 
     @contextmanager
     def producing(self) -> Iterator[Producer]:
-        with ScriptedServer(self) as server, Producer(RUNTIME, server.address) as producer:
+        with ScriptedServer(self) as server, Producer(server.address) as producer:
             self.address = server.address
             yield producer
 
@@ -261,7 +263,7 @@ def test_a_route_that_cannot_be_read_is_an_error_of_the_client(body: bytes) -> N
 
     with (
         ScriptedServer(answer) as server,
-        Producer(RUNTIME, server.address) as producer,
+        Producer(server.address) as producer,
         pytest.raises(ClientError, match="route of topic"),
     ):
         producer.send("T", b"x")
@@ -287,7 +289,9 @@ class PullScript:
 
     def __call__(self, peer: Peer, command: Command) -> None:
         code = command.code
-        if code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+        if code == RequestCode.GET_ROUTEINFO_BY_TOPIC and (command.ext_fields or {})["topic"].startswith("%RETRY%"):
+            peer.answer(command, ResponseCode.TOPIC_NOT_EXIST)
+        elif code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
             route = TopicRouteData(
                 broker_datas=[BrokerData(broker_name="b", broker_addrs={0: self.address})],
                 queue_datas=[QueueData(broker_name="b", read_queue_nums=1, write_queue_nums=1, perm=6)],
@@ -324,9 +328,7 @@ def run_script(script: PullScript) -> None:
     """Consume from the script until its answers are used up."""
     with ScriptedServer(script) as server:
         script.address = server.address
-        with PullConsumer(RUNTIME, server.address, ConsumerConfig("G")) as consuming:
-            consuming.subscribe("T")
-            consuming.start()
+        with PullConsumer(server.address, group="G", topics="T", start_at="stored") as consuming:
             assert script.used_up.wait(PATIENCE_S)
             assert consuming.poll(0.0) == []
 

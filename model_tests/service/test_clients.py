@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, Final
 
 import msgspec
 import pytest
 from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
+from model_tests.support.broker.client_scenarios import member_options
 from model_tests.support.broker.raw_client import RawClient, pull_fields, send_fields, send_message
 
 from longpoll_broker.broker import Broker
@@ -19,10 +20,10 @@ from longpoll_broker.core.tables.subscription import Clients
 from longpoll_broker.service.admin import client_calls, member_notices
 from longpoll_broker.service.admin.member_notices import MemberNotices
 from longpoll_broker.service.io.channel import Channel, Parts
-from longpoll_client import ConsumerConfig, PullConsumer, PushConsumer, StartAt
+from longpoll_client import Listener, PullConsumer, PushConsumer, Retry
 from longpoll_client.consume.asked import read_reset
-from longpoll_client.consume.workers import ConsumeStatus
 from longpoll_client.messages import ReceivedMessage
+from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import MessageQueue
 from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.errors import HeaderError
@@ -539,17 +540,16 @@ def test_one_queue_of_a_group_is_reset(broker: Broker, client: RawClient, connec
             assert [broker.offsets.query("T", "G", queue_id) for queue_id in (0, 1)] == [3, expected]
 
 
-def running(
-    broker: Broker, listen: Callable[[Sequence[ReceivedMessage]], ConsumeStatus], *, is_orderly: bool = False
-) -> PushConsumer:
-    """A started consumer of topic T in group G; the caller closes it."""
-    config = ConsumerConfig(group="G", start_at=StartAt.FIRST, persist_s=0.05)
-    consumer = PushConsumer(
-        RealRuntime(), "{}:{}".format(*broker.name_server_address), config, listen, is_orderly=is_orderly
+def running(broker: Broker, listen: Listener, *, is_orderly: bool = False) -> PushConsumer:
+    """A consumer of topic T in group G; `with` starts it."""
+    config = MemberConfig(group="G", start_at="first", persist_s=0.05)
+    return PushConsumer(
+        "{}:{}".format(*broker.name_server_address),
+        topics="T",
+        listener=listen,
+        **member_options(config),
+        orderly=is_orderly,
     )
-    consumer.subscribe("T")
-    consumer.start()
-    return consumer
 
 
 @pytest.mark.parametrize("is_orderly", [False, True])
@@ -558,9 +558,9 @@ def test_a_running_group_goes_on_from_where_it_is_told(broker: Broker, client: R
     one_queue(broker, client, 5)
     got: list[int] = []
 
-    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
         got.extend(message.queue_offset for message in messages)
-        return ConsumeStatus.SUCCESS
+        return None
 
     with running(broker, listen, is_orderly=is_orderly):
         wait_until(lambda: len(got) == 5 and broker.offsets.query("T", "G", 0) == 5)
@@ -576,9 +576,9 @@ def test_a_running_member_answers_for_itself(broker: Broker, client: RawClient) 
     one_queue(broker, client, 2)
     got: list[int] = []
 
-    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
         got.extend(message.queue_offset for message in messages)
-        return ConsumeStatus.LATER if len(got) > 3 else ConsumeStatus.SUCCESS
+        return Retry() if len(got) > 3 else None
 
     with running(broker, listen):
         wait_until(lambda: len(got) == 2)
@@ -595,9 +595,7 @@ def test_a_running_member_answers_for_itself(broker: Broker, client: RawClient) 
 def test_a_pull_consumer_goes_on_elsewhere_and_has_no_listener(broker: Broker, client: RawClient) -> None:
     one_queue(broker, client, 2)
     name_server = "{}:{}".format(*broker.name_server_address)
-    with PullConsumer(RealRuntime(), name_server, ConsumerConfig(group="G", start_at=StartAt.FIRST)) as consumer:
-        consumer.subscribe("T")
-        consumer.start()
+    with PullConsumer(name_server, group="G", topics="T") as consumer:
         got: list[int] = []
 
         def has(count: int) -> bool:

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from longpoll_broker import metrics
 from longpoll_broker.broker import Broker
 from longpoll_broker.metrics import BrokerCollector
-from longpoll_client import ConsumerConfig, OutgoingMessage, Producer, PullConsumer, StartAt
+from longpoll_client import OutgoingMessage, Producer, PullConsumer
 from longpoll_runtime.real import RealRuntime
 
 RUNTIME = RealRuntime()
@@ -43,15 +43,14 @@ def test_the_values_are_those_of_what_happened(tmp_path: Path) -> None:
     with Broker.start(RUNTIME, str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
         name_server = "{}:{}".format(*broker.name_server_address)
         assert values(broker)["longpoll_connections",] == 0
-        with new_topic(name_server, 1) as topic, Producer(RUNTIME, name_server) as producer:
+        with new_topic(name_server, 1) as topic, Producer(name_server) as producer:
             producer.send_batch(topic, [OutgoingMessage(b"x")] * 10)
             producer.send(topic, b"y")
-            with PullConsumer(RUNTIME, name_server, ConsumerConfig("G", start_at=StartAt.FIRST)) as consumer:
-                consumer.subscribe(topic)
-                consumer.start()
+            with PullConsumer(name_server, group="G", topics=topic) as consumer:
                 assert len(consumer.poll(PATIENCE_S)) == 11
                 consumer.commit()
-                wait_until(lambda: values(broker)["longpoll_held_pulls",] == 1)
+                # Of the topic, and of the retry topic of its group.
+                wait_until(lambda: values(broker)["longpoll_held_pulls",] == 2)
                 assert values(broker)["longpoll_connections",] >= 4
             producer.send_batch(topic, [OutgoingMessage(b"x")] * 5)
             found = values(broker)

@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 from attrs import evolve
 from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
-from model_tests.support.broker.client_scenarios import new_topic
+from model_tests.support.broker.client_scenarios import member_options, new_topic
 from model_tests.support.broker.raw_client import RawClient, send_fields, send_message
 from model_tests.support.service import answer_of, decoded, in_turns
 
@@ -29,14 +29,14 @@ from longpoll_broker.name_server import NameServer
 from longpoll_broker.service.admin import routes_processor
 from longpoll_broker.service.admin.routes_processor import names_told
 from longpoll_broker.service.io.channel import Channel, Outbox
-from longpoll_client import ConsumerConfig, Credentials, Producer, PullConsumer, StartAt
+from longpoll_client import Credentials, Producer, PullConsumer
+from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import BODY_SIZE_MAX, ConsumerData, HeartbeatData, SubscriptionData, TopicList
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.message import BatchMessage, encode_batch
 from longpoll_runtime import Address
-from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
 ADDRESS = "10.0.0.9:10911"
@@ -160,15 +160,16 @@ def test_a_dead_broker_of_a_topic_keeps_nobody_from_the_living_one(
 ) -> None:
     broker = start_broker()
     name_server = "{}:{}".format(*broker.name_server_address)
-    with new_topic(name_server, 2) as topic, Producer(RealRuntime(), name_server) as producer:
+    with new_topic(name_server, 2) as topic, Producer(name_server) as producer:
         for number in range(4):
             producer.send(topic, b"%d" % number)
         registrar = connect(broker.name_server_address)
         assert register(registrar, table(topic), address="127.0.0.1:1") == 0
-        config = ConsumerConfig("G", start_at=StartAt.FIRST)
-        with PullConsumer(RealRuntime(), name_server, config) as consumer, caplog.at_level(logging.WARNING):
-            consumer.subscribe(topic)
-            consumer.start()
+        config = MemberConfig(group="G", start_at="first")
+        with (
+            PullConsumer(name_server, topics=topic, **member_options(config)) as consumer,
+            caplog.at_level(logging.WARNING),
+        ):
             found: list[bytes] = []
             while len(found) < 4:
                 messages = consumer.poll(10.0)

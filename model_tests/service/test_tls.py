@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import trustme
 from model_tests.support.broker.brokers import SMALL_STORE
+from model_tests.support.broker.client_scenarios import member_options
 from model_tests.support.service import ShiftedRuntime
 
 from longpoll_broker.broker import Broker
@@ -22,14 +23,13 @@ from longpoll_client import (
     Admin,
     AsyncProducer,
     AsyncPullConsumer,
-    ConsumerConfig,
     OutgoingMessage,
     Producer,
     PullConsumer,
     RemotingClient,
-    StartAt,
 )
 from longpoll_client.errors import ConnectionLostError, UnreachableError
+from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime import tls
 from longpoll_runtime.real import RealRuntime
@@ -73,10 +73,8 @@ def name_server(broker: Broker) -> str:
 def consume(runtime: RealRuntime, broker: Broker, count: int) -> list[bytes]:
     """So many messages of topic T."""
     found: list[bytes] = []
-    config = ConsumerConfig("G", start_at=StartAt.FIRST)
-    with PullConsumer(runtime, name_server(broker), config) as consumer:
-        consumer.subscribe("T")
-        consumer.start()
+    config = MemberConfig(group="G", start_at="first")
+    with PullConsumer(name_server(broker), topics="T", **member_options(config), runtime=runtime) as consumer:
         while len(found) < count:
             messages = consumer.poll(PATIENCE_S)
             assert messages
@@ -85,14 +83,14 @@ def consume(runtime: RealRuntime, broker: Broker, count: int) -> list[bytes]:
 
 
 def test_both_kinds_are_served_on_one_port(broker: Broker, secure: RealRuntime) -> None:
-    with Producer(secure, name_server(broker)) as hidden, Producer(PLAIN, name_server(broker)) as open_:
+    with Producer(name_server(broker), runtime=secure) as hidden, Producer(name_server(broker), runtime=PLAIN) as open_:
         for number in range(20):
             (hidden if number % 2 else open_).send("T", b"%d" % number, queue_id=0)
     assert consume(PLAIN, broker, 20) == [b"%d" % number for number in range(20)]
     waiting: list[list[bytes]] = []
     thread = threading.Thread(target=lambda: waiting.append(consume(secure, broker, 21)))
     thread.start()
-    with Producer(PLAIN, name_server(broker)) as producer:
+    with Producer(name_server(broker), runtime=PLAIN) as producer:
         producer.send("T", b"last", queue_id=0)
     thread.join(PATIENCE_S)
     assert waiting[0][-1] == b"last"
@@ -101,7 +99,7 @@ def test_both_kinds_are_served_on_one_port(broker: Broker, secure: RealRuntime) 
 def test_large_bodies_pass_whole(broker: Broker, secure: RealRuntime) -> None:
     """Larger than any record and than the buffers of the kernel, in batches and in pulls."""
     bodies = [bytes([number]) * 200_000 for number in range(10)]
-    with Admin(secure, name_server(broker)) as admin, Producer(secure, name_server(broker)) as producer:
+    with Admin(name_server(broker), runtime=secure) as admin, Producer(name_server(broker), runtime=secure) as producer:
         admin.create_topic("T", 1)
         producer.send_batch("T", [OutgoingMessage(body) for body in bodies])
     assert consume(secure, broker, 10) == bodies
@@ -109,7 +107,7 @@ def test_large_bodies_pass_whole(broker: Broker, secure: RealRuntime) -> None:
 
 def test_many_threads_share_one_connection(broker: Broker, secure: RealRuntime) -> None:
     """Sends of several threads and their answers do not meet in the library, which could not bear it."""
-    with Producer(secure, name_server(broker)) as producer:
+    with Producer(name_server(broker), runtime=secure) as producer:
         producer.send("T", b"first")
 
         def send() -> None:
@@ -129,7 +127,7 @@ def test_a_certificate_that_is_not_trusted_is_told_of(broker: Broker, tmp_path: 
     trustme.CA().cert_pem.write_to_path(str(other))
     runtime = RealRuntime(client_tls=client_context(str(other)))
     with (
-        Producer(runtime, name_server(broker)) as producer,
+        Producer(name_server(broker), runtime=runtime) as producer,
         pytest.raises(UnreachableError, match="cannot reach any name server"),
     ):
         producer.send("T", b"x")
@@ -137,9 +135,9 @@ def test_a_certificate_that_is_not_trusted_is_told_of(broker: Broker, tmp_path: 
 
 def test_a_plain_server_is_no_tls_server(tmp_path: Path, secure: RealRuntime) -> None:
     with Broker.start(PLAIN, str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
-        with Producer(secure, name_server(broker)) as producer, pytest.raises(UnreachableError):
+        with Producer(name_server(broker), runtime=secure) as producer, pytest.raises(UnreachableError):
             producer.send("T", b"x")
-        with Producer(PLAIN, name_server(broker)) as producer:
+        with Producer(name_server(broker), runtime=PLAIN) as producer:
             assert producer.send("T", b"x").queue_offset == 0
 
 
@@ -249,10 +247,10 @@ def test_client_certificates(strict: Broker, secure: RealRuntime, certificates: 
     authority, server = str(certificates / "authority.pem"), str(certificates / "server.pem")
     stranger = RealRuntime(client_tls=client_context(authority, str(tmp_path / "other.pem")))
     for without in (secure, stranger):
-        with Producer(without, name_server(strict)) as producer, pytest.raises(UnreachableError):
+        with Producer(name_server(strict), runtime=without) as producer, pytest.raises(UnreachableError):
             producer.send("T", b"x")
     known = RealRuntime(client_tls=client_context(authority, server, str(certificates / "server.key")))
-    with Producer(known, name_server(strict)) as producer:
+    with Producer(name_server(strict), runtime=known) as producer:
         assert producer.send("T", b"x").queue_offset == 0
 
 
@@ -270,14 +268,13 @@ def test_an_event_loop_sends_and_polls_over_tls(broker: Broker, secure: RealRunt
     body = bytes(range(256)) * 4096
 
     async def story() -> None:
-        consumer = AsyncPullConsumer(secure, name_server, ConsumerConfig("G", start_at=StartAt.FIRST))
-        consumer.subscribe("loop")
-        async with AsyncProducer(secure, name_server, compression=None) as producer:
+        consumer = AsyncPullConsumer(name_server, group="G", topics="loop", runtime=secure)
+        async with AsyncProducer(name_server, compression=None, runtime=secure) as producer:
             await producer.send("loop", body, queue_id=0)
             async with consumer:
                 assert [message.body for message in await consumer.poll(PATIENCE_S)] == [body]
         stranger = RealRuntime(client_tls=ssl.create_default_context())
-        async with AsyncProducer(stranger, name_server) as doubting:
+        async with AsyncProducer(name_server, runtime=stranger) as doubting:
             with pytest.raises(UnreachableError, match="cannot connect"):
                 await doubting.send("loop", b"x")
 

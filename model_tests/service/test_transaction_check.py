@@ -101,7 +101,7 @@ def test_a_producer_is_asked_and_its_answer_counts(broker: Broker, connect: Conn
     question = client.wait_push()
     message = told(question)
     assert question.code == RequestCode.CHECK_TRANSACTION_STATE
-    assert (message.topic, message.queue_id, message.body, message.tags) == ("T", 0, b"kept", "t")
+    assert (message.topic, message.queue_id, message.body, message.tag) == ("T", 0, b"kept", "t")
     assert message.properties["TRANSACTION_CHECK_TIMES"] == "1"
     assert (question.ext_fields or {})["transactionId"] == "unique"
     end(client, question, COMMIT)

@@ -198,7 +198,11 @@ def truthful_broker(
     """The broker as a process; its address. LOG is there when this has ended."""
     words = [str(word) for word in (seed, small_size_max, large_one_in, int(nodelay), log)]
     with subprocess.Popen(
-        [sys.executable, __file__, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "model_tests.service.true_moments", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None

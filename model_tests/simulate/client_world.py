@@ -15,12 +15,14 @@ from contextlib import contextmanager
 from typing import Final
 
 from attrs import define, field
+from model_tests.support.broker.client_scenarios import member_options
 
 from longpoll.simulated.run import CONFIG, STORE
 from longpoll_broker.broker import Broker
 from longpoll_broker.core.tables.topics import TopicConfig
-from longpoll_client import ConsumerConfig, ConsumeStatus, Producer, PushConsumer, ReceivedMessage, StartAt
+from longpoll_client import Producer, PushConsumer, ReceivedMessage, Retry
 from longpoll_client.consume.puller import RETRY_S
+from longpoll_client.settings import MemberConfig
 from longpoll_runtime.interface import Condition
 from longpoll_simulation.disk import Disk
 from longpoll_simulation.files import SimulatedFiles
@@ -108,22 +110,20 @@ class ClientRun:
         names = "{}:{}".format(*broker.name_server_address)
         runtime = self.process("client")
         self.news = runtime.condition()
-        config = ConsumerConfig(
-            GROUP,
-            start_at=StartAt.STORED if self.begins_beyond else StartAt.FIRST,
-            hold_ms=HOLD_MS,
+        config = MemberConfig(
+            group=GROUP,
+            start_at="stored" if self.begins_beyond else "first",
+            hold_s=HOLD_MS / 1000,
             pull_timeout_s=PULL_TIMEOUT_S,
             cached_size_max=CACHED_SIZE_MAX,
         )
-        with Producer(runtime, names) as producer:
+        with Producer(names, runtime=runtime) as producer:
             if self.begins_beyond:
                 for number in range(QUEUES):
                     self.send(producer, f"early-{number}".encode())
                     broker.offsets.commit(TOPIC, GROUP, number, BEYOND)
                 self.acknowledged_s.clear()  # before the end to which the consumer is moved
-            with PushConsumer(runtime, names, config, self.listen) as consumer:
-                consumer.subscribe(TOPIC)
-                consumer.start()
+            with PushConsumer(names, topics=TOPIC, listener=self.listen, **member_options(config), runtime=runtime):
                 self.settle(runtime, broker)
                 self.produce(runtime, producer)
                 self.await_consumed(END_S)
@@ -166,14 +166,14 @@ class ClientRun:
             return
         raise AssertionError("a send is refused ten times")
 
-    def listen(self, messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    def listen(self, messages: Sequence[ReceivedMessage]) -> Retry | None:
         with self.news:
             for message in messages:
                 body = bytes(message.body)
                 self.consumed_s.setdefault(body, self.now_s)
                 self.counts[body] += 1
             self.news.notify_all()
-        return ConsumeStatus.SUCCESS
+        return None
 
     # -- what must hold ----------------------------------------------------------------------------------------------
 

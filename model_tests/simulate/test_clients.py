@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from typing import Final
 
 import pytest
+from model_tests.support.broker.client_scenarios import member_options
 
 from longpoll.simulated.run import CONFIG, STORE
 from longpoll_broker.broker import Broker
 from longpoll_broker.core.tables.topics import TopicConfig
-from longpoll_client import ConsumerConfig, ConsumeStatus, Producer, PushConsumer, ReceivedMessage, StartAt
+from longpoll_client import Producer, PushConsumer, ReceivedMessage, Retry
+from longpoll_client.settings import MemberConfig
 from longpoll_observe.observer import Observer
 from longpoll_simulation.disk import Disk
 from longpoll_simulation.files import SimulatedFiles
@@ -49,16 +51,17 @@ def sent_and_consumed(seed: int, *, observed: bool) -> tuple[list[bytes], int, f
         runtime = process("client")
         done = runtime.event()
 
-        def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+        def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
             bodies.extend(bytes(message.body) for message in messages)
             if len(bodies) == COUNT:
                 done.set()
-            return ConsumeStatus.SUCCESS
+            return None
 
-        config = ConsumerConfig("readers", start_at=StartAt.FIRST)
-        with PushConsumer(runtime, names, config, listen) as consumer, Producer(runtime, names) as producer:
-            consumer.subscribe(TOPIC)
-            consumer.start()
+        config = MemberConfig(group="readers", start_at="first")
+        with (
+            PushConsumer(names, topics=TOPIC, listener=listen, **member_options(config), runtime=runtime),
+            Producer(names, runtime=runtime) as producer,
+        ):
             for number in range(COUNT):
                 producer.send(TOPIC, str(number).encode())
             assert done.wait(60)

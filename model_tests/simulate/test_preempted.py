@@ -40,7 +40,7 @@ from longpoll_runtime.real import RealRuntime
 from longpoll_simulation.errors import StuckError
 
 QUEUE: Final = MessageQueue(topic="T", broker_name="b", queue_id=0)
-SEEDS: Final = 300
+SEEDS: Final = 150
 """Runs of a quick test, a second; a table without locks fails in one of the first twenty."""
 SEEDS_LONG: Final = 30_000
 """Runs in which each lock must be missed; most are in the first fifty, the slowest in some thousands."""

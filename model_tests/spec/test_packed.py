@@ -567,7 +567,7 @@ OWN: Final = [entry for entry in pinned() if entry.policy == "strict" and entry.
         for mode in ("python", "together")
         if mode == "python" or entry.bounds in TOGETHER_AT
     ],
-    ids=str,
+    ids=lambda each: each if isinstance(each, str) else _name(each),
 )
 @pytest.mark.usefixtures("spilling")
 def test_our_policy_is_the_same_to_every_engine(entry: Entry, mode: str) -> None:

@@ -320,10 +320,7 @@ ONE_OF_EACH = {name: (policy, bounds) for policy, bounds, name in reversed(BROKE
     "broken",
     quick_if(
         BROKEN,
-        lambda case: (
-            ONE_OF_EACH[case[2]] == case[:2]
-            and case[2] not in {"return_is_whole", "told_of_master_return", "round_is_whole"}
-        ),
+        lambda case: ONE_OF_EACH[case[2]] == case[:2] and case[2] != "round_is_whole" and case[1] != "role",
     ),
     ids="-".join,
 )

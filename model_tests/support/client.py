@@ -7,13 +7,14 @@ import inspect
 import os
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from attrs import define, field
 from model_tests.support.broker.brokers import SMALL_STORE
+from model_tests.support.broker.client_scenarios import member_options
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 from msgspec.structs import replace
 
@@ -24,22 +25,21 @@ from longpoll_client import (
     AsyncPullConsumer,
     AsyncPushConsumer,
     AsyncTransactionProducer,
-    ConsumerConfig,
-    ConsumeStatus,
     OutgoingMessage,
     Producer,
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
     Sending,
-    StartAt,
     TransactionProducer,
     TransactionState,
 )
 from longpoll_client.consume.puller import Puller
-from longpoll_client.consume.workers import Answer, Listener
+from longpoll_client.consume.workers import Listener
+from longpoll_client.offsets import is_retry
 from longpoll_client.produce.hooks import Outcome
 from longpoll_client.produce.outgoing import single_parcel
+from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData
 from longpoll_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
@@ -72,37 +72,31 @@ def name_server_of(broker: Broker) -> str:
 # ---------------------------------------------------------------- listeners and groups
 
 
-def consumed(_messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+def consumed(_messages: Sequence[ReceivedMessage]) -> None:
     """Consume at once, on a thread."""
-    return ConsumeStatus.SUCCESS
 
 
-async def awaited(_messages: Sequence[ReceivedMessage]) -> Answer:
+async def awaited(_messages: Sequence[ReceivedMessage]) -> None:
     """Consume at once, on an event loop."""
-    return ConsumeStatus.SUCCESS
 
 
-def from_first(group: str = "G", **options: Any) -> ConsumerConfig:
+def from_first(group: str = "G", **options: Any) -> MemberConfig:
     """A group that starts at the first message."""
-    return ConsumerConfig(group, start_at=StartAt.FIRST, **options)
+    return MemberConfig(group=group, start_at="first", **options)
 
 
 def listening(
     name_server: str, topic: str, listener: Listener, *, is_orderly: bool = False, group: str = "G", **options: Any
 ) -> PushConsumer:
-    """A started consumer of one topic, from the first message."""
-    consumer = PushConsumer(RUNTIME, name_server, from_first(group, **options), listener, is_orderly=is_orderly)
-    consumer.subscribe(topic)
-    consumer.start()
-    return consumer
+    """A consumer of one topic, from the first message; `with` starts it."""
+    return PushConsumer(
+        name_server, topics=topic, listener=listener, **member_options(from_first(group, **options)), orderly=is_orderly
+    )
 
 
 def polling(name_server: str, topic: str, group: str = "G", **options: Any) -> PullConsumer:
-    """A started consumer to poll, from the first message."""
-    consumer = PullConsumer(RUNTIME, name_server, from_first(group, **options))
-    consumer.subscribe(topic)
-    consumer.start()
-    return consumer
+    """A consumer to poll, from the first message; `with` starts it."""
+    return PullConsumer(name_server, topics=topic, **member_options(from_first(group, **options)))
 
 
 def polled(consumer: PullConsumer, count: int, most: int | None = None) -> list[ReceivedMessage]:
@@ -122,7 +116,7 @@ def bodies_of(consumer: PullConsumer, count: int) -> list[bytes]:
 
 def send(name_server: str, topic: str, *bodies: bytes) -> None:
     """Send to queue 0, with `BAD` marked as a compressed body."""
-    with Producer(RUNTIME, name_server) as producer:
+    with Producer(name_server) as producer:
         for number, body in enumerate(bodies):
             parcel = single_parcel("P", topic, OutgoingMessage(body), f"{number:032X}", RUNTIME.unix_ms())
             sys_flag = MessageSysFlag.COMPRESSED if body == BAD else 0
@@ -131,13 +125,13 @@ def send(name_server: str, topic: str, *bodies: bytes) -> None:
 
 async def fill(name_server: str, topic: str, count: int) -> None:
     """Send the numbers from 0."""
-    async with AsyncProducer(RUNTIME, name_server) as producer:
+    async with AsyncProducer(name_server) as producer:
         await asyncio.gather(*(producer.send(topic, b"%d" % number) for number in range(count)))
 
 
 def lag(name_server: str, topic: str, group: str = "G") -> int:
     """How many messages the group has not consumed, by its broker."""
-    with Admin(RUNTIME, name_server) as admin:
+    with Admin(name_server) as admin:
         return sum(row.lag for row in admin.offsets(group, [topic]))
 
 
@@ -209,20 +203,22 @@ class Clients:
         self._loop = stack.enter_context(Loop()) if is_loop else None
 
     def producer(self, group: str = "P", **options: Any) -> Any:
-        return self._made(AsyncProducer if self.is_loop else Producer, group, **options)
+        return self._made(AsyncProducer if self.is_loop else Producer, group=group, **options)
 
     def transactions(self, check: Callable[[ReceivedMessage], TransactionState], **options: Any) -> Any:
         """A producer of transactions, of the group PG."""
         kind = AsyncTransactionProducer if self.is_loop else TransactionProducer
-        return self._made(kind, "PG", self.plain(check), **options)
+        return self._made(kind, group="PG", check_transaction=self.plain(check), **options)
 
-    def pull(self, config: ConsumerConfig, **options: Any) -> Any:
-        return self._made(AsyncPullConsumer if self.is_loop else PullConsumer, config, **options)
+    def pull(self, config: MemberConfig, **options: Any) -> Any:
+        kind = AsyncPullConsumer if self.is_loop else PullConsumer
+        return self._made(kind, **member_options(config), **options)
 
-    def push(self, config: ConsumerConfig, listener: Listener, **options: Any) -> Any:
+    def push(self, config: MemberConfig, listener: Listener, *, is_orderly: bool = False, **options: Any) -> Any:
         """A consumer that calls a listener, which may wait: on an event loop it runs on a thread."""
         kind = AsyncPushConsumer if self.is_loop else PushConsumer
-        return self._made(kind, config, self.plain(listener), **options)
+        called = self.plain(listener)
+        return self._made(kind, topics=(), listener=called, orderly=is_orderly, **member_options(config), **options)
 
     def plain(self, called: Callable[..., Any]) -> Any:
         """What these clients call: the function, or a coroutine that runs it on a thread."""
@@ -242,12 +238,12 @@ class Clients:
         found: Mapping[MessageQueue, Puller] = (
             consumer.client._member.own.pullers() if self.is_loop else consumer._member._queues.pullers()
         )
-        return found
+        return {queue: puller for queue, puller in found.items() if not is_retry(queue)}
 
-    def _made(self, kind: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    def _made(self, kind: Callable[..., Any], **options: Any) -> Any:
         if self._loop is None:
-            return self._stack.enter_context(kind(RUNTIME, self.name_server, *arguments, **options))
-        made = self._loop.call(kind, RUNTIME, self.name_server, *arguments, **options)
+            return self._stack.enter_context(closing(kind(self.name_server, **options)))
+        made = self._loop.call(kind, self.name_server, **options)
         return self._stack.enter_context(OnLoop(self._loop, made))
 
 

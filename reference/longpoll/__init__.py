@@ -2,7 +2,7 @@
 
     import longpoll
 
-    with longpoll.Broker() as broker, longpoll.Producer(broker.runtime, broker.name_server) as producer:
+    with longpoll.Broker() as broker, longpoll.Producer(broker.name_server) as producer:
         producer.send("Greetings", b"hello")
 
 `Broker` is a broker in this process, `NameServer` a name server for brokers that register at it. `Producer`,
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from longpoll_client import (
         Admin,
         ConsumerConfig,
-        ConsumeStatus,
         Producer,
         PullConsumer,
         PushConsumer,
-        StartAt,
+        Reject,
+        Retry,
         TransactionProducer,
     )
     from longpoll_kit.machine import LongPollMachine
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Admin",
     "Broker",
-    "ConsumeStatus",
     "ConsumerConfig",
     "HistoryWriter",
     "LongPollMachine",
@@ -59,7 +58,8 @@ __all__ = [
     "PullConsumer",
     "PushConsumer",
     "RealRuntime",
-    "StartAt",
+    "Reject",
+    "Retry",
     "TransactionProducer",
     "UserError",
     "__version__",
@@ -75,12 +75,12 @@ _MODULES: Final = {
     "longpoll.questions": ("check", "explain", "judge", "observe", "prove"),
     "longpoll_client": (
         "Admin",
-        "ConsumeStatus",
         "ConsumerConfig",
         "Producer",
         "PullConsumer",
         "PushConsumer",
-        "StartAt",
+        "Reject",
+        "Retry",
         "TransactionProducer",
     ),
     "longpoll_kit.machine": ("LongPollMachine",),

@@ -23,7 +23,7 @@ from longpoll_spec.errors import UserError
 
 if TYPE_CHECKING:
     from longpoll.embedded import Broker
-    from longpoll_client import Admin, AsyncProducer, AsyncPullConsumer, ConsumerConfig, Producer, PullConsumer
+    from longpoll_client import Admin, AsyncProducer, AsyncPullConsumer, Producer, PullConsumer
     from longpoll_judge.contract.result import Result
     from longpoll_runtime.real import RealRuntime
 
@@ -140,7 +140,7 @@ class ClientsOfTest:
         from longpoll_client import Producer  # noqa: PLC0415 - not every test needs one
 
         if self._producer is None:
-            self._producer = self.ends.enter_context(Producer(self.broker.runtime, self.broker.name_server))
+            self._producer = self.ends.enter_context(Producer(self.broker.name_server))
         return self._producer
 
     @property
@@ -149,43 +149,37 @@ class ClientsOfTest:
         from longpoll_client import Admin  # noqa: PLC0415 - not every test needs one
 
         if self._admin is None:
-            self._admin = self.ends.enter_context(Admin(self.broker.runtime, self.broker.name_server))
+            self._admin = self.ends.enter_context(Admin(self.broker.name_server))
         return self._admin
 
-    def consumer(self, topic: str, config: ConsumerConfig | None = None) -> PullConsumer:
+    def consumer(self, topic: str, **options: Any) -> PullConsumer:
         """A started consumer of a topic, for `poll`.
 
         Args:
             topic: The topic to subscribe to.
-            config: Its configuration. Default: a new group that starts at the topic's first message.
+            options: Those of `PullConsumer`. Default: a new group that starts at the topic's first message.
         """
         from longpoll_client import PullConsumer  # noqa: PLC0415 - not every test needs one
 
-        made = PullConsumer(self.broker.runtime, self.broker.name_server, config or _new_group())
-        consumer = self.ends.enter_context(made)
-        consumer.subscribe(topic)
-        consumer.start()
-        return consumer
+        return self.ends.enter_context(PullConsumer(self.broker.name_server, topics=topic, **self._options(options)))
 
     def async_producer(self) -> AsyncProducer:
         """A producer for the running event loop: `async with` it."""
         from longpoll_client import AsyncProducer  # noqa: PLC0415 - not every test needs one
 
-        return AsyncProducer(self.broker.runtime, self.broker.name_server)
+        return AsyncProducer(self.broker.name_server)
 
-    def async_consumer(self, topic: str, config: ConsumerConfig | None = None) -> AsyncPullConsumer:
+    def async_consumer(self, topic: str, **options: Any) -> AsyncPullConsumer:
         """As `consumer`, for the running event loop: `async with` starts it."""
         from longpoll_client import AsyncPullConsumer  # noqa: PLC0415 - not every test needs one
 
-        made = AsyncPullConsumer(self.broker.runtime, self.broker.name_server, config or _new_group())
-        made.subscribe(topic)
-        return made
+        return AsyncPullConsumer(self.broker.name_server, topics=topic, **self._options(options))
 
+    def _options(self, options: dict[str, Any]) -> dict[str, Any]:
+        from longpoll_client import ConsumerConfig  # noqa: PLC0415 - not every test needs one
 
-def _new_group() -> ConsumerConfig:
-    from longpoll_client import ConsumerConfig, StartAt  # noqa: PLC0415 - not every test needs one
-
-    return ConsumerConfig(f"group-{uuid.uuid4().hex}", start_at=StartAt.FIRST, waits_for_topics=False)
+        group, config = f"group-{uuid.uuid4().hex}", ConsumerConfig(waits_for_topics=False)
+        return {"group": group, "config": config, **options}
 
 
 @frozen

@@ -6,7 +6,7 @@ asyncio, `transactions` sends what is delivered only once it is committed, and `
 Leaves out pulling without a group. `docs/client.md` shows how it is used.
 """
 
-from longpoll_client.admin import Admin
+from longpoll_client.admin import Admin, GroupInfo, OffsetInfo, TopicInfo
 from longpoll_client.aio import (
     AsyncListener,
     AsyncProducer,
@@ -14,11 +14,12 @@ from longpoll_client.aio import (
     AsyncPushConsumer,
     AsyncTransactionProducer,
 )
+from longpoll_client.checks import Addresses, Sql, Topics
 from longpoll_client.consume.delivery import PullConsumer
-from longpoll_client.consume.own_queues import OnShare
+from longpoll_client.consume.own_queues import OnQueues
 from longpoll_client.consume.push import PushConsumer
 from longpoll_client.consume.statistics import TopicStatistics
-from longpoll_client.consume.workers import ConsumeStatus, Later, Listener
+from longpoll_client.consume.workers import Listener, Reject, Retry
 from longpoll_client.errors import (
     AnswerTimeoutError,
     ClientError,
@@ -35,9 +36,11 @@ from longpoll_client.messages import ReceivedMessage, UnreadableMessage
 from longpoll_client.produce.hooks import SendHook, Sending, SendMetrics
 from longpoll_client.produce.outgoing import OutgoingMessage
 from longpoll_client.produce.producer import Producer
+from longpoll_client.produce.requests import ReplyCallback
+from longpoll_client.produce.sending import SendCallback
 from longpoll_client.produce.trace import Tracing
 from longpoll_client.produce.transactions import TransactionProducer, TransactionResult, TransactionState
-from longpoll_client.produce.tries import SendResult
+from longpoll_client.produce.tries import QueueSelector, SendResult
 from longpoll_client.rebalance import (
     allocate_averagely,
     allocate_by_circle,
@@ -48,12 +51,14 @@ from longpoll_client.rebalance import (
 from longpoll_client.remoting import RemotingClient
 from longpoll_client.settings import ConsumeHook, ConsumerConfig, StartAt, Unreadable
 from longpoll_protocol.bodies import MessageModel, MessageQueue
+from longpoll_protocol.codes import Permission
 from longpoll_protocol.compression import Compression
 from longpoll_protocol.errors import LocalProtocolError
 from longpoll_protocol.signature import Credentials
 from longpoll_spec.errors import ConfigError, LongpollError
 
 __all__ = [
+    "Addresses",
     "Admin",
     "AnswerTimeoutError",
     "AsyncListener",
@@ -67,10 +72,9 @@ __all__ = [
     "ConfigError",
     "ConnectionLostError",
     "ConsumeHook",
-    "ConsumeStatus",
     "ConsumerConfig",
     "Credentials",
-    "Later",
+    "GroupInfo",
     "LifecycleError",
     "Listener",
     "LocalProtocolError",
@@ -79,21 +83,31 @@ __all__ = [
     "MessageQueue",
     "NoRouteError",
     "NotOursError",
-    "OnShare",
+    "OffsetInfo",
+    "OnQueues",
     "OutgoingMessage",
+    "Permission",
     "Producer",
     "PullConsumer",
     "PushConsumer",
+    "QueueSelector",
     "ReceivedMessage",
     "RefusedError",
+    "Reject",
     "RemotingClient",
+    "ReplyCallback",
     "ReplyTimeoutError",
+    "Retry",
+    "SendCallback",
     "SendHook",
     "SendMetrics",
     "SendResult",
     "Sending",
+    "Sql",
     "StartAt",
+    "TopicInfo",
     "TopicStatistics",
+    "Topics",
     "Tracing",
     "TransactionProducer",
     "TransactionResult",

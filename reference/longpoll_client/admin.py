@@ -7,11 +7,12 @@ Source: `DefaultMQAdminExtImpl.java`, `TopicListSubCommand.java`, `ConsumerProgr
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterable
 
 from attrs import frozen
 
-from longpoll_client.checks import check_runtime
+from longpoll_client.checks import Addresses, runtime_of
 from longpoll_client.errors import NoRouteError, RefusedError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.link.dropped import when_dropped
@@ -84,9 +85,16 @@ class OffsetInfo:
 class Admin(Closeable):
     """Questions and changes; for one thread. Each method raises a ClientError when a server refuses or is not there."""
 
-    def __init__(self, runtime: Runtime, name_server: str, *, credentials: Credentials | None = None) -> None:
-        check_runtime(runtime, "Admin(runtime, name_server)")
-        self._instance = ClientInstance(runtime, name_server, credentials=credentials)
+    def __init__(
+        self,
+        name_server: Addresses,
+        *,
+        tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        """As `Producer`; raises ConfigError."""
+        self._instance = ClientInstance(runtime_of(runtime, tls), name_server, credentials=credentials)
         self._closed = when_dropped(self, self._instance.abandon, "an Admin")
 
     def close(self) -> None:
@@ -158,10 +166,10 @@ class Admin(Closeable):
         """Where a group stands in each queue of these topics."""
         return [self._offset(group, queue) for topic in topics for queue in self.topic(topic).readable]
 
-    def set_offset(self, group: str, queue: MessageQueue, start_at: StartAt, timestamp_ms: int = 0) -> int:
+    def set_offset(self, group: str, queue: MessageQueue, start_at: StartAt) -> int:
         """Have the group go on elsewhere in a queue; the new offset. Members that run now may overwrite it."""
         client = self._client(queue)
-        offset = find_start(client, queue, start_at, timestamp_ms)
+        offset = find_start(client, queue, start_at)
         header = UpdateConsumerOffsetRequestHeader(
             consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
         )

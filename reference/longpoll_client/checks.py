@@ -7,26 +7,74 @@ without.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+import ssl
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from enum import Enum
 from inspect import CO_COROUTINE
 from types import CodeType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from longpoll_protocol.names import DEAD_PREFIX, NAME_SIZE_MAX, RETRY_PREFIX, name_problem
+from longpoll_runtime import Runtime
+from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError
 
 GROUP_SIZE_MAX: Final = 255
 CLIENT_ID_SIZE_MAX: Final = 255
-DELAY_LEVEL_MAX: Final = 18
-"""Of "1s 5s 10s 30s 1m ... 2h"."""
+DELAYS_S: Final = (1, 5, 10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200)
+"""The delay of each level, from 1 (`messageDelayLevel`)."""
 OF_GROUPS: Final = (RETRY_PREFIX, DEAD_PREFIX)
 
+Addresses: TypeAlias = str | Sequence[str]
+"""HOST:PORT of a name server; several as a list, or separated by semicolons."""
 
-def check_runtime(runtime: object, form: str) -> None:
-    """What a client is made of first is a runtime, and no other client; `form` is how the client is to be written."""
+
+class Sql(str):
+    """An SQL92 expression over properties, such as Sql("amount > 5"), in place of tags."""
+
+    __slots__ = ()
+
+
+Topics: TypeAlias = str | Sequence[str] | Mapping[str, str]
+"""A topic, several, or each with its expression."""
+
+
+def runtime_of(runtime: Runtime | None, tls: ssl.SSLContext | None) -> Runtime:
+    """The operating system's runtime, unless a test gives another; raises ConfigError."""
+    if tls is not None and not isinstance(tls, ssl.SSLContext):
+        raise ConfigError(
+            f"tls is {repr(tls)[:40]}; pass an SSLContext, such as ssl.create_default_context(cafile=...)"
+        )
+    if runtime is None:
+        return RealRuntime(client_tls=tls)
     if not callable(getattr(runtime, "monotonic_ns", None)):
-        raise ConfigError(f"{type(runtime).__name__} is not a runtime; write {form}")
+        raise ConfigError(f"{type(runtime).__name__} is not a runtime; leave runtime= out")
+    if tls is not None:
+        raise ConfigError("tls and runtime cannot be used together; a runtime has its own TLS")
+    return runtime
+
+
+def name_servers_text(name_server: Addresses) -> str:
+    """The addresses, separated by semicolons; raises ConfigError for what is no text."""
+    if isinstance(name_server, str):
+        return name_server
+    if isinstance(name_server, Sequence) and all(isinstance(each, str) for each in name_server):
+        return ";".join(name_server)
+    given = repr(name_server)[:60]
+    raise ConfigError(f"name server {given} is not text; write HOST:PORT, such as 127.0.0.1:9876")
+
+
+def wanted_of(topics: Topics) -> Mapping[str, str]:
+    """Each topic with its expression; raises ConfigError."""
+    if isinstance(topics, str):
+        return {topics: "*"}
+    if isinstance(topics, Mapping):
+        return topics
+    if isinstance(topics, Sequence):
+        return dict.fromkeys(topics, "*")
+    raise ConfigError(f"topics is {repr(topics)[:40]}; pass a topic, a list, or a mapping of topic to expression")
 
 
 def check_group(group: object) -> None:
@@ -57,13 +105,12 @@ def check_topic(topic: object) -> None:
         )
 
 
-def check_wanted(topic: object, expression: object, expression_type: object) -> None:
-    """A topic that may be subscribed to, of a group of any length too, and texts that say what is wanted of it."""
+def check_wanted(topic: object, expression: object) -> None:
+    """A topic that may be subscribed to, of a group of any length too, and an expression."""
     if not isinstance(topic, str) or not topic.startswith(OF_GROUPS):
         check_topic(topic)
-    for name, value in (("expression", expression), ("expression_type", expression_type)):
-        if not isinstance(value, str):
-            raise ConfigError(f"{name} is {repr(value)[:40]}; pass text, such as '*', 'red || blue' or 'TAG'")
+    if not isinstance(expression, str):
+        raise ConfigError(f"expression is {repr(expression)[:40]}; pass text, such as '*' or 'red || blue'")
 
 
 def check_whole(name: str, value: object, least: int | None = None) -> None:
@@ -74,23 +121,42 @@ def check_whole(name: str, value: object, least: int | None = None) -> None:
         raise ConfigError(f"{name} is {value}: it must be at least {least}")
 
 
-def check_delay_level(value: object, least: int | None = 0) -> None:
-    """A level that a broker has; it would store a higher one as its highest, which is two hours."""
-    check_whole("delay_level", value, least)
-    if value > DELAY_LEVEL_MAX:  # type: ignore[operator] # a number, as just seen
-        raise ConfigError(f"delay_level is {value}; pass 1 to {DELAY_LEVEL_MAX}, or 0 for no delay")
+def delay_level(delay_s: float) -> int:
+    """The level of the first delay that is as long; brokers have no others. Raises ConfigError."""
+    check_seconds("delay_s", delay_s, may_be_none=True)
+    if delay_s > DELAYS_S[-1]:
+        raise ConfigError(f"delay_s is {delay_s:g}; pass at most {DELAYS_S[-1]} seconds")
+    return bisect_left(DELAYS_S, delay_s) + 1
 
 
-def check_tags(value: object) -> None:
+def unix_ms(name: str, value: object) -> int:
+    """A time with a time zone, Unix milliseconds; raises ConfigError."""
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        raise ConfigError(f"{name} is {repr(value)[:60]}; pass a datetime with a time zone, such as datetime.now(UTC)")
+    return max(0, int(value.timestamp() * 1000))
+
+
+def check_tag(value: object) -> None:
     """The one tag of a message, as a subscription can name it."""
     if value is None:
         return
     if not isinstance(value, str):
-        raise ConfigError(f"tags is {repr(value)[:40]}; pass text")
+        raise ConfigError(f"tag is {repr(value)[:40]}; pass text")
     if "||" in value or value != value.strip() or value == "*":
         raise ConfigError(
-            f"tags is {repr(value)[:40]}, which no subscription matches; pass one tag without ||, outer spaces or *"
+            f"tag is {repr(value)[:40]}, which no subscription matches; pass one tag without ||, outer spaces or *"
         )
+
+
+def keys_text(keys: object) -> str:
+    """Keys as they are sent, separated by spaces; raises ConfigError."""
+    if isinstance(keys, str):
+        return keys
+    if not isinstance(keys, Sequence) or not all(isinstance(key, str) and key for key in keys):
+        raise ConfigError(f"keys is {repr(keys)[:40]}; pass text, or a list of texts")
+    if any(set(key) & set(" \t\r\n") for key in keys):
+        raise ConfigError(f"keys is {repr(keys)[:40]}; a key of a list cannot have spaces, which separate keys")
+    return " ".join(keys)
 
 
 def check_seconds(name: str, value: object, *, may_be_none: bool) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from longpoll_client.checks import Addresses
 from longpoll_client.errors import ClientError, LifecycleError, NoRouteError, UnreachableError
 from longpoll_client.lifecycle import Lifecycle
 from longpoll_client.link.name_servers import NameServers
@@ -35,7 +36,7 @@ from longpoll_spec.errors import LongpollError
 class ClientInstance(Closeable):
     """One client to the name servers and brokers: an id, a connection per address, a route per topic.
 
-    `name_server` is one address or several separated by semicolons. Raises ConfigError when one is none. `on_request`
+    `name_server` is one address or several. Raises ConfigError when one is none. `on_request`
     gets what a peer asks of us, with its host:port, as `RemotingClient` says.
 
     Invariant: `_clients`, `_connecting` and `_routes` change under `_lock`; a client in `_clients` may
@@ -47,7 +48,7 @@ class ClientInstance(Closeable):
     def __init__(
         self,
         runtime: Runtime,
-        name_server: str,
+        name_server: Addresses,
         *,
         client_id: str | None = None,
         on_request: Callable[[Command, str], bool] | None = None,

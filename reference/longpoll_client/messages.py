@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -75,14 +76,24 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
     reconsume_times: int
 
     @property
-    def tags(self) -> str | None:
+    def tag(self) -> str | None:
         """The message's tag."""
         return self.properties.get(TAGS)
 
     @property
-    def keys(self) -> str | None:
-        """The message's keys, separated by spaces."""
-        return self.properties.get(KEYS)
+    def keys(self) -> tuple[str, ...]:
+        """The message's keys."""
+        return tuple(self.properties.get(KEYS, "").split())
+
+    @property
+    def attempt(self) -> int:
+        """How often the group has it now: 1 the first time."""
+        return self.reconsume_times + 1
+
+    @property
+    def timestamp(self) -> datetime:
+        """When it was sent, by its producer's clock; UTC."""
+        return datetime.fromtimestamp(self.born_ms / 1000, UTC)
 
 
 @frozen

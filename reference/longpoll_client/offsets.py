@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
+from longpoll_client.checks import unix_ms
 from longpoll_client.errors import RefusedError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.remoting import RemotingClient
@@ -40,7 +42,7 @@ from longpoll_spec.tables import with_table
 class OffsetStore(Protocol):
     """Keeps a group's or a member's offsets; not safe for two threads at once on one queue."""
 
-    def begin(self, queue: MessageQueue, start_at: StartAt, timestamp_ms: int) -> int:
+    def begin(self, queue: MessageQueue, start_at: StartAt) -> int:
         """Where to begin: as asked the first time, where it was left from then on. Raises a ClientError."""
         ...
 
@@ -76,14 +78,14 @@ class RemoteOffsets:
         self._stored: dict[MessageQueue, int] = {}
         self._doubted: set[MessageQueue] = set()
 
-    def begin(self, queue: MessageQueue, start_at: StartAt, timestamp_ms: int) -> int:
+    def begin(self, queue: MessageQueue, start_at: StartAt) -> int:
         """Where the group stopped; if it has not begun, where `start_at` says. Raises a ClientError.
 
         A broker of 4.x says 0 of a group that has not begun in a young queue, so there an offset of 0 counts as none.
         """
         known = self._stored.get(queue)
-        if known is None and start_at is not StartAt.STORED and not is_retry(queue):
-            offset = self.stored(queue) or self._begin_at(queue, start_at, timestamp_ms)
+        if known is None and start_at != "stored" and not is_retry(queue):
+            offset = self.stored(queue) or self._begin_at(queue, start_at)
         else:
             offset = self._continue(queue, known)
         self._stored[queue] = offset
@@ -123,15 +125,15 @@ class RemoteOffsets:
         if is_retry(queue):
             # What was sent back must come again, wherever the group begins in the topics of its own choice.
             return 0
-        return self._begin_at(queue, StartAt.LAST, 0)
+        return self._begin_at(queue, "last")
 
-    def _begin_at(self, queue: MessageQueue, start_at: StartAt, timestamp_ms: int) -> int:
+    def _begin_at(self, queue: MessageQueue, start_at: StartAt) -> int:
         """Where a group begins that has not; the broker is told, so that the next member goes on from there.
 
         A broker of 5.x takes no offset of a group that it has never heard of, and one that assigns its queues does not
         greet it: then it is told after the first pull, which makes the group there.
         """
-        offset = find_start(self._client(queue), queue, start_at, timestamp_ms)
+        offset = find_start(self._client(queue), queue, start_at)
         try:
             self._tell(queue, offset)
         except RefusedError as error:
@@ -229,12 +231,12 @@ class LocalOffsets:
         self._instance = instance
         self._file = file
 
-    def begin(self, queue: MessageQueue, start_at: StartAt, timestamp_ms: int) -> int:
+    def begin(self, queue: MessageQueue, start_at: StartAt) -> int:
         """Where this member stopped; the first time as asked. Raises a ClientError."""
         known = self._file.offset(queue)
         if known is None:
             client = self._instance.client(self._instance.broker_address(queue.broker_name))
-            known = find_start(client, queue, start_at, timestamp_ms)
+            known = find_start(client, queue, start_at)
             self._file.note(queue, known)
         return known
 
@@ -290,20 +292,21 @@ def store_request(group: str, queue: MessageQueue, offset: int) -> Request:
     return RequestCode.UPDATE_CONSUMER_OFFSET, header
 
 
-def start_request(queue: MessageQueue, start_at: StartAt, timestamp_ms: int) -> Request:
+def start_request(queue: MessageQueue, start_at: StartAt) -> Request:
     """Which offset a queue without history begins at: its first, by time, or else its end."""
     topic, queue_id = queue.topic, queue.queue_id
-    if start_at is StartAt.FIRST:
+    if start_at == "first":
         return RequestCode.GET_MIN_OFFSET, GetMinOffsetRequestHeader(topic=topic, queue_id=queue_id)
-    if start_at is StartAt.TIMESTAMP:
-        wanted = SearchOffsetRequestHeader(topic=topic, queue_id=queue_id, timestamp=timestamp_ms)
+    if isinstance(start_at, datetime):
+        timestamp = unix_ms("start_at", start_at)
+        wanted = SearchOffsetRequestHeader(topic=topic, queue_id=queue_id, timestamp=timestamp)
         return RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, wanted
     return RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader(topic=topic, queue_id=queue_id)
 
 
-def find_start(client: RemotingClient, queue: MessageQueue, start_at: StartAt, timestamp_ms: int) -> int:
+def find_start(client: RemotingClient, queue: MessageQueue, start_at: StartAt) -> int:
     """The offset that `start_request` asks for; raises a ClientError or HeaderError."""
-    return ask_offset(client, *start_request(queue, start_at, timestamp_ms))
+    return ask_offset(client, *start_request(queue, start_at))
 
 
 def ask_offset(client: RemotingClient, code: RequestCode, header: Header) -> int:

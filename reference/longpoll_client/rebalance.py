@@ -103,7 +103,7 @@ def allocate_near(
 ) -> Allocate:
     """Shares the queues of a machine room among the clients there, and those of a room without clients among all.
 
-    `broker_room` says in which room a queue is, and `client_room` a client by its id (`ConsumerConfig.client_id`); for
+    `broker_room` says in which room a queue is, and `client_room` a client by its id (`MemberConfig.client_id`); for
     every queue and client, and alike on every member. Java's `AllocateMachineRoomNearby`.
     """
 

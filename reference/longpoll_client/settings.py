@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from datetime import datetime
+from typing import Final, Literal, Protocol, TypeAlias
 
-from attrs import field, frozen
+from attrs import field, fields, frozen
 
 from longpoll_client.checks import (
     check_client_id,
@@ -19,9 +20,9 @@ from longpoll_client.checks import (
     check_hooks,
     check_one_of,
     check_plain,
-    check_runtime,
     check_seconds,
     check_whole,
+    unix_ms,
 )
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage
 from longpoll_client.rebalance import Allocate, allocate_averagely
@@ -29,26 +30,25 @@ from longpoll_protocol.bodies import MessageModel
 from longpoll_protocol.sizes import MIB
 from longpoll_spec.errors import ConfigError
 
-RECONSUME_COUNT_MAX: Final = 16
-"""How often a message is given again before it is a dead letter, if the config does not say (`maxReconsumeTimes`)."""
+ATTEMPTS_MAX: Final = 17
+"""How often a listener gets a message before it is a dead letter, by default (`maxReconsumeTimes` 16)."""
 
 
 THREAD_COUNT_MAX: Final = 1000
 """As Java's `checkConfig` allows."""
+DELIVERY_CAPACITY: Final = 2**20
+"""Most batches that wait for the user. Flow control keeps it from ever being full: 1,000 messages a queue at most."""
 DEAD_LEVEL: Final = -1
 """The delay level that sends a message to the dead letters at once."""
 
 
-class StartAt(enum.Enum):
-    """Where a group begins in a queue; one that has begun goes on where it stopped, whatever its members say."""
+StartAt: TypeAlias = Literal["first", "last", "stored"] | datetime
+"""Where a group begins in a queue; one that has begun goes on where it stopped, whatever its members say.
 
-    STORED = "stored"
-    """Where the broker says: at 0 in a young queue, else at the end, as Java's CONSUME_FROM_LAST_OFFSET."""
-    FIRST = "first"
-    """The first message. Of this, LAST and TIMESTAMP: a group with offset 0 counts as one that has not begun, for a
-    broker of 4.x says 0 of both."""
-    LAST = "last"
-    TIMESTAMP = "timestamp"
+"stored": at 0 in a young queue, else at the end, as Java's CONSUME_FROM_LAST_OFFSET. A time: the first message stored
+at or after it. Of "first", "last" and a time: a group with offset 0 counts as one that has not begun, because a broker
+of 4.x reports 0 for both.
+"""
 
 
 class Unreadable(enum.Enum):
@@ -91,11 +91,10 @@ _WHOLE: Final = {
     "cached_span_max": 1,
     "thread_count": 1,
     "consume_count_max": 1,
-    "hold_ms": 0,
-    "start_timestamp_ms": 0,
 }
 """The least of each whole number of a config."""
 _SECONDS: Final = {
+    "hold_s": True,
     "pull_timeout_s": False,
     "rebalance_s": False,
     "heartbeat_s": False,
@@ -106,7 +105,6 @@ _SECONDS: Final = {
 }
 """Whether each time of a config may be none at all."""
 _CHOICES: Final[dict[str, type[enum.Enum]]] = {
-    "start_at": StartAt,
     "message_model": MessageModel,
     "unreadable": Unreadable,
 }
@@ -114,12 +112,8 @@ _CHOICES: Final[dict[str, type[enum.Enum]]] = {
 
 @frozen
 class ConsumerConfig:
-    """How a consumer behaves; the defaults are those of Java's push consumer, but for the number of threads."""
+    """The rest of how a consumer behaves; the defaults are those of Java's push consumer, except the threads."""
 
-    group: str
-    start_at: StartAt = field(default=StartAt.STORED)
-    start_timestamp_ms: int = field(default=0)
-    """With `StartAt.TIMESTAMP`: the first message stored at or after it."""
     message_model: MessageModel = field(default=MessageModel.CLUSTERING)
     """CLUSTERING: members share the messages; BROADCASTING: every member gets each of them."""
     allocate: Allocate = field(default=allocate_averagely)
@@ -130,7 +124,7 @@ class ConsumerConfig:
     """With BROADCASTING: the absolute path of the file in which this member keeps its offsets; None forgets them."""
     batch_count_max: int = field(default=32)
     """`pullBatchSize`."""
-    hold_ms: int = field(default=15_000)
+    hold_s: float = field(default=15.0)
     """`BROKER_SUSPEND_MAX_TIME_MILLIS`."""
     pull_timeout_s: float = field(default=30.0)
     """`CONSUMER_TIMEOUT_MILLIS_WHEN_SUSPEND`."""
@@ -148,12 +142,15 @@ class ConsumerConfig:
     """Threads of a push consumer's listener (`consumeThreadMin` is 20, of which one interpreter could use few)."""
     consume_count_max: int = field(default=1)
     """`consumeMessageBatchMaxSize`: messages that a listener is given at once."""
-    reconsume_count_max: int | None = field(default=None)
-    """`maxReconsumeTimes`: then a message goes to the dead letters. None: 16; when orderly, without end."""
+    max_attempts: int | None = field(default=None)
+    """`maxReconsumeTimes` + 1: how often a listener gets a message before it is a dead letter.
+
+    None: 17; without end when orderly.
+    """
     consume_timeout_s: float = field(default=900.0)
     """`consumeTimeout`: a listener that takes longer is logged, and its messages are sent back."""
     suspend_s: float = field(default=1.0)
-    """`suspendCurrentQueueTimeMillis`: when orderly, how long a queue waits after LATER."""
+    """`suspendCurrentQueueTimeMillis`: when orderly, how long a queue waits after a `Retry` without `delay_s`."""
     close_timeout_s: float = field(default=10.0)
     """How long `close` waits for listeners that still run (`awaitTerminationMillisWhenShutdown`)."""
     waits_for_topics: bool = field(default=True)
@@ -167,13 +164,12 @@ class ConsumerConfig:
 
     def __attrs_post_init__(self) -> None:
         """Refuse what no broker takes and what could never deliver anything."""
-        check_group(self.group)
         for name, least in _WHOLE.items():
             check_whole(name, getattr(self, name), least)
         if self.thread_count > THREAD_COUNT_MAX:
             raise ConfigError(f"thread_count is {self.thread_count}: it must be at most {THREAD_COUNT_MAX}")
-        if self.reconsume_count_max is not None:
-            check_whole("reconsume_count_max", self.reconsume_count_max, -1)
+        if self.max_attempts is not None:
+            check_whole("max_attempts", self.max_attempts, 1)
         for name, may_be_none in _SECONDS.items():
             check_seconds(name, getattr(self, name), may_be_none=may_be_none)
         for name, kind in _CHOICES.items():
@@ -192,9 +188,29 @@ class ConsumerConfig:
         return self.message_model is MessageModel.BROADCASTING
 
 
-def check_member(kind: str, runtime: object, config: object) -> None:
-    """What a consumer is made of, before it is looked at: a runtime, and a config. Raises ConfigError."""
-    form = f"{kind}(runtime, name_server, config{', listener' if 'Push' in kind else ''})"
-    check_runtime(runtime, form)
-    if not isinstance(config, ConsumerConfig):
-        raise ConfigError(f"config is {repr(config)[:40]}: write {form}, with a ConsumerConfig(group)")
+@frozen(kw_only=True)
+class MemberConfig(ConsumerConfig):
+    """All of how a member of a group behaves."""
+
+    group: str
+    start_at: StartAt = field(default="stored")
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse what no broker takes; raises ConfigError."""
+        super().__attrs_post_init__()
+        check_group(self.group)
+        if isinstance(self.start_at, datetime):
+            unix_ms("start_at", self.start_at)
+        elif self.start_at not in {"first", "last", "stored"}:
+            given = repr(self.start_at)[:40]
+            raise ConfigError(f"start_at is {given}; pass 'first', 'last', 'stored' or a datetime with a time zone")
+
+
+def member_config(group: str, start_at: StartAt, config: ConsumerConfig | None) -> MemberConfig:
+    """A group's member with the rest of its configuration; raises ConfigError."""
+    if config is None:
+        return MemberConfig(group=group, start_at=start_at)
+    if type(config) is not ConsumerConfig:
+        raise ConfigError(f"config is {repr(config)[:40]}; pass a ConsumerConfig")
+    rest = {each.name: getattr(config, each.name) for each in fields(ConsumerConfig)}
+    return MemberConfig(group=group, start_at=start_at, **rest)

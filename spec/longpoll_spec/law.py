@@ -70,7 +70,7 @@ def properties_of(model: Model) -> tuple[Property, ...]:
     return _properties_of(Said(model))
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def _properties_of(said: Said) -> tuple[Property, ...]:
     """They are asked for again and again, and cost five times what the actions do."""
     model = said.model

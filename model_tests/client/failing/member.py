@@ -13,20 +13,22 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Final
+
+from model_tests.support.broker.client_scenarios import member_options, share_options
 
 from longpoll_client import (
     AsyncPushConsumer,
-    ConsumerConfig,
-    ConsumeStatus,
     MessageQueue,
     PushConsumer,
     ReceivedMessage,
-    StartAt,
+    Retry,
 )
 from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.errors import ClientError
 from longpoll_client.link import exchange
+from longpoll_client.settings import MemberConfig
 from longpoll_runtime.log_stream import logging_to
 from longpoll_runtime.real import RealRuntime
 
@@ -60,16 +62,24 @@ def tell_share(topic: str) -> Callable[[MessageQueue, bool], None]:
     return share
 
 
-def on_threads(name_server: str, topic: str, config: ConsumerConfig, *, is_orderly: bool) -> None:
+def on_threads(name_server: str, topic: str, config: MemberConfig, *, is_orderly: bool) -> None:
     """Listen on threads."""
 
-    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
         tell_messages(messages)
-        return ConsumeStatus.SUCCESS
+        return None
 
     share = tell_share(topic)
-    with PushConsumer(RUNTIME, name_server, config, listen, is_orderly=is_orderly, on_share=share) as consumer:
-        consumer.subscribe(topic)
+    with closing(
+        PushConsumer(
+            name_server,
+            topics=topic,
+            listener=listen,
+            **member_options(config),
+            orderly=is_orderly,
+            **share_options(share),
+        )
+    ) as consumer:
         for _number in range(STARTS_MAX):
             try:
                 consumer.start()
@@ -81,15 +91,16 @@ def on_threads(name_server: str, topic: str, config: ConsumerConfig, *, is_order
         sys.stdin.read()
 
 
-async def on_a_loop(name_server: str, topic: str, config: ConsumerConfig) -> None:
+async def on_a_loop(name_server: str, topic: str, config: MemberConfig) -> None:
     """Listen on an event loop."""
 
-    async def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    async def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
         tell_messages(messages)
-        return ConsumeStatus.SUCCESS
+        return None
 
-    consumer = AsyncPushConsumer(RUNTIME, name_server, config, listen, on_share=tell_share(topic))
-    consumer.subscribe(topic)
+    consumer = AsyncPushConsumer(
+        name_server, topics=topic, listener=listen, **member_options(config), **share_options(tell_share(topic))
+    )
     for _number in range(STARTS_MAX):
         try:
             await consumer.start()
@@ -130,14 +141,8 @@ def main() -> None:
     """Listen until standard input ends."""
     name_server, topic, group, kind, planted = sys.argv[1:]
     plant(planted)
-    config = ConsumerConfig(
-        group,
-        start_at=StartAt.FIRST,
-        rebalance_s=5.0,
-        heartbeat_s=5.0,
-        persist_s=1.0,
-        hold_ms=5_000,
-        pull_timeout_s=10.0,
+    config = MemberConfig(
+        group=group, start_at="first", rebalance_s=5.0, heartbeat_s=5.0, persist_s=1.0, hold_s=5, pull_timeout_s=10.0
     )
     with logging_to(sys.stderr, "text", "warning"):
         if kind == "loop":

@@ -9,7 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Final
 
@@ -17,12 +17,12 @@ from attrs import define, field, frozen
 from model_tests.client.failing.accounts import Facts, Happening, Possible, Report, account
 from model_tests.client.failing.members import LEAVE_S, Java, Member, Told, java_command, python_command
 from model_tests.client.failing.plan import NAMES, NETWORK, SERVERS, Event, Plan
-from model_tests.client.failing.sending import RUNTIME, Sends, plant, senders
+from model_tests.client.failing.sending import Sends, plant, senders
 from model_tests.client.failing.servers import Observed, Server, judged
 from model_tests.support.broker import client_scenarios as stories
 
 from longpoll.wire.relay import Fault, Relay
-from longpoll_client import Admin, ConsumerConfig, Producer, PullConsumer, StartAt
+from longpoll_client import Admin, Producer, PullConsumer
 from longpoll_client.errors import ClientError, NoRouteError
 
 QUEUES: Final = 4
@@ -268,7 +268,7 @@ def play(plan: Plan, setting: Setting) -> Played:
         names.rewrites = {there: here}
         stage = _Stage(plan, setting, observed, broker, names)
         direct = "{}:{}".format(*setting.server.name_server)
-        with Admin(RUNTIME, direct) as admin:
+        with Admin(direct) as admin:
             stories.wait_for(lambda: bool(admin.masters()), "the broker is registered")
         stage.topic = stack.enter_context(stories.new_topic(direct, QUEUES))
         ending = threading.Event()
@@ -276,7 +276,7 @@ def play(plan: Plan, setting: Setting) -> Played:
             chance = random.Random(plan.seed)
             for number in range(2):
                 stage.happen(Event(0.0, "join", pick=number + 2 * chance.randrange(2)))
-            producer = stack.enter_context(Producer(RUNTIME, stage.name_server))
+            producer = stack.enter_context(Producer(stage.name_server))
             plant(setting.planted, producer)
             sending = senders(stage.name_server, stage.topic, producer, stage.sends, ending)
             stories.wait_for(
@@ -314,8 +314,8 @@ def everything(name_server: str, topic: str) -> dict[tuple[int, int], int]:
     """All messages of a topic that the broker has: queue id and offset -> number."""
     found: dict[tuple[int, int], int] = {}
     with (
-        Admin(RUNTIME, name_server) as admin,
-        PullConsumer(RUNTIME, name_server, ConsumerConfig(f"reads-{topic}", start_at=StartAt.FIRST)) as consumer,
+        Admin(name_server) as admin,
+        closing(PullConsumer(name_server, group=f"reads-{topic}", topics=())) as consumer,
     ):
 
         def is_known() -> bool:

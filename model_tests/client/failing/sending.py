@@ -120,7 +120,7 @@ def send_on_a_thread(producer: Producer, topic: str, sends: Sends, ending: threa
     for message in _messages(sends, "thread", ending):
         while True:
             try:
-                result = producer.send(topic, message.body, keys=message.key, select=by_key(message.key))
+                result = producer.send(topic, message.body, keys=message.key, queue_selector=by_key(message.key))
             except LongpollError as error:
                 sends.failed(error)
                 message.failures += 1
@@ -132,7 +132,7 @@ def send_on_a_thread(producer: Producer, topic: str, sends: Sends, ending: threa
 
 
 def send_by_callbacks(producer: Producer, topic: str, sends: Sends, ending: threading.Event) -> None:
-    """By `Producer.send_async`; one that is never told of, or twice, is a surprise."""
+    """By `Producer.send_nowait`; one that is never told of, or twice, is a surprise."""
     for message in _messages(sends, "callback", ending):
         while True:
             told, outcomes = threading.Event(), list[SendResult | LongpollError]()
@@ -148,7 +148,9 @@ def send_by_callbacks(producer: Producer, topic: str, sends: Sends, ending: thre
                 told.set()
 
             try:
-                producer.send_async(topic, message.body, tell, keys=message.key, select=by_key(message.key))
+                producer.send_nowait(
+                    topic, message.body, callback=tell, keys=message.key, queue_selector=by_key(message.key)
+                )
             except LongpollError as error:
                 outcomes.append(error)
             else:
@@ -167,12 +169,14 @@ def send_by_callbacks(producer: Producer, topic: str, sends: Sends, ending: thre
 
 async def send_on_a_loop(name_server: str, topic: str, sends: Sends, ending: threading.Event) -> None:
     """By `AsyncProducer.send`; every other message has a time-out of its caller's own, who cancels it."""
-    async with AsyncProducer(RUNTIME, name_server) as producer:
+    async with AsyncProducer(name_server) as producer:
         for message in _messages(sends, "loop", ending):
             while True:
                 try:
                     async with asyncio.timeout(1.0 if message.number % 2 else 60.0):
-                        result = await producer.send(topic, message.body, keys=message.key, select=by_key(message.key))
+                        result = await producer.send(
+                            topic, message.body, keys=message.key, queue_selector=by_key(message.key)
+                        )
                 except LongpollError as error:
                     sends.failed(error)
                 except TimeoutError:

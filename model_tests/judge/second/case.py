@@ -227,7 +227,7 @@ def holds(record: Record) -> list[Seen]:
 def tags(record: Record, request: Seen) -> dict[int, set[str]]:
     """The tags that are told of each offset of a pull's queue."""
     found: dict[int, set[str]] = {}
-    for kind in ("append", "message_acknowledged"):
+    for kind in ("append", "message_acknowledged", *(() if seen_inside(record, request.place) else ("message_seen",))):
         # What was appended is what is there, whatever its producer was told; and what was appended first, if a later
         # life of the broker, which another one left in order, has something else there.
         for one in sorted(messages(record, request, kind), key=lambda told: told.lo):
@@ -318,6 +318,14 @@ def _is_known(record: Record) -> bool:
     return all(text.split("+")[0] in PRESETS for text in record.policies)
 
 
+def _all_closed(record: Record, answer: Seen, soon: int) -> bool:
+    """Whether, seen from outside, every connection that was opened before may be closed by then."""
+    opened = [one for one in record.of("connection_opened") if one.source == answer.source and one.lo <= answer.lo]
+    closed = [one for one in record.of("connection_closed") if one.source == answer.source and one.lo <= soon]
+    gone = [any(end.connection == one.connection and end.lo >= one.lo for end in closed) for one in opened]
+    return bool(gone) and all(gone) and not is_inside(record, answer.source)
+
+
 def unless_stopping(record: Record, request: Seen, answer: Seen, why: str) -> Iterator[Said]:
     """What is wrong with a 19, but for a broker that stops: it answers what it holds, and closes its connections."""
     told = told_to_stop(record, request, answer)
@@ -326,7 +334,7 @@ def unless_stopping(record: Record, request: Seen, answer: Seen, why: str) -> It
     soon = answer.hi + STOPPING_NS
     closes = [one for one in closed_after(record, request, answer) if one.lo <= soon]
     is_silent = policy_says(record, "on_stop", "silent", unnamed=False)
-    if closes and not is_silent and record.last(request.source).lo <= soon:
+    if closes and not is_silent and (record.last(request.source).lo <= soon or _all_closed(record, answer, soon)):
         return
     is_doubtful = request.source in record.loose and not is_inside(record, request.source) and not is_silent
     may_come = not is_inside(record, request.source) and not is_silent and record.last(request.source).lo < soon

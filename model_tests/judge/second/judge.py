@@ -6,12 +6,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from attrs import frozen
-from model_tests.judge.second import logs, offsets, pulls, waits
+from model_tests.judge.second import logs, messages, offsets, pulls, waits
 from model_tests.judge.second.case import Said, begun_anew, exchanges
 from model_tests.judge.second.reading import PULLS, QUERY, READS, SENDS, Record, read, wanted
 
 Clause = Callable[[Record], Iterator[Said]]
-CLAUSES: Final[dict[str, tuple[str, Clause]]] = {**pulls.CLAUSES, **waits.CLAUSES, **logs.CLAUSES, **offsets.CLAUSES}
+CLAUSES: Final[dict[str, tuple[str, Clause]]] = {
+    **pulls.CLAUSES,
+    **waits.CLAUSES,
+    **logs.CLAUSES,
+    **messages.CLAUSES,
+    **offsets.CLAUSES,
+}
 """Of each clause the property that it belongs to, and the function."""
 TIMELESS: Final = (
     *("answer.once", "answer.same_connection", "commit.code.known", "log.append.once", "log.acknowledged.once"),
@@ -20,7 +26,7 @@ TIMELESS: Final = (
     *("pull.found.above_min", "pull.next.within", "pull.none.next", "pull.passed.next", "pull.illegal.outside"),
     *("pull.illegal.next", "pull.min.below_max", "pull.found.tag", "pull.found.complete", "pull.passed.none_match"),
     *("pull.hold.allowed", "pull.hold.once", "pull.step.allowed", "pull.found.within"),
-    *("send.code.known", "send.batch.gapless"),
+    *("send.code.known", "send.batch.gapless", "message.one_value"),
 )
 """What stands whatever the clock did: no moment is compared, but for a deletion's, which is looked at by itself."""
 
@@ -65,7 +71,8 @@ def not_judged(record: Record) -> Iterator[str]:
     answered = {one.about for one in record.of("answer_sent")}
     if not judged and not any(one.about in answered for one in queries):
         yield "evidence.nothing_judged"
-    if any(wanted(one.request) == "undecidable" for one in pulled if one.code in READS):
+    undecidable = [one.request for one in pulled if one.code in READS and wanted(one.request) == "undecidable"]
+    if any(one.expression_type != "SQL92" for one in undecidable):
         yield "evidence.not_judged: tags cannot decide"
     if any(pulls.has_unknown_tag(record, one) for one in judged):
         yield "evidence.not_judged: tags that nobody recorded"

@@ -23,7 +23,7 @@ STEPS_NS: Final = (20 * MS, SECOND, 9 * SECOND, 50 * SECOND)
 OUTSIDE_ONLY: Final = ("blocked", "unblocked")
 DEFAULTS: Final = {
     field.name: field.default for field in msgspec.structs.fields(Event) if field.default is not msgspec.NODEFAULT
-} | {"offsets": []}
+} | {"offsets": [], "ids": [], "bodies": []}
 
 
 @frozen

@@ -169,6 +169,18 @@ def told_most(record: Record) -> Iterator[Said]:
             yield unknown(query, why)
 
 
+def told_within(record: Record) -> Iterator[Said]:
+    """commit.told.within."""
+    for query, answer in queries(record):
+        about = (query.broker, query.topic, query.queue)
+        shown = [one for one in record.of("answer_sent") if (one.broker, one.topic, one.queue) == about]
+        ends = [one.offset_max for one in shown if one.offset_max >= 0]
+        possible = [one for one in commits(record, query) if not before(answer, one.request)]
+        is_committed = any(one.offset >= answer.offset for one in possible)
+        if answer.code == 0 and ends and answer.offset > max(ends) and not is_committed:
+            yield unknown(query, f"{query.request} is told {answer.offset}, past the queue's end")
+
+
 def _earlier(record: Record, query: Seen) -> list[tuple[Seen, Seen]]:
     """The group's questions to the same observer that were certainly answered before this one."""
     return [
@@ -324,6 +336,7 @@ CLAUSES: Final[dict[str, tuple[str, Clause]]] = {
     "commit.told.most": (TOLD, told_most),
     "commit.told.some": (TOLD, told_some),
     "commit.told.written": (TOLD, told_written),
+    "commit.told.within": (TOLD, told_within),
     "commit.answered": (TOLD, commit_answered),
     "commit.code.known": (TOLD, code_known),
     "hold.limit.kept": ("hold_limit_kept", limit_kept),

@@ -70,6 +70,8 @@ class Queue:
     """Offsets `start` to `start + len(tags) - 1` are visible; what expired is before `start`."""
 
     tags: list[str] = field(factory=list)
+    ids: list[int] = field(factory=list)
+    """Who these messages are."""
     start: int = 0
     held: list[Pull] = field(factory=list)
 

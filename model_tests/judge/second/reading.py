@@ -178,7 +178,8 @@ def _place_resets(record: Record) -> None:
 def _is_sound(record: Record, fields: Mapping[str, Any]) -> bool:
     """Whether a line is an event at all."""
     is_there = all(name in fields for name in ("event", "after_ns", "before_ns", "source", "sequence"))
-    numbers = [*fields.get("offsets", ()), *(value for value in fields.values() if isinstance(value, int))]
+    lists = (number for name in ("offsets", "ids", "bodies") for number in fields.get(name, ()))
+    numbers = [*lists, *(value for value in fields.values() if isinstance(value, int))]
     is_odd = not is_there or fields["after_ns"] > fields["before_ns"] or fields["sequence"] < 0
     if is_odd or any(abs(number) >= NO_WIDTH for number in numbers):
         record.gaps.append("evidence.damage")
@@ -278,6 +279,7 @@ def _look_at_fields(record: Record, events: list[Seen]) -> None:
 
 _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "message_acknowledged": ("topic", "queue", "queue_offset"),
+    "message_seen": ("topic", "queue", "queue_offset"),
     "append": ("topic", "queue", "queue_offset"),
     "make_visible": ("topic", "queue", "visible_end"),
     "blocked": ("connection", "direction"),

@@ -44,6 +44,7 @@ class World:
         self._agenda: list[tuple[int, int, Life, Callable[[int], None]]] = []
         self._order = itertools.count()
         self._names = itertools.count(1)
+        self._ids = itertools.count(1)
         self._quiet_until = 0
         """No client does anything before: only then is it certain that a deletion has taken effect."""
 
@@ -92,7 +93,7 @@ class World:
             for queues in self.disk.topics.values():
                 for queue in queues.values():
                     keep = max(queue.start, queue.end - self.chance.randrange(4))
-                    del queue.tags[keep:]
+                    del queue.tags[keep:], queue.ids[keep:]
             for key in list(self.disk.committed):
                 if self.chance.random() < 0.5:
                     self.disk.committed[key] = self.chance.randrange(self.disk.committed[key] + 1)
@@ -162,13 +163,14 @@ class World:
         request = f"{connection}-{next(self._names)}"
         place = {"topic": topic, "queue": number}
         asked = {"request": request, "connection": connection}
+        ids = [next(self._ids)]
         if is_seen:
-            self.tell(life, now, "request_received", **place, **asked, code=SEND)
+            self.tell(life, now, "request_received", **place, **asked, code=SEND, ids=ids)
         done = now + self.pause(0.3)
         if is_seen and chance.random() < plan.refusals:
             self.at(life, done, partial(self._refuse, life, place | asked, chance.choice((13, 2, 14))))
         else:
-            self.at(life, done, partial(self._append, life, topic, number, asked if is_seen else {}))
+            self.at(life, done, partial(self._append, life, topic, number, (asked if is_seen else {}) | {"ids": ids}))
         if chance.random() < plan.deletions:
             self.at(life, now + self.pause(5), partial(self._delete, life, connection, topic))
         self.at(life, done + self.pause(15), partial(self._send, life, connection, topic, number))
@@ -185,10 +187,15 @@ class World:
         self.tell(life, now, "append", **place, queue_offset=offset, tag=tag)
         visible = now + 4 * US
         queue.tags.append(tag)
+        queue.ids += asked["ids"]
         self.tell(life, visible, "make_visible", **place, visible_end=queue.end)
         self._notify(life, visible, topic, queue, tag)
-        if asked:
-            self.at(life, visible + self.pause(0.3), partial(self._acknowledge, life, place | asked, offset, tag))
+        if "request" in asked:
+            self.at(
+                life,
+                visible + self.pause(0.3),
+                partial(self._acknowledge, life, place | asked, offset, tag),
+            )
         if self.chance.random() < self.plan.retention:
             queue.start = self.chance.randrange(queue.start, queue.end + 1)
 
@@ -336,7 +343,8 @@ class World:
             if matches(pull.consumer.expression, queue.tags[offset]):
                 taken.append(offset)
             offset += 1
-        return (0 if taken else 20), {"offset_next": offset, **bounds, "offsets": taken}
+        ids = [queue.ids[each] for each in taken]
+        return (0 if taken else 20), {"offset_next": offset, **bounds, "offsets": taken, "ids": ids}
 
     def _answer(self, life: Life, now: int, pull: Pull, code: int, **fields: Any) -> None:
         self.at(life, now, partial(self._answered, life, pull, code, fields))

@@ -15,13 +15,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
-from attrs import define, field, frozen
+from attrs import define, field, fields, frozen
 
 from longpoll_client import (
     Admin,
     ConsumerConfig,
-    ConsumeStatus,
-    Later,
     MessageModel,
     MessageQueue,
     OutgoingMessage,
@@ -29,11 +27,11 @@ from longpoll_client import (
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
+    Retry,
     SendResult,
-    StartAt,
 )
-from longpoll_client.consume.workers import Answer
 from longpoll_client.errors import ClientError, NoRouteError, RefusedError
+from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import ResponseCode
 from longpoll_runtime.real import RealRuntime
 
@@ -41,6 +39,25 @@ RUNTIME: Final = RealRuntime()
 PATIENCE_S = 60.0
 """How long something that must come is waited for; only a failing story waits so long."""
 BATCH_SIZE: Final = 100
+
+
+def member_options(config: MemberConfig) -> dict[str, Any]:
+    """A member's configuration as the options of a consumer."""
+    rest = {each.name: getattr(config, each.name) for each in fields(ConsumerConfig)}
+    return {"group": config.group, "start_at": config.start_at, "config": ConsumerConfig(**rest)}
+
+
+def share_options(shared: Callable[[MessageQueue, bool], object]) -> dict[str, Any]:
+    """The options of a consumer that have one function called with each queue, and whether it was given."""
+
+    def call(queues: Sequence[MessageQueue], is_ours: bool) -> None:
+        for queue in queues:
+            shared(queue, is_ours)
+
+    return {
+        "on_assigned": lambda queues: call(queues, True),
+        "on_revoked": lambda queues: call(queues, False),
+    }
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:
@@ -64,7 +81,7 @@ def wait_for_all(seen: Collection[object], count: int) -> None:
 def new_topic(name_server: str, queue_count: int = 8) -> Iterator[str]:
     """A topic of `queue_count` queues that the name server knows."""
     topic = f"story-{uuid.uuid4().hex[:12]}"
-    with Admin(RUNTIME, name_server) as admin:
+    with Admin(name_server) as admin:
         admin.create_topic(topic, queue_count)
 
         def is_known() -> bool:
@@ -80,10 +97,10 @@ def new_topic(name_server: str, queue_count: int = 8) -> Iterator[str]:
 def send_numbered(name_server: str, topic: str, count: int) -> list[str]:
     """Send messages with the bodies 0, 1, ... in batches over all queues in turn; their ids."""
     ids: list[str] = []
-    with Producer(RUNTIME, name_server) as producer:
+    with Producer(name_server) as producer:
         for start in range(0, count, BATCH_SIZE):
             numbers = range(start, min(start + BATCH_SIZE, count))
-            messages = [OutgoingMessage(b"%d" % number, tags="t", keys=f"k{number}") for number in numbers]
+            messages = [OutgoingMessage(b"%d" % number, tag="t", keys=f"k{number}") for number in numbers]
             ids += [result.msg_id for result in _send_patiently(producer, topic, messages)]
     return ids
 
@@ -208,17 +225,18 @@ def rebalance(name_server: str, count: int, **options: Any) -> RebalanceReport:
         group = f"group-{uuid.uuid4().hex[:8]}"
 
         def join(member: str) -> PushConsumer:
-            def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+            def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
                 log.arrived(member, messages)
-                return ConsumeStatus.SUCCESS
+                return None
 
             def shared(queue: MessageQueue, is_ours: bool) -> None:
                 if queue.topic == topic:
                     log.shared(member, queue, is_ours)
 
-            config = ConsumerConfig(group, start_at=StartAt.STORED, consume_count_max=16, rebalance_s=5.0, **options)
-            consumer = PushConsumer(RUNTIME, name_server, config, listen, on_share=shared)
-            consumer.subscribe(topic)
+            config = MemberConfig(group=group, start_at="stored", consume_count_max=16, rebalance_s=5.0, **options)
+            consumer = PushConsumer(
+                name_server, topics=topic, listener=listen, **member_options(config), **share_options(shared)
+            )
             consumer.start()
             return consumer
 
@@ -271,7 +289,7 @@ def orderly(name_server: str, count: int) -> OrderReport:
     faults: Counter[str] = Counter()
     moment = threading.Event()
 
-    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
         (message,) = messages
         queue_id = message.queue_id
         with lock:
@@ -287,17 +305,16 @@ def orderly(name_server: str, count: int) -> OrderReport:
             busy[queue_id] -= 1
             if put_off:
                 faults["put off"] += 1
-                return ConsumeStatus.LATER
+                return Retry()
             consumed[queue_id] = max(consumed[queue_id], message.queue_offset + 1)
-        return ConsumeStatus.SUCCESS
+        return None
 
     with new_topic(name_server) as topic, ExitStack() as stack:
         group = f"group-{uuid.uuid4().hex[:8]}"
-        config = ConsumerConfig(group, start_at=StartAt.FIRST, suspend_s=0.02, rebalance_s=2.0)
+        config = MemberConfig(group=group, start_at="first", suspend_s=0.02, rebalance_s=2.0)
         send_numbered(name_server, topic, count)
         for _member in range(2):
-            consumer = PushConsumer(RUNTIME, name_server, config, listen, is_orderly=True)
-            consumer.subscribe(topic)
+            consumer = PushConsumer(name_server, topics=topic, listener=listen, **member_options(config), orderly=True)
             consumer.start()
             stack.callback(consumer.close)
         wait_for(lambda: sum(consumed.values()) >= count, f"{count} messages in order")
@@ -337,19 +354,17 @@ def flow_control(name_server: str, count: int, body_size: int, **limits: Any) ->
     seen: list[int] = []
     by_span = "cached_span_max" in limits
 
-    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeStatus:
+    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
         if not by_span or messages[0].queue_offset == 0:
             assert going_on.wait(PATIENCE_S)
         seen.extend(message.queue_offset for message in messages)
-        return ConsumeStatus.SUCCESS
+        return None
 
-    with new_topic(name_server, 1) as topic, Producer(RUNTIME, name_server) as producer:
+    with new_topic(name_server, 1) as topic, Producer(name_server) as producer:
         for number in range(count):
             producer.send(topic, b"x" * body_size, keys=str(number))
-        config = ConsumerConfig(f"group-{topic}", start_at=StartAt.FIRST, batch_count_max=8, thread_count=2, **limits)
-        with PushConsumer(RUNTIME, name_server, config, listen) as consumer:
-            consumer.subscribe(topic)
-            consumer.start()
+        config = MemberConfig(group=f"group-{topic}", start_at="first", batch_count_max=8, thread_count=2, **limits)
+        with PushConsumer(name_server, topics=topic, listener=listen, **member_options(config)) as consumer:
             (puller,) = [puller for queue, puller in consumer._member._queues.pullers().items() if queue.topic == topic]
             wait_for(lambda: puller.stopped_by is not None, "flow control")
             stopped_by, waiting = puller.stopped_by, puller.cached_count
@@ -368,18 +383,15 @@ def broadcasting(name_server: str, count: int, offsets_file: str) -> tuple[list[
     with new_topic(name_server) as topic, ExitStack() as stack:
         send_numbered(name_server, topic, count)
         for file in (offsets_file, None):
-            config = ConsumerConfig(
-                "broadcast-" + topic,
-                start_at=StartAt.FIRST,
-                message_model=MessageModel.BROADCASTING,
-                offsets_file=file,
+            config = MemberConfig(
+                group="broadcast-" + topic, start_at="first", message_model=MessageModel.BROADCASTING, offsets_file=file
             )
             results.append(_numbers(name_server, topic, config, count, stack))
         stack.pop_all().close()
         send_numbered(name_server, topic, 1)
-        config = ConsumerConfig(
-            "broadcast-" + topic,
-            start_at=StartAt.FIRST,
+        config = MemberConfig(
+            group="broadcast-" + topic,
+            start_at="first",
             message_model=MessageModel.BROADCASTING,
             offsets_file=offsets_file,
         )
@@ -388,11 +400,9 @@ def broadcasting(name_server: str, count: int, offsets_file: str) -> tuple[list[
     return results[0], results[1], results[2]
 
 
-def _numbers(name_server: str, topic: str, config: ConsumerConfig, count: int, stack: ExitStack) -> list[int]:
+def _numbers(name_server: str, topic: str, config: MemberConfig, count: int, stack: ExitStack) -> list[int]:
     """The bodies of the first `count` messages that a member polls, sorted; it runs on until the stack is closed."""
-    consumer = stack.enter_context(PullConsumer(RUNTIME, name_server, config))
-    consumer.subscribe(topic)
-    consumer.start()
+    consumer = stack.enter_context(PullConsumer(name_server, topics=topic, **member_options(config)))
     found: list[int] = []
     while len(found) < count:
         messages = consumer.poll(PATIENCE_S)
@@ -420,40 +430,36 @@ def retry(name_server: str, *, raises: bool) -> RetryReport:
     """Put a message off, or raise at it, until it is a dead letter after two more tries."""
     seen: list[ReceivedMessage] = []
 
-    def listen(messages: Sequence[ReceivedMessage]) -> Answer:
+    def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
         seen.extend(messages)
         if raises and len(seen) == 1:
             raise ZeroDivisionError("the listener's own fault")
-        return Later(1)
+        return Retry(delay_s=1)
 
-    with new_topic(name_server, 1) as topic, Producer(RUNTIME, name_server) as producer:
+    with new_topic(name_server, 1) as topic, Producer(name_server) as producer:
         group = f"retry-{topic}"
-        producer.send(topic, b"poison", tags="red", keys="k")
-        config = ConsumerConfig(group, start_at=StartAt.FIRST, reconsume_count_max=2, rebalance_s=1.0)
-        with PushConsumer(RUNTIME, name_server, config, listen) as consumer:
-            consumer.subscribe(topic)
-            consumer.start()
+        producer.send(topic, b"poison", tag="red", keys="k")
+        config = MemberConfig(group=group, start_at="first", max_attempts=3, rebalance_s=1.0)
+        with PushConsumer(name_server, topics=topic, listener=listen, **member_options(config)):
             wait_for(lambda: len(seen) >= 3, "three tries")
             dead = _dead_letters(name_server, group)
     return RetryReport(
         tuple(message.reconsume_times for message in seen),
         frozenset(message.topic for message in seen),
         tuple(message.body for message in dead),
-        dead[0].tags if dead else None,
+        dead[0].tag if dead else None,
     )
 
 
 def _dead_letters(name_server: str, group: str) -> list[ReceivedMessage]:
     """The first of a group's dead letters, by a group of its own."""
     topic = f"%DLQ%{group}"
-    config = ConsumerConfig(f"undertaker-{group}", start_at=StartAt.FIRST)
+    config = MemberConfig(group=f"undertaker-{group}", start_at="first")
     with ExitStack() as stack:
         deadline_s = time.monotonic() + PATIENCE_S
         while True:
             try:
-                consumer = stack.enter_context(PullConsumer(RUNTIME, name_server, config))
-                consumer.subscribe(topic)
-                consumer.start()
+                consumer = stack.enter_context(PullConsumer(name_server, topics=topic, **member_options(config)))
             except ClientError:
                 assert time.monotonic() < deadline_s, f"no {topic}"
                 stack.pop_all().close()
@@ -466,10 +472,10 @@ def restart(name_server: str, count: int) -> tuple[list[int], list[int]]:
     """What a first member consumed before it left in the middle, and what the second got that came after it."""
     with new_topic(name_server) as topic:
         send_numbered(name_server, topic, count)
-        config = ConsumerConfig(f"group-{topic}", start_at=StartAt.FIRST)
+        config = MemberConfig(group=f"group-{topic}", start_at="first")
         with ExitStack() as stack:
             first = _numbers(name_server, topic, config, count // 2, stack)
         with ExitStack() as stack:
-            config = ConsumerConfig(f"group-{topic}", start_at=StartAt.STORED)
+            config = MemberConfig(group=f"group-{topic}", start_at="stored")
             second = _numbers(name_server, topic, config, count - len(first), stack)
     return first, second

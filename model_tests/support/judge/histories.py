@@ -31,7 +31,7 @@ from longpoll_judge.run.sweep import Stretches
 from longpoll_judge.run.tally import Tally
 from longpoll_spec.history import META_FILE, Event, Meta
 
-RECORDINGS: Final = Path(__file__).parents[1] / "judge" / "recordings"
+RECORDINGS: Final = Path(__file__).parents[2] / "judge" / "recordings"
 """Short pieces of real recordings, made by `longpoll observe` before real brokers."""
 ENCODE: Final = msgspec.json.Encoder().encode
 LIMITS: Final = Limits(100.0, 50.0)

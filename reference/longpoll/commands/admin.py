@@ -16,7 +16,7 @@ from longpoll.commands.client import read_start
 from longpoll.options.amounts import Whole
 from longpoll.options.server import Server, server_options
 from longpoll.output import cell_of, emit_json, fail, json_option, out, table, user_mistakes
-from longpoll_client import Admin, StartAt
+from longpoll_client import Admin
 from longpoll_client.admin import GroupInfo, OffsetInfo, TopicInfo
 from longpoll_client.errors import ClientError
 from longpoll_protocol.codes import Permission
@@ -31,7 +31,7 @@ PERMISSIONS: Final = {"rw": Permission.READ | Permission.WRITE, "r": Permission.
 def asking(server: Server) -> Iterator[Admin]:
     """An admin client; an unreachable server or a rejected request prints one line and exits with 2."""
     try:
-        with Admin(server.runtime, server.name_server, credentials=server.credentials) as admin:
+        with Admin(server.name_server, credentials=server.credentials, runtime=server.runtime) as admin:
             yield admin
     except ClientError as error:
         fail(str(error))
@@ -180,13 +180,13 @@ def offsets(*, group: str, named: tuple[str, ...], start: str | None, server: Se
     """
     if start is not None and not named:
         raise ConfigError("--set needs a topic; name each topic to change with --topic")
-    start_at, timestamp_ms = read_start(start, "--set")
+    start_at = read_start(start, "--set")
     with asking(server) as admin:
-        if start_at is not StartAt.STORED:
+        if start_at != "stored":
             _check_idle(admin, group)
             for topic in named:
                 for queue in admin.topic(topic).readable:
-                    admin.set_offset(group, queue, start_at, timestamp_ms)
+                    admin.set_offset(group, queue, start_at)
         found = admin.offsets(group, named or admin.topic_names())
     if as_json:
         emit_json(

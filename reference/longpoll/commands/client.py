@@ -24,7 +24,7 @@ from longpoll.guard import printable, until_signalled
 from longpoll.options.amounts import Amount, Whole
 from longpoll.options.server import Server, server_options
 from longpoll.output import Exit, emit_json, err, fail, json_option, out, say, user_mistakes
-from longpoll_client import ConsumerConfig, Producer, PullConsumer, ReceivedMessage, SendResult, StartAt
+from longpoll_client import ConsumerConfig, Producer, PullConsumer, ReceivedMessage, SendResult, Sql, StartAt
 from longpoll_client.errors import ClientError
 from longpoll_spec.errors import ConfigError
 
@@ -145,9 +145,9 @@ def send(
     run = SendRun(topic, count)
     with (
         stoppable() as stopped,
-        Producer(server.runtime, server.name_server, group, credentials=server.credentials) as producer,
+        Producer(server.name_server, group=group, credentials=server.credentials, runtime=server.runtime) as producer,
     ):
-        send_one = partial(producer.send, topic, content, tags=tag, keys=key, properties=properties, queue_id=queue_id)
+        send_one = partial(producer.send, topic, content, tag=tag, keys=key, properties=properties, queue_id=queue_id)
         with progress_bar() as bar:
             task = bar.add_task(f"sending to {topic}", total=count, speed="")
             for number in range(count):
@@ -219,21 +219,23 @@ class SendRun:
 # ---------------------------------------------------------------- consume
 
 
-def read_start(text: str | None, option: str = "--from") -> tuple[StartAt, int]:
-    """Parse a start offset of `option`: where, and for a timestamp the ms since 1970; raises ConfigError."""
+def read_start(text: str | None, option: str = "--from") -> StartAt:
+    """Parse a start offset of `option`; raises ConfigError."""
     if text is None:
-        return StartAt.STORED, 0
-    if text in {"first", "last"}:
-        return StartAt(text), 0
-    if text.isascii() and text.isdigit() and len(text) < 16:
-        return StartAt.TIMESTAMP, int(text)
+        return "stored"
+    if text == "first":
+        return "first"
+    if text == "last":
+        return "last"
+    if text.isascii() and text.isdigit() and len(text) < 14:
+        return datetime.fromtimestamp(int(text) / 1000, UTC)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise ConfigError(
             f"{option} cannot be {text!r}; write first, last, ms since 1970, or a time such as 2026-01-31T12:00:00Z"
         ) from None
-    return StartAt.TIMESTAMP, int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def message_fields(message: ReceivedMessage) -> dict[str, Any]:
@@ -244,8 +246,8 @@ def message_fields(message: ReceivedMessage) -> dict[str, Any]:
         "queueId": message.queue_id,
         "queueOffset": message.queue_offset,
         "physicalOffset": message.physical_offset,
-        "tags": message.tags,
-        "keys": message.keys,
+        "tags": message.tag,
+        "keys": " ".join(message.keys) or None,
         "flag": message.flag,
         "sysFlag": message.sys_flag,
         "bornTimestamp": message.born_ms,
@@ -270,7 +272,7 @@ def print_message(message: ReceivedMessage, *, as_json: bool) -> None:
         return
     when = datetime.fromtimestamp(message.store_ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
     body = message.body.decode("utf-8", "backslashreplace")
-    tags = f" [{message.tags}]" if message.tags else ""
+    tags = f" [{message.tag}]" if message.tag else ""
     # `printable` keeps any body on one line.
     say(printable(f"{when} {message.queue_id}:{message.queue_offset}{tags} {body}"))
 
@@ -324,25 +326,27 @@ def consume(
     """
     if tag is not None and sql is not None:
         raise ConfigError("--tag and --sql cannot be used together; choose one")
-    start_at, timestamp_ms = read_start(start)
-    config = ConsumerConfig(group, start_at=start_at, start_timestamp_ms=timestamp_ms, waits_for_topics=False)
+    wanted = Sql(sql) if sql is not None else tag or "*"
     seen = 0
     with (
         stoppable() as stopped,
-        PullConsumer(server.runtime, server.name_server, config, credentials=server.credentials) as consumer,
+        PullConsumer(
+            server.name_server,
+            group=group,
+            topics={topic: wanted},
+            start_at=read_start(start),
+            config=ConsumerConfig(waits_for_topics=False),
+            credentials=server.credentials,
+            runtime=server.runtime,
+        ) as consumer,
+        progress_bar() as bar,
     ):
-        if sql is None:
-            consumer.subscribe(topic, tag or "*")
-        else:
-            consumer.subscribe(topic, sql, "SQL92")
-        consumer.start()
-        with progress_bar() as bar:
-            task = bar.add_task(f"consuming {topic}", total=count, speed="", visible=not out.is_terminal)
-            for message in messages(consumer, count, wait_s, stopped):
-                print_message(message, as_json=as_json)
-                consumer.commit()
-                seen += 1
-                bar.update(task, completed=seen)
+        task = bar.add_task(f"consuming {topic}", total=count, speed="", visible=not out.is_terminal)
+        for message in messages(consumer, count, wait_s, stopped):
+            print_message(message, as_json=as_json)
+            consumer.commit()
+            seen += 1
+            bar.update(task, completed=seen)
     if not as_json:
         err.print(f"consumed {seen:,} messages of {topic} as {group}")
     if count is not None and seen < count:

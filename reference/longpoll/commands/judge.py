@@ -351,6 +351,8 @@ def show(result: Result) -> None:
         )
     if result.gaps:
         table("Missing evidence", ("clause", "what"), ((gap["clause"], gap["why"]) for gap in result.gaps))
+    if result.notes:
+        table("Not judged", ("clause", "what"), ((note["clause"], note["why"]) for note in result.notes))
     shown = result.findings[:_FINDINGS_SHOWN_MAX]
     if shown:
         rows = ((f.clause, f.verdict, f"{f.topic}/{f.queue}", f.request, told_of(f), f.why) for f in shown)
@@ -358,3 +360,7 @@ def show(result: Result) -> None:
     more = len(result.findings) - len(shown) + result.findings_left_out
     if more:
         out.print(f"{more} more findings: see --json or --report")
+    seen = result.observations[:_FINDINGS_SHOWN_MAX]
+    if seen:
+        about = ((f.clause, f"{f.topic}/{f.queue}", f.request, told_of(f), f.why) for f in seen)
+        table("Observations", ("clause", "queue", "request", "about", "what"), about)

@@ -302,7 +302,7 @@ def prove(
         made, show, whole = proof_shown.proof(found), partial(proof_shown.show_proof, found), found.whole
     else:
         asked = questions_of(partial(law_of, policy))
-        untried = not_taken(asked, (each.world for each in found))
+        untried = not_taken(asked, (each.world for each in found), names)
         made, whole = proof_shown.worlds(policy.name, found, untried), smt_worlds.worst(found)
         show = partial(proof_shown.show_worlds, found, untried)
     if as_json:

@@ -229,7 +229,7 @@ class _Consumer:
         now_ns = self.run.runtime.monotonic_ns()
         messages = decode_messages(answer.body)
         for message in messages:
-            tag = message.tags or ""
+            tag = message.tag or ""
             if message.queue_offset <= self.last.get(queue, -1):
                 self.run.problem(f"queue {queue}: offset {message.queue_offset} came twice or late")
             self.last[queue] = message.queue_offset

@@ -11,7 +11,7 @@ from longpoll_client.aio.group import GroupCalls, LoopReach
 from longpoll_client.consume.statistics import Statistics
 from longpoll_client.errors import ClientError, RefusedError
 from longpoll_client.messages import UnreadableMessage
-from longpoll_client.settings import DEAD_LEVEL, ConsumerConfig, Unreadable
+from longpoll_client.settings import DEAD_LEVEL, MemberConfig, Unreadable
 from longpoll_protocol.bodies import MessageQueue
 from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_runtime.faults import KeepGoing
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 class Burials:
     """Invariant: `_buried` says what became of messages that cannot be read, until their pullers have gone past."""
 
-    def __init__(self, reach: LoopReach, calls: GroupCalls, config: ConsumerConfig, statistics: Statistics) -> None:
+    def __init__(self, reach: LoopReach, calls: GroupCalls, config: MemberConfig, statistics: Statistics) -> None:
         self._reach = reach
         self._calls = calls
         self._config = config

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
+from datetime import datetime
 from types import TracebackType
 from typing import Self
 
 from longpoll_client.aio.member import AsyncMember
 from longpoll_client.consume.statistics import TopicStatistics
-from longpoll_client.settings import StartAt
 from longpoll_protocol.bodies import MessageQueue
 
 
@@ -33,7 +33,7 @@ class AsyncConsumer(ABC):
 
     @property
     def queues(self) -> tuple[MessageQueue, ...]:
-        """The queues that are this consumer's now; of the retry topic too, where it has one."""
+        """The queues of its topics that are this consumer's now."""
         return self._member.queues
 
     @property
@@ -41,12 +41,12 @@ class AsyncConsumer(ABC):
         """What was pulled and consumed, topic by topic."""
         return self._member.statistics.snapshot()
 
-    def subscribe(self, topic: str, expression: str = "*", expression_type: str = "TAG") -> None:
+    def subscribe(self, topic: str, expression: str = "*") -> None:
         """As `PushConsumer.subscribe`; by anything but tags only before the start, for brokers are asked about it.
 
         Raises ConfigError or LifecycleError.
         """
-        self._member.subscribe(topic, expression, expression_type)
+        self._member.subscribe(topic, expression)
 
     def unsubscribe(self, topic: str) -> None:
         """As `PushConsumer.unsubscribe`."""
@@ -72,9 +72,9 @@ class AsyncConsumer(ABC):
         await self._member.route(queue.topic)
         return await self._member.places.stored(queue)
 
-    async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
+    async def offset_for_timestamp(self, queue: MessageQueue, timestamp: datetime) -> int:
         """As `PushConsumer.offset_for_timestamp`."""
-        return await self._member.find(queue, StartAt.TIMESTAMP, timestamp_ms)
+        return await self._member.find(queue, timestamp)
 
     @abstractmethod
     def _wake(self) -> None:

@@ -19,7 +19,7 @@ from longpoll_client.errors import ClientError, RefusedError
 from longpoll_client.link.calls import Callback
 from longpoll_client.link.routes import Route
 from longpoll_client.offsets import Request, start_request, succeeded
-from longpoll_client.settings import ConsumerConfig, StartAt
+from longpoll_client.settings import MemberConfig, StartAt
 from longpoll_protocol.bodies import CheckClientData, ConsumerList, ConsumeType, MessageQueue, SubscriptionData
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
@@ -88,7 +88,7 @@ class LoopReach:
         handle = asyncio.get_running_loop().call_later(delay_s, act)
         self._handles.add(handle)
 
-    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def begin(self, work: Coroutine[Any, Any, object]) -> None:
         """Have a task do it, unless it is closed by then; what it raises is logged."""
         if self._is_closed:
             work.close()
@@ -151,7 +151,7 @@ class _Asking:
 class GroupCalls:
     """What one member asks of brokers and tells them."""
 
-    def __init__(self, instance: AsyncInstance, config: ConsumerConfig, consume_type: ConsumeType) -> None:
+    def __init__(self, instance: AsyncInstance, config: MemberConfig, consume_type: ConsumeType) -> None:
         self._instance = instance
         self._config = config
         self._consume_type = consume_type
@@ -239,9 +239,9 @@ class GroupCalls:
 
     # ------------------------------------------------------------ queues
 
-    async def find(self, queue: MessageQueue, start_at: StartAt, timestamp_ms: int = 0) -> int:
+    async def find(self, queue: MessageQueue, start_at: StartAt) -> int:
         """The offset of a queue's first message, its end, or the first at or after a time. Raises a ClientError."""
-        answer = await self.ask_of(queue, start_request(queue, start_at, timestamp_ms))
+        answer = await self.ask_of(queue, start_request(queue, start_at))
         return OffsetResponseHeader.decode(answer.ext_fields).offset
 
     async def send_back(self, physical_offset: int, msg_id: str, queue: MessageQueue, delay_level: int) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from longpoll_client.aio.connection import AsyncConnection
+from longpoll_client.checks import Addresses
 from longpoll_client.errors import ClientError, LifecycleError, NoRouteError, UnreachableError
 from longpoll_client.lifecycle import Closing, Lifecycle
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
@@ -32,7 +33,7 @@ T = TypeVar("T")
 class AsyncInstance:
     """One client to the name servers and brokers, of the event loop that uses it first.
 
-    `name_server` is one address or several separated by semicolons. Raises ConfigError when one is none. `on_request`
+    `name_server` is one address or several. Raises ConfigError when one is none. `on_request`
     gets what a peer asks of us, with its host:port, as `RemotingClient` says.
 
     Invariant: `_tasks` has every task that connects or asks for a route and has not ended; `close` ends them.
@@ -41,7 +42,7 @@ class AsyncInstance:
     def __init__(
         self,
         runtime: Runtime,
-        name_server: str,
+        name_server: Addresses,
         *,
         client_id: str | None = None,
         on_request: Callable[[Command, str], bool] | None = None,

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from longpoll_client.aio.burials import Burials
 from longpoll_client.aio.group import GroupCalls, LoopReach
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.aio.locks import AsyncLocks
 from longpoll_client.aio.places import BrokerPlaces, FilePlaces, Places
+from longpoll_client.checks import Addresses, Sql, Topics, name_servers_text, wanted_of
 from longpoll_client.consume.asked import Asked, Direct, MemberState
 from longpoll_client.consume.membership import LOCK_RENEWAL_S, Others, Wanted
 from longpoll_client.consume.own_queues import Leaving, OnShare, Queues, check_seek
@@ -26,9 +27,9 @@ from longpoll_client.consume.statistics import Statistics
 from longpoll_client.errors import NoRouteError
 from longpoll_client.lifecycle import Lifecycle, State
 from longpoll_client.link.routes import Route
-from longpoll_client.messages import ReceivedMessage
+from longpoll_client.messages import ReceivedMessage, all_as_shown
 from longpoll_client.offsets import OffsetsFile
-from longpoll_client.settings import ConsumerConfig, StartAt
+from longpoll_client.settings import MemberConfig, StartAt
 from longpoll_protocol.bodies import ConsumeType, MessageQueue, SubscriptionData
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.names import RETRY_PREFIX
@@ -49,10 +50,11 @@ class AsyncMember:
     def __init__(
         self,
         runtime: Runtime,
-        name_server: str,
-        config: ConsumerConfig,
+        name_server: Addresses,
+        config: MemberConfig,
         deliver: Callable[[Batch], None],
         *,
+        topics: Topics = (),
         direct: Direct | None = None,
         is_orderly: bool = False,
         is_busy: Callable[[Puller], bool] = lambda _puller: False,
@@ -68,15 +70,16 @@ class AsyncMember:
         self.lifecycle = Lifecycle(runtime, f"the consumer of group {config.group}")
         self.retry_topic = RETRY_PREFIX + config.group
         self.wanted = Wanted(runtime, config)
+        for topic, expression in wanted_of(topics).items():
+            self.wanted.want(self.wanted.make(topic, expression))
         self._runtime = runtime
-        self._name_server = name_server
+        self._name_server = name_servers_text(name_server)
         self._deliver = deliver
-        self._is_push = direct is not None
         self._is_orderly = is_orderly and not config.is_broadcasting
         self._is_busy = is_busy
         self._on_share = on_share
         self._started_ms = 0
-        self._consume_type = ConsumeType.CONSUME_PASSIVELY if self._is_push else ConsumeType.CONSUME_ACTIVELY
+        self._consume_type = ConsumeType.CONSUME_ACTIVELY if direct is None else ConsumeType.CONSUME_PASSIVELY
         self._instance = AsyncInstance(
             runtime,
             name_server,
@@ -105,18 +108,18 @@ class AsyncMember:
 
     @property
     def queues(self) -> tuple[MessageQueue, ...]:
-        """The queues that are this client's now."""
-        return tuple(sorted(self.own.pullers()))
+        """The queues of the user's topics that are this client's now."""
+        return tuple(sorted(queue for queue in self.own.pullers() if queue.topic != self.retry_topic))
 
     # ------------------------------------------------------------ what is wanted
 
-    def subscribe(self, topic: str, expression: str, expression_type: str) -> None:
+    def subscribe(self, topic: str, expression: str) -> None:
         """Want messages of a topic; while it runs this takes effect soon. Raises ConfigError or LifecycleError."""
-        subscription = self.wanted.make(topic, expression, expression_type)
-        if expression_type == "TAG":
-            self.lifecycle.check_open()
+        subscription = self.wanted.make(topic, expression)
+        if isinstance(expression, Sql):
+            self.lifecycle.check_created("a subscription by SQL92")
         else:
-            self.lifecycle.check_created(f"a subscription by {expression_type[:20]}")
+            self.lifecycle.check_open()
         self.wanted.want(subscription)
         self._wanted_anew()
 
@@ -128,10 +131,10 @@ class AsyncMember:
         self.wanted.leave_topic(topic)
         self._wanted_anew()
 
-    def assign(self, queues: Collection[MessageQueue], expression: str, expression_type: str) -> None:
+    def assign(self, queues: Collection[MessageQueue], expression: str) -> None:
         """Want these queues instead of a share, likewise."""
         self.lifecycle.check_open()
-        self.wanted.assign(queues, expression, expression_type)
+        self.wanted.assign(queues, expression)
         self.own.keep_places(frozenset(queues))
         self._wanted_anew()
 
@@ -154,17 +157,17 @@ class AsyncMember:
         self.lifecycle.check_open()
         return await self._instance.route(topic)
 
-    async def find(self, queue: MessageQueue, start_at: StartAt, timestamp_ms: int = 0) -> int:
+    async def find(self, queue: MessageQueue, start_at: StartAt) -> int:
         """The offset of a queue's first message, its end, or the first at or after a time; raises a ClientError."""
         addresses = (await self.route(queue.topic)).addresses
         if queue.broker_name not in addresses:
             raise NoRouteError(f"broker {queue.broker_name[:140]!r} has no queue of topic {queue.topic[:140]!r}")
-        return await self.calls.find(queue, start_at, timestamp_ms)
+        return await self.calls.find(queue, start_at)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at an offset; raises ConfigError where the queue has none such, NotOursError or another ClientError."""
         self.lifecycle.check_running("seek")
-        first, end = await self.find(queue, StartAt.FIRST), await self.find(queue, StartAt.LAST)
+        first, end = await self.find(queue, "first"), await self.find(queue, "last")
         check_seek(queue, offset, first, end)
         self.own.seek(queue, offset, self.due())
 
@@ -202,14 +205,14 @@ class AsyncMember:
 
     async def _join(self) -> None:
         if not self.wanted.subscriptions:
-            raise ConfigError(f"group {self.config.group} has no topic; call subscribe or assign before start")
+            raise ConfigError(f"group {self.config.group} has no topic; pass topics, or call assign before start")
         self._started_ms = self._runtime.unix_ms()
         routes = await self._routes(is_patient=self.config.waits_for_topics)
         for topic, route in routes.items():
             await self.calls.check_filter(self.wanted.subscriptions[topic], route)
-        if self._is_push and not self.config.is_broadcasting:
+        if self.wanted.assigned is None and not self.config.is_broadcasting:
             # The heartbeat makes this topic on every broker; its route is there once a name server has heard of it.
-            self.wanted.want(self.wanted.make(self.retry_topic, "*", "TAG"))
+            self.wanted.want(self.wanted.make(self.retry_topic, "*"))
         await self._tell(list(routes.values()))
         await self._rebalance()
         self.every(self.config.heartbeat_s, self._heartbeat)
@@ -233,6 +236,10 @@ class AsyncMember:
         await self._instance.close()
 
     # ------------------------------------------------------------ for those who have its messages
+
+    def shown(self, messages: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:
+        """Messages of one queue as the user gets them: those of the retry topic under their own topic."""
+        return all_as_shown(messages, messages[0].topic, self.retry_topic, 0) if messages else []
 
     async def send_back(self, message: ReceivedMessage, queue: MessageQueue, delay_level: int) -> None:
         """Have the broker give the message to the group again later; 0 lets it choose when, negative: never.
@@ -282,17 +289,25 @@ class AsyncMember:
         if self.wanted.assigned is None:
             await self.calls.heartbeat(routes, self.wanted.subscriptions)
 
-    async def _persist(self) -> None:
-        """Store every offset that has moved."""
-        await asyncio.gather(*(self._store(queue, puller) for queue, puller in self.own.pullers().items()))
+    async def _persist(self) -> LongpollError | None:
+        """Store every offset that has moved; one of the errors, which are logged."""
+        stored = await asyncio.gather(*(self._store(queue, puller) for queue, puller in self.own.pullers().items()))
+        return next(filter(None, stored), None)
 
-    async def _store(self, queue: MessageQueue, puller: Puller) -> None:
-        if not puller.is_locked:
-            return
-        try:
-            await self.places.store(queue, puller.offset_done)
-        except LongpollError as error:
-            log.warning("offset of %s queue %d: %s", queue.topic, queue.queue_id, error)
+    async def _store(self, queue: MessageQueue, puller: Puller) -> LongpollError | None:
+        if puller.is_locked:
+            try:
+                await self.places.store(queue, puller.offset_done)
+            except LongpollError as error:
+                log.warning("offset of %s queue %d: %s", queue.topic, queue.queue_id, error)
+                return error
+        return None
+
+    async def store_now(self) -> None:
+        """Store every offset that has moved; raises a LongpollError."""
+        error = await self._persist()
+        if error is not None:
+            raise error
 
     async def _routes(self, *, is_patient: bool) -> dict[str, Route]:
         """The routes of the user's topics; without those that are not there if it is patient. Raises a ClientError."""
@@ -432,7 +447,7 @@ class AsyncMember:
 
     def _shared(self, queue: MessageQueue, is_ours: bool) -> None:
         if self._on_share is not None:
-            with KeepGoing(log, f"on_share of group {self.config.group} failed"):
+            with KeepGoing(log, f"on_assigned or on_revoked of group {self.config.group} failed"):
                 self._on_share(queue, is_ours)
 
     # ------------------------------------------------------------ what brokers ask

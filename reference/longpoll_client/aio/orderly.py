@@ -14,17 +14,19 @@ from typing import TypeAlias
 from attrs import define, field
 
 from longpoll_client.aio.member import AsyncMember
-from longpoll_client.consume.orderly import LOCK_WAIT_S
+from longpoll_client.consume.concurrent import tell_not_again
+from longpoll_client.consume.orderly import LOCK_WAIT_S, are_to_die, wait_s
 from longpoll_client.consume.puller import Batch, Puller
+from longpoll_client.consume.workers import Answer, Reject, Retry
 from longpoll_client.messages import ReceivedMessage, as_shown
-from longpoll_client.settings import DEAD_LEVEL, ConsumerConfig
+from longpoll_client.settings import DEAD_LEVEL, MemberConfig
 from longpoll_runtime import Runtime
 from longpoll_spec.errors import LongpollError
 
 log = logging.getLogger(__name__)
 
-Ask: TypeAlias = Callable[[Sequence[ReceivedMessage]], Awaitable[bool]]
-"""Has the listener consume messages; whether it has."""
+Ask: TypeAlias = Callable[[Sequence[ReceivedMessage]], Awaitable[Answer]]
+"""Has the listener consume messages."""
 
 
 @define(slots=True, eq=False)
@@ -44,7 +46,7 @@ class InOrder:
     """
 
     def __init__(
-        self, runtime: Runtime, config: ConsumerConfig, look: Callable[[Puller], None], member: AsyncMember
+        self, runtime: Runtime, config: MemberConfig, look: Callable[[Puller], None], member: AsyncMember
     ) -> None:
         """`look` has `consume` called by a task soon."""
         self._runtime = runtime
@@ -79,20 +81,18 @@ class InOrder:
         began_ns = self._runtime.monotonic_ns()
         active.is_running = True
         try:
-            is_consumed = await ask([self._shown(message, active) for message in messages])
+            answer = await ask([self._shown(message, active) for message in messages])
         finally:
             active.is_running = False
         took_ns = self._runtime.monotonic_ns() - began_ns
-        self._member.statistics.given(puller.queue.topic, len(messages), took_ns, is_consumed=is_consumed)
-        await self._answered(puller, active, messages, is_consumed=is_consumed)
+        self._member.statistics.given(puller.queue.topic, len(messages), took_ns, is_consumed=answer is None)
+        await self._answered(puller, active, messages, answer)
 
-    async def _answered(
-        self, puller: Puller, active: _Active, messages: list[ReceivedMessage], *, is_consumed: bool
-    ) -> None:
+    async def _answered(self, puller: Puller, active: _Active, messages: list[ReceivedMessage], answer: Answer) -> None:
         if puller.is_dropped:
             del self._active[puller]
             await self._member.released(puller)
-        elif is_consumed or await self._are_dead(puller, active, messages):
+        elif answer is None or await self._are_dead(puller, active, messages, answer):
             for message in messages:
                 active.attempts.pop(message.queue_offset, None)
             puller.done(messages)
@@ -100,18 +100,20 @@ class InOrder:
         else:
             for message in messages:
                 active.attempts[message.queue_offset] = active.attempts.get(message.queue_offset, 0) + 1
-            self._member.reach.after(self._config.suspend_s, lambda: self._look(puller))
+            self._member.reach.after(wait_s(self._config, answer), lambda: self._look(puller))
 
     def _shown(self, message: ReceivedMessage, active: _Active) -> ReceivedMessage:
         return as_shown(message, self._member.retry_topic, active.attempts.get(message.queue_offset, 0))
 
-    async def _are_dead(self, puller: Puller, active: _Active, messages: list[ReceivedMessage]) -> bool:
-        """Whether all of them were put off often enough and are dead letters now."""
-        most = self._config.reconsume_count_max
-        if self._config.is_broadcasting or most is None:
+    async def _are_dead(
+        self, puller: Puller, active: _Active, messages: list[ReceivedMessage], answer: Retry | Reject
+    ) -> bool:
+        """Whether all of them are dead letters now, or are passed over."""
+        if not are_to_die(self._config, answer, [self._shown(message, active) for message in messages]):
             return False
-        if any(self._shown(message, active).reconsume_times < most for message in messages):
-            return False
+        if self._config.is_broadcasting:
+            tell_not_again(self._config.group, messages)
+            return True
         try:
             for message in messages:
                 await self._member.send_back(message, puller.queue, DEAD_LEVEL)

@@ -13,7 +13,7 @@ from typing import Protocol
 from longpoll_client.aio.group import GroupCalls
 from longpoll_client.errors import RefusedError
 from longpoll_client.offsets import OffsetsFile, is_retry, query_request, settling, store_request
-from longpoll_client.settings import ConsumerConfig, StartAt
+from longpoll_client.settings import MemberConfig, StartAt
 from longpoll_protocol.bodies import MessageQueue
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.headers import OffsetResponseHeader
@@ -54,7 +54,7 @@ class BrokerPlaces:
     unless the queue is `_doubted`.
     """
 
-    def __init__(self, calls: GroupCalls, config: ConsumerConfig) -> None:
+    def __init__(self, calls: GroupCalls, config: MemberConfig) -> None:
         self._calls = calls
         self._config = config
         self._stored: dict[MessageQueue, int] = {}
@@ -67,7 +67,7 @@ class BrokerPlaces:
         """
         known = self._stored.get(queue)
         start_at = self._config.start_at
-        begins = known is None and start_at is not StartAt.STORED and not is_retry(queue)
+        begins = known is None and start_at != "stored" and not is_retry(queue)
         stored = await self.stored(queue)
         if begins:
             # A broker of 4.x says 0 of a group that has not begun, so there an offset of 0 counts as none.
@@ -77,7 +77,7 @@ class BrokerPlaces:
         elif known is not None:
             offset = known
         else:
-            offset = 0 if is_retry(queue) else await self._start(queue, StartAt.LAST)
+            offset = 0 if is_retry(queue) else await self._start(queue, "last")
         self._stored[queue] = offset
         return offset
 
@@ -111,7 +111,7 @@ class BrokerPlaces:
 
     async def _start(self, queue: MessageQueue, start_at: StartAt) -> int:
         """Where a group begins that has not; its broker is told, or after the first pull as `RemoteOffsets` says."""
-        offset = await self._calls.find(queue, start_at, self._config.start_timestamp_ms)
+        offset = await self._calls.find(queue, start_at)
         try:
             await self.reset(queue, offset)
         except RefusedError as error:
@@ -128,7 +128,7 @@ class FilePlaces:
     an old content never comes after a new one.
     """
 
-    def __init__(self, calls: GroupCalls, config: ConsumerConfig, file: OffsetsFile) -> None:
+    def __init__(self, calls: GroupCalls, config: MemberConfig, file: OffsetsFile) -> None:
         self._calls = calls
         self._config = config
         self._file = file
@@ -139,7 +139,7 @@ class FilePlaces:
         """Where this member stopped; the first time as the config says. Raises a ClientError."""
         known = self._file.offset(queue)
         if known is None:
-            known = await self._calls.find(queue, self._config.start_at, self._config.start_timestamp_ms)
+            known = await self._calls.find(queue, self._config.start_at)
             self._file.note(queue, known)
         return known
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from itertools import count
 from types import TracebackType
@@ -15,7 +17,7 @@ from typing import Final, Self
 
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.aio.requests import AsyncRequests
-from longpoll_client.checks import check_group, check_plain, check_runtime
+from longpoll_client.checks import Addresses, check_group, check_plain, runtime_of
 from longpoll_client.errors import ClientError, LifecycleError
 from longpoll_client.link.exchange import CALL_TIMEOUT_S, PENDING_COUNT_MAX
 from longpoll_client.link.waits import wait_ns
@@ -34,11 +36,11 @@ from longpoll_client.produce.outgoing import (
     prepared_parcel,
     single_parcel,
 )
-from longpoll_client.produce.requests import AsksLater, OnReply, reply_to
-from longpoll_client.produce.sending import Begun, Told
+from longpoll_client.produce.requests import AsksLater, ReplyCallback, reply_to
+from longpoll_client.produce.sending import Begun, SendCallback
 from longpoll_client.produce.slow_brokers import SlowBrokers
 from longpoll_client.produce.templates import HeadTemplates
-from longpoll_client.produce.tries import Attempt, Select, SendResult, Tries, is_lost, pick, selector
+from longpoll_client.produce.tries import Attempt, QueueSelector, SendResult, Tries, is_lost, pick, selector
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.compression import Compression
 from longpoll_protocol.errors import LocalProtocolError
@@ -59,25 +61,26 @@ class AsyncProducer(AsksLater):
 
     A send that is cancelled is not tried again; its message may be stored all the same.
 
-    Invariant: of the `send_async` that have not ended `_on_way` were written and wait for their answers, and `_sending`
-    has the tasks of the others and of each `request_async`.
+    Invariant: of the `send_nowait` that have not ended `_on_way` were written and wait for their answers; `_sending`
+    has the tasks of the others and of each `request_nowait`.
     """
 
     def __init__(
         self,
-        runtime: Runtime,
-        name_server: str = "",
-        group: str = "longpoll-producer",
+        name_server: Addresses,
         *,
-        instance: AsyncInstance | None = None,
+        group: str = "longpoll-producer",
+        tls: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
         compression: Compression | None = Compression.ZLIB,
         compress_over_bytes: int = COMPRESS_OVER_BYTES,
         avoids_slow_brokers: bool = False,
         hooks: Sequence[SendHook] = (),
+        instance: AsyncInstance | None = None,
+        runtime: Runtime | None = None,
     ) -> None:
-        """As `Producer`; raises ConfigError for what cannot be. Connections are made by the first send."""
-        check_runtime(runtime, "AsyncProducer(runtime, name_server, group)")
+        """As `Producer`; raises ConfigError. Connections are made by the first send."""
+        runtime = runtime_of(runtime, tls) if instance is None else instance.runtime
         check_group(group)
         self.group = group
         self._runtime = runtime
@@ -127,17 +130,18 @@ class AsyncProducer(AsksLater):
         topic: str,
         body: bytes,
         *,
-        tags: str | None = None,
-        keys: str | None = None,
+        tag: str | None = None,
+        keys: str | Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
-        delay_level: int = 0,
+        delay_s: float = 0.0,
+        deliver_at: datetime | None = None,
         queue_id: int | None = None,
-        select: Select | None = None,
+        queue_selector: QueueSelector | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> SendResult:
         """As `Producer.send`, with its errors: AnswerTimeoutError also where the broker reads nothing."""
-        message = OutgoingMessage(body, tags, keys, properties or {}, delay_level)
-        (result,) = await self._send(self._single(topic, message), selector(topic, queue_id, select), timeout_s)
+        message = OutgoingMessage(body, tag, keys, properties or {}, delay_s, deliver_at)
+        (result,) = await self._send(self._single(topic, message), selector(topic, queue_id, queue_selector), timeout_s)
         return result
 
     async def send_batch(
@@ -146,21 +150,21 @@ class AsyncProducer(AsksLater):
         messages: Sequence[OutgoingMessage],
         *,
         queue_id: int | None = None,
-        select: Select | None = None,
+        queue_selector: QueueSelector | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> tuple[SendResult, ...]:
         """As `Producer.send_batch`, with its errors."""
         check_batch(messages)
         parcel = batch_parcel(self.group, topic, messages, self._ids.new(len(messages)), self._runtime.unix_ms())
-        return await self._send(parcel, selector(topic, queue_id, select), timeout_s)
+        return await self._send(parcel, selector(topic, queue_id, queue_selector), timeout_s)
 
     async def send_prepared(
-        self, topic: str, message: OutgoingMessage, select: Select | None, timeout_s: float
+        self, topic: str, message: OutgoingMessage, queue_selector: QueueSelector | None, timeout_s: float
     ) -> SendResult:
         """As `Producer.send_prepared`, with its errors."""
         msg_id, born_ms = self._ids.one()
         parcel = prepared_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing)
-        (result,) = await self._send(parcel, select, timeout_s)
+        (result,) = await self._send(parcel, queue_selector, timeout_s)
         return result
 
     async def send_one_way(
@@ -168,12 +172,12 @@ class AsyncProducer(AsksLater):
         topic: str,
         body: bytes,
         *,
-        tags: str | None = None,
-        keys: str | None = None,
+        tag: str | None = None,
+        keys: str | Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> str:
         """As `Producer.send_one_way`: the id; whether it was stored is never known."""
-        parcel = self._single(topic, OutgoingMessage(body, tags, keys, properties or {}))
+        parcel = self._single(topic, OutgoingMessage(body, tag, keys, properties or {}))
         route = await self._instance.publish_route(topic, CALL_TIMEOUT_S)
         queue = pick(route, None, self._turns.__next__, None, slow=self._slow, now_ns=self._now_ns())
         connection = await self._instance.connection(route.addresses[queue.broker_name], CALL_TIMEOUT_S)
@@ -186,22 +190,27 @@ class AsyncProducer(AsksLater):
         topic: str,
         body: bytes,
         *,
-        tags: str | None = None,
-        keys: str | None = None,
+        tag: str | None = None,
+        keys: str | Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
-        select: Select | None = None,
+        queue_selector: QueueSelector | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> ReceivedMessage:
         """As `Producer.request`, with its errors."""
-        message = as_given(topic, OutgoingMessage(body, tags, keys, properties or {}))
-        return await self._replied(self._asking(), topic, message, select, timeout_s)
+        message = as_given(topic, OutgoingMessage(body, tag, keys, properties or {}))
+        return await self._replied(self._asking(), topic, message, queue_selector, timeout_s)
 
     def _request_later(
-        self, topic: str, message: OutgoingMessage, on_reply: OnReply, select: Select | None, timeout_s: float
+        self,
+        topic: str,
+        message: OutgoingMessage,
+        on_reply: ReplyCallback,
+        queue_selector: QueueSelector | None,
+        timeout_s: float,
     ) -> None:
         requests = self._asking()
         self._check_room()
-        replied = partial(self._replied, requests, topic, as_given(topic, message), select, timeout_s)
+        replied = partial(self._replied, requests, topic, as_given(topic, message), queue_selector, timeout_s)
         self._keep(self._reply_later(replied, on_reply))
 
     def _asking(self) -> AsyncRequests:
@@ -212,17 +221,22 @@ class AsyncProducer(AsksLater):
         return self._requests
 
     async def _replied(
-        self, requests: AsyncRequests, topic: str, message: OutgoingMessage, select: Select | None, timeout_s: float
+        self,
+        requests: AsyncRequests,
+        topic: str,
+        message: OutgoingMessage,
+        queue_selector: QueueSelector | None,
+        timeout_s: float,
     ) -> ReceivedMessage:
         await self._instance.publish_route(topic, timeout_s)
         (correlation_id,) = self._ids.new(1)
 
         async def send(marks: Mapping[str, str]) -> None:
-            await self._send(self._single(topic, message, marks), select, timeout_s)
+            await self._send(self._single(topic, message, marks), queue_selector, timeout_s)
 
         return await requests.ask(correlation_id, wait_ns(timeout_s) / 1e9, send)
 
-    async def _reply_later(self, replied: Callable[[], Awaitable[ReceivedMessage]], on_reply: OnReply) -> None:
+    async def _reply_later(self, replied: Callable[[], Awaitable[ReceivedMessage]], on_reply: ReplyCallback) -> None:
         outcome: ReceivedMessage | ClientError
         try:
             outcome = await replied()
@@ -244,33 +258,34 @@ class AsyncProducer(AsksLater):
         is_reply = command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
         return is_reply and self._requests is not None and self._requests.requested(command, address)
 
-    def send_async(
+    def send_nowait(
         self,
         topic: str,
         body: bytes,
-        told: Told,
         *,
-        tags: str | None = None,
-        keys: str | None = None,
+        callback: SendCallback,
+        tag: str | None = None,
+        keys: str | Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
-        delay_level: int = 0,
+        delay_s: float = 0.0,
+        deliver_at: datetime | None = None,
         queue_id: int | None = None,
-        select: Select | None = None,
+        queue_selector: QueueSelector | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> None:
-        """Send as `send` does, without waiting: `told` is called once, with the result or the error.
+        """Send as `send` does, without waiting: `callback` is called once, with the result or the error.
 
-        Raises ConfigError and LifecycleError at once, and LocalProtocolError while 65,535 are on their way: then `told`
-        is not called.
+        Raises ConfigError and LifecycleError at once, and LocalProtocolError while 65,535 are on their way: then
+        `callback` is not called.
         """
-        check_plain("told", told)
+        check_plain("callback", callback)
         self._instance.check()
         if self._on_way + len(self._sending) >= PENDING_COUNT_MAX:
             self._check_room()
-        parcel = self._single(topic, OutgoingMessage(body, tags, keys, properties or {}, delay_level))
-        sending = self._begin(parcel, selector(topic, queue_id, select), timeout_s)
-        if not self._sent_at_once(sending, told):
-            self._send_later(sending, told)
+        parcel = self._single(topic, OutgoingMessage(body, tag, keys, properties or {}, delay_s, deliver_at))
+        sending = self._begin(parcel, selector(topic, queue_id, queue_selector), timeout_s)
+        if not self._sent_at_once(sending, callback):
+            self._send_later(sending, callback)
 
     def _check_room(self) -> None:
         """Raise LocalProtocolError when too much is on its way that nobody awaits."""
@@ -289,18 +304,20 @@ class AsyncProducer(AsksLater):
 
     # ------------------------------------------------------------ one send that is awaited
 
-    def _begin(self, parcel: Parcel, select: Select | None, timeout_s: float) -> Begun:
+    def _begin(self, parcel: Parcel, queue_selector: QueueSelector | None, timeout_s: float) -> Begun:
         now_ns = self._now_ns()
-        tries = Tries(parcel, select, now_ns + wait_ns(timeout_s), self._slow, header_of)
+        tries = Tries(parcel, queue_selector, now_ns + wait_ns(timeout_s), self._slow, header_of)
         return Begun(tries, self._watch.begin(parcel), now_ns)
 
-    async def _send(self, parcel: Parcel, select: Select | None, timeout_s: float) -> tuple[SendResult, ...]:
+    async def _send(
+        self, parcel: Parcel, queue_selector: QueueSelector | None, timeout_s: float
+    ) -> tuple[SendResult, ...]:
         """Try up to three queues; raises the last one's error."""
         self._instance.check()
-        return await self._tried(self._begin(parcel, select, timeout_s))
+        return await self._tried(self._begin(parcel, queue_selector, timeout_s))
 
     async def _tried(self, sending: Begun) -> tuple[SendResult, ...]:
-        """Try until it has ended, and tell the hooks; also the second try of a send that was begun by `send_async`."""
+        """Try until it has ended, and tell the hooks; also the second try of a send that was begun by `send_nowait`."""
         outcome: Outcome = _UNENDED
         tries = sending.tries
         try:
@@ -344,7 +361,7 @@ class AsyncProducer(AsksLater):
 
     # ------------------------------------------------------------ one send that nobody awaits
 
-    def _sent_at_once(self, sending: Begun, told: Told) -> bool:
+    def _sent_at_once(self, sending: Begun, callback: SendCallback) -> bool:
         """Send without a task, where route and connection are there and the broker reads; else false."""
         tries = sending.tries
         route = self._instance.routes.fresh(tries.parcel.topic, sending.begun_ns)
@@ -357,15 +374,15 @@ class AsyncProducer(AsksLater):
                 tries.unbegin()
                 return False
             write = self._templates.writer(connection, tries.parcel, attempt.queue.queue_id)
-            connection.begin(tries.parcel.code, write, partial(self._answered, sending, told), attempt.timeout_s)
+            connection.begin(tries.parcel.code, write, partial(self._answered, sending, callback), attempt.timeout_s)
             self._on_way += 1
         except FAULTS as error:
             outcome = _as_told(error)
             self._ended(sending, outcome)
-            asyncio.get_running_loop().call_soon(_tell, told, outcome)
+            asyncio.get_running_loop().call_soon(_tell, callback, outcome)
         return True
 
-    def _answered(self, sending: Begun, told: Told, answer: Command | ClientError) -> None:
+    def _answered(self, sending: Begun, callback: SendCallback, answer: Command | ClientError) -> None:
         """Tell what came of it, or have a task try it again."""
         self._on_way -= 1
         if isinstance(answer, ClientError):
@@ -374,16 +391,16 @@ class AsyncProducer(AsksLater):
             found = sending.tries.ended(answer, self._now_ns())
         except ClientError as error:
             self._ended(sending, error)
-            _tell(told, error)
+            _tell(callback, error)
             return
         if found is None:
-            self._send_later(sending, told)
+            self._send_later(sending, callback)
             return
         self._ended(sending, found)
-        _tell(told, found[0])
+        _tell(callback, found[0])
 
-    def _send_later(self, sending: Begun, told: Told) -> None:
-        self._keep(self._tell_later(sending, told))
+    def _send_later(self, sending: Begun, callback: SendCallback) -> None:
+        self._keep(self._tell_later(sending, callback))
 
     def _keep(self, work: Coroutine[None, None, None]) -> None:
         """Have it done by a task that the close waits for."""
@@ -391,13 +408,13 @@ class AsyncProducer(AsksLater):
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
-    async def _tell_later(self, sending: Begun, told: Told) -> None:
+    async def _tell_later(self, sending: Begun, callback: SendCallback) -> None:
         outcome: SendResult | LongpollError
         try:
             (outcome,) = await self._tried(sending)
         except FAULTS as error:
             outcome = _as_told(error)
-        _tell(told, outcome)
+        _tell(callback, outcome)
 
 
 def _as_told(error: Exception) -> LongpollError:
@@ -405,10 +422,10 @@ def _as_told(error: Exception) -> LongpollError:
     return error if isinstance(error, LongpollError) else ClientError(f"the message could not be sent: {error!r}")
 
 
-def _tell(told: Told, outcome: SendResult | LongpollError) -> None:
+def _tell(callback: SendCallback, outcome: SendResult | LongpollError) -> None:
     """Tell a send's caller; what that raises harms nobody else."""
     # Without `KeepGoing`, which costs as much as half of an id, for this is done for every send.
     try:
-        told(outcome)
+        callback(outcome)
     except FAULTS:
         log.exception("the callback of a send failed")

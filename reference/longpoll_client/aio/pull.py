@@ -8,25 +8,23 @@ Source: `DefaultLitePullConsumerImpl.java`.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Collection
-from typing import Final
 
 from longpoll_client.aio.consumer import AsyncConsumer
 from longpoll_client.aio.member import AsyncMember
-from longpoll_client.consume.delivery import PullConsumer
-from longpoll_client.consume.own_queues import OnShare
+from longpoll_client.checks import Addresses, Topics, runtime_of
+from longpoll_client.consume.delivery import POLL_S, check_returned
+from longpoll_client.consume.own_queues import OnQueues, on_share
 from longpoll_client.consume.puller import Batch
+from longpoll_client.consume.workers import Retry
 from longpoll_client.lifecycle import Closing
 from longpoll_client.link.waits import check_count, wait_ns
 from longpoll_client.messages import ReceivedMessage
-from longpoll_client.settings import ConsumerConfig, StartAt, check_member
+from longpoll_client.settings import DEAD_LEVEL, ConsumerConfig, StartAt, member_config
 from longpoll_protocol.bodies import MessageQueue
 from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
-from longpoll_spec.errors import ConfigError
-
-POLL_S: Final = 3600.0
-"""How long one poll of an iteration lasts; it may be cancelled at any time."""
 
 
 class AsyncPullConsumer(AsyncConsumer):
@@ -40,21 +38,40 @@ class AsyncPullConsumer(AsyncConsumer):
 
     def __init__(
         self,
-        runtime: Runtime,
-        name_server: str = "",
-        config: ConsumerConfig | None = None,
+        name_server: Addresses,
         *,
-        on_share: OnShare | None = None,
+        group: str,
+        topics: Topics = (),
+        start_at: StartAt = "first",
+        config: ConsumerConfig | None = None,
+        on_assigned: OnQueues | None = None,
+        on_revoked: OnQueues | None = None,
+        tls: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
+        runtime: Runtime | None = None,
     ) -> None:
-        """Raises ConfigError."""
-        if isinstance(runtime, PullConsumer) or config is None:
-            raise ConfigError(
-                "AsyncPullConsumer has its own connections; write AsyncPullConsumer(runtime, name_server, config)"
-            )
-        check_member("AsyncPullConsumer", runtime, config)
+        """Create a consumer; `with` starts it. Raises ConfigError.
+
+        Args:
+            name_server: HOST:PORT; several as a list, or separated by semicolons.
+            group: The consumer group.
+            topics: A topic, several, or a mapping of topic to tags ("red || blue") or `Sql`.
+            start_at: Where a new group starts: "first", "last", "stored" (the broker decides) or a datetime.
+            config: Everything else.
+            on_assigned: Gets queues that this member was given, one or more at a time. It must not wait.
+            on_revoked: Gets queues that this member gave up, likewise.
+            tls: How to connect over TLS. Default: plain connections.
+            credentials: The account, for a broker with access control.
+            runtime: For tests.
+        """
         self._member = AsyncMember(
-            runtime, name_server, config, self._deliver, on_share=on_share, credentials=credentials
+            runtime_of(runtime, tls),
+            name_server,
+            member_config(group, start_at, config),
+            self._deliver,
+            topics=topics,
+            on_share=on_share(on_assigned, on_revoked),
+            credentials=credentials,
         )
         self._batches: list[Batch] = []
         self._came = asyncio.Event()
@@ -72,9 +89,9 @@ class AsyncPullConsumer(AsyncConsumer):
 
     # ------------------------------------------------------------ which queues, and from where
 
-    def assign(self, queues: Collection[MessageQueue], expression: str = "*", expression_type: str = "TAG") -> None:
+    def assign(self, queues: Collection[MessageQueue], expression: str = "*") -> None:
         """As `PullConsumer.assign`."""
-        self._member.assign(tuple(queues), expression, expression_type)
+        self._member.assign(tuple(queues), expression)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """As `PullConsumer.seek`."""
@@ -82,21 +99,21 @@ class AsyncPullConsumer(AsyncConsumer):
 
     async def seek_to_beginning(self, queue: MessageQueue) -> None:
         """As `PullConsumer.seek_to_beginning`."""
-        await self._member.seek_to(queue, StartAt.FIRST)
+        await self._member.seek_to(queue, "first")
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """As `PullConsumer.seek_to_end`."""
-        await self._member.seek_to(queue, StartAt.LAST)
+        await self._member.seek_to(queue, "last")
 
     # ------------------------------------------------------------ messages
 
-    async def poll(self, timeout_s: float, count_max: int | None = None) -> list[ReceivedMessage]:
+    async def poll(self, timeout_s: float = 1.0, count_max: int | None = None) -> list[ReceivedMessage]:
         """The next messages of one queue, in its order; empty when none came in time, or it is closed meanwhile.
 
         Raises ConfigError for a `count_max` under 1, and LifecycleError before the start and after the close.
         """
         check_count(count_max)
-        await self.commit()
+        self._settle()
         batch, self._rest = self._rest, None
         if batch is not None and batch.puller.is_paused:
             self._batches.insert(0, batch)
@@ -108,13 +125,30 @@ class AsyncPullConsumer(AsyncConsumer):
         given, rest = batch.messages[:count_max], batch.messages[len(batch.messages[:count_max]) :]
         self._rest = Batch(batch.puller, rest) if rest else None
         self._given = Batch(batch.puller, given)
-        return list(given)
+        return self._member.shown(given)
+
+    async def retry(self, message: ReceivedMessage, delay_s: float | None = None) -> None:
+        """As `PullConsumer.retry`."""
+        await self._put_off(message, Retry(delay_s).level)
+
+    async def reject(self, message: ReceivedMessage) -> None:
+        """As `PullConsumer.reject`."""
+        await self._put_off(message, DEAD_LEVEL)
+
+    async def _put_off(self, message: ReceivedMessage, delay_level: int) -> None:
+        check_returned(self._member.config, message, () if self._given is None else self._given.messages)
+        assert self._given is not None
+        await self._member.send_back(message, self._given.puller.queue, delay_level)
 
     async def commit(self) -> None:
-        """Count every message that `poll` returned as consumed; stored within seconds, or by `close`.
+        """Count every message that `poll` returned as consumed, and store the offsets; raises a LongpollError.
 
         Raises LifecycleError before the start and after the close.
         """
+        self._settle()
+        await self._member.store_now()
+
+    def _settle(self) -> None:
         self._member.lifecycle.check_running("poll and commit")
         given, self._given = self._given, None
         if given is not None:

@@ -7,26 +7,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, TypeAlias
+from types import CoroutineType
+from typing import Any, TypeAlias
 
 from attrs import define, field
 
 from longpoll_client.aio.consumer import AsyncConsumer
 from longpoll_client.aio.member import AsyncMember
 from longpoll_client.aio.orderly import InOrder
-from longpoll_client.checks import check_callable
+from longpoll_client.checks import Addresses, Topics, check_callable, runtime_of
 from longpoll_client.consume.concurrent import HANG_CHECKS, LOCAL_RETRY_S, tell_not_again
 from longpoll_client.consume.listening import Deliveries
-from longpoll_client.consume.own_queues import OnShare
+from longpoll_client.consume.own_queues import OnQueues, on_share
 from longpoll_client.consume.puller import Batch, Puller
-from longpoll_client.consume.workers import ANSWERS, Answer, ConsumeStatus, Later, place_of
+from longpoll_client.consume.workers import Answer, Reject, Retry, place_of, read_answer
 from longpoll_client.lifecycle import Closing
 from longpoll_client.messages import ReceivedMessage, all_as_shown
-from longpoll_client.settings import ConsumerConfig, check_member
+from longpoll_client.settings import ConsumerConfig, StartAt, member_config
 from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
 from longpoll_runtime.faults import ANYTHING, FAULTS
@@ -34,9 +36,8 @@ from longpoll_spec.errors import LongpollError
 
 log = logging.getLogger(__name__)
 
-_SUCCESS: Final = ConsumeStatus.SUCCESS
-AsyncListener: TypeAlias = Callable[[Sequence[ReceivedMessage]], Awaitable[Answer] | Answer]
-"""Is awaited by up to `thread_count` tasks at once; a plain function answers at once, and must not wait."""
+AsyncListener: TypeAlias = Callable[[Sequence[ReceivedMessage]], object]
+"""A coroutine function, awaited by up to `thread_count` tasks at once; a plain function must not wait."""
 
 
 @define(slots=True, eq=False)
@@ -135,8 +136,8 @@ class _Lots:
 class AsyncPushConsumer(AsyncConsumer):
     """Gives messages to an `async def` listener, in `config.thread_count` tasks; `async with` starts and closes it.
 
-    The listener answers SUCCESS, LATER or `Later(level)`; one that raises has put its messages off, and so has one that
-    takes longer than `consume_timeout_s`, which is cancelled. Otherwise as `PushConsumer`.
+    A listener that takes longer than `consume_timeout_s` is cancelled, and its messages come again. Otherwise as
+    `PushConsumer`.
 
     Invariant: `_working` are the tasks that give messages, from the start until the close; `_giving` has every task
     that may call the listener.
@@ -144,47 +145,67 @@ class AsyncPushConsumer(AsyncConsumer):
 
     def __init__(
         self,
-        runtime: Runtime,
-        name_server: str,
-        config: ConsumerConfig,
-        listener: AsyncListener,
+        name_server: Addresses,
         *,
-        is_orderly: bool = False,
-        on_share: OnShare | None = None,
+        group: str,
+        topics: Topics,
+        listener: AsyncListener,
+        start_at: StartAt = "first",
+        orderly: bool = False,
+        config: ConsumerConfig | None = None,
+        on_assigned: OnQueues | None = None,
+        on_revoked: OnQueues | None = None,
+        tls: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
+        runtime: Runtime | None = None,
     ) -> None:
-        """Raises ConfigError."""
-        check_member("AsyncPushConsumer", runtime, config)
+        """Create a consumer; `with` starts it. Raises ConfigError.
+
+        Args:
+            name_server: HOST:PORT; several as a list, or separated by semicolons.
+            group: The consumer group.
+            topics: A topic, several, or a mapping of topic to tags ("red || blue") or `Sql`.
+            listener: Called with each message, as a sequence of `consume_count_max` at most.
+            start_at: Where a new group starts: "first", "last", "stored" (the broker decides) or a datetime.
+            orderly: Give each queue's messages to the listener in order, one call at a time.
+            config: Everything else.
+            on_assigned: Gets queues that this member was given, one or more at a time. It must not wait.
+            on_revoked: Gets queues that this member gave up, likewise.
+            tls: How to connect over TLS. Default: plain connections.
+            credentials: The account, for a broker with access control.
+            runtime: For tests.
+        """
         check_callable("listener", listener)
-        self._runtime = runtime
+        self._runtime = runtime = runtime_of(runtime, tls)
         self._now_ns = runtime.monotonic_ns
-        self._config = config
+        self._config = settings = member_config(group, start_at, config)
         self._listener = listener
         self._lots = _Lots()
         self._working: list[asyncio.Task[None]] = []
         self._closing = Closing()
-        self._deliveries = Deliveries(runtime, config)
+        self._deliveries = Deliveries(runtime, settings)
         self._giving: set[_Giving] = set()
         self._member = AsyncMember(
             runtime,
             name_server,
-            config,
-            self._deliver_in_order if is_orderly else self._deliver,
+            settings,
+            self._deliver_in_order if orderly else self._deliver,
+            topics=topics,
             direct=self,
-            is_orderly=is_orderly,
-            is_busy=lambda puller: is_orderly and self._in_order.is_busy(puller),
-            on_share=on_share,
+            is_orderly=orderly,
+            is_busy=lambda puller: orderly and self._in_order.is_busy(puller),
+            on_share=on_share(on_assigned, on_revoked),
             credentials=credentials,
         )
         self._statistics = self._member.statistics
-        self._is_orderly = is_orderly
-        self._in_order = InOrder(runtime, config, self._look, self._member)
+        self._is_orderly = orderly
+        self._in_order = InOrder(runtime, settings, self._look, self._member)
 
     async def start(self) -> None:
         """Join the group and begin to listen; raises as `PushConsumer.start`."""
         await self._member.start()
         if self._member.lifecycle.is_closed:
-            # Meanwhile, by `on_share` or another task: nobody would end what is begun now.
+            # Meanwhile, by `on_assigned` or another task: nobody would end what is begun now.
             return
         self._member.every(self._config.consume_timeout_s / HANG_CHECKS, self._look_for_hanging)
         self._working = [asyncio.create_task(self._work()) for _number in range(self._config.thread_count)]
@@ -241,7 +262,7 @@ class AsyncPushConsumer(AsyncConsumer):
 
         async def ask() -> None:
             with self._calling() as giving:
-                then(await self._is_consumed(giving, [message]))
+                then(await self._asked(giving, [message]) is None)
 
         self._member.reach.begin(ask())
 
@@ -285,11 +306,11 @@ class AsyncPushConsumer(AsyncConsumer):
 
     async def _give_in_order(self, giving: _Giving, lot: _Lot) -> None:
         self._lots.take_first()
-        await self._in_order.consume(lot.puller, partial(self._is_consumed, giving))
+        await self._in_order.consume(lot.puller, partial(self._asked, giving))
 
-    async def _is_consumed(self, giving: _Giving, messages: Sequence[ReceivedMessage]) -> bool:
+    async def _asked(self, giving: _Giving, messages: Sequence[ReceivedMessage]) -> Answer:
         answer, _error = await (self._watched if self._config.hooks else self._answer)(giving, messages)
-        return answer is _SUCCESS
+        return answer
 
     async def _consume(self, giving: _Giving, lot: _Lot) -> None:
         """Give the listener what is left of a lot, a few messages at a time, as far as no other task takes them."""
@@ -308,7 +329,7 @@ class AsyncPushConsumer(AsyncConsumer):
                 asyncio.get_running_loop().call_soon(self._turned, giving)
             shown = list(messages) if is_plain else all_as_shown(messages, topic, retry_topic, lot.again_count)
             answer, _error = await ask(giving, shown)
-            if answer is _SUCCESS:
+            if answer is None:
                 if giving.puller is not puller:
                     self._settle(giving)
                     giving.puller = puller
@@ -320,7 +341,7 @@ class AsyncPushConsumer(AsyncConsumer):
             self._statistics.given(topic, len(messages), giving.took_ns, is_consumed=False)
             if not puller.is_dropped:
                 put_off = _Lot(puller, messages, lot.again_count)
-                await self._put_off(put_off, answer.delay_level if isinstance(answer, Later) else 0)
+                await self._put_off(put_off, answer.level)
 
     def _turned(self, giving: _Giving) -> None:
         giving.is_due = False
@@ -361,7 +382,7 @@ class AsyncPushConsumer(AsyncConsumer):
         """As `_answer`; the hooks are told before and after."""
         delivery = self._deliveries.begin(messages)
         begun_ns = self._runtime.monotonic_ns()
-        answer: Answer = ConsumeStatus.LATER
+        answer: Answer = Retry()
         error: Exception | None = TimeoutError("the consumer was closed before the listener answered")
         try:
             answer, error = await self._answer(giving, messages)
@@ -370,19 +391,23 @@ class AsyncPushConsumer(AsyncConsumer):
                 delivery,
                 messages,
                 error,
-                is_consumed=answer is ConsumeStatus.SUCCESS,
+                is_consumed=answer is None,
                 latency_ns=self._runtime.monotonic_ns() - begun_ns,
             )
         return answer, error
 
     async def _answer(self, giving: _Giving, messages: Sequence[ReceivedMessage]) -> tuple[Answer, Exception | None]:
-        """What the listener answers, or raises; one that raises, hangs, or answers what is none has put them off."""
+        """What becomes of the messages, and what the listener raised; of one that raises or hangs they come again."""
         first = messages[0]  # The listener may do with the list what it likes.
         giving.began_ns = self._now_ns()
         try:
             given = self._listener(messages)
             # A plain function has done its work by now: it is taken at its word.
-            answer: Answer = given if isinstance(given, ANSWERS) else await given
+            if type(given) is CoroutineType or isinstance(given, Awaitable):
+                given = await given
+            return (None if given is None else read_answer(given)), None
+        except (Retry, Reject) as answer:
+            return answer, None
         except asyncio.CancelledError:
             if giving.task.cancelling() > giving.is_late:
                 raise
@@ -391,14 +416,14 @@ class AsyncPushConsumer(AsyncConsumer):
                 log.warning(
                     "the listener of group %s was cancelled at %s; it comes again", self._config.group, place_of(first)
                 )
-                return ConsumeStatus.LATER, RuntimeError("the listener raised CancelledError")
+                return Retry(), RuntimeError("the listener raised CancelledError")
             log.warning(
                 "the listener of group %s has not answered for %g s at %s and is cancelled; it comes again",
                 self._config.group,
                 self._config.consume_timeout_s,
                 place_of(first),
             )
-            return ConsumeStatus.LATER, TimeoutError("the listener was cancelled")
+            return Retry(), TimeoutError("the listener was cancelled")
         except (KeyboardInterrupt, GeneratorExit):
             # Ctrl-C is the loop's to take; and a task that is closed, for its loop has ended, goes on with nothing.
             raise
@@ -407,17 +432,10 @@ class AsyncPushConsumer(AsyncConsumer):
                 "the listener of group %s failed at %s: %r; it comes again",
                 self._config.group, place_of(first), error,
             )  # fmt: skip
-            return ConsumeStatus.LATER, error if isinstance(error, Exception) else RuntimeError(f"it raised {error!r}")
+            return Retry(), error if isinstance(error, Exception) else RuntimeError(f"it raised {error!r}")
         finally:
             giving.took_ns = self._now_ns() - giving.began_ns
             giving.began_ns = 0
             if giving.is_late:
                 giving.is_late = False
                 giving.task.uncancel()
-        if not isinstance(answer, ANSWERS):
-            log.warning(
-                "the listener of group %s said %r at %s: it comes again",
-                self._config.group, answer, place_of(first),
-            )  # fmt: skip
-            return ConsumeStatus.LATER, None
-        return answer, None

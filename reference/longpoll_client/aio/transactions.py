@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeAlias
@@ -15,7 +16,7 @@ from longpoll_client.aio.greeting import AsyncGreeter
 from longpoll_client.aio.group import LoopReach
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.aio.producer import AsyncProducer
-from longpoll_client.checks import check_callable, check_runtime
+from longpoll_client.checks import Addresses, check_callable, runtime_of
 from longpoll_client.errors import ClientError
 from longpoll_client.lifecycle import Closing, Lifecycle
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
@@ -31,7 +32,7 @@ from longpoll_client.produce.transactions import (
     read_question,
     state_of,
 )
-from longpoll_client.produce.tries import Select, SendResult
+from longpoll_client.produce.tries import QueueSelector, SendResult
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.compression import Compression
 from longpoll_protocol.frames.command import Command
@@ -55,26 +56,26 @@ class AsyncTransactionProducer:
 
     def __init__(
         self,
-        runtime: Runtime,
-        name_server: str,
-        group: str,
-        check: AsyncCheck,
+        name_server: Addresses,
         *,
+        group: str,
+        check_transaction: AsyncCheck,
+        tls: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
         compression: Compression | None = Compression.ZLIB,
         compress_over_bytes: int = COMPRESS_OVER_BYTES,
         hooks: Sequence[SendHook] = (),
+        runtime: Runtime | None = None,
     ) -> None:
         """As `TransactionProducer`; raises ConfigError. Connections are made by the first send."""
-        check_runtime(runtime, "AsyncTransactionProducer(runtime, name_server, group, check)")
-        check_callable("check", check)
+        runtime = runtime_of(runtime, tls)
+        check_callable("check_transaction", check_transaction)
         self.group = group
-        self._check = check
+        self._check = check_transaction
         self._instance = AsyncInstance(runtime, name_server, on_request=self._requested, credentials=credentials)
         self._producer = AsyncProducer(
-            runtime,
             name_server,
-            group,
+            group=group,
             instance=self._instance,
             compression=compression,
             compress_over_bytes=compress_over_bytes,
@@ -118,12 +119,12 @@ class AsyncTransactionProducer:
         self,
         topic: str,
         body: bytes,
-        work: AsyncWork,
+        local_transaction: AsyncWork,
         *,
-        tags: str | None = None,
-        keys: str | None = None,
+        tag: str | None = None,
+        keys: str | Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
-        select: Select | None = None,
+        queue_selector: QueueSelector | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> TransactionResult:
         """As `TransactionProducer.send`, with its errors; the work is awaited.
@@ -131,14 +132,16 @@ class AsyncTransactionProducer:
         When this is cancelled while the work is done, its broker asks later, as when the work raises.
         """
         self._lifecycle.check_open()
-        check_callable("work", work)
-        message = OutgoingMessage(body, tags, keys, properties or {})
-        sent = await self._producer.send_prepared(topic, message, select, timeout_s)
+        check_callable("local_transaction", local_transaction)
+        message = OutgoingMessage(body, tag, keys, properties or {})
+        sent = await self._producer.send_prepared(topic, message, queue_selector, timeout_s)
         self._greet_later()
         await self._greeter.greet_all()
         state = TransactionState.UNKNOWN
         try:
-            state = state_of(await work()) if sent.code == ResponseCode.SUCCESS else TransactionState.ROLLBACK
+            state = (
+                state_of(await local_transaction()) if sent.code == ResponseCode.SUCCESS else TransactionState.ROLLBACK
+            )
         finally:
             await self._end(sent, state)
         return TransactionResult(sent, state)

@@ -20,7 +20,7 @@ from attrs import frozen
 from longpoll_client.consume.puller import Puller, Reach
 from longpoll_client.consume.statistics import TopicStatistics
 from longpoll_client.messages import ReceivedMessage, as_first_sent, decode_messages
-from longpoll_client.settings import ConsumerConfig
+from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import ConsumeType, MessageQueue, SubscriptionData
 from longpoll_protocol.codes import VERSION, RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError, ProtocolError, RemoteProtocolError
@@ -47,7 +47,7 @@ DIRECT_COUNT_MAX: Final = 16
 class MemberState:
     """A member at one moment."""
 
-    config: ConsumerConfig
+    config: MemberConfig
     name_server: str
     consume_type: ConsumeType
     is_orderly: bool

@@ -18,9 +18,9 @@ from attrs import define
 
 from longpoll_client.consume.listening import Listening
 from longpoll_client.consume.puller import Batch, Puller
-from longpoll_client.consume.workers import ConsumeStatus, Later, Listener, ask_listener, place_of
+from longpoll_client.consume.workers import Listener, Reject, Retry, ask_listener, place_of
 from longpoll_client.messages import ReceivedMessage, all_as_shown
-from longpoll_client.settings import ConsumerConfig
+from longpoll_client.settings import MemberConfig
 from longpoll_runtime import Runtime
 from longpoll_spec.errors import LongpollError
 
@@ -28,7 +28,6 @@ log = logging.getLogger(__name__)
 
 LOCAL_RETRY_S: Final = 5.0
 """How long until messages that could not even be sent back are given again (`submitConsumeRequestLater`)."""
-_SUCCESS: Final = ConsumeStatus.SUCCESS
 _Lots: TypeAlias = deque[tuple[ReceivedMessage, ...]]
 HANG_CHECKS: Final = 4
 """How often within `consume_timeout_s` is looked for listeners that hang."""
@@ -59,7 +58,7 @@ class ConcurrentListening(Listening):
     certain that nobody has found it.
     """
 
-    def __init__(self, runtime: Runtime, config: ConsumerConfig, listener: Listener) -> None:
+    def __init__(self, runtime: Runtime, config: MemberConfig, listener: Listener) -> None:
         super().__init__(runtime, config, listener, hang_check_s=config.consume_timeout_s / HANG_CHECKS)
         self._now_ns = runtime.monotonic_ns
         self._hang_ns = int(config.consume_timeout_s * 1e9)
@@ -129,14 +128,14 @@ class ConcurrentListening(Listening):
         answer = ask_listener(self._listener, shown, self._config.group)
         giving.began_ns = 0
         took_ns = now_ns() - began_ns
-        is_consumed = answer is _SUCCESS
+        is_consumed = answer is None
         self._member.statistics.given(topic, len(messages), took_ns, is_consumed=is_consumed)
         if took_ns > self._hang_ns and self._was_told(giving):
             return
-        if is_consumed:
+        if answer is None:
             puller.done(messages)
         elif not puller.is_dropped:
-            self._put_off(puller, messages, answer.delay_level if isinstance(answer, Later) else 0, again_count)
+            self._put_off(puller, messages, answer, again_count)
 
     def _was_told(self, giving: _Giving) -> bool:
         """Whether the call that has ended was found to hang."""
@@ -144,9 +143,11 @@ class ConcurrentListening(Listening):
             is_told, giving.is_told = giving.is_told, False
             return is_told
 
-    def _put_off(self, puller: Puller, messages: Sequence[ReceivedMessage], delay_level: int, again_count: int) -> None:
+    def _put_off(
+        self, puller: Puller, messages: Sequence[ReceivedMessage], answer: Retry | Reject, again_count: int
+    ) -> None:
         """Send messages back and be done with them here; what cannot be sent back is given again from here."""
-        kept = self._send_back(puller, messages, delay_level)
+        kept = self._send_back(puller, messages, answer.level)
         puller.done([message for message in messages if message not in kept])
         if kept:
             self._member.after(LOCAL_RETRY_S, lambda: self._submit(puller, kept, again_count + 1))
@@ -186,7 +187,7 @@ class ConcurrentListening(Listening):
                 queue.queue_id,
                 messages[0].queue_offset,
             )
-            self._put_off(puller, messages, 0, 0)
+            self._put_off(puller, messages, Retry(), 0)
 
 
 def _next_of(lots: _Lots) -> tuple[ReceivedMessage, ...] | None:

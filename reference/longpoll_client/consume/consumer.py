@@ -10,22 +10,24 @@ Source: `DefaultMQPushConsumerImpl.java`, `DefaultLitePullConsumerImpl.java`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from typing import Protocol
 
+from longpoll_client.checks import Addresses, Sql, Topics, name_servers_text, wanted_of
 from longpoll_client.consume.asked import Asked, Direct, MemberState
 from longpoll_client.consume.membership import Membership, back_header
 from longpoll_client.consume.own_queues import OnShare, OwnQueues, check_seek
 from longpoll_client.consume.puller import Batch, Puller, PullSettings
 from longpoll_client.consume.sharing import Sharing
 from longpoll_client.consume.statistics import Statistics
-from longpoll_client.errors import NoRouteError, RefusedError
+from longpoll_client.errors import AnswerTimeoutError, NoRouteError, RefusedError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.lifecycle import Lifecycle, State
-from longpoll_client.messages import ReceivedMessage, UnreadableMessage
+from longpoll_client.link.exchange import CALL_TIMEOUT_S
+from longpoll_client.messages import ReceivedMessage, UnreadableMessage, all_as_shown
 from longpoll_client.offsets import LocalOffsets, OffsetsFile, OffsetStore, RemoteOffsets, ask, find_start
-from longpoll_client.settings import DEAD_LEVEL, ConsumerConfig, StartAt, Unreadable
+from longpoll_client.settings import DEAD_LEVEL, MemberConfig, StartAt, Unreadable
 from longpoll_client.timer import Timer
 from longpoll_protocol.bodies import ConsumeType, MessageQueue, SubscriptionData
 from longpoll_protocol.codes import RequestCode
@@ -35,7 +37,7 @@ from longpoll_protocol.names import RETRY_PREFIX
 from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
 from longpoll_runtime.faults import KeepGoing
-from longpoll_spec.errors import ConfigError
+from longpoll_spec.errors import ConfigError, LongpollError
 
 log = logging.getLogger(__name__)
 
@@ -58,10 +60,11 @@ class GroupMember:
     def __init__(
         self,
         runtime: Runtime,
-        name_server: str,
-        config: ConsumerConfig,
+        name_server: Addresses,
+        config: MemberConfig,
         delivery: Delivery,
         *,
+        topics: Topics = (),
         direct: Direct | None = None,
         is_orderly: bool = False,
         on_share: OnShare | None = None,
@@ -73,8 +76,7 @@ class GroupMember:
         self.retry_topic = RETRY_PREFIX + config.group
         self.lifecycle = Lifecycle(runtime, f"the consumer of group {config.group}")
         self._delivery = delivery
-        self._is_push = direct is not None
-        self._name_server = name_server
+        self._name_server = name_servers_text(name_server)
         self._started_ms = 0
         self._is_orderly = is_orderly and not config.is_broadcasting
         self._runtime = runtime
@@ -92,6 +94,8 @@ class GroupMember:
             self._offsets = RemoteOffsets(self._instance, config.group)
         self._consume_type = ConsumeType.CONSUME_ACTIVELY if direct is None else ConsumeType.CONSUME_PASSIVELY
         self._membership = Membership(self._instance, config, self._consume_type, self.statistics)
+        for topic, expression in wanted_of(topics).items():
+            self._membership.want(self._membership.make(topic, expression))
         self._timer = Timer(runtime, f"consumer-{config.group}")
         self._settings = PullSettings.of(config, is_orderly=self._is_orderly)
         self._queues = OwnQueues(
@@ -150,20 +154,20 @@ class GroupMember:
 
     @property
     def queues(self) -> tuple[MessageQueue, ...]:
-        """The queues that are this client's now."""
-        return tuple(sorted(self._queues.pullers()))
+        """The queues of the user's topics that are this client's now."""
+        return tuple(sorted(queue for queue in self._queues.pullers() if queue.topic != self.retry_topic))
 
     # ------------------------------------------------------------ what is wanted
 
-    def subscribe(self, topic: str, expression: str, expression_type: str) -> None:
+    def subscribe(self, topic: str, expression: str) -> None:
         """Want messages of a topic; while it runs this takes effect soon, on the timer's thread.
 
         Raises ConfigError, LifecycleError when it is closed, and, while it runs, a ClientError when a broker will not
         filter so: only what is no expression of tags is asked about.
         """
         self.lifecycle.check_open()
-        subscription = self._membership.make(topic, expression, expression_type)
-        if self.lifecycle.state is State.RUNNING and expression_type != "TAG":
+        subscription = self._membership.make(topic, expression)
+        if self.lifecycle.state is State.RUNNING and isinstance(expression, Sql):
             self._check_filter(subscription)
         self._membership.want(subscription)
         self._wanted_anew()
@@ -184,10 +188,10 @@ class GroupMember:
         self._membership.leave_topic(topic)
         self._wanted_anew()
 
-    def assign(self, queues: Collection[MessageQueue], expression: str, expression_type: str) -> None:
+    def assign(self, queues: Collection[MessageQueue], expression: str) -> None:
         """Want these queues instead of a share, likewise. Raises ConfigError or LifecycleError."""
         self.lifecycle.check_open()
-        self._membership.assign(queues, expression, expression_type)
+        self._membership.assign(queues, expression)
         self._queues.keep_places(frozenset(queues))
         self._wanted_anew()
 
@@ -204,7 +208,7 @@ class GroupMember:
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at an offset; raises ConfigError where the queue has none such, NotOursError or another ClientError."""
         self.lifecycle.check_running("seek")
-        first, end = self.find(queue, StartAt.FIRST), self.find(queue, StartAt.LAST)
+        first, end = self.find(queue, "first"), self.find(queue, "last")
         check_seek(queue, offset, first, end)
         self._queues.seek(queue, offset, self._due())
 
@@ -230,14 +234,14 @@ class GroupMember:
         self.lifecycle.check_open()
         return self._instance.route(topic).readable
 
-    def find(self, queue: MessageQueue, start_at: StartAt, timestamp_ms: int = 0) -> int:
+    def find(self, queue: MessageQueue, start_at: StartAt) -> int:
         """The offset of a queue's first message, its end, or the first at or after a time; raises a ClientError."""
         self.lifecycle.check_open()
         addresses = self._instance.route(queue.topic).addresses
         if queue.broker_name not in addresses:
             raise NoRouteError(f"broker {queue.broker_name[:140]!r} has no queue of topic {queue.topic[:140]!r}")
         client = self._instance.client(addresses[queue.broker_name])
-        return find_start(client, queue, start_at, timestamp_ms)
+        return find_start(client, queue, start_at)
 
     def committed(self, queue: MessageQueue) -> int | None:
         """Where the group stands by what is stored; None where it has not begun. Raises a ClientError."""
@@ -277,14 +281,14 @@ class GroupMember:
 
     def _join(self) -> None:
         if not self._membership.subscriptions:
-            raise ConfigError(f"group {self.config.group} has no topic; call subscribe or assign before start")
+            raise ConfigError(f"group {self.config.group} has no topic; pass topics, or call assign before start")
         self._started_ms = self._runtime.unix_ms()
         routes = self._sharing.routes() if self.config.waits_for_topics else self._sharing.all_routes()
         for topic, route in routes.items():
             self._membership.check_filter(self._membership.subscriptions[topic], route)
-        if self._is_push and not self.config.is_broadcasting:
+        if self._membership.assigned is None and not self.config.is_broadcasting:
             # The heartbeat makes this topic on every broker; its route is there once a name server has heard of it.
-            self._membership.want(self._membership.make(self.retry_topic, "*", "TAG"))
+            self._membership.want(self._membership.make(self.retry_topic, "*"))
         self._membership.heartbeat(list(routes.values()))
         self._sharing.start()
         self._timer.every(self.config.persist_s, self._queues.persist)
@@ -315,6 +319,24 @@ class GroupMember:
     def released(self, puller: Puller) -> None:
         """A queue that was given up is not being consumed any more: let the next member have it."""
         self._sharing.released(puller)
+
+    def shown(self, messages: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:
+        """Messages of one queue as the user gets them: those of the retry topic under their own topic."""
+        return all_as_shown(messages, messages[0].topic, self.retry_topic, 0) if messages else []
+
+    def store_now(self) -> None:
+        """Store every offset that has moved, on the timer's thread, and wait for that; raises a LongpollError."""
+        stored, errors = self._runtime.event(), list[LongpollError]()
+
+        def store() -> None:
+            self._queues.persist(errors.append)
+            stored.set()
+
+        self._timer.after(0.0, store)
+        if not stored.wait(CALL_TIMEOUT_S):
+            raise AnswerTimeoutError(f"the offsets of group {self.config.group} are not stored yet; commit again")
+        if errors:
+            raise errors[0]
 
     def send_back(self, message: ReceivedMessage, queue: MessageQueue, delay_level: int) -> None:
         """Have the broker give the message to the group again later; 0 lets it choose when, negative: never.

@@ -8,25 +8,38 @@ Source: `DefaultLitePullConsumerImpl.java`.
 
 from __future__ import annotations
 
+import ssl
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from attrs import frozen
 
+from longpoll_client.checks import Addresses, Topics, runtime_of
 from longpoll_client.consume.consumer import GroupMember
 from longpoll_client.consume.member_consumer import MemberConsumer
-from longpoll_client.consume.own_queues import OnShare
+from longpoll_client.consume.own_queues import OnQueues, on_share
 from longpoll_client.consume.puller import Batch, Puller
+from longpoll_client.consume.workers import Retry
 from longpoll_client.link.waits import check_count, wait_ns
 from longpoll_client.messages import ReceivedMessage
-from longpoll_client.settings import ConsumerConfig, StartAt, check_member
+from longpoll_client.settings import DEAD_LEVEL, DELIVERY_CAPACITY, ConsumerConfig, MemberConfig, StartAt, member_config
 from longpoll_protocol.bodies import MessageQueue
 from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Queue, Runtime
+from longpoll_spec.errors import ConfigError
 
-DELIVERY_CAPACITY: Final = 2**20
-"""Most batches that wait for the user. Flow control keeps it from ever being full: 1,000 messages a queue at most."""
+POLL_S: Final = 3600.0
+"""How long one poll of an iteration lasts."""
+
+
+def check_returned(config: MemberConfig, message: ReceivedMessage, returned: Sequence[ReceivedMessage]) -> None:
+    """Raise ConfigError for a message that the last poll did not return, and when broadcasting."""
+    if config.is_broadcasting:
+        raise ConfigError(f"group {config.group} is broadcasting, so no message comes again")
+    place = message.physical_offset, message.queue_offset
+    if place not in [(each.physical_offset, each.queue_offset) for each in returned]:
+        raise ConfigError(f"message {message.msg_id[:64]} is not of the last poll; retry or reject it before the next")
 
 
 @frozen
@@ -45,17 +58,43 @@ class PullConsumer(MemberConsumer):
 
     def __init__(
         self,
-        runtime: Runtime,
-        name_server: str,
-        config: ConsumerConfig,
+        name_server: Addresses,
         *,
-        on_share: OnShare | None = None,
+        group: str,
+        topics: Topics = (),
+        start_at: StartAt = "first",
+        config: ConsumerConfig | None = None,
+        on_assigned: OnQueues | None = None,
+        on_revoked: OnQueues | None = None,
+        tls: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
+        runtime: Runtime | None = None,
     ) -> None:
-        check_member("PullConsumer", runtime, config)
-        self._runtime = runtime
+        """Create a consumer; `with` starts it. Raises ConfigError.
+
+        Args:
+            name_server: HOST:PORT; several as a list, or separated by semicolons.
+            group: The consumer group.
+            topics: A topic, several, or a mapping of topic to tags ("red || blue") or `Sql`.
+            start_at: Where a new group starts: "first", "last", "stored" (the broker decides) or a datetime.
+            config: Everything else.
+            on_assigned: Gets queues that this member was given, one or more at a time. It must not wait.
+            on_revoked: Gets queues that this member gave up, likewise.
+            tls: How to connect over TLS. Default: plain connections.
+            credentials: The account, for a broker with access control.
+            runtime: For tests.
+        """
+        self._runtime = runtime = runtime_of(runtime, tls)
         self._queue: Queue[Batch | _Woken] = runtime.queue(DELIVERY_CAPACITY)
-        self._member = GroupMember(runtime, name_server, config, self, on_share=on_share, credentials=credentials)
+        self._member = GroupMember(
+            runtime,
+            name_server,
+            member_config(group, start_at, config),
+            self,
+            topics=topics,
+            on_share=on_share(on_assigned, on_revoked),
+            credentials=credentials,
+        )
         self._waiting: list[Batch] = []
         self._batch: Batch | None = None
         self._open: deque[ReceivedMessage] = deque()
@@ -67,13 +106,13 @@ class PullConsumer(MemberConsumer):
 
     # ------------------------------------------------------------ which queues, and from where
 
-    def assign(self, queues: Collection[MessageQueue], expression: str = "*", expression_type: str = "TAG") -> None:
+    def assign(self, queues: Collection[MessageQueue], expression: str = "*") -> None:
         """Have these queues and no others, instead of a share of what is subscribed, before the start or later.
 
         The consumer is then no member of its group, which goes on to share all queues; offsets are the group's still.
         Raises ConfigError when topics are subscribed, or LifecycleError once it is closed.
         """
-        self._member.assign(tuple(queues), expression, expression_type)
+        self._member.assign(tuple(queues), expression)
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Go on at an offset: no message that was pulled before comes after this, and the offset is stored as usual.
@@ -85,21 +124,26 @@ class PullConsumer(MemberConsumer):
 
     def seek_to_beginning(self, queue: MessageQueue) -> None:
         """Go on at the queue's first message; raises as `seek`."""
-        self._member.seek_to(queue, StartAt.FIRST)
+        self._member.seek_to(queue, "first")
 
     def seek_to_end(self, queue: MessageQueue) -> None:
         """Go on with the message that comes next; raises as `seek`."""
-        self._member.seek_to(queue, StartAt.LAST)
+        self._member.seek_to(queue, "last")
 
     # ------------------------------------------------------------ messages
 
-    def poll(self, timeout_s: float, count_max: int | None = None) -> list[ReceivedMessage]:
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        """Every message, one by one, until it is closed; each is consumed when the next one is asked for."""
+        while not self._member.lifecycle.is_closed:
+            yield from self.poll(POLL_S, 1)
+
+    def poll(self, timeout_s: float = 1.0, count_max: int | None = None) -> list[ReceivedMessage]:
         """The next messages of one queue, in its order; empty when none came in time, or it is closed meanwhile.
 
         Raises ConfigError for a `count_max` under 1, and LifecycleError before the start and after the close.
         """
         check_count(count_max)
-        self.commit()
+        self._settle()
         self._look_at_rest()
         if not self._open:
             batch = self._next_batch(timeout_s)
@@ -109,7 +153,7 @@ class PullConsumer(MemberConsumer):
             self._open.extend(batch.messages)
         count = len(self._open) if count_max is None else min(count_max, len(self._open))
         self._returned = [self._open.popleft() for _ in range(count)]
-        return list(self._returned)
+        return self._member.shown(self._returned)
 
     def _look_at_rest(self) -> None:
         """Leave what is left of the last batch, if its queue was given up or paused meanwhile."""
@@ -136,11 +180,33 @@ class PullConsumer(MemberConsumer):
                 self._waiting.append(came)
         return None
 
-    def commit(self) -> None:
+    def retry(self, message: ReceivedMessage, delay_s: float | None = None) -> None:
+        """Have the group get a message of the last poll again later, as `Retry` does. It counts as consumed here.
+
+        Raises ConfigError for another message, and when broadcasting, or a ClientError.
+        """
+        self._put_off(message, Retry(delay_s).level)
+
+    def reject(self, message: ReceivedMessage) -> None:
+        """Make a message of the last poll a dead letter now. Raises as `retry`."""
+        self._put_off(message, DEAD_LEVEL)
+
+    def _put_off(self, message: ReceivedMessage, delay_level: int) -> None:
+        check_returned(self._member.config, message, self._returned)
+        assert self._batch is not None
+        self._member.send_back(message, self._batch.puller.queue, delay_level)
+
+    def commit(self, *, sync: bool = False) -> None:
         """Count every message that `poll` returned as consumed; stored within seconds, or by `close`.
 
-        Raises LifecycleError before the start and after the close.
+        With `sync` this returns when the offsets are stored; then it raises a ClientError. Raises LifecycleError before
+        the start and after the close.
         """
+        self._settle()
+        if sync:
+            self._member.store_now()
+
+    def _settle(self) -> None:
         self._member.lifecycle.check_running("poll and commit")
         if not self._returned:
             return

@@ -15,9 +15,18 @@ from contextlib import ExitStack
 
 from longpoll_client.consume.consumer import GroupMember
 from longpoll_client.consume.puller import Batch, Puller
-from longpoll_client.consume.workers import Answer, ConsumeStatus, DirectListener, Keeping, Listener, Workers
+from longpoll_client.consume.workers import (
+    Answer,
+    DirectListener,
+    Keeping,
+    Listener,
+    Reject,
+    Retry,
+    Workers,
+    read_answer,
+)
 from longpoll_client.messages import ReceivedMessage
-from longpoll_client.settings import ConsumerConfig
+from longpoll_client.settings import MemberConfig
 from longpoll_runtime import Runtime
 from longpoll_runtime.faults import KeepGoing
 
@@ -27,7 +36,7 @@ log = logging.getLogger(__name__)
 class Deliveries:
     """Tells the hooks of a config before and after each call of its listener, on threads or on an event loop."""
 
-    def __init__(self, runtime: Runtime, config: ConsumerConfig) -> None:
+    def __init__(self, runtime: Runtime, config: MemberConfig) -> None:
         self._config = config
         self._first = f"{runtime.unix_ms():X}{runtime.monotonic_ns():X}-"
         self._number = itertools.count(1)
@@ -57,7 +66,7 @@ class Deliveries:
                 )
 
 
-def watched(runtime: Runtime, config: ConsumerConfig, listener: Listener) -> Listener:
+def watched(runtime: Runtime, config: MemberConfig, listener: Listener) -> Listener:
     """The listener, with the hooks of the config told before and after each call."""
     if not config.hooks:
         return listener
@@ -66,11 +75,13 @@ def watched(runtime: Runtime, config: ConsumerConfig, listener: Listener) -> Lis
     def listen(messages: Sequence[ReceivedMessage]) -> Answer:
         delivery = deliveries.begin(messages)
         begun_ns = runtime.monotonic_ns()
-        answer: Answer = ConsumeStatus.LATER
+        answer: Answer = None
         with Keeping() as kept:
-            answer = listener(messages)
+            answer = read_answer(listener(messages))
+        if isinstance(kept.error, Retry | Reject):
+            kept.error, answer = None, kept.error
         latency_ns = runtime.monotonic_ns() - begun_ns
-        is_consumed = kept.error is None and answer is ConsumeStatus.SUCCESS
+        is_consumed = kept.error is None and answer is None
         deliveries.ended(delivery, messages, kept.error, is_consumed=is_consumed, latency_ns=latency_ns)
         if kept.error is not None:
             raise kept.error
@@ -82,7 +93,7 @@ def watched(runtime: Runtime, config: ConsumerConfig, listener: Listener) -> Lis
 class Listening(ABC):
     """A listener's threads; `direct` is where a message goes that an administrator wants consumed."""
 
-    def __init__(self, runtime: Runtime, config: ConsumerConfig, listener: Listener, *, hang_check_s: float) -> None:
+    def __init__(self, runtime: Runtime, config: MemberConfig, listener: Listener, *, hang_check_s: float) -> None:
         """`hang_check_s` is how often listeners are looked for that hang."""
         self._runtime = runtime
         self._config = config

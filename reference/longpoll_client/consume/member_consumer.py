@@ -7,22 +7,28 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Self
 
 from longpoll_client.consume.consumer import GroupMember
 from longpoll_client.consume.statistics import TopicStatistics
-from longpoll_client.settings import StartAt
 from longpoll_protocol.bodies import MessageQueue
 from longpoll_runtime.closeable import Closeable
 
 
 class MemberConsumer(Closeable):
-    """A consumer as a member of its group; leaving a `with` closes it."""
+    """A consumer as a member of its group; `with` starts and closes it."""
 
     _member: GroupMember
 
+    def __enter__(self) -> Self:
+        """Start; raises as `start`."""
+        self.start()
+        return self
+
     @property
     def queues(self) -> tuple[MessageQueue, ...]:
-        """The queues that are this consumer's now; of the retry topic too, where it has one."""
+        """The queues of its topics that are this consumer's now."""
         return self._member.queues
 
     @property
@@ -30,14 +36,14 @@ class MemberConsumer(Closeable):
         """What was pulled, and consumed by a listener, topic by topic."""
         return self._member.statistics.snapshot()
 
-    def subscribe(self, topic: str, expression: str = "*", expression_type: str = "TAG") -> None:
-        """Want messages of a topic with these tags ("a || b", "*" for all), or others than before.
+    def subscribe(self, topic: str, expression: str = "*") -> None:
+        """Want messages of a topic with these tags ("a || b", "*" for all) or by `Sql`, or others than before.
 
         While it runs this takes effect within moments; what was pulled by then comes as it is. Every member of the
         group must want the same. Raises ConfigError, LifecycleError once it is closed, and a ClientError when brokers
         are asked about an expression that is not one of tags.
         """
-        self._member.subscribe(topic, expression, expression_type)
+        self._member.subscribe(topic, expression)
 
     def unsubscribe(self, topic: str) -> None:
         """Want nothing of a topic any more: its queues are given up within moments, and where they stand is stored.
@@ -70,15 +76,19 @@ class MemberConsumer(Closeable):
         """
         return self._member.committed(queue)
 
-    def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
+    def offset_for_timestamp(self, queue: MessageQueue, timestamp: datetime) -> int:
         """The offset of a message that was stored at a time, or else of the first after it, as its broker says (29).
 
         Of several messages of that millisecond a broker of 4.x names any. Raises a ClientError.
         """
-        return self._member.find(queue, StartAt.TIMESTAMP, timestamp_ms)
+        return self._member.find(queue, timestamp)
 
     def _wake(self) -> None:
         """Have who waits for messages look again; nobody does."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Join the group."""
 
     @abstractmethod
     def close(self) -> None:

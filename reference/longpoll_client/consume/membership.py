@@ -12,14 +12,14 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from longpoll_client.checks import check_wanted
+from longpoll_client.checks import Sql, check_wanted
 from longpoll_client.consume.statistics import Statistics
 from longpoll_client.errors import ClientError, RefusedError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.link.routes import Route
 from longpoll_client.messages import wanted_tags
 from longpoll_client.offsets import ask
-from longpoll_client.settings import RECONSUME_COUNT_MAX, ConsumerConfig
+from longpoll_client.settings import ATTEMPTS_MAX, MemberConfig
 from longpoll_protocol.bodies import (
     CheckClientData,
     ConsumeFromWhere,
@@ -68,7 +68,7 @@ class Others:
     tells its own again, so sooner or later one of them finds what another has told.
     """
 
-    def __init__(self, config: ConsumerConfig, statistics: Statistics) -> None:
+    def __init__(self, config: MemberConfig, statistics: Statistics) -> None:
         self._config = config
         self._statistics = statistics
         self._said = ""
@@ -120,7 +120,7 @@ class Told:
         return [address for address in self.addresses if self.has.get(address) is own]
 
 
-def others_request(config: ConsumerConfig) -> tuple[RequestCode, Header]:
+def others_request(config: MemberConfig) -> tuple[RequestCode, Header]:
     """What asks a broker for a group's members and what they want (203)."""
     header = GetConsumerConnectionListRequestHeader(consumer_group=config.group)
     return RequestCode.GET_CONSUMER_CONNECTION_LIST, header
@@ -134,7 +134,7 @@ class Wanted:
     then nobody assigns any.
     """
 
-    def __init__(self, runtime: Runtime, config: ConsumerConfig) -> None:
+    def __init__(self, runtime: Runtime, config: MemberConfig) -> None:
         self.config = config
         self.subscriptions: Mapping[str, SubscriptionData] = {}
         """What is wanted, by topic."""
@@ -143,13 +143,14 @@ class Wanted:
         self._runtime = runtime
         self._lock = runtime.lock()
 
-    def make(self, topic: str, expression: str, expression_type: str) -> SubscriptionData:
+    def make(self, topic: str, expression: str) -> SubscriptionData:
         """What `want` takes; raises ConfigError. A later one has a higher version: brokers look at that."""
-        check_wanted(topic, expression, expression_type)
+        check_wanted(topic, expression)
+        expression_type = "SQL92" if isinstance(expression, Sql) else "TAG"
         with self._lock:
             known = self.subscriptions.get(topic)
         version = max(self._runtime.unix_ms(), known.sub_version + 1 if known is not None else 0)
-        made = make_subscription(topic, expression, expression_type, version)
+        made = make_subscription(topic, str(expression), expression_type, version)
         is_same = known is not None and (known.sub_string, known.expression_type) == (made.sub_string, expression_type)
         return known if is_same and known is not None else made
 
@@ -171,11 +172,11 @@ class Wanted:
                 raise ConfigError(f"topic {topic[:140]!r} is not subscribed by group {self.config.group} here")
             self.subscriptions = {name: each for name, each in self.subscriptions.items() if name != topic}
 
-    def assign(self, queues: Iterable[MessageQueue], expression: str, expression_type: str) -> None:
+    def assign(self, queues: Iterable[MessageQueue], expression: str) -> None:
         """Want these queues and no others; raises ConfigError."""
         chosen = frozenset(queues)
         topics = sorted({queue.topic for queue in chosen})
-        made = {topic: self.make(topic, expression, expression_type) for topic in topics}
+        made = {topic: self.make(topic, expression) for topic in topics}
         with self._lock:
             if self.assigned is None and self.subscriptions:
                 raise ConfigError(
@@ -199,7 +200,7 @@ class Membership(Wanted):
     """One client's membership of one group; what names a route may wait for brokers."""
 
     def __init__(
-        self, instance: ClientInstance, config: ConsumerConfig, consume_type: ConsumeType, statistics: Statistics
+        self, instance: ClientInstance, config: MemberConfig, consume_type: ConsumeType, statistics: Statistics
     ) -> None:
         super().__init__(instance.runtime, config)
         self._instance = instance
@@ -356,7 +357,7 @@ def by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
 
 
 def heartbeat_body(
-    client_id: str, config: ConsumerConfig, consume_type: ConsumeType, subscriptions: Mapping[str, SubscriptionData]
+    client_id: str, config: MemberConfig, consume_type: ConsumeType, subscriptions: Mapping[str, SubscriptionData]
 ) -> bytes:
     """What a member says of itself (34)."""
     group = ConsumerData(
@@ -370,17 +371,17 @@ def heartbeat_body(
 
 
 def back_header(
-    config: ConsumerConfig, physical_offset: int, msg_id: str, queue: MessageQueue, delay_level: int
+    config: MemberConfig, physical_offset: int, msg_id: str, queue: MessageQueue, delay_level: int
 ) -> ConsumerSendMsgBackRequestHeader:
     """Have the broker give a message to the group again later (36), or make it a dead letter."""
-    most = config.reconsume_count_max
+    attempts = config.max_attempts or ATTEMPTS_MAX
     return ConsumerSendMsgBackRequestHeader(
         offset=physical_offset,
         group=config.group,
         delay_level=delay_level,
         origin_msg_id=msg_id,
         origin_topic=queue.topic,
-        max_reconsume_times=RECONSUME_COUNT_MAX if most is None else most,
+        max_reconsume_times=attempts - 1,
     )
 
 

@@ -10,15 +10,17 @@ Source: `ConsumeMessageOrderlyService.java`.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Final
 
 from attrs import define, field
 
+from longpoll_client.consume.concurrent import tell_not_again
 from longpoll_client.consume.listening import Listening
 from longpoll_client.consume.puller import Batch, Puller
-from longpoll_client.consume.workers import ConsumeStatus, Listener, ask_listener
+from longpoll_client.consume.workers import Answer, Listener, Reject, Retry, ask_listener
 from longpoll_client.messages import ReceivedMessage, as_shown
-from longpoll_client.settings import DEAD_LEVEL, ConsumerConfig
+from longpoll_client.settings import DEAD_LEVEL, MemberConfig
 from longpoll_runtime import Runtime
 from longpoll_spec.errors import LongpollError
 
@@ -26,6 +28,20 @@ log = logging.getLogger(__name__)
 
 LOCK_WAIT_S: Final = 0.1
 """How long until a queue whose lock ran out is looked at again."""
+
+
+def are_to_die(config: MemberConfig, answer: Retry | Reject, shown: Sequence[ReceivedMessage]) -> bool:
+    """Whether messages that a listener has put off are to be dead letters; broadcast to, only rejected ones end."""
+    if isinstance(answer, Reject):
+        return True
+    most = config.max_attempts
+    return most is not None and not config.is_broadcasting and all(message.attempt >= most for message in shown)
+
+
+def wait_s(config: MemberConfig, answer: Retry | Reject) -> float:
+    """How long a queue waits whose messages were put off."""
+    delay_s = answer.delay_s if isinstance(answer, Retry) else None
+    return config.suspend_s if delay_s is None else delay_s
 
 
 @define(slots=True, eq=False)
@@ -46,7 +62,7 @@ class OrderlyListening(Listening):
     put off until the queue is resumed; it changes under `_lock`. So two threads never have one queue's messages.
     """
 
-    def __init__(self, runtime: Runtime, config: ConsumerConfig, listener: Listener) -> None:
+    def __init__(self, runtime: Runtime, config: MemberConfig, listener: Listener) -> None:
         super().__init__(runtime, config, listener, hang_check_s=config.consume_timeout_s)
         self._active: dict[Puller, _Active] = {}
 
@@ -85,20 +101,20 @@ class OrderlyListening(Listening):
         answer = ask_listener(self._listener, shown, self._config.group)
         with self._lock:
             active.is_running = False
-        self._answered(puller, active, messages, is_consumed=answer is ConsumeStatus.SUCCESS)
+        self._answered(puller, active, messages, answer)
 
     def _shown(self, message: ReceivedMessage, active: _Active) -> ReceivedMessage:
         return as_shown(message, self._member.retry_topic, active.attempts.get(message.queue_offset, 0))
 
-    def _answered(self, puller: Puller, active: _Active, messages: list[ReceivedMessage], *, is_consumed: bool) -> None:
+    def _answered(self, puller: Puller, active: _Active, messages: list[ReceivedMessage], answer: Answer) -> None:
         took_ms = (self._runtime.monotonic_ns() - active.began_ns) / 1e6
-        counted = {"consumed_count" if is_consumed else "later_count": len(messages)}
+        counted = {"consumed_count" if answer is None else "later_count": len(messages)}
         self._member.statistics.add(puller.queue.topic, consume_ms=took_ms, **counted)
         if puller.is_dropped:
             with self._lock:
                 del self._active[puller]
             self._member.released(puller)
-        elif is_consumed or self._are_dead(puller, active, messages):
+        elif answer is None or self._are_dead(puller, active, messages, answer):
             for message in messages:
                 active.attempts.pop(message.queue_offset, None)
             puller.done(messages)
@@ -106,15 +122,17 @@ class OrderlyListening(Listening):
         else:
             for message in messages:
                 active.attempts[message.queue_offset] = active.attempts.get(message.queue_offset, 0) + 1
-            self._member.after(self._config.suspend_s, lambda: self._submit(puller))
+            self._member.after(wait_s(self._config, answer), lambda: self._submit(puller))
 
-    def _are_dead(self, puller: Puller, active: _Active, messages: list[ReceivedMessage]) -> bool:
-        """Whether all of them were put off often enough and are dead letters now (`checkReconsumeTimes`)."""
-        most = self._config.reconsume_count_max
-        if most is None or self._config.is_broadcasting:
+    def _are_dead(
+        self, puller: Puller, active: _Active, messages: list[ReceivedMessage], answer: Retry | Reject
+    ) -> bool:
+        """Whether all of them are dead letters now (`checkReconsumeTimes`), or are passed over."""
+        if not are_to_die(self._config, answer, [self._shown(message, active) for message in messages]):
             return False
-        if any(self._shown(message, active).reconsume_times < most for message in messages):
-            return False
+        if self._config.is_broadcasting:
+            tell_not_again(self._config.group, messages)
+            return True
         try:
             for message in messages:
                 self._member.send_back(message, puller.queue, DEAD_LEVEL)

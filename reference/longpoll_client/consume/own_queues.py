@@ -8,25 +8,43 @@ Source: `RebalanceImpl.updateProcessQueueTableInRebalance`, `AssignedMessageQueu
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeAlias
 
-from longpoll_client.checks import check_whole
+from longpoll_client.checks import check_plain, check_whole
 from longpoll_client.consume.puller import Puller
 from longpoll_client.errors import NotOursError
 from longpoll_client.lifecycle import Lifecycle
-from longpoll_client.offsets import OffsetStore
-from longpoll_client.settings import ConsumerConfig
+from longpoll_client.offsets import OffsetStore, is_retry
+from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import MessageQueue, SubscriptionData
 from longpoll_runtime import Runtime
 from longpoll_spec.errors import ConfigError, LongpollError
 
 log = logging.getLogger(__name__)
 
+OnQueues: TypeAlias = Callable[[Sequence[MessageQueue]], object]
+"""Gets the queues that this client was given, or gave up; on the timer's thread or the loop: it must not wait."""
 OnShare: TypeAlias = Callable[[MessageQueue, bool], None]
-"""Told that this client got a queue (true) or gave it up (false); on the timer's thread, so never wait or raise."""
+"""Is told that this client got a queue (true) or gave it up (false)."""
 MakePuller: TypeAlias = Callable[[MessageQueue, SubscriptionData, int, bool], Puller]
 """Of a queue, what is wanted of it, the offset to begin at, and whether it is paused."""
+
+
+def on_share(on_assigned: OnQueues | None, on_revoked: OnQueues | None) -> OnShare | None:
+    """What calls the user for each queue; None where the user wants no call. Raises ConfigError."""
+    for name, called in (("on_assigned", on_assigned), ("on_revoked", on_revoked)):
+        if called is not None:
+            check_plain(name, called)
+    if on_assigned is None and on_revoked is None:
+        return None
+
+    def tell(queue: MessageQueue, is_ours: bool) -> None:
+        called = on_assigned if is_ours else on_revoked
+        if called is not None:
+            called((queue,))
+
+    return tell
 
 
 class Queues:
@@ -75,7 +93,7 @@ class Queues:
         """Pull a queue from where the group stands, or from where it was sent before."""
         with self._lock:
             if self._lifecycle.is_closed:
-                # By the user's own `on_share`, called for the queue before.
+                # By the user's own `on_assigned`, called for the queue before.
                 return
             place = self._places.pop(queue, None)
             if place is not None:
@@ -99,7 +117,7 @@ class Queues:
         return puller
 
     def _shared(self, queue: MessageQueue, is_ours: bool) -> None:
-        if self._on_share is not None:
+        if self._on_share is not None and not is_retry(queue):
             self._on_share(queue, is_ours)
 
     def drop_all(self) -> list[Puller]:
@@ -235,7 +253,7 @@ class OwnQueues(Queues):
     def __init__(
         self,
         runtime: Runtime,
-        config: ConsumerConfig,
+        config: MemberConfig,
         lifecycle: Lifecycle,
         *,
         offsets: OffsetStore,
@@ -248,7 +266,7 @@ class OwnQueues(Queues):
 
     def begin(self, queue: MessageQueue, subscription: SubscriptionData, locked_until_ns: int | None) -> None:
         """Pull a queue from where the group stands, or from where it was sent before; raises a ClientError."""
-        offset = self._offsets.begin(queue, self._config.start_at, self._config.start_timestamp_ms)
+        offset = self._offsets.begin(queue, self._config.start_at)
         self.begin_at(queue, subscription, offset, locked_until_ns)
 
     def give_up(self, queue: MessageQueue, *, stores: bool) -> Puller:
@@ -258,12 +276,14 @@ class OwnQueues(Queues):
             self._store(queue, puller)
         return puller
 
-    def persist(self) -> None:
-        """Store every offset that has moved."""
+    def persist(self, failed: Callable[[LongpollError], object] = lambda _error: None) -> None:
+        """Store every offset that has moved; `failed` gets each error."""
         for queue, puller in self.pullers().items():
-            self._store(queue, puller)
+            self._store(queue, puller, failed)
 
-    def _store(self, queue: MessageQueue, puller: Puller) -> None:
+    def _store(
+        self, queue: MessageQueue, puller: Puller, failed: Callable[[LongpollError], object] = lambda _error: None
+    ) -> None:
         """Store where a queue stands, unless another member may have it by now; errors are logged."""
         if not puller.is_locked:
             return
@@ -271,6 +291,7 @@ class OwnQueues(Queues):
             self._offsets.store(queue, puller.offset_done)
         except LongpollError as error:
             log.warning("offset of %s queue %d: %s", queue.topic, queue.queue_id, error)
+            failed(error)
 
     def reset(self, queue: MessageQueue, offset: int) -> None:
         """Store where a queue that was given up is to be begun; errors are logged."""

@@ -24,7 +24,7 @@ from longpoll_client.link.calls import Answer, Callback
 from longpoll_client.link.routes import MASTER_ID
 from longpoll_client.link.source import Source
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage, decode_readable, wanted_tags
-from longpoll_client.settings import ConsumerConfig
+from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import MessageQueue, SubscriptionData
 from longpoll_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import RemoteProtocolError
@@ -68,13 +68,13 @@ class PullSettings:
     """Whether a pull carries the group's offset along; not when broadcasting."""
 
     @classmethod
-    def of(cls, config: ConsumerConfig, *, is_orderly: bool) -> PullSettings:
+    def of(cls, config: MemberConfig, *, is_orderly: bool) -> PullSettings:
         """Those of a consumer whose queues are locked, if it `is_orderly`."""
         span_max = None if is_orderly else config.cached_span_max
         return cls(
             config.group,
             config.batch_count_max,
-            config.hold_ms,
+            int(config.hold_s * 1000),
             config.pull_timeout_s,
             FlowLimits(config.cached_count_max, config.cached_size_max, span_max),
             commits=not config.is_broadcasting,
@@ -393,7 +393,7 @@ class Puller:
             self._failed(error, FLOW_CONTROL_RETRY_S if is_busy else self._retry_s() if is_gone else RETRY_S, turn)
             return
         self._source.suggested(header.suggest_which_broker_id)
-        wanted = tuple(found if tags is None else [message for message in found if message.tags in tags])
+        wanted = tuple(found if tags is None else [message for message in found if message.tag in tags])
         if broken is not None and not found:
             self._unreadable(str(broken), answer, header.next_begin_offset, turn)
             return

@@ -8,15 +8,17 @@ Source: `DefaultMQPushConsumer.java`.
 
 from __future__ import annotations
 
-from longpoll_client.checks import check_plain
+import ssl
+
+from longpoll_client.checks import Addresses, Topics, check_plain, runtime_of
 from longpoll_client.consume.concurrent import ConcurrentListening
 from longpoll_client.consume.consumer import GroupMember
 from longpoll_client.consume.listening import Listening
 from longpoll_client.consume.member_consumer import MemberConsumer
 from longpoll_client.consume.orderly import OrderlyListening
-from longpoll_client.consume.own_queues import OnShare
+from longpoll_client.consume.own_queues import OnQueues, on_share
 from longpoll_client.consume.workers import Listener
-from longpoll_client.settings import ConsumerConfig, check_member
+from longpoll_client.settings import ConsumerConfig, StartAt, member_config
 from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
 
@@ -24,37 +26,56 @@ from longpoll_runtime import Runtime
 class PushConsumer(MemberConsumer):
     """Gives messages to a listener on threads of its own.
 
-    A listener answers SUCCESS, LATER or `Later(level)`; one that raises has put its messages off. They come again from
-    the group's retry topic, until after `reconsume_count_max` times they are in its dead letter topic `%DLQ%group`.
-    With `is_orderly` each queue's messages come one lot after the other, and one that is put off holds its queue up.
+    When a listener returns, its messages are consumed. When it raises an exception or `Retry`, they come again, and
+    after `max_attempts` they are in the dead letter topic `%DLQ%group`, as at once after `Reject`.
+    With `orderly` a message that is put off holds its queue up.
     """
 
     def __init__(
         self,
-        runtime: Runtime,
-        name_server: str,
-        config: ConsumerConfig,
-        listener: Listener,
+        name_server: Addresses,
         *,
-        is_orderly: bool = False,
-        on_share: OnShare | None = None,
+        group: str,
+        topics: Topics,
+        listener: Listener,
+        start_at: StartAt = "first",
+        orderly: bool = False,
+        config: ConsumerConfig | None = None,
+        on_assigned: OnQueues | None = None,
+        on_revoked: OnQueues | None = None,
+        tls: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
+        runtime: Runtime | None = None,
     ) -> None:
-        check_member("PushConsumer", runtime, config)
+        """Create a consumer; `with` starts it. Raises ConfigError.
+
+        Args:
+            name_server: HOST:PORT; several as a list, or separated by semicolons.
+            group: The consumer group.
+            topics: A topic, several, or a mapping of topic to tags ("red || blue") or `Sql`.
+            listener: Called with each message, as a sequence of `consume_count_max` at most.
+            start_at: Where a new group starts: "first", "last", "stored" (the broker decides) or a datetime.
+            orderly: Give each queue's messages to the listener in order, one call at a time.
+            config: Everything else.
+            on_assigned: Gets queues that this member was given, one or more at a time. It must not wait.
+            on_revoked: Gets queues that this member gave up, likewise.
+            tls: How to connect over TLS. Default: plain connections.
+            credentials: The account, for a broker with access control.
+            runtime: For tests.
+        """
+        runtime, settings = runtime_of(runtime, tls), member_config(group, start_at, config)
         check_plain("listener", listener)
-        self._listening: Listening
-        if is_orderly:
-            self._listening = OrderlyListening(runtime, config, listener)
-        else:
-            self._listening = ConcurrentListening(runtime, config, listener)
+        kind = OrderlyListening if orderly else ConcurrentListening
+        self._listening: Listening = kind(runtime, settings, listener)
         self._member = GroupMember(
             runtime,
             name_server,
-            config,
+            settings,
             self._listening,
+            topics=topics,
             direct=self._listening.direct,
-            is_orderly=is_orderly,
-            on_share=on_share,
+            is_orderly=orderly,
+            on_share=on_share(on_assigned, on_revoked),
             credentials=credentials,
         )
         self._listening.belong_to(self._member)

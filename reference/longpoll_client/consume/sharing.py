@@ -99,7 +99,7 @@ class Sharing:
     def _when_shared(self, action: Callable[[], None]) -> None:
         """Do something within `rebalancing`, on the timer's thread, which never waits for it.
 
-        Who shares queues now may be in `on_share`, close this member there, and so wait for the timer's thread.
+        Who shares queues now may be in `on_assigned`, close this member there, and so wait for the timer's thread.
         """
         if not self.rebalancing.acquire(blocking=False):
             self._timer.after(SHARING_S, lambda: self._when_shared(action))
@@ -205,7 +205,7 @@ class Sharing:
         puller = self._queues.pullers()[queue]
         self._leaving.add(puller)
         with ExitStack() as stack:
-            # Whatever an `on_share` raises.
+            # Whatever an `on_revoked` raises.
             stack.callback(self._dropped, puller)
             self._queues.give_up(queue, stores=stores)
             if offset is not None:

@@ -43,7 +43,7 @@ class TopicStatistics(msgspec.Struct):
     """Time within listeners."""
     sent_back_count: int = 0
     unreadable_count: int = 0
-    """Messages that could not be read; `ConsumerConfig.unreadable` says what became of them."""
+    """Messages that could not be read; `MemberConfig.unreadable` says what became of them."""
     differing_count: int = 0
     """How often another member of the group was found to want something else of the topic: messages get lost then."""
     stopped_by_count: int = 0

@@ -7,19 +7,16 @@ Source: `ConsumeMessageConcurrentlyService.java`, `ConsumeMessageOrderlyService.
 
 from __future__ import annotations
 
-import enum
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Final, Self, TypeAlias
 
-from attrs import field, frozen
-
-from longpoll_client.checks import check_delay_level
-from longpoll_client.consume.delivery import DELIVERY_CAPACITY
+from longpoll_client.checks import delay_level
 from longpoll_client.messages import ReceivedMessage
+from longpoll_client.settings import DEAD_LEVEL, DELIVERY_CAPACITY
 from longpoll_client.timer import started
 from longpoll_runtime import Runtime, Thread
 from longpoll_runtime.faults import ANYTHING, KeepThread
@@ -31,32 +28,29 @@ DISMISSED_S: Final = 1.0
 """How long each thread is waited for that is to end because others could not be started; they have nothing to do."""
 
 
-class ConsumeStatus(enum.Enum):
-    """What a listener says of the messages it was given."""
+class Retry(Exception):  # noqa: N818 - no error, as StopIteration is none
+    """Have the messages again later; a listener raises or returns it.
 
-    SUCCESS = "consumed"
-    LATER = "give them to me again later"
-
-
-@frozen
-class Later:
-    """Give them to me again later, after a delay of this level ("1s 5s 10s 30s 1m ... 2h", the first being 1).
-
-    0 lets the broker choose: 10 s the first time and longer each time. Negative: never, to the dead letters at once.
-    An orderly listener waits where it is, for no other message may overtake: its level is not looked at.
+    `delay_s` is rounded up to a delay that brokers have: 1, 5, 10, 30 s, 1 to 10, 20, 30 min, 1 or 2 h. None: the
+    broker chooses, 10 s the first time and longer each time. An orderly listener waits where it is, exactly so long, or
+    `suspend_s`. Raises ConfigError for over two hours.
     """
 
-    delay_level: int = field(default=0)
+    def __init__(self, delay_s: float | None = None) -> None:
+        super().__init__(delay_s)
+        self.delay_s = delay_s
+        self.level = 0 if delay_s is None else delay_level(delay_s)
 
-    def __attrs_post_init__(self) -> None:
-        """Raise ConfigError for a level that no broker has."""
-        check_delay_level(self.delay_level, least=None)
+
+class Reject(Exception):  # noqa: N818 - likewise
+    """Make the messages dead letters now; a listener raises or returns it."""
+
+    level: Final = DEAD_LEVEL
 
 
-Answer: TypeAlias = ConsumeStatus | Later
-ANSWERS: Final = (ConsumeStatus, Later)
-"""The same for `isinstance`, which need not make a union anew for each message."""
-Listener: TypeAlias = Callable[[Sequence[ReceivedMessage]], Answer]
+Answer: TypeAlias = Retry | Reject | None
+"""What becomes of messages; None: they are consumed."""
+Listener: TypeAlias = Callable[[Sequence[ReceivedMessage]], object]
 """Runs on several threads at once, unless the consumer is orderly: then on one at a time for each queue."""
 
 
@@ -78,20 +72,28 @@ class Keeping:
 
 
 def ask_listener(listener: Listener, messages: Sequence[ReceivedMessage], group: str) -> Answer:
-    """The listener's answer; one that raises, or answers what is no answer, gets its messages again later."""
+    """What becomes of the messages; of a listener that raises, they come again later."""
     first = messages[0]  # The listener may do with the list what it likes.
     # Without `Keeping`, which costs as much as the call of a listener, for this is done for every message.
     try:
         answer = listener(messages)
+        return None if answer is None else read_answer(answer)
+    except (Retry, Reject) as answer:
+        return answer
     except ANYTHING as error:
-        place = place_of(first)
-        log.warning("the listener of group %s raised at %s: %r; it comes again later", group, place, error)
-        return ConsumeStatus.LATER
-    if not isinstance(answer, ANSWERS):
-        place = place_of(first)
-        log.warning("the listener of group %s answered %r at %s: it comes again later", group, answer, place)
-        return ConsumeStatus.LATER
-    return answer
+        log.warning("the listener of group %s raised at %s: %r; it comes again later", group, place_of(first), error)
+        return Retry()
+
+
+def read_answer(answer: object) -> Answer:
+    """What a listener that returned this wants; raises TypeError for a coroutine, which nobody awaits."""
+    if isinstance(answer, Retry | Reject):
+        return answer
+    if answer is Retry or answer is Reject:
+        return Retry() if answer is Retry else Reject()
+    if isinstance(answer, Awaitable):
+        raise TypeError(f"it returned {answer!r}, which is never awaited here")
+    return None
 
 
 def place_of(message: ReceivedMessage) -> str:
@@ -109,9 +111,7 @@ class DirectListener:
 
     def give(self, message: ReceivedMessage, then: Callable[[bool], None]) -> None:
         """Ask the listener, and tell `then` whether the message is consumed; never once the workers stop."""
-        self._workers.submit(
-            lambda: then(ask_listener(self._listener, [message], self._group) is ConsumeStatus.SUCCESS)
-        )
+        self._workers.submit(lambda: then(ask_listener(self._listener, [message], self._group) is None))
 
 
 class Workers:

@@ -8,14 +8,15 @@ Source: `NettyRemotingClient.getAndCreateNameserverChannel` (`namesrvAddrChoosed
 
 from __future__ import annotations
 
+from longpoll_client.checks import Addresses
 from longpoll_client.link.routes import split_addresses
 
 
 class NameServers:
     """The name servers of one client; for any thread, each change is one step."""
 
-    def __init__(self, name_server: str) -> None:
-        """One address or several, separated by semicolons; raises ConfigError when one is none, or there is none."""
+    def __init__(self, name_server: Addresses) -> None:
+        """One address or several; raises ConfigError when one is none, or there is none."""
         self._addresses = split_addresses(name_server)
         self._first = 0
 

@@ -15,6 +15,7 @@ from typing import Final
 
 from attrs import define, evolve, field, frozen
 
+from longpoll_client.checks import Addresses, name_servers_text
 from longpoll_client.errors import ClientError, NoRouteError, RefusedError
 from longpoll_protocol.bodies import BrokerData, MessageQueue, TopicRouteData
 from longpoll_protocol.codes import Permission, ResponseCode
@@ -64,11 +65,9 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def split_addresses(name_server: str) -> list[tuple[str, int]]:
-    """One address or several, separated by semicolons; raises ConfigError when one is none, or there is none."""
-    if not isinstance(name_server, str):
-        raise ConfigError(f"name server {name_server!r} is not text; write HOST:PORT, such as 127.0.0.1:9876")
-    found = [split_address(address) for address in name_server.split(";") if address.strip()]
+def split_addresses(name_server: Addresses) -> list[tuple[str, int]]:
+    """One address or several; raises ConfigError when one is none, or there is none."""
+    found = [split_address(address) for address in name_servers_text(name_server).split(";") if address.strip()]
     if not found:
         raise ConfigError("the name server's address is empty; write HOST:PORT, such as 127.0.0.1:9876")
     return found

@@ -8,6 +8,7 @@ Source: `Message.java`, `MessageBatch.java`, `Validators.checkMessage`, `Default
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
@@ -16,7 +17,7 @@ import msgspec
 from attrs import field, frozen
 from msgspec.structs import replace
 
-from longpoll_client.checks import check_delay_level, check_one_of, check_tags, check_topic, check_whole
+from longpoll_client.checks import check_one_of, check_tag, check_topic, check_whole, delay_level, keys_text, unix_ms
 from longpoll_client.link.routes import DEFAULT_QUEUE_COUNT
 from longpoll_protocol.codes import MessageSysFlag, RequestCode
 from longpoll_protocol.compression import Compression, check_installed, pack
@@ -34,6 +35,7 @@ from longpoll_protocol.properties import (
     PREPARED,
     PRODUCER_GROUP,
     TAGS,
+    TIMER_DELIVER_MS,
     UNIQUE_KEY,
     WAIT,
     encode_properties,
@@ -49,7 +51,7 @@ _BYTES: Final = (bytes, bytearray, memoryview)
 _MAPPINGS: Final = (dict, Mapping)
 """A mapping; a `dict`, which nearly all are, is known in a tenth of the time that the abstract class takes."""
 NO_MARKS: Final[Mapping[str, str]] = MappingProxyType({})
-RESERVED_PROPERTIES: Final = frozenset({TAGS, KEYS, UNIQUE_KEY, WAIT, DELAY, PREPARED})
+RESERVED_PROPERTIES: Final = frozenset({TAGS, KEYS, UNIQUE_KEY, WAIT, DELAY, PREPARED, TIMER_DELIVER_MS})
 
 
 @with_table
@@ -57,36 +59,42 @@ class OutgoingMessage(msgspec.Struct, frozen=True):
     """One message that is to be sent."""
 
     body: bytes
-    tags: str | None = None
+    tag: str | None = None
     """One tag, by which subscriptions choose."""
-    keys: str | None = None
-    """Several are separated by spaces."""
+    keys: str | Sequence[str] | None = None
+    """Several as a list, or separated by spaces."""
     properties: Mapping[str, str] = {}
-    delay_level: int = 0
-    """1 to 18 of "1s 5s 10s 30s 1m ... 2h": consumers get it after that delay; 0 at once. Not in a batch."""
+    delay_s: float = 0.0
+    """Consumers get it after this delay, rounded up to a delay that brokers have (`Retry`); 0: at once."""
+    deliver_at: datetime | None = None
+    """Consumers get it at this time; needs a broker of 5.x."""
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether it is not for consumers at once."""
+        return bool(self.delay_s) or self.deliver_at is not None
 
     def _check(self) -> None:
         """Refuse what would be sent as something else, or not at all; raises ConfigError."""
-        check_tags(self.tags)
-        if self.keys is not None and not isinstance(self.keys, str):
-            raise ConfigError(f"keys is {self.keys!r}; pass text (separate several keys with spaces)")
+        check_tag(self.tag)
         for name, value in self.properties.items():
             if not (isinstance(name, str) and isinstance(value, str) and name and value):
                 raise ConfigError(f"property {name!r} is {value!r}; pass a non-empty text for both")
-        check_delay_level(self.delay_level)
+        if self.delay_s and self.deliver_at is not None:
+            raise ConfigError("delay_s and deliver_at cannot be used together; pass one of them")
 
     def property_text(self, msg_id: str) -> str:
         """All of its properties as they are sent; raises ConfigError."""
-        if not (self.properties or self.tags or self.keys or self.delay_level):
+        if not (self.properties or self.tag or self.keys or self.is_delayed):
             return f"{UNIQUE_KEY}{NAME_END}{msg_id}{PAIR_END}{WAIT}{NAME_END}true{PAIR_END}"
         self._check()
-        delay = str(self.delay_level) if self.delay_level else None
         own = {
-            TAGS: self.tags,
-            KEYS: self.keys,
+            TAGS: self.tag,
+            KEYS: None if self.keys is None else keys_text(self.keys),
             UNIQUE_KEY: msg_id,
             WAIT: "true",
-            DELAY: delay,
+            DELAY: str(delay_level(self.delay_s)) if self.delay_s else None,
+            TIMER_DELIVER_MS: None if self.deliver_at is None else str(unix_ms("deliver_at", self.deliver_at)),
         }
         try:
             text = encode_properties(dict(self.properties) | {name: value for name, value in own.items() if value})
@@ -205,7 +213,7 @@ def batch_parcel(
         if not isinstance(message, OutgoingMessage):
             raise ConfigError(f"a {type(message).__name__} is not a message of a batch; pass an OutgoingMessage")
         check_message(topic, message.body, message.properties)
-        if message.delay_level:
+        if message.is_delayed:
             raise ConfigError("a message in a batch cannot be delayed; send it alone")
     body = encode_batch(
         BatchMessage(bytes(message.body), message.property_text(msg_id))

@@ -7,12 +7,17 @@ Source: `DefaultMQProducerImpl.java`.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from datetime import datetime
+from functools import partial
 from itertools import count
+from typing import overload
 
 from attrs import define
 
-from longpoll_client.checks import check_group, check_plain, check_runtime
+from longpoll_client.checks import Addresses, check_group, check_plain, runtime_of
 from longpoll_client.errors import ClientError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.link.dropped import when_dropped
@@ -32,11 +37,11 @@ from longpoll_client.produce.outgoing import (
     prepared_parcel,
     single_parcel,
 )
-from longpoll_client.produce.requests import AsksLater, OnReply, Requests, reply_to
-from longpoll_client.produce.sending import ManySends, Told
+from longpoll_client.produce.requests import AsksLater, ReplyCallback, Requests, reply_to
+from longpoll_client.produce.sending import ManySends, SendCallback
 from longpoll_client.produce.slow_brokers import SlowBrokers
 from longpoll_client.produce.templates import HeadTemplates
-from longpoll_client.produce.tries import Attempt, Select, SendResult, Tries, is_lost, pick, selector
+from longpoll_client.produce.tries import Attempt, QueueSelector, SendResult, Tries, is_lost, pick, selector
 from longpoll_client.remoting import RemotingClient
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.compression import Compression
@@ -64,25 +69,33 @@ class Producer(Closeable, AsksLater):
 
     def __init__(
         self,
-        runtime: Runtime,
-        name_server: str,
-        group: str = "longpoll-producer",
+        name_server: Addresses,
         *,
+        group: str = "longpoll-producer",
+        tls: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
-        instance: ClientInstance | None = None,
         compression: Compression | None = Compression.ZLIB,
         compress_over_bytes: int = COMPRESS_OVER_BYTES,
         avoids_slow_brokers: bool = False,
         hooks: Sequence[SendHook] = (),
+        instance: ClientInstance | None = None,
+        runtime: Runtime | None = None,
     ) -> None:
-        """Make a producer; raises ConfigError for what cannot be.
+        """Create a producer; it connects with its first send. Raises ConfigError.
 
-        `instance`: connections that are there already, instead of new ones; closed with the producer. `compression`:
-        by what a body is packed that has `compress_over_bytes` or more, None for by nothing; batches never are.
-        `avoids_slow_brokers`: sends stay away for seconds from brokers that were slow or failed, where there are others
-        (`sendLatencyFaultEnable`). `hooks` are told of every send.
+        Args:
+            name_server: HOST:PORT; several as a list, or separated by semicolons.
+            group: The producer group.
+            tls: How to connect over TLS. Default: plain connections.
+            credentials: The account, for a broker with access control.
+            compression: How to compress bodies of `compress_over_bytes` or more; None: not at all. Batches never are.
+            compress_over_bytes: The least size of a body that is compressed.
+            avoids_slow_brokers: Stay away for seconds from brokers that were slow or failed (`sendLatencyFaultEnable`).
+            hooks: Called before and after every send.
+            instance: Connections to share; closed with the producer.
+            runtime: For tests.
         """
-        check_runtime(runtime, "Producer(runtime, name_server, group)")
+        runtime = runtime_of(runtime, tls) if instance is None else instance.runtime
         check_group(group)
         self._slow = SlowBrokers() if avoids_slow_brokers else None
         self._watch = Watch(runtime, hooks)
@@ -106,7 +119,7 @@ class Producer(Closeable, AsksLater):
         )
 
     def close(self) -> None:
-        """Close every connection; what `send_async` has on its way fails, and its callers are told."""
+        """Close every connection; what `send_nowait` has on its way fails, and its callers are told."""
         self._closed()
         if self._requests is not None:
             self._requests.close()
@@ -122,57 +135,100 @@ class Producer(Closeable, AsksLater):
         topic: str,
         body: bytes,
         *,
-        tags: str | None = None,
-        keys: str | None = None,
+        tag: str | None = None,
+        keys: str | Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
-        delay_level: int = 0,
+        delay_s: float = 0.0,
+        deliver_at: datetime | None = None,
         queue_id: int | None = None,
-        select: Select | None = None,
+        queue_selector: QueueSelector | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> SendResult:
         """Send one message and wait until the broker has it.
 
-        It goes to the next queue in turn, to `queue_id`, or to the one that `select` picks. When that fails, it is sent
-        up to twice more within `timeout_s`: to the next queues, of another broker if there is one; with `queue_id` to
-        the same one again, and with `select` to what this picks then. After an error the message may be stored all the
-        same, or even twice, as with every RocketMQ producer.
+        It goes to the next queue in turn, to `queue_id`, or to the one that `queue_selector` picks. When that fails, it
+        is sent up to twice more within `timeout_s`: to the next queues, of another broker if there is one; with
+        `queue_id` to the same one, and with `queue_selector` to what this picks then. After an error the message may be
+        stored anyway, or even twice, as with every RocketMQ producer.
         Raises ConfigError for a message that no broker takes, else a ClientError.
         """
-        message = OutgoingMessage(body, tags, keys, properties or {}, delay_level)
-        (result,) = self._send(self._single(topic, message), selector(topic, queue_id, select), timeout_s)
+        message = OutgoingMessage(body, tag, keys, properties or {}, delay_s, deliver_at)
+        (result,) = self._send(self._single(topic, message), selector(topic, queue_id, queue_selector), timeout_s)
         return result
 
-    def send_async(
+    @overload
+    def send_nowait(
         self,
         topic: str,
         body: bytes,
-        told: Told,
         *,
-        tags: str | None = None,
-        keys: str | None = None,
+        callback: SendCallback,
+        tag: str | None = None,
+        keys: str | Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
-        delay_level: int = 0,
+        delay_s: float = 0.0,
+        deliver_at: datetime | None = None,
         queue_id: int | None = None,
-        select: Select | None = None,
+        queue_selector: QueueSelector | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
-    ) -> None:
-        """Send as `send` does without waiting for the broker: `told` is called once, with the result or the error.
+    ) -> None: ...
 
-        It is called on another thread and must not wait. The first send of a topic, or to a broker, waits for the route
-        and the connection here. What fails before anything is sent is raised here, and `told` is not called; also
-        LocalProtocolError, while 65,535 sends to one broker are on their way.
+    @overload
+    def send_nowait(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        callback: None = None,
+        tag: str | None = None,
+        keys: str | Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        delay_s: float = 0.0,
+        deliver_at: datetime | None = None,
+        queue_id: int | None = None,
+        queue_selector: QueueSelector | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> Future[SendResult]: ...
+
+    def send_nowait(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        callback: SendCallback | None = None,
+        tag: str | None = None,
+        keys: str | Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        delay_s: float = 0.0,
+        deliver_at: datetime | None = None,
+        queue_id: int | None = None,
+        queue_selector: QueueSelector | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
+    ) -> Future[SendResult] | None:
+        """Send as `send` does without waiting for the broker; a Future of the result.
+
+        With a `callback`, which is faster, there is no Future: it is called once, with the result or the error, on
+        another thread, and must not wait. The first send of a topic, or to a broker, waits for the route and the
+        connection here. What fails before anything is sent is raised here; also LocalProtocolError, while 65,535 sends
+        to one broker are on their way.
         """
-        check_plain("told", told)
-        parcel = self._single(topic, OutgoingMessage(body, tags, keys, properties or {}, delay_level))
-        self._many.begin(parcel, selector(topic, queue_id, select), timeout_s, told)
+        future: Future[SendResult] | None = None
+        if callback is None:
+            future = Future()
+            callback = partial(_settle, future)
+        else:
+            check_plain("callback", callback)
+        parcel = self._single(topic, OutgoingMessage(body, tag, keys, properties or {}, delay_s, deliver_at))
+        self._many.begin(parcel, selector(topic, queue_id, queue_selector), timeout_s, callback)
+        return future
 
     def send_prepared(
-        self, topic: str, message: OutgoingMessage, select: Select | None, timeout_s: float
+        self, topic: str, message: OutgoingMessage, queue_selector: QueueSelector | None, timeout_s: float
     ) -> SendResult:
         """Send a message that nobody gets before its transaction is committed; otherwise as `send`."""
         msg_id, born_ms = self._ids.one()
         parcel = prepared_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing)
-        (result,) = self._send(parcel, select, timeout_s)
+        (result,) = self._send(parcel, queue_selector, timeout_s)
         return result
 
     def send_batch(
@@ -181,7 +237,7 @@ class Producer(Closeable, AsksLater):
         messages: Sequence[OutgoingMessage],
         *,
         queue_id: int | None = None,
-        select: Select | None = None,
+        queue_selector: QueueSelector | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> tuple[SendResult, ...]:
         """Send messages that one queue gets next to each other, or none of them; 4 MiB in all at most.
@@ -190,22 +246,22 @@ class Producer(Closeable, AsksLater):
         """
         check_batch(messages)
         parcel = batch_parcel(self.group, topic, messages, self._ids.new(len(messages)), self._runtime.unix_ms())
-        return self._send(parcel, selector(topic, queue_id, select), timeout_s)
+        return self._send(parcel, selector(topic, queue_id, queue_selector), timeout_s)
 
     def send_one_way(
         self,
         topic: str,
         body: bytes,
         *,
-        tags: str | None = None,
-        keys: str | None = None,
+        tag: str | None = None,
+        keys: str | Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> str:
         """Send one message and wait for nothing; the id that it was given.
 
         Whether it was stored is never known. Raises ConfigError, or a ClientError when it could not even be sent.
         """
-        parcel = self._single(topic, OutgoingMessage(body, tags, keys, properties or {}))
+        parcel = self._single(topic, OutgoingMessage(body, tag, keys, properties or {}))
         route = self._instance.publish_route(topic)
         queue = pick(route, None, self._next_turn, None, slow=self._slow, now_ns=self._runtime.monotonic_ns())
         self._instance.client(route.addresses[queue.broker_name]).one_way(
@@ -219,10 +275,10 @@ class Producer(Closeable, AsksLater):
         topic: str,
         body: bytes,
         *,
-        tags: str | None = None,
-        keys: str | None = None,
+        tag: str | None = None,
+        keys: str | Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
-        select: Select | None = None,
+        queue_selector: QueueSelector | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> ReceivedMessage:
         """Send one message and wait for the reply of who consumes it, `timeout_s` in all.
@@ -236,15 +292,20 @@ class Producer(Closeable, AsksLater):
             outcomes.append(outcome)
             answered.set()
 
-        message = OutgoingMessage(body, tags, keys, properties or {})
-        self.request_async(topic, message, receive, select=select, timeout_s=timeout_s)
+        message = OutgoingMessage(body, tag, keys, properties or {})
+        self._request_later(topic, message, receive, queue_selector, timeout_s)
         answered.wait()
         if isinstance(outcomes[0], ClientError):
             raise outcomes[0]
         return outcomes[0]
 
     def _request_later(
-        self, topic: str, message: OutgoingMessage, on_reply: OnReply, select: Select | None, timeout_s: float
+        self,
+        topic: str,
+        message: OutgoingMessage,
+        on_reply: ReplyCallback,
+        queue_selector: QueueSelector | None,
+        timeout_s: float,
     ) -> None:
         if self._requests is None:
             raise ConfigError("a producer that shares another client's connections cannot wait for replies")
@@ -252,7 +313,7 @@ class Producer(Closeable, AsksLater):
         (correlation_id,) = self._ids.new(1)
         marks = self._requests.expect(correlation_id, wait_ns(timeout_s) / 1e9, on_reply)
         try:
-            self._send(self._single(topic, message, marks), select, timeout_s)
+            self._send(self._single(topic, message, marks), queue_selector, timeout_s)
         except (ClientError, ConfigError):
             if self._requests.forget(correlation_id):
                 raise
@@ -266,10 +327,10 @@ class Producer(Closeable, AsksLater):
         parcel = self._single(topic, OutgoingMessage(body), marks, RequestCode.SEND_REPLY_MESSAGE_V2)
         self._send(parcel, None, timeout_s)
 
-    def _send(self, parcel: Parcel, select: Select | None, timeout_s: float) -> tuple[SendResult, ...]:
+    def _send(self, parcel: Parcel, queue_selector: QueueSelector | None, timeout_s: float) -> tuple[SendResult, ...]:
         """Try up to three queues; raises the last one's error."""
         begun_ns = self._now_ns()
-        tries = Tries(parcel, select, begun_ns + wait_ns(timeout_s), self._slow, RemotingClient.sent_header)
+        tries = Tries(parcel, queue_selector, begun_ns + wait_ns(timeout_s), self._slow, RemotingClient.sent_header)
         sending = self._watch.begin(parcel)
         outcome: Outcome = ()
         try:
@@ -309,3 +370,13 @@ class Producer(Closeable, AsksLater):
     ) -> Parcel:
         msg_id, born_ms = self._ids.one()
         return single_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing, marks=marks, code=code)
+
+
+def _settle(future: Future[SendResult], outcome: SendResult | LongpollError) -> None:
+    """End a send's Future, unless it was cancelled."""
+    if not future.set_running_or_notify_cancel():
+        return
+    if isinstance(outcome, LongpollError):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

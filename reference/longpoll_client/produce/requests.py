@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -25,7 +25,7 @@ from longpoll_client.link.exchange import CALL_TIMEOUT_S
 from longpoll_client.messages import UNPACKED_SIZE_MAX, ReceivedMessage
 from longpoll_client.produce.greeting import HEARTBEAT_S, Greeter
 from longpoll_client.produce.outgoing import OutgoingMessage
-from longpoll_client.produce.tries import Select
+from longpoll_client.produce.tries import QueueSelector
 from longpoll_client.timer import Timer
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.compression import unpack
@@ -52,35 +52,44 @@ REPLY_TYPE = "reply"
 NOT_STORED = -1
 """Queue offset and physical offset of a reply: it comes without having been stored."""
 
-OnReply: TypeAlias = Callable[["ReceivedMessage | ClientError"], object]
+ReplyCallback: TypeAlias = Callable[["ReceivedMessage | ClientError"], object]
 """Gets the reply, or what came instead, exactly once; on a thread of the client's, so it must not wait."""
 
 
 class AsksLater(ABC):
     """What a producer on threads and one of an event loop have alike: a request whose reply nobody waits for."""
 
-    def request_async(
+    def request_nowait(
         self,
         topic: str,
-        message: OutgoingMessage,
-        on_reply: OnReply,
+        body: bytes,
         *,
-        select: Select | None = None,
+        callback: ReplyCallback,
+        tag: str | None = None,
+        keys: str | Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        queue_selector: QueueSelector | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> None:
-        """Send one message; `on_reply` gets the reply, or the ClientError instead, once. It must not wait.
+        """Send one message; `callback` gets the reply, or the ClientError instead, once. It must not wait.
 
-        On threads this returns when the broker has the message, and `on_reply` is called on a thread of the client's;
-        on an event loop it returns at once, and `on_reply` is called on the loop. Raises ConfigError, LifecycleError or
-        another ClientError, on an event loop LocalProtocolError while 65,535 are on their way: then `on_reply` is not
+        On threads this returns when the broker has the message, and `callback` is called on a thread of the client's;
+        on an event loop it returns at once, and `callback` is called on the loop. Raises ConfigError, LifecycleError or
+        another ClientError, on an event loop LocalProtocolError while 65,535 are on their way: then `callback` is not
         called.
         """
-        check_plain("on_reply", on_reply)
-        self._request_later(topic, message, on_reply, select, timeout_s)
+        check_plain("callback", callback)
+        message = OutgoingMessage(body, tag, keys, properties or {})
+        self._request_later(topic, message, callback, queue_selector, timeout_s)
 
     @abstractmethod
     def _request_later(
-        self, topic: str, message: OutgoingMessage, on_reply: OnReply, select: Select | None, timeout_s: float
+        self,
+        topic: str,
+        message: OutgoingMessage,
+        on_reply: ReplyCallback,
+        queue_selector: QueueSelector | None,
+        timeout_s: float,
     ) -> None:
         """Do so."""
 
@@ -99,7 +108,7 @@ class Replies:
         self._reply = reply
         self._new_lock = runtime.lock
         self._lock = runtime.lock()
-        self._waiting: dict[str, OnReply] = {}
+        self._waiting: dict[str, ReplyCallback] = {}
         self._is_closed = False
         runtime.when_forked(self)
 
@@ -108,7 +117,7 @@ class Replies:
         self._lock = self._new_lock()
         self._waiting = {}
 
-    def expect(self, correlation_id: str, timeout_s: float, on_reply: OnReply) -> dict[str, str]:
+    def expect(self, correlation_id: str, timeout_s: float, on_reply: ReplyCallback) -> dict[str, str]:
         """Wait for a reply from now on; the properties that its request has to have. Raises LifecycleError."""
         with self._lock:
             if self._is_closed:
@@ -173,7 +182,7 @@ class Requests(Replies):
         super().forked()
         self._timer = None
 
-    def expect(self, correlation_id: str, timeout_s: float, on_reply: OnReply) -> dict[str, str]:
+    def expect(self, correlation_id: str, timeout_s: float, on_reply: ReplyCallback) -> dict[str, str]:
         """As `Replies.expect`; before, every broker that is known is told that we are here."""
         self._greeter.greet_all()
         marks = super().expect(correlation_id, timeout_s, on_reply)

@@ -24,7 +24,7 @@ from longpoll_client.produce.hooks import Outcome, Sending, Watch
 from longpoll_client.produce.outgoing import Parcel
 from longpoll_client.produce.slow_brokers import SlowBrokers
 from longpoll_client.produce.templates import HeadTemplates
-from longpoll_client.produce.tries import Attempt, Select, SendResult, Tries, Turn, is_lost
+from longpoll_client.produce.tries import Attempt, QueueSelector, SendResult, Tries, Turn, is_lost
 from longpoll_client.remoting import RemotingClient
 from longpoll_runtime import Runtime
 from longpoll_runtime.faults import FAULTS
@@ -33,7 +33,7 @@ from longpoll_spec.tables import with_table
 
 log = logging.getLogger(__name__)
 
-Told: TypeAlias = Callable[[SendResult | LongpollError], object]
+SendCallback: TypeAlias = Callable[[SendResult | LongpollError], object]
 """Is called once with where a message went, or why it did not; it must not wait."""
 
 
@@ -51,7 +51,7 @@ class Begun(msgspec.Struct, eq=False):
 class _Sending(Begun, eq=False):
     """One send of which somebody is told."""
 
-    told: Told
+    callback: SendCallback
 
 
 class ManySends:
@@ -79,14 +79,16 @@ class ManySends:
         self._watch = watch
         self._waits = SharedWaits(runtime, "sends-again")
 
-    def begin(self, parcel: Parcel, select: Select | None, timeout_s: float, told: Told) -> None:
-        """Send, and have `told` called on another thread.
+    def begin(
+        self, parcel: Parcel, queue_selector: QueueSelector | None, timeout_s: float, callback: SendCallback
+    ) -> None:
+        """Send, and have `callback` called on another thread.
 
-        Raises a ConfigError, NoRouteError, LifecycleError or LocalProtocolError at once; then `told` is not called.
+        Raises a ConfigError, NoRouteError, LifecycleError or LocalProtocolError at once; then `callback` is not called.
         """
         begun_ns = self._now_ns()
-        tries = Tries(parcel, select, begun_ns + wait_ns(timeout_s), self._slow, RemotingClient.sent_header)
-        sending = _Sending(tries, self._watch.begin(parcel), begun_ns, told)
+        tries = Tries(parcel, queue_selector, begun_ns + wait_ns(timeout_s), self._slow, RemotingClient.sent_header)
+        sending = _Sending(tries, self._watch.begin(parcel), begun_ns, callback)
         try:
             self._try(sending)
         except FAULTS as error:
@@ -107,7 +109,7 @@ class ManySends:
         finally:
             # Without `KeepGoing`, which costs as much as half of an id, for this is done for every send.
             try:
-                sending.told(outcome)
+                sending.callback(outcome)
             except FAULTS:
                 log.exception("the callback of a send failed")
 

@@ -18,12 +18,13 @@ Source: `TraceDataEncoder.java`, `AsyncTraceDispatcher.java`, `SendMessageTraceH
 from __future__ import annotations
 
 import logging
+import ssl
 from collections.abc import Sequence
 from typing import Final
 
 from attrs import define, field
 
-from longpoll_client.checks import check_runtime
+from longpoll_client.checks import Addresses, runtime_of
 from longpoll_client.errors import ClientError
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.produce.hooks import Outcome, Sending
@@ -31,6 +32,7 @@ from longpoll_client.produce.producer import Producer
 from longpoll_client.timer import Timer
 from longpoll_protocol.codes import MessageSysFlag, ResponseCode
 from longpoll_protocol.properties import DELAY, KEYS, TAGS
+from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Lock, Runtime
 from longpoll_runtime.closeable import Closeable
 from longpoll_spec.errors import ConfigError
@@ -55,14 +57,17 @@ FAILED: Final = 4
 
 @define(eq=False)
 class Tracing(Closeable):
-    """Give it to producers (`hooks=`) and to `ConsumerConfig.hooks`; close it after them.
+    """Give it to producers (`hooks=`) and to `MemberConfig.hooks`; close it after them.
 
     Invariant: `_lines`, `_is_due` and `dropped_count` change under `_lock`.
     """
 
-    runtime: Runtime
-    name_server: str
+    name_server: Addresses
     topic: str = TRACE_TOPIC
+    tls: ssl.SSLContext | None = field(default=None, kw_only=True)
+    credentials: Credentials | None = field(default=None, kw_only=True)
+    _runtime: Runtime | None = field(default=None, kw_only=True, alias="runtime")
+    runtime: Runtime = field(init=False)
     dropped_count: int = field(default=0, init=False)
     """Lines that were not written: too many waited, or the trace topic could not be sent to."""
     _producer: Producer = field(init=False)
@@ -73,8 +78,10 @@ class Tracing(Closeable):
     _is_due: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        check_runtime(self.runtime, "Tracing(runtime, name_server)")
-        self._producer = Producer(self.runtime, self.name_server, TRACE_GROUP)
+        self.runtime = runtime_of(self._runtime, self.tls)
+        self._producer = Producer(
+            self.name_server, group=TRACE_GROUP, credentials=self.credentials, runtime=self.runtime
+        )
         self._timer = Timer(self.runtime, "trace")
         self.forked()
         self.runtime.when_forked(self)

@@ -1,10 +1,10 @@
 """Sends messages that are delivered only if the sender's own work succeeds: prepared, then committed or rolled back.
 
 A prepared message waits at its broker. The sender does its work and says how it ended (37, one-way). When that gets
-lost the broker asks (39) any producer of the group, also one that another process has, and `check` answers.
+lost the broker asks (39) any producer of the group, also one that another process has, and `check_transaction` answers.
 
-Threads: `transactions-GROUP` runs `check` and says who we are every 30 s. Leaves out batches and delays, which
-RocketMQ does not prepare either.
+Threads: `transactions-GROUP` runs `check_transaction` and says who we are every 30 s. Leaves out batches and
+delays, which RocketMQ does not prepare either.
 
 Source: `DefaultMQProducerImpl.sendMessageInTransaction`, `checkTransactionState`, `endTransaction`,
 `ClientRemotingProcessor.checkTransactionState` 4.9.7.
@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import enum
 import logging
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from attrs import define, field, frozen
+from attrs import frozen
 
-from longpoll_client.checks import check_plain, check_runtime
+from longpoll_client.checks import Addresses, check_plain, runtime_of
 from longpoll_client.consume.workers import Keeping
 from longpoll_client.errors import ClientError
 from longpoll_client.instance import ClientInstance
@@ -30,7 +31,7 @@ from longpoll_client.produce.greeting import HEARTBEAT_S, Greeter
 from longpoll_client.produce.hooks import SendHook, SendMetrics
 from longpoll_client.produce.outgoing import COMPRESS_OVER_BYTES, OutgoingMessage
 from longpoll_client.produce.producer import Producer
-from longpoll_client.produce.tries import Select, SendResult
+from longpoll_client.produce.tries import QueueSelector, SendResult
 from longpoll_client.timer import Timer
 from longpoll_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.compression import Compression
@@ -67,6 +68,8 @@ def state_of(answer: object) -> TransactionState:
 
 Check = Callable[[ReceivedMessage], TransactionState]
 """Says how the transaction of a message ended, by what the sender's work left behind."""
+LocalTransaction = Callable[[], TransactionState]
+"""Does the sender\'s own work, and returns how it ended."""
 
 
 @frozen
@@ -126,44 +129,44 @@ def end_of(group: str, sent: SendResult, state: TransactionState) -> EndTransact
     )
 
 
-@define(eq=False)
 class TransactionProducer(Closeable):
-    """A producer of one group whose members can all answer for each other's transactions; for many threads."""
+    """A producer of one group whose members can all answer for each other's transactions; for many threads.
 
-    runtime: Runtime
-    name_server: str
-    group: str
-    check: Check
-    credentials: Credentials | None = field(default=None, kw_only=True)
-    compression: Compression | None = field(default=Compression.ZLIB, kw_only=True)
-    """As a `Producer`'s, and the next one likewise."""
-    compress_over_bytes: int = field(default=COMPRESS_OVER_BYTES, kw_only=True)
-    hooks: Sequence[SendHook] = field(default=(), kw_only=True)
-    """Told of every prepared message that is sent."""
-    _instance: ClientInstance = field(init=False)
-    _producer: Producer = field(init=False)
-    _timer: Timer = field(init=False)
-    _lifecycle: Lifecycle = field(init=False)
-    _greeter: Greeter = field(init=False)
-    _greets_in: int | None = field(default=None, init=False)
-    """The process whose timer greets again: a forked one begins that with its first message."""
+    Invariant: `_greets_in` is the process whose timer greets again: a forked one begins that with its first message.
+    """
 
-    def __attrs_post_init__(self) -> None:
-        check_runtime(self.runtime, "TransactionProducer(runtime, name_server, group, check)")
-        check_plain("check", self.check)
-        self._instance = ClientInstance(
-            self.runtime, self.name_server, on_request=self._requested, credentials=self.credentials
-        )
+    def __init__(
+        self,
+        name_server: Addresses,
+        *,
+        group: str,
+        check_transaction: Check,
+        tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
+        compression: Compression | None = Compression.ZLIB,
+        compress_over_bytes: int = COMPRESS_OVER_BYTES,
+        hooks: Sequence[SendHook] = (),
+        runtime: Runtime | None = None,
+    ) -> None:
+        """As `Producer`; raises ConfigError.
+
+        `check_transaction` gets a message whose transaction the broker asks about, maybe one of another process.
+        """
+        check_plain("check_transaction", check_transaction)
+        self.runtime = runtime_of(runtime, tls)
+        self.group = group
+        self._check = check_transaction
+        self._instance = ClientInstance(self.runtime, name_server, on_request=self._requested, credentials=credentials)
         self._producer = Producer(
-            self.runtime,
-            self.name_server,
-            self.group,
+            name_server,
+            group=group,
+            compression=compression,
+            compress_over_bytes=compress_over_bytes,
+            hooks=hooks,
             instance=self._instance,
-            compression=self.compression,
-            compress_over_bytes=self.compress_over_bytes,
-            hooks=self.hooks,
         )
-        self._greeter = Greeter(self._instance, self.group)
+        self._greets_in: int | None = None
+        self._greeter = Greeter(self._instance, group)
         self._lifecycle = Lifecycle(self.runtime, f"the producer of group {self.group}")
         self._timer = Timer(self.runtime, f"transactions-{self.group}")
         self._greet_later()
@@ -188,28 +191,28 @@ class TransactionProducer(Closeable):
         self,
         topic: str,
         body: bytes,
-        work: Callable[[], TransactionState],
+        local_transaction: LocalTransaction,
         *,
-        tags: str | None = None,
-        keys: str | None = None,
+        tag: str | None = None,
+        keys: str | Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
-        select: Select | None = None,
+        queue_selector: QueueSelector | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> TransactionResult:
-        """Prepare a message, do the work, and commit or roll back as it says.
+        """Prepare a message, call `local_transaction`, and commit or roll back as it returns.
 
-        When the broker cannot store the message safely the work is not done. When the work raises, what it raises is
-        raised here and the broker asks later. Nobody hears whether the end was taken: if it was lost the broker asks.
+        When the broker cannot store the message safely it is not called. What it raises is
+        raised here, and the broker asks later. Nobody hears whether the end was taken: if it was lost the broker asks.
         Otherwise as `Producer.send`.
         """
-        check_plain("work", work)
+        check_plain("local_transaction", local_transaction)
         self._greet_later()
-        message = OutgoingMessage(body, tags, keys, properties or {})
-        sent = self._producer.send_prepared(topic, message, select, timeout_s)
+        message = OutgoingMessage(body, tag, keys, properties or {})
+        sent = self._producer.send_prepared(topic, message, queue_selector, timeout_s)
         self._greeter.greet(self._instance.broker_address(sent.queue.broker_name))
         state = TransactionState.UNKNOWN
         try:
-            state = state_of(work()) if sent.code == ResponseCode.SUCCESS else TransactionState.ROLLBACK
+            state = state_of(local_transaction()) if sent.code == ResponseCode.SUCCESS else TransactionState.ROLLBACK
         finally:
             self._end(sent, state)
         return TransactionResult(sent, state)
@@ -243,7 +246,7 @@ class TransactionProducer(Closeable):
     def _checked(self, message: ReceivedMessage) -> TransactionState:
         state = TransactionState.UNKNOWN
         with Keeping() as kept:
-            state = state_of(self.check(message))
+            state = state_of(self._check(message))
         if kept.error is not None:
             log.warning("the check of transaction %s failed: %r; the broker asks again", message.msg_id, kept.error)
         return state

@@ -3,7 +3,7 @@
 Rule: values in, values out. No lock, no clock, no connection: the owner asks for routes, sends, and passes in the time
 and what came of it. A loop of threads, one of callbacks and one of asyncio make the same decisions so.
 
-    tries = Tries(parcel, select, deadline_ns)
+    tries = Tries(parcel, queue_selector, deadline_ns)
     while True:
         attempt = tries.begin(route, turn, now_ns)
         outcome = ...  # the answer to the request, or the ClientError that came instead
@@ -45,7 +45,7 @@ from longpoll_spec.tables import with_table
 
 ATTEMPT_COUNT: Final = 3
 """`retryTimesWhenSendFailed` 2, and the first try."""
-Select: TypeAlias = Callable[[Sequence[MessageQueue]], MessageQueue]
+QueueSelector: TypeAlias = Callable[[Sequence[MessageQueue]], MessageQueue]
 """Picks one of a topic's writable queues, which are in order and at least one (`MessageQueueSelector`)."""
 Turn: TypeAlias = Callable[[], int]
 """The next number of the producer's turn, each once."""
@@ -93,7 +93,7 @@ class Tries(msgspec.Struct, eq=False):
     """
 
     parcel: Parcel
-    select: Select | None
+    queue_selector: QueueSelector | None
     """None: the queues have their turns."""
     deadline_ns: int
     """By the owner's clock, for all tries together; the first is made whatever the time."""
@@ -114,7 +114,7 @@ class Tries(msgspec.Struct, eq=False):
         Raises NoRouteError when nothing can be written, and ConfigError for a queue that is none of those given.
         """
         avoided = self._queue.broker_name if self._queue is not None else None
-        queue = pick(route, self.select, turn, avoided, slow=self.slow, now_ns=now_ns)
+        queue = pick(route, self.queue_selector, turn, avoided, slow=self.slow, now_ns=now_ns)
         self.count += 1
         self._queue = queue
         self._begun_ns = now_ns
@@ -160,40 +160,40 @@ def is_lost(error: ClientError) -> bool:
 
 def pick(
     route: Route,
-    select: Select | None,
+    queue_selector: QueueSelector | None,
     turn: Turn,
     avoided: str | None,
     *,
     slow: SlowBrokers | None = None,
     now_ns: int = 0,
 ) -> MessageQueue:
-    """The queue that `select` picks, else the next in turn, of another broker than the avoided one if there is one.
+    """The queue that `queue_selector` picks, else the next in turn, of another broker than the avoided one if any.
 
     With `slow`, of a broker that was not slow if there is one. Raises NoRouteError and ConfigError.
     """
     if not route.writable:
         raise NoRouteError(f"topic {route.topic!r} is not writable: its permission lacks W")
-    if select is None:
+    if queue_selector is None:
         queues: Sequence[MessageQueue] = route.writable
         if slow is not None:
             queues = slow.preferred(queues, avoided, now_ns)
         elif avoided is not None:
             queues = [queue for queue in queues if queue.broker_name != avoided] or queues
         return queues[turn() % len(queues)]
-    queue = select(route.writable)
+    queue = queue_selector(route.writable)
     if queue not in route.writable:
         raise ConfigError(f"{queue} is not a writable queue of topic {route.topic!r}; return one of the given queues")
     return queue
 
 
-def selector(topic: str, queue_id: int | None, select: Select | None) -> Select | None:
+def selector(topic: str, queue_id: int | None, queue_selector: QueueSelector | None) -> QueueSelector | None:
     """What picks the queue; raises ConfigError when it is asked for in both ways."""
     if queue_id is None:
-        if select is not None:
-            check_plain("select", select)
-        return select
-    if select is not None:
-        raise ConfigError("queue_id and select cannot be used together; pass one of them")
+        if queue_selector is not None:
+            check_plain("queue_selector", queue_selector)
+        return queue_selector
+    if queue_selector is not None:
+        raise ConfigError("queue_id and queue_selector cannot be used together; pass one of them")
 
     def by_id(queues: Sequence[MessageQueue]) -> MessageQueue:
         for queue in queues:

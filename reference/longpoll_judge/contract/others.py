@@ -244,6 +244,16 @@ COMMIT_CLAUSES: Final = (
         whole_record=True,
     ),
     Clause(
+        "commit.told.within",
+        COMMIT_IS_TOLD,
+        "A group is told no offset above the greatest offset_max that any answer about the queue tells, unless a "
+        "commit of that much may have come by then (request.after_ns <= the answer's before_ns). A client may commit "
+        "any offset, also before the record. Asked of queues of which an answer tells an end.",
+        "ConsumerOffsetManager.queryOffset: what was committed last",
+        ("request_received(code, group, commit_offset)", "answer_sent(code, offset)", "answer_sent(offset_max)"),
+        verdict="unknown",
+    ),
+    Clause(
         "commit.answered",
         COMMIT_IS_TOLD,
         f"A query (14) or an update (15) that has an identifier is answered within {UNHELD_MS} "

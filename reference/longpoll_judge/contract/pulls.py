@@ -369,8 +369,9 @@ PULL_CLAUSES: Final = (
         f"within {STOPPING_MS} ms after the answer (within {STOPPED_MS} ms: unknown; and so at any time for the cause "
         "alone, unless every policy answers nothing when a role or a master changes); a deletion of its topic "
         "(215) that may lie in between; a close of its connection that may"
-        f" come within {STOPPING_MS} ms after the answer, if the source's last event does too and "
-        "the policy is not one with on_stop=silent (where the source goes on: unknown). "
+        f" come within {STOPPING_MS} ms after the answer, if the source's last event does too or, from outside, closes "
+        "of all connections that may have been opened before the answer began, and the policy is not one with "
+        "on_stop=silent (else unknown). "
         f"From outside one that may have been held for {SHORT_POLLING_MS} ms is unknown at most: the broker may hold "
         "for less than it is asked; and so is one whose source ends within that time, since the close may come later. "
         "Inside, a pull with another answer or none does not expire that early either, whatever the cause.",

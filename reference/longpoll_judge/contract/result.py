@@ -178,6 +178,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     findings_left_out: int
     """Findings beyond the most that one queue and property may list."""
     gaps: list[dict[str, Any]]
+    notes: list[dict[str, Any]] = []
+    """What the contract leaves out of reach, with its counts: of this `valid` says nothing."""
     observations: list[Finding] = []
     """What a broker may do, and its users may want to know: the verdict does not depend on it."""
     latency: dict[str, Percentiles]

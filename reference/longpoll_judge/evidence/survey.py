@@ -52,7 +52,9 @@ from longpoll_spec.model import ACTION_NAMES
 from longpoll_spec.tables import with_table
 
 KNOWN_EVENTS: Final = frozenset((*BLACK_BOX, *WHITE_BOX, *ACTION_NAMES))
-RARE: Final = frozenset({"connection_closed", "lost", "omitted", "source_stopped", "blocked", "unblocked"})
+RARE: Final = frozenset(
+    {"connection_opened", "connection_closed", "lost", "omitted", "source_stopped", "blocked", "unblocked"}
+)
 """Events that a survey looks at one by one."""
 QUERY_CONSUMER_OFFSET: Final = 14
 """The request code that asks for a group's committed offset."""
@@ -61,6 +63,7 @@ UPDATE_CONSUMER_OFFSET: Final = 15
 NOT_CLOSED: Final[Interval] = (INTEGER_LIMIT, INTEGER_LIMIT)
 """When a connection closed that never did."""
 Integers = NDArray[np.int64]
+_NOTHING: Final[Integers] = np.empty(0, dtype=np.int64)
 
 
 class Block(NamedTuple):
@@ -83,6 +86,8 @@ class Survey(msgspec.Struct):
     sources: dict[str, SourceSurvey] = msgspec.field(default_factory=dict)
     closes: list[tuple[str, str, int, int]] = msgspec.field(default_factory=list)
     """(source, connection, after_ns, before_ns) of every connection_closed."""
+    opens: list[tuple[str, str, int, int]] = msgspec.field(default_factory=list)
+    """The same of every connection_opened."""
     blocks: list[Block] = msgspec.field(default_factory=list)
     deleted: list[Anew] = msgspec.field(default_factory=list)
     """Requests to delete a topic."""
@@ -171,6 +176,8 @@ class Context:
     """Queue -> when it began anew though the history has no deletion of it."""
     closed_often: dict[tuple[str, str], tuple[Interval, ...]] = field(factory=dict)
     """All closes of the connections that have several, in order of time: a name may come again."""
+    spans: dict[str, tuple[Integers, Integers]] = field(factory=dict)
+    """By source when its connections may have been opened, ascending, and when all of these so far were closed."""
     shown: frozenset[tuple[str, str, int]] = frozenset()
     """Queues that are seen from inside: a source tells their visible end."""
     removed: dict[str, int] = field(factory=dict)
@@ -193,6 +200,16 @@ class Context:
     def orders(self, source: str, broker: str) -> bool:
         """Whether the moments that a source tells of a broker order anything."""
         return self.sources.get(source, UNSEEN).is_steady and broker not in self.unsteady_brokers
+
+    def all_closed_ns(self, source: str, moment_ns: Integers) -> Integers:
+        """From when on no connection of a source may be open that was opened before each moment; `NEVER` for never.
+
+        Of a source that tells of none that was opened that is not known: never.
+        """
+        opened_ns, closed_ns = self.spans.get(source, (_NOTHING, _NOTHING))
+        at = np.searchsorted(opened_ns, moment_ns, side="right")
+        found: Integers = np.append(INTEGER_LIMIT, closed_ns)[at]
+        return found
 
     def closed_from(self, name: tuple[str, str], since_ns: int) -> int:
         """When a connection (source, name) may have been closed first, of its closes that are not before a moment.
@@ -339,6 +356,8 @@ def _survey_rare(survey: Survey, table: pa.Table, is_rare: NDArray[np.bool_]) ->
             seen.stopped_ns = row["after_ns"]
         elif row["event"] == "connection_closed":
             survey.closes.append((row["source"], row["connection"], *interval))
+        elif row["event"] == "connection_opened":
+            survey.opens.append((row["source"], row["connection"], *interval))
         else:
             begins = row["event"] == "blocked"
             direction = row.get("direction", "")
@@ -361,6 +380,7 @@ def merge(surveys: Iterable[Survey]) -> Survey:
     for part in surveys:
         whole.event_count += part.event_count
         whole.closes += part.closes
+        whole.opens += part.opens
         whole.blocks += part.blocks
         whole.deleted += part.deleted
         whole.firsts += part.firsts
@@ -446,6 +466,7 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         ),
         blocked=_blocked(survey.blocks),
         closed_often=_closed_often(survey.closes),
+        spans=_spans(survey.opens, survey.closes),
         shown=frozenset(survey.shown),
         removed=survey.removed,
         asked_alone=frozenset(survey.excerpts),
@@ -478,6 +499,29 @@ def _closed_often(closes: Iterable[tuple[str, str, int, int]]) -> dict[tuple[str
     for source, connection, after_ns, before_ns in sorted(closes):
         found[source, connection] = (*found.get((source, connection), ()), (after_ns, before_ns))
     return {name: several for name, several in found.items() if len(several) > 1}
+
+
+def _spans(
+    opens: Iterable[tuple[str, str, int, int]], closes: Iterable[tuple[str, str, int, int]]
+) -> dict[str, tuple[Integers, Integers]]:
+    """By source the moments of `Context.spans`."""
+    ends: dict[tuple[str, str], list[int]] = {}
+    for source, connection, after_ns, _before_ns in sorted(closes, reverse=True):
+        ends.setdefault((source, connection), []).append(after_ns)
+    found: dict[str, list[Interval]] = {}
+    for source, connection, after_ns, _before_ns in sorted(opens, key=lambda one: one[2]):
+        waiting = ends.get((source, connection))
+        # A close that is earlier than this was another connection's of this name.
+        while waiting and waiting[-1] < after_ns:
+            waiting.pop()
+        found.setdefault(source, []).append((after_ns, waiting.pop() if waiting else INTEGER_LIMIT))
+    return {
+        source: (
+            np.array([opened for opened, _closed in spans], dtype=np.int64),
+            np.maximum.accumulate(np.array([closed for _opened, closed in spans], dtype=np.int64)),
+        )
+        for source, spans in found.items()
+    }
 
 
 def _blocked(blocks: Iterable[Block]) -> dict[tuple[str, str], Holes]:

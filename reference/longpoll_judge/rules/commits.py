@@ -20,7 +20,7 @@ Source: `PullMessageProcessor` and `ConsumerOffsetManager.commitOffset` (4.9.8),
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import attrs
@@ -61,7 +61,7 @@ QUERY_NOT_FOUND: Final = 22
 OFFSET_CODES: Final = (QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET)
 COLUMNS: Final = (
     *(*REQUIRED, "broker", "topic", "queue", "request", "connection"),
-    *("code", "group", "offset", "commit_offset", "cause"),
+    *("code", "group", "offset", "offset_max", "commit_offset", "cause"),
 )
 """The fields that are read, or shown as evidence."""
 CODE_KNOWN: Final = "commit.code.known"
@@ -91,14 +91,24 @@ def judge_exchanges(found: Exchanges, context: Context) -> tuple[list[Finding], 
     gaps = [_gap(f"request_received without {name}", int(np.count_nonzero(flags))) for name, flags in lacks.items()]
     context = _with_holes(context, asked, np.logical_or.reduce(list(lacks.values())))
     groups = list(_groups(asked, answers, twice))
+    ends = _ends(answers)
     gaps.append(_gap("answer_sent without offset", sum(group.unsaid_count for group in groups)))
     refused, of = (sum(counts) for counts in zip((0, 0), *(group.refused_counts for group in groups), strict=True))
     if are_many_refused(refused, of):
         text = f"{refused} {NOTE_REFUSED.format(of, 'queries and updates of offsets')}"
         gaps.append(Gap("not judged", "", refused, text))
-    findings = [finding for group in groups for finding in group.findings(resets, context)]
+    findings = [finding for group in groups for finding in group.findings(resets, ends, context)]
     questions = int(np.count_nonzero(asked["code"].to_numpy() == QUERY_CONSUMER_OFFSET))
     return findings, Share(sum(group.answered_count for group in groups), questions), [gap for gap in gaps if gap.count]
+
+
+def _ends(answers: pa.Table) -> dict[tuple[str, str, int], int]:
+    """By broker, topic and queue the highest end that any answer to a pull tells."""
+    told = answers.filter(compute.greater_equal(answers["offset_max"], 0))
+    places = ["broker", "topic", "queue"]
+    plain = pa.table({name: told[name].cast(pa.string()) if name != "queue" else told[name] for name in places})
+    most = plain.append_column("end", told["offset_max"]).group_by(places).aggregate([("end", "max")])
+    return {(row["broker"], row["topic"], row["queue"]): row["end_max"] for row in most.to_pylist()}
 
 
 def _lacks(asked: pa.Table, name: str) -> Flags:
@@ -224,7 +234,9 @@ class _Group:
         unsaid = (self._of_answers("code") == SUCCESS) & (self._of_answers("offset") < 0)
         return int(np.count_nonzero(is_asked & unsaid))
 
-    def findings(self, resets: Iterable[_Reset], context: Context) -> Iterator[Finding]:
+    def findings(
+        self, resets: Iterable[_Reset], ends: Mapping[tuple[str, str, int], int], context: Context
+    ) -> Iterator[Finding]:
         """What is wrong with the answers to this group's requests."""
         (place,) = self.asked.slice(0, 1).to_pylist()
         if not place["group"] or not place["topic"]:
@@ -236,7 +248,9 @@ class _Group:
         questions = questions if mine else questions[~_are_as_committed(exchanges, questions)]
         for question in questions.tolist():
             about = [reset for reset in mine if reset.after_ns <= exchanges.done_ns[question]]
-            yield from itertools.islice(self._told(exchanges, question, about, context), 1)
+            found = self._told(exchanges, question, about, context)
+            end = ends.get((place["broker"], place["topic"], place["queue"]), NEVER)
+            yield from itertools.islice(itertools.chain(found, self._beyond(exchanges, question, end, context)), 1)
         yield from self._unanswered(exchanges, context)
 
     def _joined(self) -> _Exchanges:
@@ -347,6 +361,15 @@ class _Group:
             commit = int(np.flatnonzero(known & all_.took)[-1])
             why += ", but for what was committed before this record began"
             yield self._finding("commit.told.most", [commit, question], why, context, certain=False)
+
+    def _beyond(self, all_: _Exchanges, question: int, end: int, context: Context) -> Iterator[Finding]:
+        """An offset past every end that the record shows of the queue, which no client is seen to commit."""
+        told = int(all_.told[question])
+        possible = all_.may_take & (all_.after_ns <= all_.done_ns[question]) & (all_.value >= told)
+        if told > end and not possible.any() and context.asks("commit.told.within"):
+            why = f"{self._name} was told offset {told}, and no answer shows an end of the queue above {end}"
+            why += ": a client may have committed it before this record began"
+            yield self._finding("commit.told.within", [question], why, context, certain=False)
 
     def _unwritten(
         self, all_: _Exchanges, question: int, before: Flags, resets: list[_Reset], context: Context

@@ -52,7 +52,7 @@ from longpoll_judge.run import verdict
 from longpoll_judge.run.excerpt import with_excerpts
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.own import OwnProperty, judge_own
-from longpoll_judge.run.verdict import FINDING, LOOKED_AT_MAX, Found
+from longpoll_judge.run.verdict import FINDING, LOOKED_AT_MAX, NOTE_PROPERTIES, Found
 from longpoll_judge.run.whole_rules import COMMITS, FALLS, SENDS, Outcome, Rule, rules_of
 
 EngineName = Literal["spark", "local"]
@@ -320,7 +320,8 @@ def _add_up(
     starved = sum(count for text, count in busy.items() if count > counts["served", text])
     if starved:
         notes.append(("pulls found the broker busy, more than were read of the same group and queue", starved))
-    gaps = gaps + [Gap("not judged", "", count, f"{count} {text}") for text, count in notes]
+    limits = [Gap("not judged", "", count, f"{count} {text}") for text, count in notes if text == NOTE_PROPERTIES]
+    gaps = gaps + [Gap("not judged", "", count, f"{count} {text}") for text, count in notes if text != NOTE_PROPERTIES]
     missing = sorted((text, count) for (kind, text), count in counts.items() if kind == "missing" and count)
     gaps += [Gap("field missing", text, count, f"{count} events: {text}") for text, count in missing]
     shares = {"pulls": Share(counts["judged", PULLS], counts["pulls", ""])} | others.shares
@@ -340,6 +341,7 @@ def _add_up(
         findings=findings,
         findings_left_out=left_out + sum(count for (kind, _text), count in counts.items() if kind == "left_out"),
         gaps=[{"clause": gap.clause, **attrs.asdict(gap)} for gap in gaps],
+        notes=[{"clause": gap.clause, **attrs.asdict(gap)} for gap in limits],
         latency={
             "wake_ms": percentiles(buckets["wake"], highest["wake_max"]),
             "late_ms": percentiles(buckets["late"], highest["late_max"]),

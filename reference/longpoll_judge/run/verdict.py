@@ -59,7 +59,10 @@ group), `queue`, `pulls`, `judged` (text: a property, or `pulls`), `missing` (te
 
 Row = tuple[str, int, int, str]
 
-NOTE_UNDECIDED: Final = "pulls whose subscription tags cannot decide (SQL92, or none known)"
+NOTE_UNDECIDED: Final = "pulls whose subscription tags cannot decide (none known, or a type of no broker)"
+NOTE_PROPERTIES: Final = "pulls with SQL92 subscriptions: which messages they take, no record tells"
+"""A limit of the contract: the one note that leaves a verdict `valid`."""
+SQL92: Final = "SQL92"
 NOTE_OPEN: Final = "pulls still open where the history breaks off without source_stopped"
 NOTE_ORPHAN: Final = "answers whose requests are not in the history"
 NOTE_ELSEWHERE: Final = "answers that name another queue than their requests"
@@ -295,7 +298,11 @@ def _notes(case: Case, open_at_cut: int) -> Iterable[tuple[str, int]]:
     received = events.request_key[receipts]
     answers = events.rows("answer_sent")
     is_refused = pulls.is_answered & ~is_one_of(case.answer_code, PULL_RESULTS)
-    yield NOTE_UNDECIDED, int(np.count_nonzero(~case.is_decidable & ~is_refused))
+    kinds, names = events.codes("expression_type", pulls.row)
+    is_sql = np.array([name == SQL92 for name in names], dtype=np.bool_)[kinds]
+    is_open = ~case.is_decidable & ~is_refused
+    yield NOTE_UNDECIDED, int(np.count_nonzero(is_open & ~is_sql))
+    yield NOTE_PROPERTIES, int(np.count_nonzero(is_open & is_sql))
     yield NOTE_OPEN, open_at_cut
     # Where there are as many answers as pulls that have one, each answer is theirs.
     orphans = answers[:0]

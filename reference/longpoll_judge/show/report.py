@@ -74,9 +74,23 @@ def render_section(result: Result) -> str:
     parts += [
         f"<h3>Findings: {len(result.findings) + result.findings_left_out:,}</h3>",
         _findings(result),
+        *_observations(result),
         "</section>",
     ]
     return clean("".join(parts))
+
+
+def _observations(result: Result) -> list[str]:
+    """What a broker may do, and what could not be judged, where there is any of it."""
+    parts = []
+    if result.observations:
+        rows = ((one.clause, f"{one.topic} / {one.queue}", told_of(one), one.why) for one in result.observations)
+        title = f"<h3>Observations: {len(result.observations):,}</h3>"
+        parts += [title, _table(("clause", "queue", "about", "what"), rows)]
+    if result.notes:
+        rows_ = ((note["clause"], note["count"], note["why"]) for note in result.notes)
+        parts += ["<h3>Not judged</h3>", _table(("clause", "count", "what"), rows_)]
+    return parts
 
 
 def _badge(verdict: str) -> str:

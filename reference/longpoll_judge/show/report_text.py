@@ -33,11 +33,15 @@ def render_markdown(result: Result) -> str:
         lines.append(f"| {name} | {values.count} | {' | '.join(values.texts())} |")
     if result.gaps:
         lines += ["", "## Missing evidence", "", *(f"- `{gap['clause']}`: {_plain(gap['why'])}" for gap in result.gaps)]
+    if result.notes:
+        lines += ["", "## Not judged", "", *(f"- `{note['clause']}`: {_plain(note['why'])}" for note in result.notes)]
     lines += ["", f"## Findings: {len(result.findings) + result.findings_left_out}", ""]
     lines += [_finding_line(finding) for finding in result.findings[:FINDINGS_SHOWN_MAX]]
     left_out = len(result.findings) + result.findings_left_out - FINDINGS_SHOWN_MAX
     if left_out > 0:
         lines.append(f"- {left_out} more")
+    if result.observations:
+        lines += ["", f"## Observations: {len(result.observations)}", "", *map(_finding_line, result.observations)]
     return clean("\n".join(lines) + "\n")
 
 

@@ -38,7 +38,7 @@ def is_stopping(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
     """Which of these answered pulls were perhaps answered because their broker stopped: likely, and possibly.
 
     Inside the answer says so, and its source ends. Outside its connection closes soon after, and so, likely, does
-    everything.
+    every other one; a proxy goes on.
     """
     pulls = case.pulls
     told, _perhaps = is_told_to_stop(case, pull)
@@ -48,7 +48,12 @@ def is_stopping(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:
     if case.context.stops_silently:
         closes &= False
     last_ns = np.array([facts.last_ns for facts in pulls.source_facts], dtype=np.int64)[pulls.source[pull]]
-    return told | (closes & (last_ns <= soon_ns)), closes
+    ends = last_ns <= soon_ns
+    sources, names = case.events.codes("source", pulls.row[pull])
+    for number, name in enumerate(names):
+        mine = (sources == number) & case.is_outside[pull]
+        ends |= mine & (case.context.all_closed_ns(name, pulls.answered_after_ns[pull]) <= soon_ns)
+    return told | (closes & ends), closes
 
 
 def is_told_to_stop(case: Case, pull: Integers) -> tuple[Booleans, Booleans]:

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 from attrs import define, field, frozen
 
-from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP, Finding, Result
+from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP, Finding, FindingVerdict, Result
 from longpoll_judge.rules.steps import MS, PULL_CODES
 from longpoll_judge.show.page.gather import Drawn, Event
 from longpoll_judge.show.report_text import clean
@@ -130,7 +130,7 @@ class Fault:
     """The finding's."""
     kind: str
     """The property that is broken."""
-    verdict: Literal["violated", "unknown"]
+    verdict: FindingVerdict
     available_ns: int | None
     """When a message that it missed was certainly visible."""
 

@@ -194,12 +194,18 @@ def _excludes(first: Bool, second: Bool) -> bool:
     return one is other and constant.op == different.op == "const" and constant is not different
 
 
-def swaps(model: Model) -> Iterator[Renaming]:
-    """Renamings of neighbours, of which every renaming of requests and queues is made."""
-    for first in range(model.bounds.requests - 1):
-        yield Renaming(requests={first: first + 1, first + 1: first})
-    for first in range(model.bounds.queues - 1):
-        yield Renaming(queues={first: first + 1, first + 1: first})
+def generators(model: Model) -> Iterator[Renaming]:
+    """Renamings of which every renaming of requests and queues is made: a swap and a rotation of each."""
+    requests, queues = (list(_swap_and_rotation(each)) for each in (model.bounds.requests, model.bounds.queues))
+    yield from (Renaming(requests=each) for each in requests)
+    yield from (Renaming(queues=each) for each in queues)
+
+
+def _swap_and_rotation(count: int) -> Iterator[dict[int, int]]:
+    if count > 1:
+        yield {0: 1, 1: 0}
+    if count > 2:
+        yield {each: (each + 1) % count for each in range(count)}
 
 
 def is_symmetric(model: Model, statements: Iterable[Bool]) -> bool:
@@ -208,10 +214,10 @@ def is_symmetric(model: Model, statements: Iterable[Bool]) -> bool:
     wanted = list(statements)
     actions = {shapes.of_action(action, NOBODY) for action in model.actions}
     meant = [shapes.number(term) for term in wanted]
-    for swap in swaps(model):
-        if {shapes.of_action(action, swap) for action in model.actions} != actions:
+    for renaming in generators(model):
+        if {shapes.of_action(action, renaming) for action in model.actions} != actions:
             return False
-        if [shapes.number(term, swap) for term in wanted] != meant:
+        if [shapes.number(term, renaming) for term in wanted] != meant:
             return False
     return True
 

@@ -52,6 +52,9 @@ counters of lateness, which take the place of what is stated of ticks."""
 ModelOf = Callable[[Bounds], Model]
 Found = dict[Bounds, dict[str, Obligation | None]]
 """Bounds -> property -> what exploring them says of it: a run that breaks it, or None. Worlds have many in common."""
+Outcomes = Mapping[tuple[str, StepName], Outcome]
+Made = dict[tuple[int, frozenset[str]], tuple[Outcomes, set[str]]]
+"""(number of requests, statements that may be inductive) -> the outcomes there, and which statements are inductive."""
 
 
 @frozen
@@ -122,15 +125,18 @@ def prove_any(
     needed = select(read.stated, names)
     limits: dict[str, Any] = {"timeout_s": timeout_s, "depth_max": depth_max, "report": report, "seen": seen}
     # What two requests can break is broken for any number, and the rest need not wait for it.
-    two = make(attrs.evolve(world, requests=REQUESTS_IN_RUNS))
-    few = prove_model(two, names=names, timeout_s=timeout_s, depth_max=0, report=report)
-    broken = list(_runs(make, world, [name for name in few.needed if few.verdict(name) != "proved"], **limits))
+    two, stated = statements_of(make, REQUESTS_IN_RUNS, world), [item.name for item in needed]
+    made: Made = {}
+    few = _joined([_at(two, {item.name for item in two.candidates}, stated, timeout_s, made=made, record=record)[0]])
+    broken = list(_runs(make, world, [name for name in stated if not _is_proved(few, name)], **limits))
     left = [item.name for item in needed if item.name not in {row.property_name for row in broken if row.token}]
-    by_size: list[Mapping[tuple[str, StepName], Outcome]] = []
+    by_size: list[Outcomes] = []
     proved_at: tuple[int, ...] = ()
     why_not = None
     try:
-        by_size, proved_at = _at_each(make, read, left, timeout_s, report, record=record) if left else ([], ())
+        by_size, proved_at = (
+            _at_each(make, read, left, timeout_s, report, made=made, record=record) if left else ([], ())
+        )
     except NotUniformError as error:
         why_not = str(error)
     rows = _joined(by_size)
@@ -153,8 +159,9 @@ def _at_each(
     timeout_s: float,
     report: Report | None,
     *,
+    made: Made | None = None,
     record: Record | None = None,
-) -> tuple[list[Mapping[tuple[str, StepName], Outcome]], tuple[int, ...]]:
+) -> tuple[list[Outcomes], tuple[int, ...]]:
     """The outcomes at each number of requests that is needed, and these numbers.
 
     The same statements are inductive at each. The law is compared with itself there too.
@@ -174,32 +181,53 @@ def _at_each(
             compare(read, smaller, rests)
             if requests in numbers:
                 say(f"{requests} of {cutoff} requests")
-                outcomes, kept = _at(smaller, kept, needed, timeout_s, record=record)
+                outcomes, kept = _at(smaller, kept, needed, timeout_s, made=made, record=record)
                 found.append(outcomes)
         if kept == before:
             return found, numbers
 
 
 def _at(
-    law: Statements, wanted: set[str], needed: Sequence[str], timeout_s: float, *, record: Record | None = None
-) -> tuple[Mapping[tuple[str, StepName], Outcome], set[str]]:
-    """The outcomes at one number of requests, and which of the wanted statements are inductive there."""
+    law: Statements,
+    wanted: set[str],
+    needed: Sequence[str],
+    timeout_s: float,
+    *,
+    made: Made | None = None,
+    record: Record | None = None,
+) -> tuple[Outcomes, set[str]]:
+    """The outcomes at one number of requests, and which of the wanted statements are inductive there.
+
+    What `made` has is not asked again: with the same statements wanted the questions are the same.
+    """
+    key = law.model.bounds.requests, frozenset(wanted)
+    before = {} if made is None else made
+    if key not in before:
+        before[key] = _asked(law, wanted, needed, timeout_s, record)
+    rows, kept = before[key]
+    # What is needed later is part of what was needed first.
+    return {row: outcome for row, outcome in rows.items() if row[0] in kept or row[0] in needed}, kept
+
+
+def _asked(
+    law: Statements, wanted: set[str], needed: Sequence[str], timeout_s: float, record: Record | None
+) -> tuple[Outcomes, set[str]]:
     # The law read is symmetric (`numbers_of`), and this is what is left of it with fewer requests (`compare`).
     prover: Prover = prover_of(law.model, law.all, timeout_s, symmetric=True, record=record)
-    made = induction(prover, [item for item in law.candidates if item.name in wanted])
-    kept = {item.name for item in made.kept}
-    prover.assume(made.kept)
+    found = induction(prover, [item for item in law.candidates if item.name in wanted])
+    kept = {item.name for item in found.kept}
+    prover.assume(found.kept)
     rows: dict[tuple[str, StepName], Outcome] = {}
     for item in law.all:
         if item.name in kept:
-            rows[item.name, "initial"] = made.initial[item.name]
-            rows[item.name, "inductive"] = made.inductive[item.name]
+            rows[item.name, "initial"] = found.initial[item.name]
+            rows[item.name, "inductive"] = found.inductive[item.name]
         elif item.name in needed:
             rows[item.name, "implies"] = implied(prover, item)
     return rows, kept
 
 
-def _joined(by_size: Sequence[Mapping[tuple[str, StepName], Outcome]]) -> list[Obligation]:
+def _joined(by_size: Sequence[Outcomes]) -> list[Obligation]:
     """One obligation for all numbers of requests: it is proved if it is at each."""
     whole: dict[tuple[str, StepName], Outcome] = {}
     for outcomes in by_size:

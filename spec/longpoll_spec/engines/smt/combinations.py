@@ -12,7 +12,7 @@ open, so every world but the first takes both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import combinations
 from types import MappingProxyType
 from typing import Final, TypeAlias
@@ -77,6 +77,8 @@ class Question:
     action: str
     statement: str
     features: Features
+    assumed: bool = True
+    """Whether the proof of any other statement may rest on this one: it is about states."""
 
 
 @frozen
@@ -118,11 +120,19 @@ def worlds_of(questions: Iterable[Question]) -> Mapping[str, Bounds]:
     return MappingProxyType(found)
 
 
-def not_taken(questions: Iterable[Question], worlds: Iterable[Bounds]) -> tuple[NotTaken, ...]:
-    """The combinations of all features of a question that no world takes."""
+def not_taken(
+    questions: Iterable[Question], worlds: Iterable[Bounds], names: Collection[str] = ()
+) -> tuple[NotTaken, ...]:
+    """The combinations of all features of a question that no world takes.
+
+    With `names` only the questions on which the proof of these properties rests count: their own, and those of every
+    statement that a proof by induction assumes.
+    """
     taken = [features_of(world) for world in worlds]
     by_features: dict[Features, list[str]] = {}
     for each in questions:
+        if names and not each.assumed and each.statement not in names:
+            continue
         by_features.setdefault(each.features, []).append(f"{each.action}: {each.statement}")
     return tuple(
         NotTaken(tuple(sorted(features)), tuple(sorted(on)), tuple(asked))
@@ -175,7 +185,11 @@ class _Reader:
                 _, action, statement = place
                 before = asked.get((action, statement), frozenset())
                 asked[action, statement] = before | found | features["guard", action]
-        return tuple(Question(action, statement, found) for (action, statement), found in asked.items())
+        of_steps = {place[2] for place in features if place[0] == "breaks"}
+        return tuple(
+            Question(action, statement, found, statement not in of_steps)
+            for (action, statement), found in asked.items()
+        )
 
     def _features(self) -> Mapping[Place, Features]:
         """Place -> the features with which its text is another than without."""

@@ -32,7 +32,14 @@ REQUESTS_EXCLUDED: Final = 3
 MESSAGES: Final = 2
 NOTHING_WRONG: Final = frozenset({"append", "flush", "make_visible", "next_pull", "tick"})
 """What happens of itself where nothing goes wrong; in some policies time waits for more of it than in others."""
-TRIES: Final = ((True, 8_192, 40), (False, 8_192, 40), (True, 32_768, 60), (False, 40_960, 60), (True, 81_920, 80))
+TRIES: Final = (
+    (True, 512, 40),
+    (False, 512, 40),
+    (True, 8_192, 40),
+    (True, 32_768, 60),
+    (False, 40_960, 60),
+    (True, 81_920, 80),
+)
 """(nothing goes wrong, random runs, steps of each), until every situation has been reached."""
 
 

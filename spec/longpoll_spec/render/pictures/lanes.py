@@ -2,7 +2,7 @@
 
 Columns are equally wide, and time passes in those of a tick alone, which are marked. Steps are numbered, and told in
 words below. No text runs over its place: each is measured (`letters`). With `moving` one step comes after the other,
-but for a reader who asked for less motion. Leaves out interaction.
+except for a reader who asked for less motion. With `narrow` the picture fits the screen of a phone.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from longpoll_spec.render.story.story import Scene, Story, story_of
 SIZE: Final = 13.0
 SMALL: Final = 11.0
 COLUMN: Final = 52.0
+COLUMN_NARROW: Final = 31.0
 ROW: Final = 40.0
 BAR: Final = 22.0
 PAD: Final = 12.0
 LINE: Final = 18.0
 RADIUS: Final = 10.0
 WIDTH_LEAST: Final = 560.0
+WIDTH_NARROW: Final = 340.0
 STEP_S: Final = 1.2
 """Seconds between two steps of a moving picture."""
 REST: Final = 4
@@ -67,6 +69,12 @@ class _Sheet:
 
     trace: Trace
     story: Story
+    narrow: bool
+
+    @property
+    def column(self) -> float:
+        """How wide a step is."""
+        return COLUMN_NARROW if self.narrow else COLUMN
 
     @property
     def bars(self) -> list[tuple[str, list[_Bar]]]:
@@ -88,17 +96,17 @@ class _Sheet:
     def label(self) -> float:
         """How wide the names of the lanes are."""
         names = [width_of(each.name, SIZE) for each in self.story.participants]
-        java = [width_of(each.java, SMALL) for each in self.story.participants]
+        java = [0.0 if self.narrow else width_of(each.java, SMALL) for each in self.story.participants]
         return max([*names, *java, *(width_of(name, SIZE) for name, _ in self.bars)]) + 2 * PAD
 
     @property
     def right(self) -> float:
         """Where the lanes end."""
-        return self.label + COLUMN * len(self.trace.steps)
+        return self.label + self.column * len(self.trace.steps)
 
     @property
     def width(self) -> float:
-        return max(self.right + PAD, WIDTH_LEAST)
+        return max(self.right + PAD, WIDTH_NARROW if self.narrow else WIDTH_LEAST)
 
     @property
     def lanes(self) -> int:
@@ -110,7 +118,7 @@ class _Sheet:
 
     def x(self, step: int) -> float:
         """The middle of a step's column; step 0 is the first state."""
-        return self.label + COLUMN * (step + 0.5)
+        return self.label + self.column * (step + 0.5)
 
     def y(self, lane: int) -> float:
         """The middle of a lane."""
@@ -130,9 +138,9 @@ def _bars(words: Sequence[str]) -> list[_Bar]:
     return bars
 
 
-def render(trace: Trace, *, moving: bool = False) -> str:
+def render(trace: Trace, *, moving: bool = False, narrow: bool = False) -> str:
     """The run as one `<svg>` element."""
-    sheet = _Sheet(trace, story_of(trace))
+    sheet = _Sheet(trace, story_of(trace), narrow)
     legend = list(_legend(sheet, moving=moving))
     height = sheet.bottom + 2 * LINE + sum(lines for lines, _ in legend) * LINE + PAD
     parts = [*_lanes(sheet), *_values(sheet), *_ticks(sheet)]
@@ -150,7 +158,8 @@ def render(trace: Trace, *, moving: bool = False) -> str:
 
 
 def _lanes(sheet: _Sheet) -> Iterator[str]:
-    names = [(each.name, each.java) for each in sheet.story.participants] + [(name, "") for name, _ in sheet.bars]
+    names = [(each.name, "" if sheet.narrow else each.java) for each in sheet.story.participants]
+    names += [(name, "") for name, _ in sheet.bars]
     for lane, (name, java) in enumerate(names):
         y = sheet.y(lane)
         yield (
@@ -166,7 +175,7 @@ def _values(sheet: _Sheet) -> Iterator[str]:
     first = len(sheet.story.participants)
     for lane, (_, bars) in enumerate(sheet.bars, start=first):
         for bar in bars:
-            x, width = sheet.label + COLUMN * bar.start, COLUMN * (bar.end - bar.start)
+            x, width = sheet.label + sheet.column * bar.start, sheet.column * (bar.end - bar.start)
             y = sheet.y(lane)
             yield (
                 f'<rect class="bar" x="{x + 1:.1f}" y="{y - BAR / 2:.1f}" width="{width - 2:.1f}" height="{BAR}">'
@@ -241,7 +250,7 @@ def _motion(steps: int) -> str:
     """The rules by which step after step is seen; those who asked for less motion see all at once."""
     whole = (steps + REST) * STEP_S
     rules = [
-        f"@keyframes lp-step-{step}{{0%,{share:.2f}%{{opacity:.08}}{share + 2:.2f}%,100%{{opacity:1}}}}"
+        f"@keyframes lp-step-{step}{{0%,{share:.2f}%{{opacity:.25}}{share + 2:.2f}%,100%{{opacity:1}}}}"
         f".lp-step-{step}{{animation:lp-step-{step} {whole:.1f}s linear infinite}}"
         for step in range(1, steps + 1)
         for share in [100 * (step - 1) / (steps + REST)]

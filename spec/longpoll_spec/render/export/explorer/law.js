@@ -94,7 +94,7 @@ const Law = (() => {
     const parts = new Map();
     for (const name of names) {
       const change = all.find((each) => each.name === name);
-      if (!change) throw fault("this law has no place for {0}", name);
+      if (!change) throw fault("this specification has no place for {0}", name);
       for (const number of data.hand.texts[change.text].instances) {
         const action = machine.actions[number];
         if (change.part !== undefined) {
@@ -406,7 +406,7 @@ const Law = (() => {
     const law = data.laws.findIndex((each) => setting(fieldsOf(each.token)) === setting(fields));
     if (law < 0) {
       const which = [fields[0], ...fields[1]].join("+");
-      throw fault("this page has not the law of {0} under these bounds: write one with longpoll export --to explorer", which);
+      throw fault("this page does not have the specification of {0} under these bounds: write one with longpoll export --to explorer", which);
     }
     if (fieldsOf(data.laws[law].token)[FINGERPRINT] !== fields[FINGERPRINT]) {
       throw fault("the token is from another version of the specification");

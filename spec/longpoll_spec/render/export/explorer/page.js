@@ -70,6 +70,8 @@ function take(number) {
   now.step += 1;
   now.property = "";
   follow();
+  // A step is an entry of the browser's history, so that Back undoes it.
+  history.pushState(null, "", `#${address()}`);
   draw();
 }
 
@@ -123,6 +125,7 @@ function slipShown(slip) {
 function read() {
   const fragment = location.hash.slice(1);
   if (!fragment || fragment === address()) return false;
+  halt();
   at("notice").textContent = "";
   try {
     const [token, ...broken] = fragment.split("~");
@@ -131,7 +134,7 @@ function read() {
     draw();
     return true;
   } catch (error) {
-    at("notice").textContent = say("The address names no run: {0}", error.words ? say(error.words, ...error.values) : error.message);
+    at("notice").textContent = say("The address does not name a run: {0}", error.words ? say(error.words, ...error.values) : error.message);
     return false;
   }
 }
@@ -148,7 +151,7 @@ function drawKnobs() {
   // The page's own policy may have several settings, of which none has a law for itself here.
   knob.value = String(alone < 0 ? now.law : alone);
   another.replaceChildren();
-  put(another, "option", say("no other"), { value: knob.value });
+  put(another, "option", say("none"), { value: knob.value });
   data.laws.forEach((each, number) => {
     const two = settingsOf(each);
     if (each.policy.split("+")[0] !== preset() || two.length !== 2 || !two.includes(first)) return;
@@ -166,15 +169,15 @@ function differs(number) {
   const named = (labels) => [...new Set([...labels].map((label) => label.split("(")[0]))].join(", ") || say("none");
   const other = [...here.keys()].filter((label) => there.has(label) && there.get(label) !== here.get(label));
   const come = [...here.keys()].filter((label) => !there.has(label)), gone = [...there.keys()].filter((label) => !here.has(label));
-  if (!other.length && !come.length && !gone.length) return say("Under these bounds it changes no step.");
-  return say("Steps that say something else: {0}; new steps: {1}; steps that are gone: {2}.", named(other), named(come), named(gone));
+  if (!other.length && !come.length && !gone.length) return say("Under these bounds this changes no step.");
+  return say("Changed steps: {0}; new steps: {1}; removed steps: {2}.", named(other), named(come), named(gone));
 }
 
 function decoded(name) {
   try {
     return decodeURIComponent(name);
   } catch {
-    throw new Error(say("this page has not this slip in this law"));
+    throw new Error(say("this page does not have this mutant of this specification"));
   }
 }
 
@@ -183,7 +186,7 @@ function brokenOf(names, number) {
   if (!names.length) return null;
   const slip = data.slips.findIndex((each) => names.length === 1 && slipName(each) === names[0]);
   if (number !== 0 || (slip < 0 && !names.every((each) => changeOf.has(each)))) {
-    throw new Error(say("this page has not this slip in this law"));
+    throw new Error(say("this page does not have this mutant of this specification"));
   }
   return slip < 0 ? names : slip;
 }
@@ -203,7 +206,7 @@ function draw() {
   drawLanes();
   drawPlaces();
   drawStory(at("story"), now.machine, now.run.slice(0, now.step), now.states);
-  at("command").textContent = now.slip === null ? `longpoll explain ${address()}` : say("none: a run of a broken law is no run of the law");
+  at("command").textContent = now.slip === null ? `longpoll explain ${address()}` : say("none: the command explains runs of unchanged specifications only");
   at("back").disabled = at("first").disabled = now.step === 0;
   at("on").disabled = now.step === now.run.length;
   at("play").disabled = now.run.length === 0;
@@ -245,15 +248,45 @@ function drawState() {
   }
 }
 
-/* What the state breaks, and what the run's last step broke. */
+/* What has gone wrong, in one sentence each, and the properties that the state or the run's last step violates. */
 function drawBroken(may) {
   const list = at("broken");
   list.replaceChildren();
-  for (const name of brokenBy(now.machine, now.states, now.run, now.step, may)) {
+  const names = [...brokenBy(now.machine, now.states, now.run, now.step, may)];
+  for (const sentence of new Set(names.flatMap((name) => WRONG[name]?.() ?? []))) put(put(list, "li"), "strong", sentence);
+  for (const name of names) {
     const item = now.machine.properties.find((each) => each.name === name);
-    put(list, "li", say("{0} is broken: {1}", name, text(item.sentence)));
+    put(put(list, "li", say("Violated: {0}", text(item.sentence))), "small", name);
   }
 }
+
+/* The value of a variable of the state that is shown, and a request's phase. */
+const valueOf = (called) => state()[law().variables.findIndex((each) => name(each.name) === called)];
+const phaseOf = (slot) => {
+  const variable = law().variables.find((each) => name(each.name) === `phase_${slot}`);
+  return name(variable.words[valueOf(`phase_${slot}`)]);
+};
+
+/* A sentence for each request in this phase of which the test holds; only where the law has one queue. */
+function ofRequests(test, sentence) {
+  if (valueOf("visible_end") === undefined) return [];
+  const slots = law().variables.map((each) => /^phase_(\d+)$/.exec(name(each.name))?.[1]).filter((slot) => slot !== undefined);
+  return slots.filter(test).map(sentence);
+}
+
+/* What has gone wrong with which request, by the property, as `longpoll explain` says it. */
+const lost = () => ofRequests((slot) => phaseOf(slot) === "held" && valueOf(`offset_${slot}`) < valueOf("visible_end"),
+  (slot) => say("Request {0} waits in the bucket for offset {1} although maxOffset is {2}: its wakeup is lost.", slot, valueOf(`offset_${slot}`), valueOf("visible_end")));
+const late = () => ofRequests((slot) => phaseOf(slot) !== "idle" && valueOf(`deadline_${slot}`) <= 0,
+  (slot) => say("The deadline of request {0} has passed, and it still has no answer.", slot));
+const dropped = () => ofRequests((slot) => phaseOf(slot) === "idle" && valueOf(`open_${slot}`) && valueOf(`copies_${slot}`) === 0,
+  (slot) => say("Consumer {0} waits for an answer, but no thread and no list has request {0}.", slot));
+const silent = () => ofRequests((slot) => phaseOf(slot) === "held",
+  (slot) => say("Request {0} is in the table of a stopped broker, and gets no answer.", slot));
+const WRONG = {
+  no_lost_wakeup: lost, lost_by_hold: lost, lost_by_keep: lost, queued_by_deadline: late, answered_by_deadline: late,
+  nothing_dropped: dropped, dropped_by_reject: dropped, dropped_by_throw: dropped, answered_on_stop: silent,
+};
 
 function brokenBy(machine, states, run, step, may) {
   const must = ([number]) => machine.properties[number].kind !== "sometimes";
@@ -272,7 +305,7 @@ function drawEnabled(may) {
     const action = now.machine.actions[number];
     const button = put(at("enabled"), "button", "", { type: "button", "data-action": action.label });
     put(button, "strong", `${place < 9 ? `${place + 1}. ` : ""}${action.label}`);
-    put(button, "span", ` ${say("{0}: {1}", text(action.thread), text(action.sentence))}`);
+    put(button, "span", ` ${told(now.machine, number, state(), now.machine.after(state(), number))}`);
     if (text(action.place)) put(button, "small", text(action.place));
     button.addEventListener("click", () => {
       halt();
@@ -289,7 +322,10 @@ function drawLanes() {
   table.querySelectorAll("thead, tbody").forEach((part) => part.remove());
   const head = put(put(table, "thead"), "tr");
   put(head, "th", say("step"), { scope: "col" });
-  for (const thread of threads) put(head, "th", thread, { scope: "col" });
+  for (const thread of threads) {
+    const [, who, where] = /^(.*?)(?: \((.*)\))?$/.exec(thread), cell = put(head, "th", who, { scope: "col" });
+    if (where) put(cell, "small", where);
+  }
   const body = put(table, "tbody");
   now.run.forEach((number, place) => {
     const action = now.machine.actions[number], row = put(body, "tr");
@@ -315,13 +351,13 @@ function drawPlaces() {
   places.filter((place) => place.text === Number(at("text").value)).forEach((place, number, all) => {
     const part = place.part !== undefined;
     if (number === 0 || (!part && all[number - 1].part !== undefined)) {
-      put(at("places"), "h3", part ? say("May happen where all of this holds") : say("Then at once"));
+      put(at("places"), "h3", part ? say("Possible if all of this holds") : say("Effect"));
     }
     drawPlace(place, chosen.find((each) => samePlace(each, place.changes[0])), number);
   });
-  if (text.instances.length > 1) put(at("places"), "p", say("Written for the first that may take the step; a change is one for all of them."), { class: "small" });
+  if (text.instances.length > 1) put(at("places"), "p", say("Shown for the first thread; a change applies to all."), { class: "small" });
   const told = chosen.map((each) => `${headOf(each)} ${changeShown(each)}`);
-  at("changes").textContent = now.law !== 0 ? say("Another law than the page's own is not changed by hand.")
+  at("changes").textContent = now.law !== 0 ? say("Choose the page's own policy to change it by hand.")
     : told.length ? say("Changed: {0}.", told.join("; ")) : "";
   at("mend").disabled = !told.length;
   if (focused) at(focused)?.focus();
@@ -334,9 +370,9 @@ function drawPlace(place, chosen, number) {
   const button = put(row, "button", say("Strike out"), { type: "button", id: `strike-${number}`, "aria-pressed": String(struck), "aria-label": say("Strike out {0}", place.written) });
   button.disabled = now.law !== 0;
   button.addEventListener("click", () => change(strike, !struck));
-  const box = put(row, "select", "", { id: `other-${number}`, "aria-label": say("Have it say something else than {0}", place.written) });
+  const box = put(row, "select", "", { id: `other-${number}`, "aria-label": say("Replace {0}", place.written) });
   box.disabled = now.law !== 0;
-  put(box, "option", say("as the law says"), { value: "" });
+  put(box, "option", say("unchanged"), { value: "" });
   for (const each of place.changes) put(box, "option", each === strike ? say("struck out") : changeShown(each), { value: each.name });
   box.value = chosen?.name ?? "";
   box.addEventListener("change", () => change(changeOf.get(box.value) ?? strike, box.value !== ""));
@@ -367,11 +403,71 @@ function change(wanted, made) {
   if (names.length) search();
 }
 
+/* A step in one sentence, from the values before and after it, as `longpoll explain` has it. Where several queues or tags
+ * are in the law, and for a step that has no sentence here, it is what the action may do in general. */
+function told(machine, number, before, after) {
+  const action = machine.actions[number], [, called, actors] = /^(\w+)(?:\((.*)\))?$/.exec(action.label);
+  const slot = (actors ?? "").split(/, ?/).filter((each) => /^\d+$/.test(each)).at(-1);
+  const place = new Map(machine.law.variables.map((variable, index) => [name(variable.name), index]));
+  const was = (which) => before[place.get(which)], is = (which) => after[place.get(which)];
+  const word = (values, which) => said(machine.law.variables[place.get(which)], values[place.get(which)]);
+  const slots = [...place.keys()].map((each) => /^phase_(\d+)$/.exec(each)?.[1]).filter((each) => each !== undefined);
+  const phases = (values, each) => word(values, `phase_${each}`);
+  const moved = (prefix) => slots.filter((each) => phases(after, each).startsWith(prefix) && !phases(before, each).startsWith(prefix));
+  const named = (found) => (found.length === 1 ? say("request {0}", found[0]) : say("requests {0}", found.join(", ")));
+  const sentence = TOLD[called.replace(/^(scan|walk)_/, "notify_")] ?? TOLD[called];
+  const specific = place.has("visible_end") && !place.has("announced") && sentence?.({ slot, was, is, phases, before, after, moved, named });
+  if (called === "tick") return specific || text(action.sentence);
+  return specific ? say("{0} {1}", text(action.thread), specific) : say("{0}: {1}", text(action.thread), text(action.sentence));
+}
+
+const more = ({ slot, was }) => was(`offset_${slot}`) < was("visible_end");
+const TOLD = {
+  append: ({ was }) => say("appends message {0} to the log; pulls do not see it yet", was("log_end")),
+  make_visible: ({ is }) => say("writes message {0} into the consume queue: maxOffset is now {1}, and arriving() is to follow", is("visible_end") - 1, is("visible_end")),
+  next_pull: ({ slot, is }) => say("sends PULL_MESSAGE for offset {0}, to be held for {1} tick(s)", is(`offset_${slot}`), is(`deadline_${slot}`)),
+  pull_read: (step) => {
+    const values = [step.was(`offset_${step.slot}`), step.was("visible_end")];
+    return more(step) ? say("reads offset {0}, maxOffset is {1}: answers FOUND", ...values)
+      : say("reads offset {0} and finds nothing, for maxOffset is {1}: PULL_NOT_FOUND, the request is to be held", ...values);
+  },
+  hold: ({ slot, was, phases, after }) => {
+    if (phases(after, slot) !== "held") return say("finds the broker stopped and answers instead of holding");
+    const offset = was(`offset_${slot}`), end = was("visible_end");
+    return offset < end ? say("puts request {0} into the bucket, waiting for offset {1}, though maxOffset is {2} by now", slot, offset, end)
+      : say("puts request {0} into the bucket, waiting for offset {1}", slot, offset);
+  },
+  notify_start: ({ moved, named }) => (moved("taken").length ? say("takes {0} out of the bucket, to look at one after the other", named(moved("taken")))
+    : say("goes to the bucket and finds no request in it: there is nobody to wake")),
+  notify_each: (step) => {
+    const end = step.was("visible_end");
+    if (step.moved("queued").length) {
+      return more(step) ? say("looks at request {0}: maxOffset is {1}; wakes it, to be run by the executor", step.slot, end)
+        : say("looks at request {0}: its deadline has passed; wakes it, to be run by the executor", step.slot);
+    }
+    return more(step) ? say("looks at request {0}: maxOffset is {1}, and the message announced is not for it; keeps it", step.slot, end)
+      : say("looks at request {0}: maxOffset is {1}, nothing for it; keeps it", step.slot, end);
+  },
+  notify_end: ({ moved, named }) => {
+    if (moved("held").length) return say("puts {0} back into the bucket", named(moved("held")));
+    if (moved("idle").length) return say("finds the broker stopped and answers {0}", named(moved("idle")));
+    return say("has nothing to put back and ends its walk");
+  },
+  expire: ({ slot, moved }) => (moved("queued").length ? say("finds the deadline of request {0} passed and hands it to the executor", slot)
+    : say("spends the entry of request {0}, which a notifier has just now", slot)),
+  run: (step) => say("runs pull {0} again, may not hold it, and answers {1}", step.slot, more(step) ? "FOUND" : "PULL_NOT_FOUND"),
+  executor_rejects: ({ slot, is }) => (is(`open_${slot}`) ? say("refuses request {0}; it is logged and forgotten, nobody answers", slot)
+    : say("refuses request {0}, which is answered SYSTEM_BUSY", slot)),
+  stop: ({ moved, named }) => (moved("idle").length ? say("stops the broker: no append, dispatch, pull or scan begins any more, and {0} is answered", named(moved("idle")))
+    : say("stops the broker: no append, dispatch, pull or scan begins any more, and nothing is answered")),
+  tick: ({ before, after }) => (before.some((value, index) => value !== after[index]) ? say("One tick passes.") : say("One tick passes; nothing waits for it.")),
+};
+
 /* Each step in a sentence: who, what, where in RocketMQ, and what it changed. */
 function drawStory(list, machine, run, states) {
   list.replaceChildren();
   run.forEach((number, place) => {
-    const action = machine.actions[number], item = put(list, "li", say("{0}: {1}", text(action.thread), text(action.sentence)));
+    const action = machine.actions[number], item = put(list, "li", told(machine, number, states[place], states[place + 1]));
     const changed = machine.law.variables
       .map((variable, which) => [variable, states[place][which], states[place + 1][which]])
       .filter(([, before, after]) => before !== after)
@@ -436,19 +532,19 @@ function drawFound(answer, before, asked) {
   broken.sort((one, other) => Number(isNew(other)) - Number(isNew(one)));
   const counts = [answer.states, answer.transitions].map((count) => count.toLocaleString("en"));
   const told = say("{0} states, {1} transitions, depth {2}", ...counts, answer.depth);
-  const end = answer.whole ? "" : say(" It makes more states than are searched: what was not seen is not said.");
+  const end = answer.whole ? "" : say(" The search stopped at its limit of states, so other violations are possible.");
   const names = caught.map(([item]) => item.name).join(", ");
   const slip = asked.slip === null ? "" : broke(asked, names);
-  const count = broken.length === 1 ? say("1 property is broken")
-    : broken.length ? say("{0} properties are broken", broken.length) : say("no properties are broken");
+  const count = broken.length === 1 ? say("1 property is violated")
+    : broken.length ? say("{0} properties are violated", broken.length) : say("no property is violated");
   at("progress").textContent = `${say("{0}: {1}", told, count)}${language === "zh" ? "。" : "."}${slip}${end}`;
   for (const [item, run] of broken) {
     const box = put(at("found"), "div", "", { class: "found", "data-property": item.name });
-    const too = own(properties.indexOf(item)) ? say(" The law as it is breaks it, too.") : "";
+    const too = own(properties.indexOf(item)) ? say(" The unchanged specification violates it, too.") : "";
     const far = run.length === 1 ? say("{0}, 1 step from here: {2}", item.name, 1, text(item.sentence))
       : say("{0}, {1} steps from here: {2}", item.name, run.length, text(item.sentence));
     put(box, "p", `${far}${too}`);
-    put(box, "button", say("Show the shortest run"), { type: "button", "aria-label": say("Show the shortest run that breaks {0}", item.name) })
+    put(box, "button", say("Show the shortest run"), { type: "button", "aria-label": say("Show the shortest run that violates {0}", item.name) })
       .addEventListener("click", () => {
         open(asked.law, asked.slip, [...before, ...run], before.length + run.length, item.name);
         draw();
@@ -462,17 +558,17 @@ function drawFound(answer, before, asked) {
   );
   if (missed.length && !before.length && answer.whole) {
     const names = missed.map((item) => item.name).join(", ");
-    const never = asked.slip === null ? say("Never reached: {0}.", names) : say("Never reached, though the law reaches it: {0}.", names);
+    const never = asked.slip === null ? say("Never reached: {0}.", names) : say("No longer reached: {0}.", names);
     put(at("found"), "p", never);
   }
   if (asked.slip !== null && answer.whole && !caught.length && !missed.length) {
-    put(at("found"), "p", say("Nothing notices this under these bounds: what it changes may need more requests or messages to show, or make no difference to anybody."));
+    put(at("found"), "p", say("No property notices this change under these bounds. A larger configuration may show it, or it makes no difference."));
   }
 }
 
 function broke({ slip }, names) {
-  if (Array.isArray(slip)) return names ? say(" Your change is caught by {0}.", names) : say(" No property catches your change.");
-  return names ? say(" The slip is caught by {0}.", names) : say(" No property catches the slip.");
+  if (Array.isArray(slip)) return names ? say(" {0} catches your change.", names) : say(" No property catches your change.");
+  return names ? say(" {0} catches the mutant.", names) : say(" No property catches the mutant.");
 }
 
 /* Replay the whole run, a step a second. */
@@ -504,10 +600,10 @@ function settings() {
   data.laws.forEach((each, number) => {
     const [name, ...knobs] = each.policy.split("+");
     if (name !== here || (knobs.length > 1 && number)) return;
-    put(at("knob"), "option", knobs.join(", ") || say("as the policy is"), { value: String(number) });
+    put(at("knob"), "option", knobs.join(", ") || say("none"), { value: String(number) });
   });
   at("slip").replaceChildren();
-  put(at("slip"), "option", say("the law as it is"), { value: "" });
+  put(at("slip"), "option", say("none"), { value: "" });
   data.slips.forEach((each, number) => put(at("slip"), "option", slipShown(each), { value: String(number) }));
   if (at("text").options.length) return;
   data.hand.texts.forEach((each, number) => put(at("text"), "option", headOf({ text: number }), { value: String(number) }));
