@@ -4,7 +4,7 @@ First each beside the log of the stretches that its events lie in; then the othe
 much of their logs as can matter, and the logs that may be at fault. What a log that is held here takes is all that
 grows with a history, and only where consumers lag, pulls wait in vain for long or logs are uneven.
 
-The rules that need the whole record (sends and messages, ends that fall, committed offsets) are a task each, which reads
+The rules that need the whole record (sends and messages, ends that fall, committed offsets) are a task each. It reads
 the slices itself: in this process, or on an executor (`job.Reading.outcomes`).
 """
 
