@@ -30,7 +30,9 @@ from model_tests.bench.served import Served, parser_of, print_json, serving
 from rich.console import Console
 from rich.table import Table
 
-TOLD_AT_ONCE: Final = "from longpoll_broker.service.admin import member_notices; member_notices.NOTICES_MAX = 1 << 60; "
+TOLD_AT_ONCE: Final = (
+    "from longpoll_broker.rocketmq.admin import member_notices; member_notices.NOTICES_MAX = 1 << 60; "
+)
 FAR: Final = 1 << 40
 WITHOUT: Final = f"unfinishedBytesMax={FAR}\nunsentBytesMax={FAR}\noutputBytesMax={FAR}\n"
 WORST_MS_MAX: Final = 500

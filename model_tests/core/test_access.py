@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from longpoll_broker.core.tables.access import (
+from longpoll_broker.rocketmq.accounts.access import (
     ADMIN_CODES,
     NAME_SERVER_ADMIN_CODES,
     RIGHTS,
@@ -18,7 +18,7 @@ from longpoll_broker.core.tables.access import (
     problem,
     read_rights,
 )
-from longpoll_broker.core.tables.addresses import address_match
+from longpoll_broker.rocketmq.accounts.addresses import address_match
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.names import NOT_FOR_SENDING
 from longpoll_spec.errors import ConfigError

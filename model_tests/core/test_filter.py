@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_broker.core.filter import data as module
-from longpoll_broker.core.filter.data import FilterTable
-from longpoll_broker.core.filter.filters import ExpressionError, SqlFilter, filter_of, sql_filter, tag_filter
+from longpoll_broker.shared.filter import data as module
+from longpoll_broker.shared.filter.data import FilterTable
+from longpoll_broker.shared.filter.filters import ExpressionError, SqlFilter, filter_of, sql_filter, tag_filter
 from longpoll_protocol.tags import word_hash
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longpoll_broker.core.deadlines import Deadlines
-from longpoll_broker.core.hold import ANSWERED, HELD, MISSED, QUEUED, TAKEN, HoldTable, Pull, Room
+from longpoll_broker.hold.deadlines import Deadlines
+from longpoll_broker.hold.hold_table import ANSWERED, HELD, MISSED, QUEUED, TAKEN, HoldTable, Pull, Room
 
 KEY = ("T", 0)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from model_tests.support.service import in_turns, whole
 
-from longpoll_broker.core.tables import offsets as offsets_module
-from longpoll_broker.core.tables.offsets import Offsets
+from longpoll_broker.shared import offsets as offsets_module
+from longpoll_broker.shared.offsets import Offsets
 
 
 def test_the_last_commit_counts_even_if_it_is_lower() -> None:

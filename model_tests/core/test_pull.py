@@ -8,11 +8,9 @@ import attrs
 import pytest
 
 from longpoll.simulated.beside_law.memory_queues import MemoryQueues, Message
-from longpoll_broker.core import pull as module
-from longpoll_broker.core.filter import filters
-from longpoll_broker.core.filter.filters import TagFilter, tag_filter
-from longpoll_broker.core.hold import Pull
-from longpoll_broker.core.pull import (
+from longpoll_broker.hold import pull as module
+from longpoll_broker.hold.hold_table import Pull
+from longpoll_broker.hold.pull import (
     Decision,
     Desk,
     Found,
@@ -25,11 +23,13 @@ from longpoll_broker.core.pull import (
     decide,
     wants_visible,
 )
-from longpoll_broker.core.read import ALL, ByProperties, GetResult, GetStatus, Matches
-from longpoll_broker.core.standing import Standing
-from longpoll_broker.core.tables.subscription import Clients, subscription_of
-from longpoll_broker.core.tables.topics import GroupConfig, Groups, TopicConfig, Topics
-from longpoll_broker.core.traits import TRAITS_5
+from longpoll_broker.shared.filter import filters
+from longpoll_broker.shared.filter.filters import TagFilter, tag_filter
+from longpoll_broker.shared.standing import Standing
+from longpoll_broker.shared.subscription import Clients, subscription_of
+from longpoll_broker.shared.topics import GroupConfig, Groups, TopicConfig, Topics
+from longpoll_broker.shared.traits import TRAITS_5
+from longpoll_broker.store.read import ALL, ByProperties, GetResult, GetStatus, Matches
 
 
 class OneRead:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from longpoll_broker.core.tables import queue_locks
-from longpoll_broker.core.tables.queue_locks import LIFE_MS, QueueLocks
+from longpoll_broker.rocketmq.tables import queue_locks
+from longpoll_broker.rocketmq.tables.queue_locks import LIFE_MS, QueueLocks
 
 
 def test_a_queue_has_one_holder_a_group() -> None:

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.support.broker.sql92_cases import WORDS, Case, outcome
 
-from longpoll_broker.core.filter import sql92, sql92_grammar, sql92_tree, sql92_values
-from longpoll_broker.core.filter.sql92 import Sql92Error, compile_expression
-from longpoll_broker.core.filter.sql92_values import Value
+from longpoll_broker.shared.filter import sql92, sql92_grammar, sql92_tree, sql92_values
+from longpoll_broker.shared.filter.sql92 import Sql92Error, compile_expression
+from longpoll_broker.shared.filter.sql92_values import Value
 
 RECORDED: Final = Path(__file__).parent / "golden" / "sql92-4.9.7.jsonl.xz"
 RECORDED_5: Final = Path(__file__).parent / "golden" / "sql92-5.5.0.jsonl.xz"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from longpoll_broker.core.read import GetStatus
-from longpoll_broker.core.standing import Standing
-from longpoll_broker.core.tables.topics import GroupConfig
-from longpoll_broker.core.traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
+from longpoll_broker.shared.standing import Standing
+from longpoll_broker.shared.topics import GroupConfig
+from longpoll_broker.shared.traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
+from longpoll_broker.store.read import GetStatus
 
 GROUP = GroupConfig("G", broker_id=3, which_broker_when_consume_slowly=7)
 ALL = pytest.mark.parametrize("traits", [STRICT_TRAITS, TRAITS_4_9, TRAITS_5], ids=["strict", "4.9", "5"])

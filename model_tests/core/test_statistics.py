@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from longpoll_broker.core.tables import statistics as module
-from longpoll_broker.core.tables.statistics import (
+from longpoll_broker.shared import statistics as module
+from longpoll_broker.shared.statistics import (
     BROKER_GET_NUMS,
     GROUP_GET_LATENCY,
     GROUP_GET_NUMS,

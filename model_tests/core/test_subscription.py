@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from longpoll_broker.core.tables import subscription as subscriptions
-from longpoll_broker.core.tables.subscription import Clients, Subscription, subscription_of
+from longpoll_broker.shared import subscription as subscriptions
+from longpoll_broker.shared.subscription import Clients, Subscription, subscription_of
 from longpoll_protocol.tags import word_hash
 
 

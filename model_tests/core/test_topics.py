@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from longpoll_broker.core.tables import topics as module
-from longpoll_broker.core.tables.topics import QUEUE_COUNT_MAX, GroupConfig, Groups, TopicConfig, Topics
+from longpoll_broker.shared import topics as module
+from longpoll_broker.shared.topics import QUEUE_COUNT_MAX, GroupConfig, Groups, TopicConfig, Topics
 from longpoll_protocol.names import DEFAULT_TOPIC, SYSTEM_TOPICS, UNIT_FLAG, UNIT_RETRY_FLAG, name_problem
 
 

@@ -15,7 +15,7 @@ from model_tests.support.judge.histories import judged
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core.hold import Room
+from longpoll_broker.hold.hold_table import Room
 from longpoll_judge.contract.result import HOLD_LIMIT_KEPT, Finding, Result
 from longpoll_judge.evidence.holes import Holes, holes_of
 from longpoll_judge.evidence.survey import SourceFacts

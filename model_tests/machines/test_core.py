@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from longpoll.simulated.beside_law.world import World, run
-from longpoll_broker.core.hold import HoldTable
+from longpoll_broker.hold.hold_table import HoldTable
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.python.compile import successors
 from longpoll_spec.law import law_of

@@ -21,13 +21,13 @@ from longpoll.wire.suite.machine import Failure, RestartingMachine, Run, ServedM
 from longpoll.wire.suite.subject import SMALL_FILES, expectations_of
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core import pull as core_pull
-from longpoll_broker.core.filter.filters import tag_filter
-from longpoll_broker.core.hold import Key, Pull
-from longpoll_broker.service.io.channel import Outbox
-from longpoll_broker.service.pull import pull_processor, pull_runner
-from longpoll_broker.service.pull.hold_service import HoldService
-from longpoll_broker.service.pull.pull_answers import PullAnswers
+from longpoll_broker.hold import pull as core_pull
+from longpoll_broker.hold import pull_processor, pull_runner
+from longpoll_broker.hold.hold_service import HoldService
+from longpoll_broker.hold.hold_table import Key, Pull
+from longpoll_broker.hold.pull_answers import PullAnswers
+from longpoll_broker.io.channel import Outbox
+from longpoll_broker.shared.filter.filters import tag_filter
 from longpoll_client.errors import UnreachableError
 from longpoll_judge.run.job import judge
 from longpoll_protocol.codes import RequestCode

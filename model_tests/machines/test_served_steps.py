@@ -16,9 +16,9 @@ from model_tests.support.broker.raw_client import RawClient, pull_fields, send_m
 
 from longpoll.cli import main
 from longpoll_broker.broker import Broker
-from longpoll_broker.core.hold import Pull
-from longpoll_broker.core.pull import Found, Miss
-from longpoll_broker.service.pull.pull_runner import PullRunner
+from longpoll_broker.hold.hold_table import Pull
+from longpoll_broker.hold.pull import Found, Miss
+from longpoll_broker.hold.pull_runner import PullRunner
 from longpoll_judge.contract.result import FOLLOWS_THE_LAW, Result
 from longpoll_judge.faults.recording import Recording, load
 from longpoll_judge.generate import write

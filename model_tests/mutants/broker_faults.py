@@ -10,9 +10,8 @@ from typing import Final
 
 from attrs import frozen
 
-SERVICE: Final = "reference/longpoll_broker/service"
+BROKER: Final = "reference/longpoll_broker"
 STORE: Final = "reference/longpoll_broker/store"
-CORE: Final = "reference/longpoll_broker/core"
 TESTS: Final = "model_tests"
 
 
@@ -39,14 +38,14 @@ FAULTS: Final = (
     ),
     Fault(
         "an earlier deadline does not wake the clock",
-        f"{SERVICE}/pull/hold_service.py",
+        f"{BROKER}/hold/hold_service.py",
         "if deadline_ms < self._clock_sleeps_until_ms and outbox",
         "if deadline_ms > self._clock_sleeps_until_ms and outbox",
         f"{TESTS}/service/test_hold_service.py::test_a_deadline_before_all_others_wakes_the_clock",
     ),
     Fault(
         "the wrong queue is woken for ids above 7",
-        f"{SERVICE}/pull/dispatch_service.py",
+        f"{BROKER}/hold/dispatch_service.py",
         "self.hold_service.notify((arrival.topic, arrival.queue_id), visible_end",
         "self.hold_service.notify((arrival.topic, arrival.queue_id & 7), visible_end",
         f"{TESTS}/service/test_pull_service.py::test_a_message_wakes_its_queue_alone",
@@ -61,21 +60,21 @@ FAULTS: Final = (
     ),
     Fault(
         "new connections come before one that was slow once",
-        f"{SERVICE}/io/transport.py",
+        f"{BROKER}/io/transport.py",
         "(new if channel.is_new else known).append(channel)",
         "known.append(channel)",
         f"{TESTS}/service/test_turns.py::test_slow_once_before_a_flood",
     ),
     Fault(
         "a channel over its limit goes on",
-        f"{SERVICE}/io/channel.py",
+        f"{BROKER}/io/channel.py",
         'the loop that owns the channel closes it."""\n        self.broken = True\n',
         'the loop that owns the channel closes it."""\n        self.broken = False\n',
         f"{TESTS}/service/test_channel.py",
     ),
     Fault(
         "what is unsent is told the other way round",
-        f"{SERVICE}/io/channel.py",
+        f"{BROKER}/io/channel.py",
         "return bool(self._pending or self._out) and not",
         "return not bool(self._pending or self._out) and not",
         f"{TESTS}/service/test_channel.py",
@@ -103,21 +102,21 @@ FAULTS: Final = (
     ),
     Fault(
         "a send that names no queue goes to 0",
-        f"{SERVICE}/send/send_processor.py",
+        f"{BROKER}/send/send_processor.py",
         "return next(self._next_queue) % max(topic.write_queue_nums, 1)",
         "return 0",
         f"{TESTS}/service/test_send.py::test_the_broker_picks_each_queue_in_turn",
     ),
     Fault(
         "a deadline is rounded down",
-        f"{SERVICE}/pull/pull_processor.py",
+        f"{BROKER}/hold/pull_processor.py",
         "deadline_ms=-(-channel.received_ns // 1_000_000) + timeout_ms",
         "deadline_ms=channel.received_ns // 1_000_000 + timeout_ms",
         f"{TESTS}/service/test_pull_processor.py::test_a_deadline_is_rounded_up",
     ),
     Fault(
         "a latency has the wrong sign",
-        f"{SERVICE}/pull/pull_runner.py",
+        f"{BROKER}/hold/pull_runner.py",
         "latency_ms = (self.runtime.monotonic_ns() - begun_ns) // 1_000_000",
         "latency_ms = (begun_ns - self.runtime.monotonic_ns()) // 1_000_000",
         f"{TESTS}/service/test_pull_service.py::test_latencies_are_counted",
@@ -138,14 +137,14 @@ FAULTS: Final = (
     ),
     Fault(
         "offsets are committed without their guard",
-        f"{CORE}/tables/offsets.py",
+        f"{BROKER}/shared/offsets.py",
         "        with self.guard:\n            queues",
         "        if True:\n            queues",
         f"{TESTS}/simulate/test_preempted.py::test_what_threads_share_needs_its_guard",
     ),
     Fault(
         "statistics are counted without their guard",
-        f"{CORE}/tables/statistics.py",
+        f"{BROKER}/shared/statistics.py",
         "        with self.guard:\n            # One message",
         "        if True:\n            # One message",
         f"{TESTS}/simulate/test_preempted.py::test_what_threads_share_needs_its_guard",
@@ -166,7 +165,7 @@ FAULTS: Final = (
     ),
     Fault(
         "the count of held pulls has no guard",
-        f"{SERVICE}/pull/hold_service.py",
+        f"{BROKER}/hold/hold_service.py",
         "else None, runtime.lock())\n",
         "else None)\n",
         f"{TESTS}/simulate/test_preempted.py::test_the_hold_table_stands_every_interleaving",
@@ -208,28 +207,28 @@ FAULTS: Final = (
     ),
     Fault(
         "a one-way send is recorded as acknowledged",
-        f"{SERVICE}/send/send_events.py",
+        f"{BROKER}/send/send_events.py",
         "            return\n        after_ns, connection = ",
         "            pass\n        after_ns, connection = ",
         f"{TESTS}/service/test_record.py::test_refused_requests_are_answers",
     ),
     Fault(
         "a one-way send is recorded as refused",
-        f"{SERVICE}/send/send_events.py",
+        f"{BROKER}/send/send_events.py",
         "            return\n        after_ns, connection, header = ",
         "            pass\n        after_ns, connection, header = ",
         f"{TESTS}/service/test_record.py::test_refused_requests_are_answers",
     ),
     Fault(
         "a message that no queue lists is recorded as appended to one",
-        f"{SERVICE}/send/send_events.py",
+        f"{BROKER}/send/send_events.py",
         '            if is_listed(each[0].sys_flag):\n                self.recorder.put("append"',
         '            if True:\n                self.recorder.put("append"',
         f"{TESTS}/service/test_record.py::test_prepared_messages",
     ),
     Fault(
         "a message that no queue lists is recorded as acknowledged in one",
-        f"{SERVICE}/send/send_events.py",
+        f"{BROKER}/send/send_events.py",
         "                if is_listed(each[0].sys_flag):\n",
         "                if True:\n",
         f"{TESTS}/service/test_record.py::test_prepared_messages",
@@ -272,42 +271,42 @@ FAULTS: Final = (
     ),
     Fault(
         "the broker records the expression where it goes by a heartbeat's hashes",
-        f"{SERVICE}/pull/pull_events.py",
+        f"{BROKER}/hold/pull_events.py",
         " or not is_as_said(wanted) else wanted",
         " else wanted",
         f"{TESTS}/service/test_record.py::test_an_expression_is_told_where_the_broker_goes_by_it",
     ),
     Fault(
         "a batch's messages are listed by the tag that is not the last in their records",
-        f"{SERVICE}/send/send_processor.py",
+        f"{BROKER}/send/send_processor.py",
         'tag = shared.get(TAGS) or read_properties(part.properties).get(TAGS, "")',
         'tag = read_properties(part.properties).get(TAGS) or shared.get(TAGS, "")',
         f"{TESTS}/service/test_send_processor.py::test_a_batchs_tag_is_the_one_that_a_reader_of_its_records_finds",
     ),
     Fault(
         "what a pass appended is left to the flush thread",
-        f"{SERVICE}/pull/dispatch_service.py",
+        f"{BROKER}/hold/dispatch_service.py",
         "if not self.polls and self.store.dispatched_end < self.store.dispatchable_end:",
         "if False:",
         f"{TESTS}/service/test_broker.py::test_what_is_acknowledged_is_visible",
     ),
     Fault(
         "what is not durable is announced at each pass",
-        f"{SERVICE}/pull/dispatch_service.py",
+        f"{BROKER}/hold/dispatch_service.py",
         "if not self.polls and self.store.dispatched_end < self.store.dispatchable_end:",
         "if not self.polls:",
         f"{TESTS}/service/test_dispatch_service.py::test_the_end_of_a_pass_shows_what_may_be_shown",
     ),
     Fault(
         "a dispatcher that polls is not waited for",
-        f"{SERVICE}/pull/dispatch_service.py",
+        f"{BROKER}/hold/dispatch_service.py",
         "if not self.polls and self.store.dispatched_end < self.store.dispatchable_end:",
         "if self.store.dispatched_end < self.store.dispatchable_end:",
         f"{TESTS}/service/test_dispatch_service.py::test_the_end_of_a_pass_shows_what_may_be_shown",
     ),
     Fault(
         "the schedule leaves the sync to the flush thread",
-        f"{SERVICE}/pull/dispatch_service.py",
+        f"{BROKER}/hold/dispatch_service.py",
         "if self.makes_durable and LOG not in self.store.troubles:",
         "if False:",
         f"{TESTS}/service/test_visible_when_durable.py::test_a_delayed_message_is_seen_too",
@@ -391,14 +390,14 @@ FAULTS: Final = (
     ),
     Fault(
         "what a slave's log lacks counts as delivered",
-        f"{SERVICE}/following/table_copies.py",
+        f"{BROKER}/rocketmq/replication/table_copies.py",
         "while end is not None and self.log_end() < end:",
         "while end is not None and self.log_end() < 0:",
         f"{TESTS}/service/test_timers.py::test_deliveries_wait_for_the_log",
     ),
     Fault(
         "a slave delivers again what its master delivered",
-        f"{SERVICE}/following/table_copies.py",
+        f"{BROKER}/rocketmq/replication/table_copies.py",
         "        self.timers.copy(",
         "        self.timers.copy if self.runtime else (",
         f"{TESTS}/service/test_timers.py::test_a_master_of_rocketmq_says_less",
@@ -440,7 +439,7 @@ FAULTS: Final = (
     ),
     Fault(
         "a deletion that the disk fails tells nobody who waits",
-        f"{SERVICE}/admin/admin_processor.py",
+        f"{BROKER}/rocketmq/admin/admin_processor.py",
         "        self.topic_deleted(name, outbox)\n        return self.when_saved(\n"
         "            channel, command, answer(command, ResponseCode.SUCCESS), "
         "partial(self._finish_deletion, name)\n        )\n",
@@ -521,7 +520,7 @@ FAULTS: Final = (
     ),
     Fault(
         "a record that comes to a slave in pieces is copied with each",
-        f"{SERVICE}/following/follower.py",
+        f"{BROKER}/rocketmq/replication/follower.py",
         "if len(self._pending) < self._due_size:",
         "if len(self._pending) < 0:",
         f"{TESTS}/service/test_follower.py::test_a_record_in_pieces_is_appended_when_it_is_whole",

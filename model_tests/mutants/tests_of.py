@@ -7,8 +7,6 @@ from typing import Final
 from attrs import frozen
 
 BROKER: Final = "reference/longpoll_broker"
-CORE: Final = f"{BROKER}/core"
-SERVICE: Final = f"{BROKER}/service"
 STORE: Final = f"{BROKER}/store"
 RULES: Final = "reference/longpoll_judge/rules"
 HELD_WHILE_IT_GROWS: Final = "reference/longpoll_judge/run/growing/held.py"
@@ -88,41 +86,45 @@ HELD: Final = (
 
 KNOWN: Final = (
     Known("spec/longpoll_spec/policy.py", ("service/test_hold_service.py", "core/test_notifier.py")),
-    Known(f"{CORE}/deadlines.py", ("core/test_hold.py", "service/test_hold_service.py")),
-    Known(f"{CORE}/hold.py", ("core/test_hold.py", "core/test_notifier.py", "service/test_hold_service.py"), HELD),
-    Known(f"{CORE}/notifier.py", ("core/test_notifier.py", "service/test_hold_service.py"), HELD),
+    Known(f"{BROKER}/hold/deadlines.py", ("core/test_hold.py", "service/test_hold_service.py")),
     Known(
-        f"{CORE}/pull.py",
+        f"{BROKER}/hold/hold_table.py",
+        ("core/test_hold.py", "core/test_notifier.py", "service/test_hold_service.py"),
+        HELD,
+    ),
+    Known(f"{BROKER}/hold/notifier.py", ("core/test_notifier.py", "service/test_hold_service.py"), HELD),
+    Known(
+        f"{BROKER}/hold/pull.py",
         ("core/test_pull.py", "service/test_pull_service.py"),
         ("service/test_pull_service.py", "service/test_delete_topic.py"),
     ),
     Known(
-        f"{CORE}/tables/offsets.py",
+        f"{BROKER}/shared/offsets.py",
         ("core/test_offsets.py",),
         ("simulate/test_preempted.py", "service/test_broker.py"),
     ),
-    Known(f"{CORE}/tables/statistics.py", ("core/test_statistics.py",), ("simulate/test_preempted.py", *PULLED)),
-    Known(f"{CORE}/filter/", (), ("core/test_filter.py", "core/test_sql92.py")),
-    Known(f"{CORE}/standing.py", (), ("core/test_standing.py",)),
-    Known(f"{CORE}/tables/access.py", (), ("core/test_access.py", *LET_IN)),
-    Known(f"{CORE}/tables/addresses.py", (), ("core/test_access.py",)),
-    Known(f"{CORE}/tables/queue_locks.py", (), ("core/test_queue_locks.py",)),
-    Known(f"{CORE}/tables/subscription.py", (), ("core/test_subscription.py",)),
-    Known(f"{CORE}/tables/topics.py", (), ("core/test_topics.py",)),
+    Known(f"{BROKER}/shared/statistics.py", ("core/test_statistics.py",), ("simulate/test_preempted.py", *PULLED)),
+    Known(f"{BROKER}/shared/filter/", (), ("core/test_filter.py", "core/test_sql92.py")),
+    Known(f"{BROKER}/shared/standing.py", (), ("core/test_standing.py",)),
+    Known(f"{BROKER}/rocketmq/accounts/access.py", (), ("core/test_access.py", *LET_IN)),
+    Known(f"{BROKER}/rocketmq/accounts/addresses.py", (), ("core/test_access.py",)),
+    Known(f"{BROKER}/rocketmq/tables/queue_locks.py", (), ("core/test_queue_locks.py",)),
+    Known(f"{BROKER}/shared/subscription.py", (), ("core/test_subscription.py",)),
+    Known(f"{BROKER}/shared/topics.py", (), ("core/test_topics.py",)),
     Known(
-        f"{SERVICE}/io/channel.py",
+        f"{BROKER}/io/channel.py",
         ("service/test_channel.py", "service/test_transport.py"),
         ("simulate/test_stress.py", "simulate/test_whole_broker.py"),
     ),
-    Known(f"{SERVICE}/io/executors.py", ("service/test_executors.py",)),
-    Known(f"{SERVICE}/io/transport.py", ("service/test_channel.py", "service/test_transport.py")),
+    Known(f"{BROKER}/hold/executors.py", ("service/test_executors.py",)),
+    Known(f"{BROKER}/io/transport.py", ("service/test_channel.py", "service/test_transport.py")),
     Known(
-        f"{SERVICE}/pull/hold_service.py",
+        f"{BROKER}/hold/hold_service.py",
         ("service/test_hold_service.py", "service/test_pull_service.py"),
         HELD,
     ),
     Known(
-        f"{SERVICE}/pull/dispatch_service.py",
+        f"{BROKER}/hold/dispatch_service.py",
         ("service/test_dispatch_service.py", "service/test_pull_service.py"),
         (
             "service/test_notifying_rounds.py",
@@ -130,12 +132,12 @@ KNOWN: Final = (
             "service/test_poison.py",
         ),
     ),
-    Known(f"{SERVICE}/pull/pull_answers.py", (), ("service/test_pull_runner.py",)),
-    Known(f"{SERVICE}/pull/pull_processor.py", (), ("service/test_pull_processor.py",)),
-    Known(f"{SERVICE}/pull/pull_runner.py", (), ("service/test_pull_runner.py",)),
-    Known(f"{SERVICE}/pull/scan_service.py", (), ("service/test_notifying_rounds.py",)),
+    Known(f"{BROKER}/hold/pull_answers.py", (), ("service/test_pull_runner.py",)),
+    Known(f"{BROKER}/hold/pull_processor.py", (), ("service/test_pull_processor.py",)),
+    Known(f"{BROKER}/hold/pull_runner.py", (), ("service/test_pull_runner.py",)),
+    Known(f"{BROKER}/hold/scan_service.py", (), ("service/test_notifying_rounds.py",)),
     Known(
-        f"{SERVICE}/pull/",
+        f"{BROKER}/hold/",
         PULLED,
         (
             "core/test_pull.py",
@@ -150,20 +152,24 @@ KNOWN: Final = (
             "service/test_requests_end_nothing.py",
         ),
     ),
-    Known(f"{SERVICE}/access/", (), LET_IN),
-    Known(f"{SERVICE}/replication/slave_waits.py", (), ("service/test_slave_link.py", "service/test_replicator.py")),
-    Known(f"{SERVICE}/replication/replicator.py", (), ("service/test_replicator.py",)),
-    Known(f"{SERVICE}/replication/", (), ("service/test_replicator.py", "service/test_slave_link.py")),
-    Known(f"{SERVICE}/following/", (), ("service/test_follower.py",)),
+    Known(f"{BROKER}/rocketmq/accounts/", (), LET_IN),
     Known(
-        f"{SERVICE}/send/group_commit.py",
+        f"{BROKER}/rocketmq/replication/slave_waits.py",
+        (),
+        ("service/test_slave_link.py", "service/test_replicator.py"),
+    ),
+    Known(f"{BROKER}/rocketmq/replication/replicator.py", (), ("service/test_replicator.py",)),
+    Known(f"{BROKER}/rocketmq/replication/", (), ("service/test_replicator.py", "service/test_slave_link.py")),
+    Known(f"{BROKER}/rocketmq/replication/", (), ("service/test_follower.py",)),
+    Known(
+        f"{BROKER}/send/group_commit.py",
         ("simulate/test_group_commit.py", "service/test_group_commit.py"),
         ("service/test_visible_when_durable.py", "simulate/test_whole_broker.py"),
     ),
-    Known(f"{SERVICE}/send/append.py", (), ("service/test_message_maker.py",)),
-    Known(f"{SERVICE}/send/message_maker.py", (), ("service/test_message_maker.py",)),
-    Known(f"{SERVICE}/send/send_processor.py", (), ("service/test_send_processor.py", "service/test_message_maker.py")),
-    Known(f"{SERVICE}/send/", ("service/test_send.py",), SENT),
+    Known(f"{BROKER}/send/append.py", (), ("service/test_message_maker.py",)),
+    Known(f"{BROKER}/send/message_maker.py", (), ("service/test_message_maker.py",)),
+    Known(f"{BROKER}/send/send_processor.py", (), ("service/test_send_processor.py", "service/test_message_maker.py")),
+    Known(f"{BROKER}/send/", ("service/test_send.py",), SENT),
     Known(
         f"{STORE}/recovery.py",
         ("store/test_recovery.py",),

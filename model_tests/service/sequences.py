@@ -19,7 +19,7 @@ from attrs import define, field
 from model_tests.support.broker.protocol_page import served_by, services, shapes
 from model_tests.support.broker.raw_client import pull_fields, send_fields
 
-from longpoll_broker import name_server
+from longpoll_broker.rocketmq.name_server import name_server
 from longpoll_protocol.bodies import Body
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command

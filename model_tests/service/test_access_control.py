@@ -12,7 +12,7 @@ from model_tests.support.broker.raw_client import RawClient, pull_fields, send_f
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.service.access.access_control import read_rules
+from longpoll_broker.rocketmq.accounts.access_control import read_rules
 from longpoll_client import Admin, Credentials, OutgoingMessage, Producer, PullConsumer
 from longpoll_client.errors import RefusedError
 from longpoll_client.settings import MemberConfig

@@ -19,11 +19,11 @@ from model_tests.support.broker.raw_client import RawClient, send_fields
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core.tables.access import Right, Rules
-from longpoll_broker.service.access import access_control
-from longpoll_broker.service.access.access_control import LOOK_S, AccessControl, read_rules
-from longpoll_broker.service.access.account_file import AccountFile
-from longpoll_broker.service.io.channel import Channel
+from longpoll_broker.io.channel import Channel
+from longpoll_broker.rocketmq.accounts import access_control
+from longpoll_broker.rocketmq.accounts.access import Right, Rules
+from longpoll_broker.rocketmq.accounts.access_control import LOOK_S, AccessControl, read_rules
+from longpoll_broker.rocketmq.accounts.account_file import AccountFile
 from longpoll_client import Credentials
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command

@@ -11,10 +11,10 @@ from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker
 from model_tests.support.broker.raw_client import RawClient, pull_fields, send_message
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.core.tables.access import ADMIN_CODES, Right
-from longpoll_broker.core.tables.rates import Rates
-from longpoll_broker.service.access.resources import wanted_by
-from longpoll_broker.service.admin import progress_processor, table_processor
+from longpoll_broker.rocketmq.accounts.access import ADMIN_CODES, Right
+from longpoll_broker.rocketmq.accounts.resources import wanted_by
+from longpoll_broker.rocketmq.admin import progress_processor, table_processor
+from longpoll_broker.rocketmq.tables.rates import Rates
 from longpoll_protocol.bodies import MessageQueue
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import HeaderError

@@ -20,8 +20,8 @@ from model_tests.support.spec.cases import quick_if
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core.tables.topics import TopicConfig
-from longpoll_broker.service.io.totals import Reached
+from longpoll_broker.io.totals import Reached
+from longpoll_broker.shared.topics import TopicConfig
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.frame import Serialisation, frame_head
@@ -283,7 +283,7 @@ def test_a_connection_that_says_nothing_is_closed_in_time(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker closes a connection after an hour without a word; one that speaks stays."""
-    monkeypatch.setattr("longpoll_broker.service.io.transport.IDLE_CHECK_S", 0.02)
+    monkeypatch.setattr("longpoll_broker.io.transport.IDLE_CHECK_S", 0.02)
     clock, minute_ms = ShiftedRuntime(), 60_000
     broker = start_broker(runtime=clock, config=BrokerConfig(channel_idle_ms_max=3_600_000))
     silent, speaking = connect(broker.address), connect(broker.address)

@@ -12,8 +12,8 @@ import pytest
 from attrs import define
 from model_tests.support.broker.raw_client import PATIENCE_S
 
-from longpoll_broker.service.io import channel as subject
-from longpoll_broker.service.io.channel import (
+from longpoll_broker.io import channel as subject
+from longpoll_broker.io.channel import (
     CHANNEL_COUNT,
     FLUSH_COUNT,
     FLUSH_COUNT_MAX,
@@ -22,8 +22,8 @@ from longpoll_broker.service.io.channel import (
     Outbox,
     Parts,
 )
-from longpoll_broker.service.io.totals import Amount, Reached
-from longpoll_broker.service.io.transport import IoLoop
+from longpoll_broker.io.totals import Amount, Reached
+from longpoll_broker.io.transport import IoLoop
 from longpoll_protocol.frames.frame import Buffer
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.threads import RealQueue

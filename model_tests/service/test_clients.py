@@ -16,10 +16,10 @@ from model_tests.support.broker.raw_client import RawClient, pull_fields, send_f
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core.tables.subscription import Clients
-from longpoll_broker.service.admin import client_calls, member_notices
-from longpoll_broker.service.admin.member_notices import MemberNotices
-from longpoll_broker.service.io.channel import Channel, Parts
+from longpoll_broker.io.channel import Channel, Parts
+from longpoll_broker.rocketmq.admin import client_calls, member_notices
+from longpoll_broker.rocketmq.admin.member_notices import MemberNotices
+from longpoll_broker.shared.subscription import Clients
 from longpoll_client import Listener, PullConsumer, PushConsumer, Retry
 from longpoll_client.consume.asked import read_reset
 from longpoll_client.messages import ReceivedMessage

@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from longpoll.cli import main
-from longpoll_broker.core.tables.offsets import Offsets
-from longpoll_broker.core.tables.topics import Groups, Topics
-from longpoll_broker.service.upkeep.config_files import DELAYS, GROUPS, OFFSETS, TIMERS, TOPICS, ConfigFiles
-from longpoll_broker.service.upkeep.schedule_service import DelayOffsets
+from longpoll_broker.shared.offsets import Offsets
+from longpoll_broker.shared.timer_offsets import DelayOffsets
+from longpoll_broker.shared.topics import Groups, Topics
+from longpoll_broker.upkeep.config_files import DELAYS, GROUPS, OFFSETS, TIMERS, TOPICS, ConfigFiles
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError
 

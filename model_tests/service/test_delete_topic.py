@@ -13,12 +13,12 @@ from model_tests.support.broker.raw_client import RawClient, pull_fields, record
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core.hold import Cause, Pull
-from longpoll_broker.core.pull import Decision
-from longpoll_broker.core.tables.topics import TopicConfig
 from longpoll_broker.fast.woken_herd import HerdRunner
-from longpoll_broker.service.io.channel import Outbox
-from longpoll_broker.service.pull.hold_service import HoldService
+from longpoll_broker.hold.hold_service import HoldService
+from longpoll_broker.hold.hold_table import Cause, Pull
+from longpoll_broker.hold.pull import Decision
+from longpoll_broker.io.channel import Outbox
+from longpoll_broker.shared.topics import TopicConfig
 from longpoll_broker.store.log.deletions import Deletions
 from longpoll_protocol.codes import RequestCode
 from longpoll_spec.policy import PRESETS, ROCKETMQ_4_9, ROCKETMQ_5, STRICT, STRICT_CLONE, Policy

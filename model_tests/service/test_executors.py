@@ -14,15 +14,15 @@ from model_tests.support.broker.raw_client import PATIENCE_S, RawClient, pull_fi
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core.hold import ANSWERED, QUEUED, Cause, Pull
 from longpoll_broker.fast.woken_herd import HerdExecutor, HerdRunner
-from longpoll_broker.service.io import later_runs
-from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.executors import InlineExecutor, PoolExecutor
-from longpoll_broker.service.io.later_runs import RUN_COST, LaterRuns, Leaving
-from longpoll_broker.service.pull.hold_service import HERD_PART
-from longpoll_broker.service.pull.pull_processor import PullProcessor
-from longpoll_broker.service.pull.pull_runner import PullRunner
+from longpoll_broker.hold import later_runs
+from longpoll_broker.hold.executors import InlineExecutor, PoolExecutor
+from longpoll_broker.hold.hold_service import HERD_PART
+from longpoll_broker.hold.hold_table import ANSWERED, QUEUED, Cause, Pull
+from longpoll_broker.hold.later_runs import RUN_COST, LaterRuns, Leaving
+from longpoll_broker.hold.pull_processor import PullProcessor
+from longpoll_broker.hold.pull_runner import PullRunner
+from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime import Lock

@@ -19,18 +19,18 @@ from msgspec import structs
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core.hold import Pull
-from longpoll_broker.core.tables.topics import GroupConfig, TopicConfig
 from longpoll_broker.fast import pull_heads, send_heads
 from longpoll_broker.fast.pull_bursts import PullBursts, QuickPullProcessor
 from longpoll_broker.fast.send_heads import PatchedSendProcessor
 from longpoll_broker.fast.woken_herd import HerdExecutor, HerdRunner
-from longpoll_broker.service.io.channel import Channel, Outbox
-from longpoll_broker.service.io.executors import InlineExecutor
-from longpoll_broker.service.pull.hold_service import HoldService
-from longpoll_broker.service.pull.pull_processor import PullProcessor
-from longpoll_broker.service.pull.pull_runner import PullRunner
-from longpoll_broker.service.send.send_processor import SendProcessor
+from longpoll_broker.hold.executors import InlineExecutor
+from longpoll_broker.hold.hold_service import HoldService
+from longpoll_broker.hold.hold_table import Pull
+from longpoll_broker.hold.pull_processor import PullProcessor
+from longpoll_broker.hold.pull_runner import PullRunner
+from longpoll_broker.io.channel import Channel, Outbox
+from longpoll_broker.send.send_processor import SendProcessor
+from longpoll_broker.shared.topics import GroupConfig, TopicConfig
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.fast.pull_request import PullCommand
 from longpoll_protocol.fast.typed_connection import TypedConnection

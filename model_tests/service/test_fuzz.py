@@ -29,7 +29,7 @@ from model_tests.service.test_sequences import ROOT, Line
 from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import RawClient
 
-from longpoll_broker.service.admin.admin_processor import AdminProcessor
+from longpoll_broker.rocketmq.admin.admin_processor import AdminProcessor
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command

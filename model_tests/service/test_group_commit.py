@@ -16,10 +16,10 @@ from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker
 from model_tests.support.broker.raw_client import RawClient, send_fields, send_message
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.core.tables.topics import TopicConfig
-from longpoll_broker.service.upkeep.config_files import ConfigFiles
-from longpoll_broker.service.upkeep.flush_service import QUEUES_EVERY, QUEUES_SIZE, FlushService
+from longpoll_broker.shared.topics import TopicConfig
 from longpoll_broker.store.segment import SegmentList
+from longpoll_broker.upkeep.config_files import ConfigFiles
+from longpoll_broker.upkeep.flush_service import QUEUES_EVERY, QUEUES_SIZE, FlushService
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime

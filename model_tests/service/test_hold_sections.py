@@ -10,10 +10,10 @@ import attrs
 import pytest
 from model_tests.service.test_hold_service import BY_NAME, KEY, Bench
 
-from longpoll_broker.core.hold import HELD, HoldTable, Pull
-from longpoll_broker.core.notifier import LARGE_HERD
-from longpoll_broker.service.pull.hold_service import NOTIFY, Shard
-from longpoll_broker.service.pull.pull_events import PullEvents
+from longpoll_broker.hold.hold_service import NOTIFY, Shard
+from longpoll_broker.hold.hold_table import HELD, HoldTable, Pull
+from longpoll_broker.hold.notifier import LARGE_HERD
+from longpoll_broker.hold.pull_events import PullEvents
 from longpoll_runtime import Lock
 from longpoll_spec.policy import ROCKETMQ_5, ROCKETMQ_LMQ, ROCKETMQ_PR7359, STRICT, STRICT_CLONE, Policy
 

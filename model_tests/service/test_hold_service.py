@@ -10,13 +10,12 @@ import attrs
 import pytest
 
 from longpoll.simulated.beside_law.memory_queues import MemoryQueues, Message
-from longpoll_broker.core import notifier
-from longpoll_broker.core.filter.filters import filter_of, tag_filter
-from longpoll_broker.core.hold import HELD, QUEUED, HoldTable, Pull
-from longpoll_broker.core.notifier import LARGE_HERD
-from longpoll_broker.service.io.channel import Outbox
-from longpoll_broker.service.pull import hold_service
-from longpoll_broker.service.pull.hold_service import HoldService
+from longpoll_broker.hold import hold_service, notifier
+from longpoll_broker.hold.hold_service import HoldService
+from longpoll_broker.hold.hold_table import HELD, QUEUED, HoldTable, Pull
+from longpoll_broker.hold.notifier import LARGE_HERD
+from longpoll_broker.io.channel import Outbox
+from longpoll_broker.shared.filter.filters import filter_of, tag_filter
 from longpoll_protocol.tags import word_hash
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.model import ACTION_NAMES

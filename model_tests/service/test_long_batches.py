@@ -17,11 +17,11 @@ from model_tests.support.broker.raw_client import RawClient, pull_fields, record
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
-from longpoll_broker.core.traits import STRICT_TRAITS, TRAITS_5
-from longpoll_broker.service.io.channel import Outbox, Parts
-from longpoll_broker.service.send import long_batches, send_processor
-from longpoll_broker.service.send.batches import BatchLimits
-from longpoll_broker.service.send.long_batches import LongBatches, Turns
+from longpoll_broker.io.channel import Outbox, Parts
+from longpoll_broker.send import long_batches, send_processor
+from longpoll_broker.send.batches import BatchLimits
+from longpoll_broker.send.long_batches import LongBatches, Turns
+from longpoll_broker.shared.traits import STRICT_TRAITS, TRAITS_5
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError, MessageRefusedError
 from longpoll_protocol.frames.command import Command

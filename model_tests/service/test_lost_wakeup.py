@@ -14,7 +14,7 @@ from model_tests.support.broker.raw_client import RawClient, pull_fields, send_m
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.service.io.channel import Outbox
+from longpoll_broker.io.channel import Outbox
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Policy

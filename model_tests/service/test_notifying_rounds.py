@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from attrs import define, field
 
-from longpoll_broker.service.io.channel import Outbox
-from longpoll_broker.service.pull import scan_service
-from longpoll_broker.service.pull.dispatch_service import DispatchService
-from longpoll_broker.service.pull.pull_events import PullEvents
-from longpoll_broker.service.pull.scan_service import ScanService
+from longpoll_broker.hold import scan_service
+from longpoll_broker.hold.dispatch_service import DispatchService
+from longpoll_broker.hold.pull_events import PullEvents
+from longpoll_broker.hold.scan_service import ScanService
+from longpoll_broker.io.channel import Outbox
 from longpoll_runtime.real import RealRuntime
 
 FAULTS = (OSError("no room on the disk"), ValueError("a number that does not fit"), RuntimeError("a bug"))

@@ -10,17 +10,17 @@ import pytest
 from model_tests.support.broker.raw_client import pull_fields
 
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core.hold import Pull
-from longpoll_broker.core.pull import Decision, Desk, Found, Miss, Refused
-from longpoll_broker.core.read import GetResult, GetStatus
-from longpoll_broker.core.standing import Standing
-from longpoll_broker.core.tables.offsets import Offsets
-from longpoll_broker.core.tables.subscription import Clients
-from longpoll_broker.core.tables.topics import Groups, TopicConfig, Topics
-from longpoll_broker.core.traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
-from longpoll_broker.service.io.channel import Outbox
-from longpoll_broker.service.pull.pull_events import ONE_WAY, PullEvents
-from longpoll_broker.service.pull.pull_processor import SHORT_POLLING_MS, PullProcessor
+from longpoll_broker.hold.hold_table import Pull
+from longpoll_broker.hold.pull import Decision, Desk, Found, Miss, Refused
+from longpoll_broker.hold.pull_events import ONE_WAY, PullEvents
+from longpoll_broker.hold.pull_processor import SHORT_POLLING_MS, PullProcessor
+from longpoll_broker.io.channel import Outbox
+from longpoll_broker.shared.offsets import Offsets
+from longpoll_broker.shared.standing import Standing
+from longpoll_broker.shared.subscription import Clients
+from longpoll_broker.shared.topics import Groups, TopicConfig, Topics
+from longpoll_broker.shared.traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
+from longpoll_broker.store.read import GetResult, GetStatus
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.frame import Serialisation

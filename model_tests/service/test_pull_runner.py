@@ -8,19 +8,19 @@ import attrs
 import pytest
 from model_tests.support.service import Box, decoded
 
-from longpoll_broker.core.hold import ANSWERED, HELD, Cause, Pull
-from longpoll_broker.core.pull import Decision, Desk, Found, Miss, OffsetMoved, Refused, check
-from longpoll_broker.core.read import ALL, GetResult, GetStatus, Matches
-from longpoll_broker.core.standing import Standing
-from longpoll_broker.core.tables.statistics import GROUP_GET_LATENCY, GROUP_GET_NUMS, GROUP_GET_SIZE, Statistics
-from longpoll_broker.core.tables.subscription import Clients
-from longpoll_broker.core.tables.topics import GroupConfig, Groups, TopicConfig, Topics
-from longpoll_broker.core.traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
-from longpoll_broker.service.io.channel import Channel, Outbox
-from longpoll_broker.service.io.processors import Refusal
-from longpoll_broker.service.pull.pull_answers import KINDS, PullAnswers
-from longpoll_broker.service.pull.pull_events import ONE_WAY, PullEvents
-from longpoll_broker.service.pull.pull_runner import PullRunner
+from longpoll_broker.hold.hold_table import ANSWERED, HELD, Cause, Pull
+from longpoll_broker.hold.pull import Decision, Desk, Found, Miss, OffsetMoved, Refused, check
+from longpoll_broker.hold.pull_answers import KINDS, PullAnswers
+from longpoll_broker.hold.pull_events import ONE_WAY, PullEvents
+from longpoll_broker.hold.pull_runner import PullRunner
+from longpoll_broker.io.channel import Channel, Outbox
+from longpoll_broker.io.processors import Refusal
+from longpoll_broker.shared.standing import Standing
+from longpoll_broker.shared.statistics import GROUP_GET_LATENCY, GROUP_GET_NUMS, GROUP_GET_SIZE, Statistics
+from longpoll_broker.shared.subscription import Clients
+from longpoll_broker.shared.topics import GroupConfig, Groups, TopicConfig, Topics
+from longpoll_broker.shared.traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
+from longpoll_broker.store.read import ALL, GetResult, GetStatus, Matches
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import STRICT, Policy

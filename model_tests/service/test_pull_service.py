@@ -16,10 +16,10 @@ from model_tests.support.service import ShiftedRuntime, answer_of, served, serve
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core import notifier
-from longpoll_broker.core.tables.statistics import GROUP_GET_NUMS, Statistics
-from longpoll_broker.core.tables.topics import GroupConfig
 from longpoll_broker.fast.woken_herd import COPIED_SIZE_MAX, HerdRunner
+from longpoll_broker.hold import notifier
+from longpoll_broker.shared.statistics import GROUP_GET_NUMS, Statistics
+from longpoll_broker.shared.topics import GroupConfig
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.message import BatchMessage, encode_batch

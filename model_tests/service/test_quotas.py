@@ -17,16 +17,17 @@ from model_tests.service.sockless import Peer, ThreadlessBroker
 from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker
 from model_tests.support.broker.raw_client import pull_fields, send_fields
 
+from longpoll_broker import shared
 from longpoll_broker.broker import Broker
-from longpoll_broker.core import filter as filter_package
-from longpoll_broker.core import tables as tables_package
-from longpoll_broker.core.quota import Quota
-from longpoll_broker.core.tables.kv_settings import KvSettings
-from longpoll_broker.core.tables.routes import RegisteredBroker, Routes
-from longpoll_broker.core.tables.topics import TopicConfig
-from longpoll_broker.service.admin import client_processor
-from longpoll_broker.service.io.channel import Channel, Outbox
-from longpoll_broker.service.send import send_back_processor
+from longpoll_broker.io.channel import Channel, Outbox
+from longpoll_broker.rocketmq import accounts, name_server, tables
+from longpoll_broker.rocketmq.admin import client_processor
+from longpoll_broker.rocketmq.name_server.kv_settings import KvSettings
+from longpoll_broker.rocketmq.name_server.routes import RegisteredBroker, Routes
+from longpoll_broker.send import send_back_processor
+from longpoll_broker.shared import filter as filter_package
+from longpoll_broker.shared.quota import Quota
+from longpoll_broker.shared.topics import TopicConfig
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_runtime.real import RealRuntime
@@ -265,6 +266,8 @@ WITHOUT: Final = {
     "TimerOffsets": "has as many rows as the broker's own timers",
     "TimerCounts": "its rows are those of topics",
     "Rates": "its rows are those of topics and groups",
+    "DelayOffsets": "has as many rows as there are delay levels",
+    "RoutesProcessor": "its rows are those of `Routes`",
     "Quota": "the quota itself",
 }
 """Classes with a table that have no quota, and why that is right."""
@@ -286,7 +289,7 @@ def tables_without(packages: Any) -> set[str]:
 
 
 def test_every_table_has_a_quota() -> None:
-    assert tables_without([tables_package, filter_package]) - WITHOUT.keys() == set()
+    assert tables_without([shared, filter_package, tables, accounts, name_server]) - WITHOUT.keys() == set()
 
 
 class Sender:

@@ -19,16 +19,14 @@ from model_tests.support.broker.client_scenarios import member_options, new_topi
 from model_tests.support.broker.raw_client import RawClient, send_fields, send_message
 from model_tests.support.service import answer_of, decoded, in_turns
 
-from longpoll_broker import name_server
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core.tables import routes
-from longpoll_broker.core.tables.access import NAME_SERVER_ADMIN_CODES
-from longpoll_broker.core.tables.routes import RegisteredBroker, Routes
-from longpoll_broker.core.tables.topics import TopicConfig
-from longpoll_broker.name_server import NameServer
-from longpoll_broker.service.admin import routes_processor
-from longpoll_broker.service.admin.routes_processor import names_told
-from longpoll_broker.service.io.channel import Channel, Outbox
+from longpoll_broker.io.channel import Channel, Outbox
+from longpoll_broker.rocketmq.accounts.access import NAME_SERVER_ADMIN_CODES
+from longpoll_broker.rocketmq.name_server import name_server, routes, routes_processor
+from longpoll_broker.rocketmq.name_server.name_server import NameServer
+from longpoll_broker.rocketmq.name_server.routes import RegisteredBroker, Routes
+from longpoll_broker.rocketmq.name_server.routes_processor import names_told
+from longpoll_broker.shared.topics import TopicConfig
 from longpoll_client import Credentials, Producer, PullConsumer
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import BODY_SIZE_MAX, ConsumerData, HeartbeatData, SubscriptionData, TopicList

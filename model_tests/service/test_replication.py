@@ -21,10 +21,10 @@ from model_tests.support.service import ScriptedMaster, answer_of, copies_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
-from longpoll_broker.core.tables.topics import GroupConfig, TopicConfig
 from longpoll_broker.opening import ANY_PORT
-from longpoll_broker.service.following import follower, table_copies
-from longpoll_broker.service.replication.replicator import Replicator
+from longpoll_broker.rocketmq.replication import follower, table_copies
+from longpoll_broker.rocketmq.replication.replicator import Replicator
+from longpoll_broker.shared.topics import GroupConfig, TopicConfig
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_runtime import Address
 from longpoll_spec.errors import ConfigError

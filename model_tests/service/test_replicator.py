@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from model_tests.service.slaves import BEGUN_NS, MS, NO_DESCRIPTORS, Bench, Slave, transfers
 
-from longpoll_broker.service.io.transport import ACCEPT_PAUSE_S
-from longpoll_broker.service.replication import slave_waits
-from longpoll_broker.service.replication.replicator import ACCEPT_COUNT_MAX, LOOK_S
+from longpoll_broker.io.transport import ACCEPT_PAUSE_S
+from longpoll_broker.rocketmq.replication import slave_waits
+from longpoll_broker.rocketmq.replication.replicator import ACCEPT_COUNT_MAX, LOOK_S
 from longpoll_protocol.frames.replication import encode_head
 from longpoll_runtime.sockets import RealPoller
 

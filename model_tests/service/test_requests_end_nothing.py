@@ -15,9 +15,9 @@ from model_tests.support.service import answer_of, served
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.handler import BrokerHandler
-from longpoll_broker.name_server import NameServer
-from longpoll_broker.service.io.channel import Channel
-from longpoll_broker.service.upkeep.schedule_service import ScheduleService
+from longpoll_broker.io.channel import Channel
+from longpoll_broker.rocketmq.name_server.name_server import NameServer
+from longpoll_broker.rocketmq.timers.schedule_service import ScheduleService
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.connection import Connection
@@ -231,7 +231,7 @@ def test_a_send_back_that_does_not_fit_the_record(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The injected fault is a count that does not wrap."""
-    monkeypatch.setattr("longpoll_broker.service.send.send_back_processor.as_int32", lambda value: value)
+    monkeypatch.setattr("longpoll_broker.send.send_back_processor.as_int32", lambda value: value)
     broker, client = served(start_broker, connect)
     assert sent_back(client, 2**31 - 1) == 1
     assert_serves(broker, connect)

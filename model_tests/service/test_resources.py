@@ -23,9 +23,9 @@ from model_tests.support.service import fields_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core.tables.access import ADMIN_CODES
-from longpoll_broker.service.access.resources import FOR_EVERY_ACCOUNT, NAMED, codes_with_an_entry
-from longpoll_broker.service.io.channel import Channel
+from longpoll_broker.io.channel import Channel
+from longpoll_broker.rocketmq.accounts.access import ADMIN_CODES
+from longpoll_broker.rocketmq.accounts.resources import FOR_EVERY_ACCOUNT, NAMED, codes_with_an_entry
 from longpoll_protocol import headers
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command

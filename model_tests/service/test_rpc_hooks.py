@@ -8,7 +8,7 @@ from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import pull_fields, records_of, send_fields, send_message
 from model_tests.support.service import answer_of, served, served_two
 
-from longpoll_broker.service.io.rpc_hooks import RequestAbortedError
+from longpoll_broker.io.rpc_hooks import RequestAbortedError
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy

@@ -15,7 +15,7 @@ from model_tests.support.service import ShiftedRuntime, answer_of, served, serve
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.service.upkeep.schedule_service import SEEN_PARTS, _Seen
+from longpoll_broker.rocketmq.timers.schedule_service import SEEN_PARTS, _Seen
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.verify import verify
 from longpoll_protocol.codes import RequestCode

@@ -19,7 +19,7 @@ from model_tests.support.broker.stores import StillRuntime
 from model_tests.support.service import answer_of, served, served_two
 
 from longpoll_broker.fast.send_bursts import SendBursts
-from longpoll_broker.service.io.channel import NO_END_NS
+from longpoll_broker.io.channel import NO_END_NS
 from longpoll_broker.store.messages import Arrival, MessageToStore
 from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.fast.send_request import SendCommand, read_send

@@ -25,9 +25,9 @@ from model_tests.support.service import answer_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core.hold import Pull
-from longpoll_broker.service.io.channel import Channel
-from longpoll_broker.service.pull.pull_processor import PullProcessor
+from longpoll_broker.hold.hold_table import Pull
+from longpoll_broker.hold.pull_processor import PullProcessor
+from longpoll_broker.io.channel import Channel
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime.real import RealRuntime

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from model_tests.service.slaves import Log, Slave, transfers
 
-from longpoll_broker.service.io.channel import Outbox
-from longpoll_broker.service.replication import slave_link, slave_waits
-from longpoll_broker.service.replication.flow import SECOND_NS, Flow
-from longpoll_broker.service.replication.slave_link import TURN_SIZE, UNREPORTED_SIZE_MAX, SlaveLink
-from longpoll_broker.service.replication.slave_waits import SlaveWait, SlaveWaits
+from longpoll_broker.io.channel import Outbox
+from longpoll_broker.rocketmq.replication import slave_link, slave_waits
+from longpoll_broker.rocketmq.replication.flow import SECOND_NS, Flow
+from longpoll_broker.rocketmq.replication.slave_link import TURN_SIZE, UNREPORTED_SIZE_MAX, SlaveLink
+from longpoll_broker.rocketmq.replication.slave_waits import SlaveWait, SlaveWaits
 from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.frames.replication import (
     HEAD_SIZE,

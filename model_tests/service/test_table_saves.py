@@ -17,8 +17,8 @@ from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker
 from model_tests.support.broker.raw_client import RawClient, send_message
 from model_tests.support.service import answer_of, served_two
 
-from longpoll_broker.core.tables import parts
-from longpoll_broker.service.upkeep import config_files, table_saves
+from longpoll_broker.shared import parts
+from longpoll_broker.upkeep import config_files, table_saves
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.files import RealFiles
 

@@ -19,12 +19,12 @@ from msgspec.structs import replace
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core.tables import timer_offsets
-from longpoll_broker.core.tables.timer_counts import TimerCounts
-from longpoll_broker.service.following import follower, table_copies
-from longpoll_broker.service.send.timed import DELAY_MS_MAX
-from longpoll_broker.service.upkeep import timer_service
-from longpoll_broker.service.upkeep.timer_service import TimerService
+from longpoll_broker.rocketmq.replication import follower, table_copies
+from longpoll_broker.rocketmq.tables.timer_counts import TimerCounts
+from longpoll_broker.rocketmq.timers import timer_service
+from longpoll_broker.rocketmq.timers.timer_service import TimerService
+from longpoll_broker.send.timed import DELAY_MS_MAX
+from longpoll_broker.shared import timer_offsets
 from longpoll_protocol.bodies import TimerCheckpoint
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import HeaderError

@@ -18,7 +18,7 @@ from model_tests.support.service import ShiftedRuntime
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.service.io import transport
+from longpoll_broker.io import transport
 from longpoll_client import (
     Admin,
     AsyncProducer,

@@ -16,11 +16,11 @@ from model_tests.support.broker.raw_client import RawClient, pull_fields, record
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core.tables import producers
-from longpoll_broker.core.tables.producers import Producers
-from longpoll_broker.service.send.append import HALF_TOPIC
-from longpoll_broker.service.send.end_transaction_processor import OP_TOPIC
-from longpoll_broker.service.send.transaction_check import GIVEN_UP_TOPIC, GROUP
+from longpoll_broker.rocketmq.tables import producers
+from longpoll_broker.rocketmq.tables.producers import Producers
+from longpoll_broker.rocketmq.transactions.end_transaction_processor import OP_TOPIC
+from longpoll_broker.rocketmq.transactions.transaction_check import GIVEN_UP_TOPIC, GROUP
+from longpoll_broker.send.append import HALF_TOPIC
 from longpoll_client.messages import ReceivedMessage, decode_messages
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command

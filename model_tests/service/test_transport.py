@@ -12,9 +12,9 @@ from model_tests.support.broker.raw_client import pull_fields, records_of, send_
 from model_tests.support.service import answer_of, fields_of, served, served_two
 
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.service.io import transport
-from longpoll_broker.service.io.channel import Channel
-from longpoll_broker.service.io.transport import RECEIVE_SIZE
+from longpoll_broker.io import transport
+from longpoll_broker.io.channel import Channel
+from longpoll_broker.io.transport import RECEIVE_SIZE
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_runtime import Address, Socket

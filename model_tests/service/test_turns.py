@@ -22,14 +22,14 @@ from model_tests.support.service import answer_of, served, served_two
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core.tables import offsets, parts
-from longpoll_broker.core.tables.topics import TopicConfig
 from longpoll_broker.handler import BrokerHandler
+from longpoll_broker.io import transport
+from longpoll_broker.io.channel import Channel, Outbox
+from longpoll_broker.io.transport import PASS_NS, QUEUED_SIZE_MAX, TURN_NS_MAX, TURN_NS_MIN, IoLoop
 from longpoll_broker.opening import limits_of
-from longpoll_broker.service.admin import progress_processor, table_processor
-from longpoll_broker.service.io import transport
-from longpoll_broker.service.io.channel import Channel, Outbox
-from longpoll_broker.service.io.transport import PASS_NS, QUEUED_SIZE_MAX, TURN_NS_MAX, TURN_NS_MIN, IoLoop
+from longpoll_broker.rocketmq.admin import progress_processor, table_processor
+from longpoll_broker.shared import offsets, parts
+from longpoll_broker.shared.topics import TopicConfig
 from longpoll_broker.store.index import index
 from longpoll_broker.store.index.index_file import IndexFile
 from longpoll_protocol.codes import RequestCode

@@ -14,8 +14,8 @@ from typing import Any, Final
 from attrs import define, field
 from model_tests.simulate.preempted import Preemption
 
-from longpoll_broker.service.io import channel
-from longpoll_broker.service.io.channel import Channel, Limits
+from longpoll_broker.io import channel
+from longpoll_broker.io.channel import Channel, Limits
 
 FILES: Final = (str(channel.__file__),)
 LIMITS: Final = Limits(1 << 20, 1 << 20, 10, 1000)

@@ -19,7 +19,7 @@ from model_tests.support.broker.client_scenarios import member_options
 
 from longpoll.simulated.run import CONFIG, STORE
 from longpoll_broker.broker import Broker
-from longpoll_broker.core.tables.topics import TopicConfig
+from longpoll_broker.shared.topics import TopicConfig
 from longpoll_client import Producer, PushConsumer, ReceivedMessage, Retry
 from longpoll_client.consume.puller import RETRY_S
 from longpoll_client.settings import MemberConfig

@@ -24,14 +24,14 @@ from model_tests.support.broker.stores import SMALL, message
 
 from longpoll.wire.suite import EmbeddedSubject, run_suite
 from longpoll.wire.suite.subject import SMALL_FILES
-from longpoll_broker.core.hold import HoldTable, Room
-from longpoll_broker.core.tables.offsets import Offsets
-from longpoll_broker.core.tables.queue_locks import QueueLocks
-from longpoll_broker.core.tables.statistics import Statistics
-from longpoll_broker.service.admin.lock_processor import LockProcessor
-from longpoll_broker.service.io.channel import Channel
-from longpoll_broker.service.pull.hold_service import HoldService
-from longpoll_broker.service.send.group_commit import GroupCommit
+from longpoll_broker.hold.hold_service import HoldService
+from longpoll_broker.hold.hold_table import HoldTable, Room
+from longpoll_broker.io.channel import Channel
+from longpoll_broker.rocketmq.admin.lock_processor import LockProcessor
+from longpoll_broker.rocketmq.tables.queue_locks import QueueLocks
+from longpoll_broker.send.group_commit import GroupCommit
+from longpoll_broker.shared.offsets import Offsets
+from longpoll_broker.shared.statistics import Statistics
 from longpoll_broker.store import dispatch
 from longpoll_broker.store.dispatch import Dispatcher
 from longpoll_broker.store.log.commit_log import CommitLog

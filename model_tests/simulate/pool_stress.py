@@ -2,7 +2,7 @@
 
 A stage is made from a seed: a pool of one or two threads with room for a few tasks, tasks that take a while, two or
 three threads that offer some, and the stop. Each task that was taken is run once, or is told once that it came too
-late; one that was not taken is neither. Leaves out what a task is (`service.pull.pull_runner`).
+late; one that was not taken is neither. Leaves out what a task is (`hold.pull_runner`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any, Final
 from attrs import define, field
 from model_tests.simulate.preempted import Preemption
 
-from longpoll_broker.service.io import executors
-from longpoll_broker.service.io.channel import Outbox
-from longpoll_broker.service.io.executors import PoolExecutor
+from longpoll_broker.hold import executors
+from longpoll_broker.hold.executors import PoolExecutor
+from longpoll_broker.io.channel import Outbox
 from longpoll_simulation.disk import Disk
 from longpoll_simulation.files import SimulatedFiles
 from longpoll_simulation.network import Network

@@ -12,9 +12,9 @@ import pytest
 from attrs import define, field
 from model_tests.support.faults import raising
 
-from longpoll_broker.service.io.channel import Outbox
-from longpoll_broker.service.send import group_commit
-from longpoll_broker.service.send.group_commit import GroupCommit
+from longpoll_broker.io.channel import Outbox
+from longpoll_broker.send import group_commit
+from longpoll_broker.send.group_commit import GroupCommit
 from longpoll_simulation.lines import Lines
 from longpoll_simulation.network import Network
 from longpoll_simulation.runtime import SimulatedRuntime

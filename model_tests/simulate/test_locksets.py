@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from model_tests.simulate.locksets import of_broker, of_stages, of_store, watching
 
-from longpoll_broker.service.io.channel import Channel
+from longpoll_broker.io.channel import Channel
 from longpoll_broker.store.message_store import MessageStore
 
 STAGES = 30

@@ -22,12 +22,13 @@ from model_tests.support.broker.brokers import SMALL_STORE
 from model_tests.support.spec.cases import quick_if
 
 from longpoll_broker.broker import Broker
-from longpoll_broker.core.tables import offsets, queue_locks, statistics
-from longpoll_broker.core.tables.offsets import Offsets
-from longpoll_broker.core.tables.queue_locks import QueueLocks
-from longpoll_broker.core.tables.statistics import GROUP_GET_NUMS, Statistics
-from longpoll_broker.service.admin.lock_processor import LockProcessor
-from longpoll_broker.service.pull import hold_service
+from longpoll_broker.hold import hold_service
+from longpoll_broker.rocketmq.admin.lock_processor import LockProcessor
+from longpoll_broker.rocketmq.tables import queue_locks
+from longpoll_broker.rocketmq.tables.queue_locks import QueueLocks
+from longpoll_broker.shared import offsets, statistics
+from longpoll_broker.shared.offsets import Offsets
+from longpoll_broker.shared.statistics import GROUP_GET_NUMS, Statistics
 from longpoll_broker.store.messages import Arrival
 from longpoll_broker.store.queues import consume_queue
 from longpoll_broker.store.queues.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue

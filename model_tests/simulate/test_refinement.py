@@ -19,8 +19,8 @@ from longpoll.simulated.beside_law.explore import explore, wander
 from longpoll.simulated.beside_law.guided import NotFollowableError, follow, under
 from longpoll.simulated.beside_law.reached import REASONS, reached
 from longpoll.simulated.beside_law.world import run
-from longpoll_broker.core import notifier
-from longpoll_broker.core.hold import HoldTable
+from longpoll_broker.hold import notifier
+from longpoll_broker.hold.hold_table import HoldTable
 from longpoll_simulation.scheduled import ScheduledRuntime, Scheduler
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.evaluate import holds

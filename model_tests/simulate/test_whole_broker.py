@@ -27,9 +27,9 @@ from longpoll.simulated.bad_disk import BadDisk
 from longpoll.simulated.plan import plan_of
 from longpoll.simulated.run import Outcome, RandomWeather, Run, play
 from longpoll.simulated.search import Settings, explain, one_run, run_again, search, stalls_of, strategy_of
-from longpoll_broker.core.tables.statistics import Statistics
-from longpoll_broker.service.pull.dispatch_service import DispatchService
-from longpoll_broker.service.pull.hold_service import HoldService
+from longpoll_broker.hold.dispatch_service import DispatchService
+from longpoll_broker.hold.hold_service import HoldService
+from longpoll_broker.shared.statistics import Statistics
 from longpoll_broker.store import message_store
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.recovery import recover

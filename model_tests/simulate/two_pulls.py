@@ -9,11 +9,11 @@ from attrs import define, field
 
 from longpoll.simulated.beside_law.memory_queues import MemoryQueues
 from longpoll.simulated.search import code_files
-from longpoll_broker.core import hold
-from longpoll_broker.core.filter.filters import tag_filter
-from longpoll_broker.core.hold import HELD, Pull
-from longpoll_broker.service.io.channel import Outbox
-from longpoll_broker.service.pull.hold_service import HoldService
+from longpoll_broker.hold import hold_table as hold
+from longpoll_broker.hold.hold_service import HoldService
+from longpoll_broker.hold.hold_table import HELD, Pull
+from longpoll_broker.io.channel import Outbox
+from longpoll_broker.shared.filter.filters import tag_filter
 from longpoll_simulation.lines import Grain, Lines
 from longpoll_simulation.sync import SimulatedLock, SimulatedThread
 from longpoll_simulation.world import Strategy, World
@@ -21,7 +21,9 @@ from longpoll_spec.policy import STRICT, Policy
 
 KEY: Final = ("T", 0)
 EVERYTHING: Final = tag_filter("*", None)
-FILES: Final = tuple(path for path in code_files() if path.endswith(("hold_service.py", "hold.py", "notifier.py")))
+FILES: Final = tuple(
+    path for path in code_files() if path.endswith(("hold_service.py", "hold_table.py", "notifier.py"))
+)
 assert str(hold.__file__) in FILES
 
 

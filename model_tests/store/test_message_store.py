@@ -22,12 +22,12 @@ from model_tests.support.faults import raising
 from model_tests.support.store import Clock
 from msgspec import structs
 
-from longpoll_broker.core.filter.filters import sql_filter
-from longpoll_broker.core.read import GetStatus
 from longpoll_broker.errors import StoreUserError
+from longpoll_broker.shared.filter.filters import sql_filter
 from longpoll_broker.store import dispatch
 from longpoll_broker.store.inspect import StoreDirectory
 from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.read import GetStatus
 from longpoll_broker.store.verify import verify
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import Record

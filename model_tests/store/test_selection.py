@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from model_tests.support.broker.stores import message, open_store
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.core.read import ALL, GetResult, GetStatus, Matches
 from longpoll_broker.store import selection
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.queues.consume_queue import UNIT, UNIT_SIZE
+from longpoll_broker.store.read import ALL, GetResult, GetStatus, Matches
 
 FILE_SIZE: Final = 1_000
 LOG_START: Final = 1_000

@@ -15,7 +15,6 @@ from model_tests.support.broker.stores import SMALL, message, open_store, put_an
 from model_tests.support.faults import raising
 from model_tests.support.store import Clock, killed
 
-from longpoll_broker.service.upkeep.flush_service import FlushService
 from longpoll_broker.store import message_store
 from longpoll_broker.store.checkpoint import load_checkpoint
 from longpoll_broker.store.index.indexer import Indexer
@@ -25,6 +24,7 @@ from longpoll_broker.store.message_store import INDEX, LOG, QUEUES, MessageStore
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.store.queues.queue_table import QueueTable
 from longpoll_broker.store.segment import Segment, SegmentList
+from longpoll_broker.upkeep.flush_service import FlushService
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_runtime.files import RealFiles
 from longpoll_runtime.real import RealRuntime

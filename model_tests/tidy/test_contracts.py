@@ -20,7 +20,7 @@ PLANTS = {
     ),
     "the judge reads histories alone": ("reference/longpoll_judge/errors.py", "import longpoll_recorder.recorder"),
     "the broker serves clients and is none": (
-        "reference/longpoll_broker/service/__init__.py",
+        "reference/longpoll_broker/rocketmq/__init__.py",
         "import longpoll_client.errors",
     ),
     "a served broker needs neither client nor judge": (
@@ -40,9 +40,9 @@ PLANTS = {
         "import longpoll_spec.engines.packed.words",
     ),
     "spec text is pure": ("spec/longpoll_spec/properties/__init__.py", "import time"),
-    "broker: threads outside, decisions inside": (
-        "reference/longpoll_broker/config.py",
-        "import longpoll_broker.service",
+    "broker: what holds pulls knows no parity and no speed": (
+        "reference/longpoll_broker/hold/pull.py",
+        "import longpoll_broker.rocketmq.admin",
     ),
     "protocol: a frame knows no message, a header no body": (
         "reference/longpoll_protocol/headers/base.py",
@@ -92,29 +92,29 @@ PLANTS = {
         "reference/longpoll_judge/run/local.py",
         "import longpoll_judge.run.spark",
     ),
-    "core: a table decides nothing of pulls, a filter nothing of tables": (
-        "reference/longpoll_broker/core/filter/__init__.py",
-        "import longpoll_broker.core.tables.topics",
+    "hold: threads outside, decisions inside": (
+        "reference/longpoll_broker/hold/notifier.py",
+        "import longpoll_broker.hold.pull_runner",
     ),
     "store: bytes below, one store above": (
         "reference/longpoll_broker/store/queues/__init__.py",
         "import longpoll_broker.store.log.commit_log",
     ),
-    "service: sends know no pulls, and connections neither": (
-        "reference/longpoll_broker/service/send/__init__.py",
-        "import longpoll_broker.service.pull.scan_service",
+    "rocketmq: an account knows no other service": (
+        "reference/longpoll_broker/rocketmq/accounts/__init__.py",
+        "import longpoll_broker.rocketmq.admin",
     ),
     "who reads the plain code meets none that is only quick": (
-        "reference/longpoll_broker/service/__init__.py",
+        "reference/longpoll_broker/rocketmq/__init__.py",
         "import longpoll_protocol.fast.send_request",
     ),
-    "protocol and core are sans-IO": ("reference/longpoll_protocol/__init__.py", "import socket"),
+    "protocol, tables and decisions are sans-IO": ("reference/longpoll_protocol/__init__.py", "import socket"),
     "only the runtime touches threads, clock, sockets and files": (
-        "reference/longpoll_broker/service/__init__.py",
+        "reference/longpoll_broker/rocketmq/__init__.py",
         "import threading",
     ),
     "what runs sees only the history schema and the policies of the spec": (
-        "reference/longpoll_broker/service/__init__.py",
+        "reference/longpoll_broker/rocketmq/__init__.py",
         "import longpoll_spec.state",
     ),
     "no package that is shipped imports the tests": (

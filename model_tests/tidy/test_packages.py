@@ -26,8 +26,8 @@ LARGER: Final = {
     "spec/longpoll_spec": 19,  # the law's own chapters, in the order in which one reads them
     "spec/longpoll_spec/actions": 17,  # one family of actions a module
     "reference/longpoll/commands": 20,  # a command, or a few that belong together, a module
+    "reference/longpoll_broker/store": 16,  # a kind of file, or a step of the way into it, a module
     "reference/longpoll_judge/rules": 17,  # a kind of question about a history a module
-    "reference/longpoll_broker/core/tables": 16,  # a kind of table that clients fill a module
 }
 NAMED: Final = re.compile(r"`([a-z_0-9]+(?:\.[a-z_0-9]+)+)(?:\.[A-Z_]\w*)*`")
 """A module with its room, perhaps with a name inside."""
@@ -93,8 +93,8 @@ def test_a_module_that_is_named_is_there(folder: str) -> None:
     found = {(path.name, name) for path in paths for name in homeless(path.read_text(encoding="utf-8"), path.parent)}
 
     assert found == set()
-    core = ROOT / "reference" / "longpoll_broker" / "core"
-    assert homeless("as `core.topics.RETRY` and `core.tables.topics.Topics` say", core) == {"core.topics"}
+    hold = ROOT / "reference" / "longpoll_broker" / "hold"
+    assert homeless("as `shared.names.RETRY` and `shared.topics.Topics` say", hold) == {"shared.names"}
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ from longpoll.wire.racing.plan import QUEUE_IDS, Delivery, RacePlan, RaceReport
 from longpoll.wire.racing.topic import RaceTopic, prepare
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.service.pull.hold_service import HoldService
+from longpoll_broker.hold.hold_service import HoldService
 from longpoll_client.errors import ClientError
 from longpoll_conform import capabilities
 from longpoll_conform.clauses import SEEN

@@ -17,10 +17,10 @@ from typing import Final
 # Not among the project's own dependencies: a machine may lack it, and then so do its types.
 atheris = importlib.import_module("atheris")
 
-with atheris.instrument_imports(include=["longpoll_protocol", "longpoll_broker.core"]):
+with atheris.instrument_imports(include=["longpoll_protocol", "longpoll_broker.shared", "longpoll_broker.hold"]):
     from model_tests.service.fuzzing import Fuzzer
 
-    from longpoll_broker.core.filter.filters import ExpressionError, filter_of
+    from longpoll_broker.shared.filter.filters import ExpressionError, filter_of
     from longpoll_protocol import bodies, headers
     from longpoll_protocol.errors import HeaderError, ProtocolError
     from longpoll_protocol.frames.command import Command, encode

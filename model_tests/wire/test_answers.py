@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from model_tests.wire.test_send_request import FRAMES, OTHERS, VALUES, frame_of
 
-from longpoll_broker.core.read import GetStatus
-from longpoll_broker.service.send.send_processor import REGION_FIELDS
+from longpoll_broker.send.send_processor import REGION_FIELDS
+from longpoll_broker.store.read import GetStatus
 from longpoll_protocol.codes import CommandFlag
 from longpoll_protocol.errors import HeaderError, LocalProtocolError, RemoteProtocolError
 from longpoll_protocol.fast.pull_answer import encode_pull_head, pull_heads

@@ -29,10 +29,10 @@ from longpoll_broker.assembly.replicating import Replicating, following_of, regi
 from longpoll_broker.assembly.sending import sending_of
 from longpoll_broker.assembly.shared import Shared
 from longpoll_broker.config import BrokerConfig, StoreConfig
-from longpoll_broker.core.standing import MASTER_ID
-from longpoll_broker.core.traits import traits_of
 from longpoll_broker.handler import BrokerHandler
-from longpoll_broker.name_server import NameServer, OwnBroker
+from longpoll_broker.io.channel import Outbox
+from longpoll_broker.io.rpc_hooks import RpcHook
+from longpoll_broker.io.transport import IoLoop, Totals
 from longpoll_broker.opening import (
     ANY_PORT,
     adopt_topics,
@@ -45,13 +45,13 @@ from longpoll_broker.opening import (
     open_listener,
     open_vip_listener,
 )
-from longpoll_broker.service.io.channel import Outbox
-from longpoll_broker.service.io.rpc_hooks import RpcHook
-from longpoll_broker.service.io.transport import IoLoop, Totals
-from longpoll_broker.service.upkeep.config_files import ConfigFiles
-from longpoll_broker.service.upkeep.retention import Retention
-from longpoll_broker.service.upkeep.table_saves import TableSaves
+from longpoll_broker.rocketmq.name_server.name_server import NameServer, OwnBroker
+from longpoll_broker.shared.standing import MASTER_ID
+from longpoll_broker.shared.traits import traits_of
 from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.upkeep.config_files import ConfigFiles
+from longpoll_broker.upkeep.retention import Retention
+from longpoll_broker.upkeep.table_saves import TableSaves
 from longpoll_runtime import Address, Listener, Runtime
 from longpoll_runtime.closeable import Stoppable
 from longpoll_spec.errors import ConfigError

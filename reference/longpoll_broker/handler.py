@@ -2,7 +2,7 @@
 
 A request passes the accounts and the broker's role, then goes to the processor of its code, on the thread that read it
 or, where the policy has one, in the pull pool. Leaves out what the processors do (`service`) and sockets
-(`service.io.transport`).
+(`io.transport`).
 """
 
 from __future__ import annotations
@@ -17,15 +17,12 @@ from longpoll_broker.assembly.administering import Administering
 from longpoll_broker.assembly.pulling import Pulling
 from longpoll_broker.assembly.sending import Sending
 from longpoll_broker.assembly.shared import Shared
-from longpoll_broker.core.quota import Quota
 from longpoll_broker.errors import BrokerError
 from longpoll_broker.fast.pull_bursts import PullBursts, QuickPullProcessor
 from longpoll_broker.fast.send_bursts import SendBursts
-from longpoll_broker.service.access.access_control import AccessControl
-from longpoll_broker.service.access.access_processor import AccessProcessor
-from longpoll_broker.service.following.registrar import Registrar
-from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.processors import (
+from longpoll_broker.hold.pull_processor import PULLS
+from longpoll_broker.io.channel import Channel, Outbox, Parts
+from longpoll_broker.io.processors import (
     OVERLOAD,
     TOO_LATE,
     Processor,
@@ -35,9 +32,12 @@ from longpoll_broker.service.io.processors import (
     serve,
     tell_refused,
 )
-from longpoll_broker.service.io.request_counts import RequestCounts
-from longpoll_broker.service.io.rpc_hooks import RpcHook, with_hooks
-from longpoll_broker.service.pull.pull_processor import PULLS
+from longpoll_broker.io.request_counts import RequestCounts
+from longpoll_broker.io.rpc_hooks import RpcHook, with_hooks
+from longpoll_broker.rocketmq.accounts.access_control import AccessControl
+from longpoll_broker.rocketmq.accounts.access_processor import AccessProcessor
+from longpoll_broker.rocketmq.replication.registrar import Registrar
+from longpoll_broker.shared.quota import Quota
 from longpoll_protocol.fast.pull_request import PullCommand
 from longpoll_protocol.fast.send_request import SendCommand
 from longpoll_protocol.fast.typed_connection import TypedConnection

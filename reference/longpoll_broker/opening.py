@@ -12,14 +12,13 @@ from typing import Final
 from msgspec.structs import replace
 
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.core.tables.offsets import SEPARATOR, Offsets
-from longpoll_broker.core.tables.timer_offsets import TimerOffsets
-from longpoll_broker.core.tables.topics import TopicConfig, Topics
 from longpoll_broker.errors import BrokerUserError
-from longpoll_broker.service.access.access_control import AccessControl
-from longpoll_broker.service.io.channel import Limits
-from longpoll_broker.service.send.end_transaction_processor import OP_TOPIC
-from longpoll_broker.service.upkeep.schedule_service import DelayOffsets
+from longpoll_broker.io.channel import Limits
+from longpoll_broker.rocketmq.accounts.access_control import AccessControl
+from longpoll_broker.rocketmq.transactions.end_transaction_processor import OP_TOPIC
+from longpoll_broker.shared.offsets import SEPARATOR, Offsets
+from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerOffsets
+from longpoll_broker.shared.topics import TopicConfig, Topics
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.log_record import SCHEDULE_TOPIC
 from longpoll_protocol.names import TIMER_TOPIC, queue_name_problem

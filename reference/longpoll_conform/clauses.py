@@ -251,6 +251,7 @@ _CHANGE: Final = "a conformance run changes no roles, and neither stops nor kill
 INSIDE: Final[Mapping[str, str]] = MappingProxyType(
     {
         "visible_is_monotone": "when a message becomes visible is told by a record from inside",
+        "message_is_delivered": "it is of whole groups over time; a clause asks one thing",
         "follows_the_law": "the law's steps are told by a record from inside",
         "hold_limit_kept": _TABLE,
         "table_is_tidy": _TABLE,

@@ -35,7 +35,7 @@ KIND_SIZE_MAX: Final = 512 * KIB
 SETTINGS_SIZE_MAX: Final = 64 * KIB
 """Longest body, bytes."""
 EXPRESSION_SIZE_MAX: Final = 64 * 1024
-"""Longest expression of a subscription, characters, as a pull's may be (`core.pull`): a member's is kept."""
+"""Longest expression of a subscription, characters, as a pull's may be (`hold.pull`): a member's is kept."""
 
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]

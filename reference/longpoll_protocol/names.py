@@ -1,6 +1,6 @@
 """Names and permissions of topics and groups: which are RocketMQ's own, and which nobody may give.
 
-Leaves out the tables of a broker (`longpoll_broker.core`).
+Leaves out the tables of a broker (`longpoll_broker.shared`).
 
 Source: `TopicValidator.java`, `PermName.java`, `MixAll.java`.
 """

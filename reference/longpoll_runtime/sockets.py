@@ -1,6 +1,6 @@
 """Non-blocking stream sockets over the operating system, and an epoll poller that any thread can wake.
 
-Leaves out frames and connections (`service.io.transport`), and TLS (`tls`).
+Leaves out frames and connections (`io.transport`), and TLS (`tls`).
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def main(
     if base is not None and not plan:
         err.tell(f"no module with mutants differs from {base}; name one with MODULE=GLOB, or a revision with BASE=")
     elif not plan:
-        fail(f"no module fits {glob!r}: write a dotted name, such as longpoll_broker.core.hold, or longpoll_judge.*")
+        fail(f"no module fits {glob!r}: write a dotted name, such as longpoll_broker.hold.pull, or longpoll_judge.*")
     try:
         found = all_results(plan, anew=anew)
     except CannotTellError as error:

@@ -16,18 +16,21 @@ import msgspec
 from attrs import frozen
 from model_tests.mutants.code.generate import Module, mutants_of
 from model_tests.mutants.code.server import KILLED, Result
-from model_tests.mutants.tests_of import CORE, HELD_WHILE_IT_GROWS, RULES, SERVICE, STORE, known_tests
+from model_tests.mutants.tests_of import BROKER, HELD_WHILE_IT_GROWS, RULES, STORE, known_tests
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 REFERENCE: Final = "reference"
 PLACES: Final = (
-    CORE,
-    f"{SERVICE}/pull",
-    f"{SERVICE}/send",
-    f"{SERVICE}/io/channel.py",
-    f"{SERVICE}/access",
-    f"{SERVICE}/replication",
-    f"{SERVICE}/following/follower.py",
+    f"{BROKER}/hold",
+    f"{BROKER}/shared",
+    f"{BROKER}/send",
+    f"{BROKER}/io/channel.py",
+    f"{BROKER}/rocketmq/accounts",
+    f"{BROKER}/rocketmq/tables",
+    *(
+        f"{BROKER}/rocketmq/replication/{name}.py"
+        for name in ("replicator", "slave_link", "slave_waits", "flow", "follower")
+    ),
     STORE,
     RULES,
     HELD_WHILE_IT_GROWS,

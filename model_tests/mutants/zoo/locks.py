@@ -9,20 +9,20 @@ from __future__ import annotations
 from typing import Final
 
 from model_tests.mutants.zoo.entry import (
+    BROKER,
     CHANNEL,
     DISPATCH,
     HOLD_SERVICE,
-    SERVICE,
     STORE,
     Change,
     Entry,
     Kind,
 )
 
-GROUP_COMMIT: Final = f"{SERVICE}/send/group_commit.py"
+GROUP_COMMIT: Final = f"{BROKER}/send/group_commit.py"
 MESSAGE_STORE: Final = f"{STORE}/message_store.py"
 THREADS: Final = "reference/longpoll_runtime/threads.py"
-TRANSPORT: Final = f"{SERVICE}/io/transport.py"
+TRANSPORT: Final = f"{BROKER}/io/transport.py"
 NOTHING: Final = '__import__("contextlib").nullcontext()'
 LOST: Final = "Under load, and seldom, "
 
@@ -318,7 +318,7 @@ LOCKS: Final = (
         "lock-queue-locks",
         "Two consumers of one group ask for a queue at once, and both get it: messages that must be in order are "
         "consumed by two.",
-        f"{SERVICE}/admin/lock_processor.py",
+        f"{BROKER}/rocketmq/admin/lock_processor.py",
         "        with self.guard:\n            now_ms = ",
         "        if True:\n            now_ms = ",
         units=("core/test_queue_locks.py", "service/test_clients.py"),

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from attrs import define, frozen
 from model_tests.mutants.tests_of import quick_tests
-from model_tests.mutants.zoo.entry import CHANNEL, CLIENT, CORE, DISPATCH, EXECUTORS, POLICY, STORE, TABLE, Entry
+from model_tests.mutants.zoo.entry import BROKER, CHANNEL, CLIENT, DISPATCH, EXECUTORS, POLICY, STORE, TABLE, Entry
 
 WORLDS: Final[tuple[tuple[float, str, tuple[str, ...], Any, str], ...]] = (
     (0.3, "strict", (), "operation", ""),
@@ -35,12 +35,11 @@ RACE_S: Final = 10.0
 """How long messages race their pulls."""
 FAILED: Final = 1
 """pytest's exit code when tests ran and some failed."""
-BROKER: Final = "reference/longpoll_broker/"
 GUARDED: Final = (
-    f"{CORE}/tables/offsets.py",
-    f"{CORE}/tables/statistics.py",
+    f"{BROKER}/shared/offsets.py",
+    f"{BROKER}/shared/statistics.py",
     f"{STORE}/queues/consume_queue.py",
-    "reference/longpoll_broker/service/admin/lock_processor.py",
+    "reference/longpoll_broker/rocketmq/admin/lock_processor.py",
 )
 """What `simulate/test_preempted.py` drives besides the hold table."""
 STORED: Final = tuple(f"{STORE}/{name}.py" for name in ("message_store", "dispatch", "bursts", "log/commit_log"))
@@ -460,7 +459,7 @@ def _in_the_table(entry: Entry) -> bool:
 
 
 def _is_served(entry: Entry) -> bool:
-    return any(file.startswith((BROKER, POLICY, "reference/longpoll_runtime")) for file in entry.files)
+    return any(file.startswith((f"{BROKER}/", POLICY, "reference/longpoll_runtime")) for file in entry.files)
 
 
 METHODS: Final = (

@@ -12,9 +12,9 @@ from typing import Final
 
 from model_tests.mutants.broker_faults import FAULTS, Fault
 from model_tests.mutants.zoo.entry import (
+    BROKER,
     CHANNEL,
     CLIENT,
-    CORE,
     DEADLINES,
     DISPATCH,
     HOLD,
@@ -22,7 +22,6 @@ from model_tests.mutants.zoo.entry import (
     NOTIFIER,
     PULL_RUNNER,
     RULES,
-    SERVICE,
     Change,
     Entry,
     Kind,
@@ -440,7 +439,7 @@ OURS: Final = (
         "older-commit-wins",
         "An offset that a pull carries is stored only when it is older than what is there.",
         Change(
-            f"{CORE}/tables/offsets.py",
+            f"{BROKER}/shared/offsets.py",
             "            if forward_only and offset < queues.get(queue_id, offset):\n",
             "            if forward_only and offset > queues.get(queue_id, offset):\n",
         ),
@@ -449,7 +448,7 @@ OURS: Final = (
         "durable-at-the-byte-after",
         "A send is told to be durable only when something behind it is: the last of each sync is refused.",
         Change(
-            f"{SERVICE}/send/group_commit.py",
+            f"{BROKER}/send/group_commit.py",
             "is_durable = flushed_end >= request.log_end and (",
             "is_durable = flushed_end > request.log_end and (",
         ),

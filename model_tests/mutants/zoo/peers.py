@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from model_tests.mutants.zoo.entry import (
+    BROKER,
     CLIENT,
     DEADLINES,
     FAST,
@@ -16,7 +17,6 @@ from model_tests.mutants.zoo.entry import (
     HOLD_SERVICE,
     NOTIFIER,
     PULL_PROCESSOR,
-    SERVICE,
     Change,
     Entry,
 )
@@ -407,7 +407,7 @@ PEERS: Final = (
         "What is woken is handed to the executor twice, once with its herd and once by itself: the client gets a "
         "second answer to a request that it has forgotten.",
         Change(
-            f"{SERVICE}/io/executors.py",
+            f"{BROKER}/hold/executors.py",
             '            later.add((pull, "woken") for pull in pulls)\n        return ()\n',
             '            later.add((pull, "woken") for pull in pulls)\n        return pulls\n',
         ),

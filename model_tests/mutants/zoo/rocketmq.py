@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from model_tests.mutants.zoo.entry import (
+    BROKER,
     CLIENT,
-    CORE,
     DEADLINES,
     DISPATCH,
     EXECUTORS,
@@ -15,7 +15,6 @@ from model_tests.mutants.zoo.entry import (
     NOTIFIER,
     PULL_PROCESSOR,
     PULL_RUNNER,
-    SERVICE,
     STORE,
     Change,
     Entry,
@@ -184,7 +183,7 @@ ROCKETMQ: Final = (
         "What a request's handler raises ends a future that nobody looks at: no answer is written, not even an error. "
         "One request in a million hangs its client for 30 s.",
         Change(
-            f"{SERVICE}/io/processors.py",
+            f"{BROKER}/io/processors.py",
             "    except FAULTS as error:\n        return failure(channel, command, error)\n",
             '    except FAULTS:\n        log.exception("a request failed")\n        return None\n',
         ),
@@ -231,7 +230,7 @@ ROCKETMQ: Final = (
         "A slave whose master is alive holds a pull instead of sending it there: its consumer waits for what the "
         "replication has not brought yet.",
         Change(
-            f"{CORE}/pull.py",
+            f"{BROKER}/hold/pull.py",
             "    return decision if code == decision.code else OffsetMoved(read, code)",
             "    return decision",
         ),
@@ -255,7 +254,7 @@ ROCKETMQ: Final = (
         "One exception of a scan ends the scanner: no deadline is noticed any more, and every hold lasts until a "
         "message comes.",
         Change(
-            f"{SERVICE}/pull/scan_service.py",
+            f"{BROKER}/hold/scan_service.py",
             "            except FAULTS:\n",
             "            except KeyError:\n",
         ),
@@ -345,7 +344,7 @@ ROCKETMQ: Final = (
         "The code that sends a slave's reader away is set, and set again by the next lines: who asks a slave at an "
         "offset that it does not know is told to begin elsewhere.",
         Change(
-            f"{CORE}/standing.py",
+            f"{BROKER}/shared/standing.py",
             "        if code == _OFFSET_MOVED and not self.corrects_offsets:\n            return _RETRY_IMMEDIATELY\n",
             "",
         ),

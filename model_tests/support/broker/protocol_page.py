@@ -21,10 +21,11 @@ from typing import Final
 import msgspec
 from attrs import define, field, frozen
 
-from longpoll_broker import name_server, service
-from longpoll_broker.service.admin import member_notices
-from longpoll_broker.service.admin import routes_processor as routes
-from longpoll_broker.service.send import transaction_check
+from longpoll_broker import hold, io, rocketmq, send, upkeep
+from longpoll_broker.rocketmq.admin import member_notices
+from longpoll_broker.rocketmq.name_server import name_server
+from longpoll_broker.rocketmq.name_server import routes_processor as routes
+from longpoll_broker.rocketmq.transactions import transaction_check
 from longpoll_protocol import bodies, headers
 from longpoll_protocol.bodies import Body
 from longpoll_protocol.codes import RequestCode, ResponseCode
@@ -45,7 +46,7 @@ _PASSED_ON: Final = frozenset(
         "PUSH_REPLY_MESSAGE_TO_CLIENT",
     }
 )
-"""What `service.admin.client_calls` sends under the code that it was asked with, or under another one."""
+"""What `rocketmq.admin.client_calls` sends under the code that it was asked with, or under another one."""
 
 
 @frozen
@@ -92,8 +93,9 @@ def served_by(*modules: ModuleType) -> frozenset[str]:
 
 def services() -> Iterator[ModuleType]:
     """Every module in which a service may stand."""
-    for found in pkgutil.walk_packages(service.__path__, f"{service.__name__}."):
-        yield importlib.import_module(found.name)
+    for package in (hold, io, send, upkeep, rocketmq):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            yield importlib.import_module(found.name)
 
 
 def sent_by(module: ModuleType) -> frozenset[str]:
@@ -104,7 +106,7 @@ def sent_by(module: ModuleType) -> frozenset[str]:
 def sections() -> list[Section]:
     """A section for each code that is served or sent, or has a header or body."""
     tables = {
-        "served by the broker": served_by(*(module for module in services() if module is not routes)),
+        "served by the broker": served_by(*(module for module in services() if module not in {name_server, routes})),
         "served by the name server": served_by(name_server, routes),
         "sent to clients by the broker": sent_by(member_notices) | sent_by(transaction_check) | _PASSED_ON,
     }

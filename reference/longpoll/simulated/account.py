@@ -15,7 +15,7 @@ from typing import Final
 from attrs import define, field
 
 from longpoll_broker.config import BrokerConfig, StoreConfig
-from longpoll_broker.core.traits import traits_of
+from longpoll_broker.shared.traits import traits_of
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.log_record import Record
 from longpoll_simulation.errors import StuckError

@@ -20,7 +20,7 @@ from longpoll.simulated.peer import Peer
 from longpoll.simulated.plan import LONGEST_MS, Act, Grain, Mishap, Plan, Pull, Wait
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
-from longpoll_broker.core.tables.topics import TopicConfig
+from longpoll_broker.shared.topics import TopicConfig
 from longpoll_runtime.interface import Thread
 from longpoll_simulation.disk import Disk
 from longpoll_simulation.files import SimulatedFiles

@@ -16,7 +16,7 @@ from attrs import frozen
 from longpoll.simulated.account import PROMISES
 from longpoll.simulated.plan import GRAINS, Grain, Plan, plan_of
 from longpoll.simulated.run import Outcome, Run, play
-from longpoll_broker import core, fast, service, store
+from longpoll_broker import fast, hold, io, rocketmq, send, shared, store, upkeep
 from longpoll_simulation.shorten import shorten
 from longpoll_simulation.story import Notes, tell
 from longpoll_simulation.strategies import FewStalls, FewSwitches, Priorities, RandomWalk, Replay, ToldStalls
@@ -97,7 +97,7 @@ def stalls_of(seed: int) -> Stalls | None:
 def code_files() -> tuple[str, ...]:
     """The source files that a grain below operations makes points of: the broker's decisions, services and store."""
     found: list[str] = []
-    for package in (core, fast, service, store):
+    for package in (fast, hold, io, rocketmq, send, shared, store, upkeep):
         root = Path(str(package.__file__)).parent
         found += [str(path) for path in sorted(root.rglob("*.py"))]
     return tuple(found)

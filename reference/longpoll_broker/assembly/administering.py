@@ -7,22 +7,22 @@ from collections.abc import Callable, Iterable, Mapping
 from attrs import frozen
 
 from longpoll_broker.assembly.shared import Shared
-from longpoll_broker.core.tables.queue_locks import QueueLocks
-from longpoll_broker.service.access.access_control import AccessControl
-from longpoll_broker.service.admin.admin_processor import AdminProcessor
-from longpoll_broker.service.admin.client_calls import ClientCalls
-from longpoll_broker.service.admin.client_processor import ClientProcessor
-from longpoll_broker.service.admin.connection_processor import ConnectionProcessor
-from longpoll_broker.service.admin.list_processor import ListProcessor
-from longpoll_broker.service.admin.lock_processor import AssignmentProcessor, LockProcessor
-from longpoll_broker.service.admin.progress_processor import ProgressProcessor
-from longpoll_broker.service.admin.query_processor import QueryProcessor
-from longpoll_broker.service.admin.statistics_processor import StatisticsProcessor
-from longpoll_broker.service.admin.table_processor import TableProcessor
-from longpoll_broker.service.admin.upkeep_processor import UpkeepProcessor
-from longpoll_broker.service.io.channel import Outbox
-from longpoll_broker.service.io.processors import Processor
-from longpoll_broker.service.upkeep.table_saves import WhenSaved
+from longpoll_broker.io.channel import Outbox
+from longpoll_broker.io.processors import Processor
+from longpoll_broker.rocketmq.accounts.access_control import AccessControl
+from longpoll_broker.rocketmq.admin.admin_processor import AdminProcessor
+from longpoll_broker.rocketmq.admin.client_calls import ClientCalls
+from longpoll_broker.rocketmq.admin.client_processor import ClientProcessor
+from longpoll_broker.rocketmq.admin.connection_processor import ConnectionProcessor
+from longpoll_broker.rocketmq.admin.list_processor import ListProcessor
+from longpoll_broker.rocketmq.admin.lock_processor import AssignmentProcessor, LockProcessor
+from longpoll_broker.rocketmq.admin.progress_processor import ProgressProcessor
+from longpoll_broker.rocketmq.admin.query_processor import QueryProcessor
+from longpoll_broker.rocketmq.admin.statistics_processor import StatisticsProcessor
+from longpoll_broker.rocketmq.admin.table_processor import TableProcessor
+from longpoll_broker.rocketmq.admin.upkeep_processor import UpkeepProcessor
+from longpoll_broker.rocketmq.tables.queue_locks import QueueLocks
+from longpoll_broker.upkeep.table_saves import WhenSaved
 from longpoll_protocol.bodies import HAStatus, MessageQueue
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from attrs import frozen
 
 from longpoll_broker.assembly.shared import Shared
-from longpoll_broker.service.upkeep.flush_service import FlushService
-from longpoll_broker.service.upkeep.retention import Retention
-from longpoll_broker.service.upkeep.schedule_service import ScheduleService
-from longpoll_broker.service.upkeep.table_saves import TableSaves
-from longpoll_broker.service.upkeep.timer_service import TimerService
+from longpoll_broker.rocketmq.timers.schedule_service import ScheduleService
+from longpoll_broker.rocketmq.timers.timer_service import TimerService
+from longpoll_broker.upkeep.flush_service import FlushService
+from longpoll_broker.upkeep.retention import Retention
+from longpoll_broker.upkeep.table_saves import TableSaves
 
 
 @frozen(eq=False)

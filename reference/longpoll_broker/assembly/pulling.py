@@ -10,23 +10,23 @@ from collections.abc import Callable, Mapping
 from attrs import frozen
 
 from longpoll_broker.assembly.shared import Shared
-from longpoll_broker.core.hold import Pull
 from longpoll_broker.fast.pull_bursts import QuickPullProcessor
 from longpoll_broker.fast.pull_heads import PatchedPullAnswers, tells_offsets_only
 from longpoll_broker.fast.woken_herd import HerdExecutor, HerdRunner
-from longpoll_broker.service.access.access_control import AccessControl
-from longpoll_broker.service.admin.role_processor import RoleProcessor
-from longpoll_broker.service.io.channel import Outbox
-from longpoll_broker.service.io.executors import InlineExecutor, PoolExecutor
-from longpoll_broker.service.io.later_runs import LaterRuns
-from longpoll_broker.service.io.processors import Processor
-from longpoll_broker.service.pull.dispatch_service import DispatchService
-from longpoll_broker.service.pull.hold_service import HoldService
-from longpoll_broker.service.pull.offset_moved import OffsetMovedTeller
-from longpoll_broker.service.pull.pull_answers import PullAnswers
-from longpoll_broker.service.pull.pull_processor import PullProcessor
-from longpoll_broker.service.pull.pull_runner import PullRunner, nobody_is_told
-from longpoll_broker.service.pull.scan_service import ScanService
+from longpoll_broker.hold.dispatch_service import DispatchService
+from longpoll_broker.hold.executors import InlineExecutor, PoolExecutor
+from longpoll_broker.hold.hold_service import HoldService
+from longpoll_broker.hold.hold_table import Pull
+from longpoll_broker.hold.later_runs import LaterRuns
+from longpoll_broker.hold.offset_moved import OffsetMovedTeller
+from longpoll_broker.hold.pull_answers import PullAnswers
+from longpoll_broker.hold.pull_processor import PullProcessor
+from longpoll_broker.hold.pull_runner import PullRunner, nobody_is_told
+from longpoll_broker.hold.scan_service import ScanService
+from longpoll_broker.io.channel import Outbox
+from longpoll_broker.io.processors import Processor
+from longpoll_broker.rocketmq.accounts.access_control import AccessControl
+from longpoll_broker.rocketmq.admin.role_processor import RoleProcessor
 
 SHORT_SCAN_MS = 1_000
 """How often the table is scanned while long polling is off (`shortPollingTimeMills`)."""

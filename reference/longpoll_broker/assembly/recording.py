@@ -1,6 +1,6 @@
 """What a broker tells its history: everything, or nothing.
 
-Leaves out the events themselves (`service.pull.pull_events`, `service.send.send_events`).
+Leaves out the events themselves (`hold.pull_events`, `send.send_events`).
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from attrs import field, frozen
 
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.service.admin.offset_records import recorded
-from longpoll_broker.service.io.channel import Channel
-from longpoll_broker.service.io.processors import Processor
-from longpoll_broker.service.pull.pull_events import PullEvents, RecordedPullEvents
-from longpoll_broker.service.send.send_events import RecordedSendEvents, SendEvents
+from longpoll_broker.hold.pull_events import PullEvents, RecordedPullEvents
+from longpoll_broker.io.channel import Channel
+from longpoll_broker.io.processors import Processor
+from longpoll_broker.rocketmq.admin.offset_records import recorded
+from longpoll_broker.send.send_events import RecordedSendEvents, SendEvents
 from longpoll_recorder.recorder import HistoryRecorder
 from longpoll_runtime import Runtime
 from longpoll_spec.policy import Policy

@@ -9,11 +9,11 @@ from attrs import frozen
 
 from longpoll_broker.assembly.shared import Shared
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.service.following.follower import Follower
-from longpoll_broker.service.following.master import Master, address_in
-from longpoll_broker.service.following.registrar import Registrar
-from longpoll_broker.service.following.table_copies import TableCopies
-from longpoll_broker.service.replication.replicator import Network, ReplicationSettings, Replicator
+from longpoll_broker.rocketmq.replication.follower import Follower
+from longpoll_broker.rocketmq.replication.master import Master, address_in
+from longpoll_broker.rocketmq.replication.registrar import Registrar
+from longpoll_broker.rocketmq.replication.replicator import Network, ReplicationSettings, Replicator
+from longpoll_broker.rocketmq.replication.table_copies import TableCopies
 from longpoll_protocol.bodies import FollowingStatus, HAStatus
 from longpoll_protocol.frames.replication import TRANSFER_SIZE_MAX
 from longpoll_runtime import Address, Listener

@@ -8,18 +8,18 @@ from attrs import frozen
 
 from longpoll_broker.assembly.shared import Shared
 from longpoll_broker.fast.send_heads import PatchedSendProcessor
-from longpoll_broker.service.io.channel import Outbox
-from longpoll_broker.service.io.processors import Processor
-from longpoll_broker.service.replication.replicator import Replicator
-from longpoll_broker.service.send.end_transaction_processor import EndTransactionProcessor
-from longpoll_broker.service.send.group_commit import GroupCommit
-from longpoll_broker.service.send.inner_queues import InnerQueues
-from longpoll_broker.service.send.keepers import Keepers, WhenTold
-from longpoll_broker.service.send.message_maker import MessageMaker
-from longpoll_broker.service.send.recall_processor import RecallProcessor
-from longpoll_broker.service.send.send_back_processor import SendBackProcessor
-from longpoll_broker.service.send.send_processor import SendProcessor
-from longpoll_broker.service.send.transaction_check import ProducerOf, TransactionChecks
+from longpoll_broker.io.channel import Outbox
+from longpoll_broker.io.processors import Processor
+from longpoll_broker.rocketmq.replication.replicator import Replicator
+from longpoll_broker.rocketmq.timers.recall_processor import RecallProcessor
+from longpoll_broker.rocketmq.transactions.end_transaction_processor import EndTransactionProcessor
+from longpoll_broker.rocketmq.transactions.transaction_check import ProducerOf, TransactionChecks
+from longpoll_broker.send.group_commit import GroupCommit
+from longpoll_broker.send.inner_queues import InnerQueues
+from longpoll_broker.send.keepers import Keepers, WhenTold
+from longpoll_broker.send.message_maker import MessageMaker
+from longpoll_broker.send.send_back_processor import SendBackProcessor
+from longpoll_broker.send.send_processor import SendProcessor
 
 
 @frozen(eq=False)

@@ -6,19 +6,18 @@ from attrs import Factory, field, frozen
 
 from longpoll_broker.assembly.recording import Recording
 from longpoll_broker.config import BrokerConfig, StoreConfig
-from longpoll_broker.core.filter.data import FilterTable
-from longpoll_broker.core.pull import Desk
-from longpoll_broker.core.standing import Standing
-from longpoll_broker.core.tables.offsets import Offsets
-from longpoll_broker.core.tables.statistics import Statistics
-from longpoll_broker.core.tables.subscription import Clients
-from longpoll_broker.core.tables.timer_counts import TimerCounts
-from longpoll_broker.core.tables.timer_offsets import TimerOffsets
-from longpoll_broker.core.tables.topics import Groups, Topics
-from longpoll_broker.core.traits import Traits, traits_of
-from longpoll_broker.service.io.request_counts import RequestCounts
-from longpoll_broker.service.send.append import Appender
-from longpoll_broker.service.upkeep.schedule_service import DelayOffsets
+from longpoll_broker.hold.pull import Desk
+from longpoll_broker.io.request_counts import RequestCounts
+from longpoll_broker.rocketmq.tables.timer_counts import TimerCounts
+from longpoll_broker.send.append import Appender
+from longpoll_broker.shared.filter.data import FilterTable
+from longpoll_broker.shared.offsets import Offsets
+from longpoll_broker.shared.standing import Standing
+from longpoll_broker.shared.statistics import Statistics
+from longpoll_broker.shared.subscription import Clients
+from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerOffsets
+from longpoll_broker.shared.topics import Groups, Topics
+from longpoll_broker.shared.traits import Traits, traits_of
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.log_record import host_bytes
 from longpoll_protocol.names import PERM_READ

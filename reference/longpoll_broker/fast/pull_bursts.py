@@ -2,7 +2,7 @@
 
 Every pull is served by itself, through the common processor; spared is the way there and, for those that will be held,
 what need not be made: who asks for one topic, group and subscription was checked before, and a queue whose end is where
-the pull begins has nothing to read. Leaves out what a pull means (`service.pull.pull_processor`).
+the pull begins has nothing to read. Leaves out what a pull means (`hold.pull_processor`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Final, Protocol
 
 from attrs import define, field, frozen
 
-from longpoll_broker.core.filter.filters import Filter, TagFilter, tag_filter
-from longpoll_broker.core.hold import Pull
-from longpoll_broker.core.pull import (
+from longpoll_broker.fast.pull_heads import PatchedPullAnswers
+from longpoll_broker.hold.hold_table import Pull
+from longpoll_broker.hold.pull import (
     FLAG_COMMIT_OFFSET,
     FLAG_SUBSCRIPTION,
     FLAG_SUSPEND,
@@ -22,14 +22,14 @@ from longpoll_broker.core.pull import (
     Miss,
     Refused,
 )
-from longpoll_broker.core.read import ALL, GetStatus
-from longpoll_broker.core.tables.topics import GroupConfig, TopicConfig
-from longpoll_broker.fast.pull_heads import PatchedPullAnswers
-from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.transport import QUEUED_SIZE_MAX
-from longpoll_broker.service.pull.pull_answers import RESPONSE
-from longpoll_broker.service.pull.pull_events import PullEvents
-from longpoll_broker.service.pull.pull_processor import PullProcessor
+from longpoll_broker.hold.pull_answers import RESPONSE
+from longpoll_broker.hold.pull_events import PullEvents
+from longpoll_broker.hold.pull_processor import PullProcessor
+from longpoll_broker.io.channel import Channel, Outbox, Parts
+from longpoll_broker.io.transport import QUEUED_SIZE_MAX
+from longpoll_broker.shared.filter.filters import Filter, TagFilter, tag_filter
+from longpoll_broker.shared.topics import GroupConfig, TopicConfig
+from longpoll_broker.store.read import ALL, GetStatus
 from longpoll_broker.store.selection import nothing
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.fast.pull_answer import encode_pull_head

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from attrs import define
 
-from longpoll_broker.core.hold import Pull
-from longpoll_broker.core.pull import Desk
-from longpoll_broker.core.read import GetResult
-from longpoll_broker.service.pull.pull_answers import JSON, RESPONSE, PullAnswers
+from longpoll_broker.hold.hold_table import Pull
+from longpoll_broker.hold.pull import Desk
+from longpoll_broker.hold.pull_answers import JSON, RESPONSE, PullAnswers
+from longpoll_broker.store.read import GetResult
 from longpoll_protocol.fast.pull_answer import encode_pull_head
 from longpoll_protocol.frames.frame import Serialisation
 

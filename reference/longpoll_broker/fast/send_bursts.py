@@ -3,7 +3,7 @@
 Neighbours that go the shortest way are stored together and their answers leave as one
 piece; any other is served by itself, in its turn. What is stored and what is answered is the same, to the byte.
 
-Leaves out what a send means (`service.send.send_processor`), and brokers where more belongs to each send: a history, a
+Leaves out what a send means (`send.send_processor`), and brokers where more belongs to each send: a history, a
 disk to wait for, a transaction's id in the answer.
 """
 
@@ -14,9 +14,9 @@ from typing import Final
 
 from attrs import define, field
 
-from longpoll_broker.service.io.channel import Channel, Outbox
-from longpoll_broker.service.send.send_processor import SendProcessor
-from longpoll_broker.service.send.timed import WISHES
+from longpoll_broker.io.channel import Channel, Outbox
+from longpoll_broker.send.send_processor import SendProcessor
+from longpoll_broker.send.timed import WISHES
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_protocol.codes import CommandFlag
 from longpoll_protocol.fast.send_answer import encode_send_head

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from attrs import define, field
 
-from longpoll_broker.service.io.channel import Outbox, Parts
-from longpoll_broker.service.send.send_events import Asked, Stored
-from longpoll_broker.service.send.send_processor import SendProcessor
+from longpoll_broker.io.channel import Outbox, Parts
+from longpoll_broker.send.send_events import Asked, Stored
+from longpoll_broker.send.send_processor import SendProcessor
 from longpoll_protocol.codes import CommandFlag
 from longpoll_protocol.fast.send_answer import encode_send_head
 from longpoll_protocol.fast.send_request import SendCommand

@@ -1,7 +1,7 @@
 """Answers a herd, the pulls that one message wakes, in one go where they are alike: one answer, but for their opaques.
 
 What they have in common is looked at once a herd, and the frames differ in one number. Leaves out pulls that are not
-alike: these are run one by one, as `service.pull.pull_runner` does.
+alike: these are run one by one, as `hold.pull_runner` does.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any, Final
 import msgspec
 from attrs import define, field
 
-from longpoll_broker.core.filter.filters import Filter
-from longpoll_broker.core.hold import ANSWERED, QUEUED, Cause, Pull
-from longpoll_broker.core.pull import FLAG_SUBSCRIPTION, Found
-from longpoll_broker.core.tables.topics import GroupConfig, TopicConfig
-from longpoll_broker.service.io.channel import Channel, Outbox, Parts
-from longpoll_broker.service.io.executors import InlineExecutor
-from longpoll_broker.service.io.later_runs import RUN_COST
-from longpoll_broker.service.pull.pull_answers import RESPONSE
-from longpoll_broker.service.pull.pull_events import ONE_WAY
-from longpoll_broker.service.pull.pull_runner import PullRunner
+from longpoll_broker.hold.executors import InlineExecutor
+from longpoll_broker.hold.hold_table import ANSWERED, QUEUED, Cause, Pull
+from longpoll_broker.hold.later_runs import RUN_COST
+from longpoll_broker.hold.pull import FLAG_SUBSCRIPTION, Found
+from longpoll_broker.hold.pull_answers import RESPONSE
+from longpoll_broker.hold.pull_events import ONE_WAY
+from longpoll_broker.hold.pull_runner import PullRunner
+from longpoll_broker.io.channel import Channel, Outbox, Parts
+from longpoll_broker.shared.filter.filters import Filter
+from longpoll_broker.shared.topics import GroupConfig, TopicConfig
 from longpoll_protocol.fast.pull_answer import PullHeads, pull_heads
 from longpoll_protocol.frames.frame import Buffer
 from longpoll_runtime.faults import KeepGoing

@@ -2,7 +2,7 @@
 
 A slave's log grows in no other way. Each piece is checked before it counts (`log.copies`), and each record must be the
 next one of its queue: a stretch that was left out, or told twice, is refused and not shown. Leaves out where the bytes
-come from (`service.following.follower`), and making them visible and durable, which is as for messages of one's own.
+come from (`rocketmq.replication.follower`), and making them visible and durable, which is as for messages of one's own.
 
 Source: `DefaultMessageStore.appendToCommitLog` 4.9.7, which appends whatever comes.
 """

@@ -20,7 +20,6 @@ from typing import Final
 from attrs import evolve
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.core.read import ALL, GetResult, GetStatus, Matches
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.bursts import PreparedBatch, append_burst, append_prepared
 from longpoll_broker.store.checkpoint import Checkpoint, encode_checkpoint, load_checkpoint
@@ -46,6 +45,7 @@ from longpoll_broker.store.queues.inner_queues import inner_places, with_offsets
 from longpoll_broker.store.queues.nearest import nearest_offset
 from longpoll_broker.store.queues.queue_table import QueueTable
 from longpoll_broker.store.queues.unread import unread_extended, unread_parts
+from longpoll_broker.store.read import ALL, GetResult, GetStatus, Matches
 from longpoll_broker.store.recovery import believed, file_count, gone_count, of_the_past, recover, safe_start
 from longpoll_broker.store.selection import nothing, read_queue
 from longpoll_protocol.log_record import (

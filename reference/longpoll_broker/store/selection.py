@@ -12,9 +12,9 @@ from struct import Struct
 from typing import Final
 
 from longpoll_broker.config import StoreConfig
-from longpoll_broker.core.read import ALL, ByProperties, GetResult, GetStatus, Matches
 from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.queues.consume_queue import UNIT, UNIT_SIZE, ConsumeQueue
+from longpoll_broker.store.read import ALL, ByProperties, GetResult, GetStatus, Matches
 from longpoll_broker.store.segment import Segment
 from longpoll_protocol.log_record import properties_in, property_of
 

@@ -200,7 +200,7 @@ def _source_undeclared(recording: Recording) -> None:
 
 def _subscription_unknown(recording: Recording) -> None:
     request, _answer = pick(recording, _found)
-    recording.replace(request, change(request, expression_type="SQL92", expression="a > 1"))
+    recording.replace(request, change(request, expression_type="REGEX", expression="a.*"))
 
 
 def _request_missing(recording: Recording) -> None:

@@ -11,8 +11,8 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from longpoll_broker.core.filter.sql92 import Lookup
-from longpoll_broker.core.read import ALL, GetResult, GetStatus, Matches
+from longpoll_broker.shared.filter.sql92 import Lookup
+from longpoll_broker.store.read import ALL, GetResult, GetStatus, Matches
 
 Key = tuple[str, int]
 

@@ -19,14 +19,14 @@ from typing import Any, Final
 from attrs import define, field
 
 from longpoll.simulated.beside_law.memory_queues import MemoryQueues
-from longpoll_broker.core.filter.filters import TagFilter
-from longpoll_broker.core.filter.sql92 import Lookup
-from longpoll_broker.core.hold import ANSWERED, HELD, MISSED, PULLING, QUEUED, TAKEN, Pull
-from longpoll_broker.core.notifier import Walk
-from longpoll_broker.core.pull import Found, look
-from longpoll_broker.core.read import GetResult
-from longpoll_broker.service.io.channel import Outbox
-from longpoll_broker.service.pull.hold_service import HoldService
+from longpoll_broker.hold.hold_service import HoldService
+from longpoll_broker.hold.hold_table import ANSWERED, HELD, MISSED, PULLING, QUEUED, TAKEN, Pull
+from longpoll_broker.hold.notifier import Walk
+from longpoll_broker.hold.pull import Found, look
+from longpoll_broker.io.channel import Outbox
+from longpoll_broker.shared.filter.filters import TagFilter
+from longpoll_broker.shared.filter.sql92 import Lookup
+from longpoll_broker.store.read import GetResult
 from longpoll_simulation.scheduled import ScheduledRuntime, Scheduler
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.python.compile import Packed, Successors

@@ -2,7 +2,7 @@
 
 A copy is the log byte for byte, so each piece must be whole, say its own physical offset, pass its checksum and leave
 its file as the other store left it. Leaves out whose queue a record belongs to (`message_store`) and where the bytes
-come from (`service.following.follower`).
+come from (`rocketmq.replication.follower`).
 
 Source: `DefaultMessageStore.appendToCommitLog`, `CommitLog.appendData`, which look at nothing.
 """

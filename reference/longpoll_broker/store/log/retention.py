@@ -3,7 +3,7 @@
 Rules, as RocketMQ's: only whole files from the oldest on, never the newest, at most ten at a time. A file is as old as
 its last change. Ours also keeps what no queue lists yet or no disk has.
 
-Leaves out removing (`MessageStore.remove_expired`) and when it is asked (`service.upkeep.retention`).
+Leaves out removing (`MessageStore.remove_expired`) and when it is asked (`upkeep.retention`).
 
 Source: `DefaultMessageStore.CleanCommitLogService`, `MappedFileQueue.deleteExpiredFileByTime`, `UtilAll.isItTimeToDo`.
 """

@@ -2,7 +2,7 @@
 
 A producer names the queues in the property `INNER_MULTI_DISPATCH`; the store adds `INNER_MULTI_QUEUE_OFFSET`, the
 message's offset in each, so that a dispatcher that only has the record can list it there again. Leaves out who may name
-which queue (`service.send.send_processor`) and waking those who wait there, which is the dispatcher's as for any queue.
+which queue (`send.send_processor`) and waking those who wait there, which is the dispatcher's as for any queue.
 
 Sources: `MultiDispatch.wrapMultiDispatch`, `ConsumeQueue.multiDispatchLmqQueue`, `checkMultiDispatchQueue` 4.9.
 """

@@ -3,7 +3,7 @@
 A message stored at that very time wins; else the nearer of the two around it, the earlier on a tie; beyond the last
 message the last one. Java first picks one file by its modification time; we search the whole queue.
 
-Leaves out 5.x's rule (`core.time_search`).
+Leaves out 5.x's rule (`rocketmq.tables.time_search`).
 """
 
 from __future__ import annotations

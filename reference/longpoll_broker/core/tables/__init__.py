@@ -1,1 +1,0 @@
-"""What a broker knows by name: topics, groups, offsets, subscriptions, producers, accounts, locks."""

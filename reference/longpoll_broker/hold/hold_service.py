@@ -1,0 +1,543 @@
+"""The shared hold table: shards with their locks, and the notifiers that go through them.
+
+Between two critical sections stands a step point named as the law's action; a policy's knobs say which sections there
+are. Works from any number of threads. Leaves out running a pull again and answering it (`hold.pull_runner`).
+
+Sources: `PullRequestHoldService.java`; upstream issue #7358 for the recheck.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+from zlib import crc32
+
+from attrs import frozen
+
+from longpoll_broker.hold.hold_table import HELD, MISSED, QUEUED, Bucket, Cause, HoldTable, Key, Pull, Room
+from longpoll_broker.hold.notifier import Walk
+from longpoll_broker.hold.pull import Store, wants_visible
+from longpoll_broker.hold.pull_events import PullEvents
+from longpoll_broker.io.channel import FLUSH_COUNT, Channel, Outbox
+from longpoll_broker.shared.filter.sql92 import Lookup
+from longpoll_broker.shared.quota import CONNECTION_PART
+from longpoll_runtime import Lock, Runtime
+from longpoll_runtime.faults import FAULTS
+from longpoll_spec.policy import Policy
+
+log = logging.getLogger(__name__)
+
+SHARD_COUNT: Final = 8
+SMALL_TABLE: Final = 1000
+"""As many pulls one connection may have held in one shard, however small the table is."""
+"""Locks of the table; buckets are dealt to them by hash."""
+EXPIRED_COUNT: Final = 2_000
+"""Pulls let go at their deadlines, about 20 ms of work, after which other connections have their turn."""
+HERD_PART: Final = FLUSH_COUNT
+"""Pulls of a large herd that are run together, after the first; the next part is twice as long."""
+HERD_PART_MAX: Final = 128
+"""Longest such part."""
+
+
+@frozen
+class Steps:
+    """The step points of a walk, by the law's names."""
+
+    start: str
+    each: str
+    end: str
+
+
+NOTIFY: Final = Steps("notify_start", "notify_each", "notify_end")
+SCAN: Final = Steps("scan_start", "scan_each", "scan_end")
+RECHECK: Final = Steps("walk_start", "walk_each", "walk_end")
+
+
+class Executor(Protocol):
+    """Runs a pull that left the table."""
+
+    def submit(self, pull: Pull, cause: Cause, outbox: Outbox) -> bool:
+        """Run the pull now or soon; false when it cannot be taken."""
+        ...
+
+    def submit_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
+        """The same of pulls that one message woke, in order; those that cannot be taken."""
+        ...
+
+
+class Ends(Store, Protocol):
+    """What a notifier asks the store."""
+
+    def visible_end(self, topic: str, queue_id: int) -> int:
+        """The queue's visible end."""
+        ...
+
+    def properties_at(self, topic: str, queue_id: int, offset: int) -> Lookup | None:
+        """The properties of the message at a queue offset; None when it is not there."""
+        ...
+
+
+def shard_of(topic: str, queue_id: int, count: int = SHARD_COUNT) -> int:
+    """Which of `count` shards has a queue's bucket; alike in every process, so that a run can be played in another."""
+    return (crc32(topic.encode()) + queue_id) % count
+
+
+@frozen(eq=False)
+class Shard:
+    """A part of the table and the lock of its critical sections."""
+
+    lock: Lock
+    table: HoldTable
+
+
+class HoldService:
+    """Holds pulls, and lets them go: at an arrival, at a scan, at a deadline, when a channel closes, at the stop."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        policy: Policy,
+        ends: Ends,
+        executor: Executor,
+        *,
+        refuse: Callable[[Pull, Cause, Outbox], None],
+        held_count_max: int,
+        queue_held_count_max: int | None = None,
+        shard_count: int = SHARD_COUNT,
+        events: PullEvents | None = None,
+    ) -> None:
+        self._runtime = runtime
+        self._policy = policy
+        self._ends = ends
+        self._executor = executor
+        self._refuse = refuse
+        self._held_count_max = held_count_max
+        self._room = Room(held_count_max if policy.hold_limit == "in_lock" else None, runtime.lock())
+        self._events = events or PullEvents()
+        self._stopping = False
+        own_deadlines = policy.expiry == "own_deadline"
+        one_shot = policy.heap_entry == "one_shot"
+        # A quarter, or what little a small table has: others find room in it and in each of its queues.
+        limit_max = min(queue_held_count_max or held_count_max, held_count_max // shard_count)
+        connection_limit = max(limit_max // CONNECTION_PART, SMALL_TABLE)
+        self._shards = tuple(
+            Shard(
+                runtime.lock(),
+                HoldTable(
+                    own_deadlines=own_deadlines,
+                    one_shot=one_shot,
+                    room=self._room,
+                    queue_limit=queue_held_count_max if policy.hold_limit == "in_lock" else None,
+                    channel_limit=connection_limit if policy.hold_limit == "in_lock" else None,
+                    keeps_empty=policy.bucket_removal != "rechecked_under_lock",
+                ),
+            )
+            for _ in range(shard_count)
+        )
+        self.holds_together = (
+            policy.hold_limit == "in_lock"
+            and policy.bucket_removal == "rechecked_under_lock"
+            and policy.recheck_after_hold == "after_insert"
+            and own_deadlines
+            and type(self._events) is PullEvents
+        )
+        """Whether nothing but the insert, a look at the end and a deadline belongs to a pull that is held."""
+        self._wake_clock: Callable[[], None] | None = None
+        self._clock_outbox: Outbox | None = None
+        self._clock_sleeps_until_ms: float = float("inf")
+        self._expire_first = 0
+        """The shard whose deadlines are looked at first."""
+
+    def __len__(self) -> int:
+        """How many pulls are held or taken."""
+        return self._room.used
+
+    def now_ms(self) -> int:
+        """The clock of deadlines."""
+        return self._runtime.monotonic_ns() // 1_000_000
+
+    def assert_tidy(self, *, settled: bool = True) -> None:
+        """Check every shard's invariants, and unless told otherwise that no walk has left anything to settle."""
+        for shard in self._shards:
+            with shard.lock:
+                shard.table.assert_tidy(settled=settled)
+
+    # -- hold and recheck --------------------------------------------------------------------------------------------
+
+    def hold(self, pull: Pull, outbox: Outbox) -> None:
+        """Hold a pull that missed, or queue it at once when a recheck finds that it need not wait."""
+        policy = self._policy
+        key = (pull.topic, pull.queue_id)
+        shard = self._shards[shard_of(*key, len(self._shards))]
+        pull.phase = MISSED
+        if policy.hold_limit == "at_read" and len(self) >= self._held_count_max:
+            pull.phase = QUEUED
+            self._queue(pull, "busy", outbox)
+            return
+        bucket = self._find_bucket(shard, key) if policy.bucket_removal == "if_empty_unsafe" else None
+        if policy.recheck_after_hold == "before_lock" and self._has_news(pull):
+            pull.phase = QUEUED
+            self._queue(pull, "woken", outbox)
+            return
+        after_ns = self._events.now_ns()
+        self._runtime.step("hold")
+        with shard.lock:
+            cause = self._hold_locked(shard.table, pull, bucket)
+        if cause is not None:
+            pull.phase = QUEUED
+            self._queue(pull, cause, outbox)
+            return
+        self._events.held(pull, after_ns)
+        if policy.recheck_after_hold == "after_insert":
+            self._recheck(shard, pull, outbox)
+        if policy.expiry == "own_deadline" and pull.phase is HELD:
+            self._tell_clock(pull.deadline_ms, outbox)
+
+    def hold_together(self, pulls: Sequence[Pull], outbox: Outbox) -> None:
+        """`hold` for pulls of one topic and channel, where `holds_together`: those of a shard in one critical section.
+
+        Whatever becomes of them becomes of them in their order.
+        """
+        if not self._room.take(len(pulls)):
+            for pull in pulls:
+                self.hold(pull, outbox)
+            return
+        count = len(self._shards)
+        first = shard_of(pulls[0].topic, 0, count)
+        parts: list[list[Pull]] = [[] for _shard in self._shards]
+        for pull in pulls:
+            pull.phase = MISSED
+            parts[(first + pull.queue_id) % count].append(pull)
+        left_out = 0
+        for shard, part in zip(self._shards, parts, strict=True):
+            if part:
+                self._runtime.step("hold")
+                with shard.lock:
+                    left_out += shard.table.hold_together(part) if not self._stopping else len(part)
+        self._recheck_all(pulls, outbox)
+        if left_out:
+            # Each is told why by itself: a limit of its queue, or the stop that came meanwhile.
+            self._room.give(left_out)
+            for pull in pulls:
+                if pull.phase is MISSED:
+                    self.hold(pull, outbox)
+
+    def _recheck_all(self, pulls: Sequence[Pull], outbox: Outbox) -> None:
+        """Look at each pull's visible end once more, and set the clock for those that stay."""
+        visible_end, topic = self._ends.visible_end, pulls[0].topic
+        next_ms = self._clock_sleeps_until_ms
+        for pull in pulls:
+            if pull.phase is MISSED:
+                continue
+            self._runtime.step("recheck")
+            if visible_end(topic, pull.queue_id) > pull.offset:
+                self._recheck(self._shards[shard_of(topic, pull.queue_id, len(self._shards))], pull, outbox)
+            elif pull.deadline_ms < next_ms and pull.phase is HELD:
+                self._tell_clock(pull.deadline_ms, outbox)
+
+    def _find_bucket(self, shard: Shard, key: Key) -> Bucket:
+        """Look the bucket up before the insert, in a critical section of its own, as Java does."""
+        self._runtime.step("find_bucket")
+        with shard.lock:
+            return shard.table.find_bucket(key)
+
+    def _hold_locked(self, table: HoldTable, pull: Pull, bucket: Bucket | None) -> Cause | None:
+        """Insert the pull; or why it must be answered instead."""
+        if self._stopping and self._policy.on_stop == "answer":
+            return "stopped"
+        if self._policy.recheck_after_hold == "in_lock" and self._has_news(pull):
+            return "woken"
+        return None if table.hold(pull, bucket) else "busy"
+
+    def _recheck(self, shard: Shard, pull: Pull, outbox: Outbox) -> None:
+        """Look at the visible end once more; take the pull out under the lock, and only then queue it.
+
+        A notifier that has taken the pull meanwhile answers for it, so then there is nothing to do. Under
+        `recheck=walk` the whole bucket is walked instead, as upstream's pull request #7359 does.
+        """
+        after_ns = self._events.now_ns()
+        self._runtime.step("recheck")
+        visible_end = self._ends.visible_end(pull.topic, pull.queue_id)
+        removed = False
+        walks = visible_end > pull.offset and self._policy.recheck == "walk"
+        if visible_end > pull.offset and not walks:
+            with shard.lock:
+                removed = shard.table.recheck(pull)
+        self._events.rechecked(pull, after_ns, visible_end)
+        if removed:
+            self._queue(pull, "woken", outbox)
+        elif walks:
+            self._walk(RECHECK, (pull.topic, pull.queue_id), visible_end, None, outbox)
+
+    def _has_news(self, pull: Pull) -> bool:
+        return self._ends.visible_end(pull.topic, pull.queue_id) > pull.offset
+
+    # -- notifiers ---------------------------------------------------------------------------------------------------
+
+    def notify(self, key: Key, visible_end: int, tags_code: int | None, outbox: Outbox) -> None:
+        """Go through one bucket because of an arrival; raises what a filter raises under `on_throw=drop_rest`."""
+        self._walk(NOTIFY, key, visible_end, tags_code, outbox)
+
+    def _walk(self, steps: Steps, key: Key, visible_end: int, tags_code: int | None, outbox: Outbox) -> None:
+        """Walk a bucket; once more, announcing no message, as long as a recheck after the put-back finds a reason."""
+        shard = self._shards[shard_of(*key, len(self._shards))]
+        again: int | None = visible_end
+        while again is not None:
+            # Without the lock this is safe: a pull inserted after this look rechecks the end that was moved before it.
+            if self._policy.empty_shortcut and not shard.table.has(key):
+                return
+            again = self._walk_once(steps, shard, self._new_walk(shard, key, again, tags_code), outbox)
+            tags_code = None
+
+    def _new_walk(self, shard: Shard, key: Key, visible_end: int, tags_code: int | None) -> Walk:
+        topic, queue_id = key
+        return Walk(
+            self._policy,
+            shard.table,
+            key,
+            visible_end,
+            tags_code,
+            self.now_ms(),
+            lambda: self._ends.visible_end(topic, queue_id),
+            # The end that an arrival tells is its own offset plus one.
+            lambda: self._ends.properties_at(topic, queue_id, visible_end - 1),
+        )
+
+    def _walk_once(self, steps: Steps, shard: Shard, walk: Walk, outbox: Outbox) -> int | None:
+        """One way through a bucket; the visible end to walk it again for, if need be."""
+        after_ns = self._events.now_ns()
+        self._runtime.step(steps.start)
+        with shard.lock:
+            taken = walk.start()
+        self._events.taken(taken, after_ns, walk.visible_end)
+        if not taken and self._policy.empty_shortcut:
+            # The bucket was emptied since it was looked at; nothing is to be put back or rechecked.
+            return None
+        if walk.unsettled:
+            try:
+                self._hand_out(steps, shard, walk, outbox)
+            finally:
+                with shard.lock:
+                    walk.end()
+            return None
+        self._look_at_each(steps, shard, walk, outbox)
+        return self._keep(steps, shard, walk, outbox) if self._policy.take == "clone_and_clear" else None
+
+    def _hand_out(self, steps: Steps, shard: Shard, walk: Walk, outbox: Outbox) -> None:
+        """Queue a large herd: the first is told at once, and the last before any is settled."""
+        count = 1
+        while herd := walk.herd(count):
+            for _pull in herd:
+                self._runtime.step(steps.each)
+            for pull in self._executor.submit_herd(herd, outbox):
+                self._reject(pull, outbox)
+            if count == 1:
+                outbox.flush()
+            else:
+                outbox.flush_busy()
+            count = min(max(2 * count, HERD_PART), HERD_PART_MAX)
+        self._look_at_each(steps, shard, walk, outbox)
+        outbox.flush()
+
+    def _look_at_each(self, steps: Steps, shard: Shard, walk: Walk, outbox: Outbox) -> None:
+        while walk.unseen:
+            self._runtime.step(steps.each)
+            wake = walk.each()
+            if wake is None:
+                continue
+            if wake.pull.phase is not QUEUED:
+                with shard.lock:
+                    if not shard.table.queue_taken(wake.pull):
+                        continue
+            self._queue(wake.pull, wake.cause, outbox)
+
+    def _keep(self, steps: Steps, shard: Shard, walk: Walk, outbox: Outbox) -> int | None:
+        after_ns = self._events.now_ns()
+        self._runtime.step(steps.end)
+        with shard.lock:
+            kept = walk.end()
+        self._events.kept(kept, after_ns, walk.visible_end)
+        if kept and self._policy.expiry == "own_deadline":
+            self._tell_clock(min(pull.deadline_ms for pull in kept), outbox)
+        if not self._policy.recheck_after_keep:
+            return None
+        self._runtime.step("recheck")
+        visible_end = self._ends.visible_end(*walk.key)
+        with shard.lock:
+            held = shard.table.held(walk.key)
+        return visible_end if any(wants_visible(pull, self._ends, visible_end) for pull in held) else None
+
+    def scan(self, outbox: Outbox) -> None:
+        """Go through every bucket as the scanner does; what a filter raises costs no other bucket its turn.
+
+        A store that fails for one queue ends the round under `scan_throw=abort_round`, as in 4.9: raises what it does.
+        """
+        for shard in self._shards:
+            with shard.lock:
+                keys = shard.table.keys()
+            for key in keys:
+                try:
+                    visible_end = self._ends.visible_end(*key)
+                except FAULTS:
+                    if self._policy.scan_throw == "abort_round":
+                        raise
+                    log.exception("the scan cannot read %s", key)
+                    continue
+                try:
+                    self._walk(SCAN, key, visible_end, None, outbox)
+                except FAULTS:
+                    log.exception("the scan of %s failed", key)
+                if self._policy.bucket_removal == "if_empty_unsafe":
+                    self._sweep(shard, key)
+
+    def _sweep(self, shard: Shard, key: Key) -> None:
+        """Remove a bucket that looked empty, as `LmqPullRequestHoldService` does; a pull that found it is lost."""
+        self._runtime.step("sweep")
+        with shard.lock:
+            is_empty = not shard.table.has(key)
+        if is_empty:
+            self._runtime.step("remove_bucket")
+            with shard.lock:
+                shard.table.remove_bucket(key)
+
+    # -- deadlines ---------------------------------------------------------------------------------------------------
+
+    def run_clock_on(self, outbox: Outbox, wake: Callable[[], None]) -> None:
+        """Name the thread that calls `wait_s` and `run`: its outbox, and how to end its sleep."""
+        self._clock_outbox = outbox
+        self._wake_clock = wake
+
+    def wait_s(self) -> float | None:
+        """Seconds until the next deadline; None when there is none."""
+        # From here on every hold wakes the clock, so none can slip between this look and the sleep.
+        self._clock_sleeps_until_ms = float("inf")
+        deadlines_ms: list[int] = []
+        for shard in self._shards:
+            # Most passes of a loop find nothing armed. Who arms a deadline after this look wakes the clock, as above.
+            if not shard.table.has_deadlines:
+                continue
+            with shard.lock:
+                deadline_ms = shard.table.deadline_next_ms()
+            if deadline_ms is not None:
+                deadlines_ms.append(deadline_ms)
+        if not deadlines_ms:
+            return None
+        next_ms = min(deadlines_ms)
+        self._clock_sleeps_until_ms = next_ms
+        return max(0.0, next_ms / 1e3 - self._runtime.monotonic_ns() / 1e9)
+
+    def run(self, outbox: Outbox) -> None:
+        """Let pulls go whose deadline has come, shard by shard; after many of them the loop has its turn in between.
+
+        What is left is due already, so `wait_s` then says 0 and the next call goes on.
+        """
+        if self._policy.expiry != "own_deadline":
+            return
+        now_ms = self.now_ms()
+        if now_ms < self._clock_sleeps_until_ms:
+            return
+        count = 0
+        shards, first = self._shards, self._expire_first
+        for number in range(len(shards)):
+            if count >= EXPIRED_COUNT:
+                # The next call begins here: else the last shards would wait until nothing is due in all others.
+                self._expire_first = (first + number) % len(shards)
+                return
+            shard = shards[(first + number) % len(shards)]
+            after_ns = self._events.now_ns()
+            self._runtime.step("expire")
+            with shard.lock:
+                late = shard.table.expire(now_ms, EXPIRED_COUNT - count)
+            count += len(late)
+            self._events.expired(late, after_ns)
+            for pull in late:
+                self._queue(pull, "expired", outbox)
+
+    def _tell_clock(self, deadline_ms: int, outbox: Outbox) -> None:
+        if deadline_ms < self._clock_sleeps_until_ms and outbox is not self._clock_outbox and self._wake_clock:
+            self._wake_clock()
+
+    # -- channels and the end ----------------------------------------------------------------------------------------
+
+    def drop_channel(self, channel: Channel) -> int:
+        """Forget the pulls of a closed channel; returns how many there were."""
+        dropped = 0
+        for shard in self._shards:
+            with shard.lock:
+                dropped += len(shard.table.drop_channel(channel))
+        return dropped
+
+    def topic_deleted(self, topic: str, outbox: Outbox) -> None:
+        """Run every held pull of a topic that is gone, so that it is told at once; RocketMQ's hear it at a scan."""
+        for shard in self._shards:
+            with shard.lock:
+                held = shard.table.drain(topic)
+            for pull in held:
+                self._queue(pull, "error", outbox)
+
+    def master_returned(self, outbox: Outbox) -> None:
+        """The master of this slave is back: answer everybody with what they asked for, or walk as 5.x does, or nothing.
+
+        As `notifyMasterOnline` does, the walk is given up at a bucket that another notifier has emptied between the
+        look and the take: Java goes through a null list there.
+        """
+        if self._policy.on_master_return == "answer":
+            self._answer_all(outbox)
+        elif self._policy.on_master_return == "look_then_take":
+            self._wake_all(outbox)
+
+    def _answer_all(self, outbox: Outbox) -> None:
+        for shard in self._shards:
+            with shard.lock:
+                held = shard.table.drain()
+            for pull in held:
+                self._queue(pull, "stopped", outbox)
+
+    def _wake_all(self, outbox: Outbox) -> None:
+        for shard in self._shards:
+            with shard.lock:
+                keys = shard.table.keys()
+            for key in keys:
+                self._runtime.step("return_look")
+                if not shard.table.has(key):
+                    continue
+                self._runtime.step("return_take")
+                with shard.lock:
+                    taken = shard.table.take(key)
+                    queued = [pull for pull in taken if shard.table.queue_taken(pull)]
+                if not taken:
+                    log.warning("another notifier was at %s; the rest of this round is given up, as in Java", key)
+                    return
+                for pull in queued:
+                    self._queue(pull, "woken", outbox)
+
+    def stop(self, outbox: Outbox) -> None:
+        """Hold nothing any more, and answer what is held; call when no notifier is at work any more."""
+        self._stopping = True
+        if self._policy.on_stop != "answer":
+            return
+        for shard in self._shards:
+            after_ns = self._events.now_ns()
+            self._runtime.step("stop")
+            with shard.lock:
+                held = shard.table.drain()
+            self._events.stopped(held, after_ns)
+            for pull in held:
+                self._queue(pull, "stopped", outbox)
+
+    # -- the way out -------------------------------------------------------------------------------------------------
+
+    def _queue(self, pull: Pull, cause: Cause, outbox: Outbox) -> None:
+        """Hand a pull that is in nobody's list to the executor."""
+        if cause in {"busy", "thrown", "stopped"}:
+            self._refuse(pull, cause, outbox)
+        elif not self._executor.submit(pull, cause, outbox):
+            self._reject(pull, outbox)
+
+    def _reject(self, pull: Pull, outbox: Outbox) -> None:
+        """Tell of a pull that the executor does not take, if the policy does."""
+        if self._policy.on_reject == "answer_busy":
+            self._refuse(pull, "busy", outbox)
+        else:
+            log.warning("a woken pull of %s was rejected and is dropped, as the policy says", pull.topic)

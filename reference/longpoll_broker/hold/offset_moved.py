@@ -1,0 +1,59 @@
+"""Tells in the topic `OFFSET_MOVED_EVENT` that a group was sent to another offset than it asked for.
+
+4.9 stores such a message for every pull that it answers 21; nobody but an operator reads it. Source:
+`PullMessageProcessor.generateOffsetMovedEvent`, `OffsetMovedEvent.java` 4.9.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import msgspec
+from attrs import define
+
+from longpoll_broker.hold.hold_table import Pull
+from longpoll_broker.send.append import Appender
+from longpoll_broker.store.messages import MessageToStore
+from longpoll_protocol.errors import MessageRefusedError
+from longpoll_protocol.properties import DELAY, KEYS, TAGS, write_properties
+from longpoll_protocol.tags import java_hash
+from longpoll_runtime import Runtime
+
+log = logging.getLogger(__name__)
+
+TOPIC: Final = "OFFSET_MOVED_EVENT"
+
+
+@define(slots=True, eq=False)
+class OffsetMovedTeller:
+    """Stores the message; callable from any thread."""
+
+    runtime: Runtime
+    appender: Appender
+    broker_name: str
+    host: bytes
+    """The broker's own address, as records hold it."""
+
+    def tell(self, pull: Pull, offset_new: int) -> None:
+        """A pull was answered 21, to go on at `offset_new`. What cannot be stored is logged, as in Java."""
+        event = {
+            "consumerGroup": pull.group,
+            "messageQueue": {"brokerName": self.broker_name, "queueId": pull.queue_id, "topic": pull.topic},
+            "offsetNew": offset_new,
+            "offsetRequest": pull.offset,
+        }
+        message = MessageToStore(
+            topic=TOPIC,
+            queue_id=0,
+            body=msgspec.json.encode(event),
+            properties=write_properties({TAGS: pull.group, DELAY: "0", KEYS: pull.group}),
+            tags_code=java_hash(pull.group),
+            born_ms=self.runtime.unix_ms(),
+            born_host=self.host,
+            store_host=self.host,
+        )
+        try:
+            self.appender.append(message, pull.group)
+        except (MessageRefusedError, OSError) as error:
+            log.warning("the event of a moved offset of group %s is not stored: %s", pull.group[:64], error)

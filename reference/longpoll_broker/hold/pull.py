@@ -1,0 +1,282 @@
+"""What to answer a pull: the checks in RocketMQ's order, one read of the store, and what the read means.
+
+`decide` is pure but for that one read: it neither holds nor answers. A held pull is decided again, from the first
+check on, when it is woken or late; that time a `Miss` is answered as well.
+
+Leaves out offsets that a pull carries along to be committed, holding, and writing the answer (`service`).
+
+Source: `PullMessageProcessor.java` 4.9 and 5.x, `DefaultPullMessageResultHandler.java` 5.x; codes and texts as seen on
+4.9.7 and 5.5.0. Response codes are the protocol's.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol, TypeAlias
+
+import msgspec
+from attrs import field, frozen
+
+from longpoll_broker.hold.hold_table import Pull
+from longpoll_broker.shared.filter.filters import (
+    ExpressionError,
+    Filter,
+    SqlFilter,
+    filter_of,
+    is_tag_type,
+    not_supported,
+)
+from longpoll_broker.shared.standing import Standing
+from longpoll_broker.shared.subscription import BROADCASTING, Clients
+from longpoll_broker.shared.topics import FAQ, Groups, Topics
+from longpoll_broker.shared.traits import STRICT_TRAITS, Traits
+from longpoll_broker.store.read import ALL, GetResult, GetStatus, Matches
+from longpoll_spec.tables import with_table
+
+SUCCESS: Final = 0
+SYSTEM_ERROR: Final = 1
+NO_PERMISSION: Final = 16
+TOPIC_NOT_EXIST: Final = 17
+PULL_NOT_FOUND: Final = 19
+PULL_RETRY_IMMEDIATELY: Final = 20
+PULL_OFFSET_MOVED: Final = 21
+SUBSCRIPTION_PARSE_FAILED: Final = 23
+SUBSCRIPTION_NOT_EXIST: Final = 24
+SUBSCRIPTION_NOT_LATEST: Final = 25
+SUBSCRIPTION_GROUP_NOT_EXIST: Final = 26
+FILTER_DATA_NOT_EXIST: Final = 27
+FILTER_DATA_NOT_LATEST: Final = 28
+
+FORBIDDEN_BROKER: Final = 1
+FORBIDDEN_GROUP: Final = 2
+FORBIDDEN_TOPIC: Final = 3
+FORBIDDEN_BROADCAST: Final = 4
+"""`ForbiddenType.java` 5.x: what does not let a pull through."""
+
+FLAG_COMMIT_OFFSET: Final = 1
+FLAG_SUSPEND: Final = 2
+FLAG_SUBSCRIPTION: Final = 4
+
+EXPRESSION_SIZE_MAX: Final = 64 * 1024
+"""Longest subscription expression, characters; Java has no limit but the frame's."""
+
+
+class Store(Protocol):
+    """As much of the message store as a decision needs."""
+
+    def get(self, topic: str, queue_id: int, offset: int, count_max: int, matches: Matches = ALL) -> GetResult:
+        """Read up to `count_max` messages from `offset` on that match."""
+        ...
+
+
+@with_table
+class Refused(msgspec.Struct, frozen=True, gc=False):
+    """A check failed: the answer is a code and a remark, and no offsets."""
+
+    code: int
+    remark: str
+    forbidden_type: int | None = None
+    """Of a code 16: a `FORBIDDEN_` number."""
+
+
+@with_table
+class Found(msgspec.Struct, frozen=True):
+    """Messages: answer them."""
+
+    read: GetResult
+    code: int = SUCCESS
+
+
+class Miss(msgspec.Struct, frozen=True):
+    """Nothing new at the offset: hold the pull, or answer 19."""
+
+    read: GetResult
+    filter: Filter
+    """What the pull waits for."""
+    code: int = PULL_NOT_FOUND
+
+
+@with_table
+class OffsetMoved(msgspec.Struct, frozen=True):
+    """Nothing for this pull here, but where to go on is known: answer at once, 20, or 21 for an illegal offset."""
+
+    read: GetResult
+    code: int
+
+
+Decision: TypeAlias = Found | Miss | OffsetMoved | Refused
+
+
+@frozen
+class Desk:
+    """The tables that the checks look at."""
+
+    topics: Topics
+    groups: Groups
+    clients: Clients
+    is_readable: bool = True
+    """`brokerPermission` has the read bit."""
+    property_filter: bool = False
+    """`enablePropertyFilter`: a subscription may be of another type than TAG."""
+    broker_ip: str = "127.0.0.1"
+    traits: Traits = STRICT_TRAITS
+    standing: Standing = field(factory=Standing)
+    """What a slave does otherwise."""
+
+
+def decide(pull: Pull, desk: Desk, store: Store) -> Decision:
+    """Decide one pull. Raises what the store raises, which is answered with code 1."""
+    wanted = check(pull, desk)
+    if isinstance(wanted, Refused):
+        return wanted
+    decision = look(pull, wanted, store)
+    return of_negative_count(pull, decision, desk) if pull.count_max < 0 else decision
+
+
+def look(pull: Pull, wanted: Filter, store: Store) -> Found | Miss | OffsetMoved:
+    """Read for a pull that has passed its checks."""
+    read = _read(pull, wanted, store, pull.offset, pull.count_max)
+    code = code_of(read.status, pull.offset)
+    if code == SUCCESS:
+        return Found(read)
+    if code == PULL_NOT_FOUND:
+        return Miss(read, wanted)
+    return OffsetMoved(read, code)
+
+
+_SCANNED: Final = frozenset({GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE, GetStatus.MESSAGE_WAS_REMOVING})
+
+
+def of_negative_count(pull: Pull, decision: Found | Miss | OffsetMoved, desk: Desk) -> Decision:
+    """The decision on a pull for less than no message: 4.9 fails when it makes the list for what it finds."""
+    if desk.traits.refuses_negative_count and decision.read.status in _SCANNED:
+        return Refused(SYSTEM_ERROR, f"Illegal Capacity: {pull.count_max}")
+    return decision
+
+
+def as_placed(decision: Found | Miss | OffsetMoved, desk: Desk) -> Found | Miss | OffsetMoved:
+    """The decision of a broker that stands where it does; a lone master's stays as it is."""
+    read = decision.read
+    code = desk.standing.code(decision.code, read.status, desk.traits, suggests_slave=read.suggest_slave)
+    return decision if code == decision.code else OffsetMoved(read, code)
+
+
+def _read(pull: Pull, wanted: Filter, store: Store, offset: int, count_max: int) -> GetResult:
+    if isinstance(wanted, SqlFilter):
+        return store.get(pull.topic, pull.queue_id, offset, count_max, (None, wanted))
+    return store.get(pull.topic, pull.queue_id, offset, count_max, ALL if wanted.all_tags else (wanted.matches, None))
+
+
+def wants_visible(pull: Pull, store: Store, visible_end: int) -> bool:
+    """Whether the queue has something from the pull's offset on that its filter lets through; reads the store.
+
+    What was looked at is noted in the pull, so that a stretch of messages that it does not want is read once. Also true
+    where the offset is no longer one to wait at: the pull must be run to hear that.
+    """
+    wanted = pull.filter
+    if visible_end <= pull.offset or wanted is None:
+        return visible_end > pull.offset
+    offset = max(pull.offset, pull.unmatched_end)
+    while offset < visible_end:
+        read = _read(pull, wanted, store, offset, 1)
+        if read.status is not GetStatus.NO_MATCHED_MESSAGE or read.offset_next <= offset:
+            return True
+        offset = read.offset_next
+    pull.unmatched_end = offset
+    return False
+
+
+_CODES: Final = {
+    GetStatus.FOUND: SUCCESS,
+    GetStatus.NO_MATCHED_MESSAGE: PULL_RETRY_IMMEDIATELY,
+    GetStatus.MESSAGE_WAS_REMOVING: PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_FOUND_NULL: PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_ONE: PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: PULL_OFFSET_MOVED,
+}
+
+
+def code_of(status: GetStatus, offset: int) -> int:
+    """The response code of a read's status: an empty queue is a miss at offset 0 and an illegal offset elsewhere."""
+    code = _CODES.get(status)
+    if code is not None:
+        return code
+    assert status in {GetStatus.NO_MESSAGE_IN_QUEUE, GetStatus.NO_MATCHED_LOGIC_QUEUE}
+    return PULL_NOT_FOUND if offset == 0 else PULL_OFFSET_MOVED
+
+
+def check(pull: Pull, desk: Desk) -> Filter | Refused:  # noqa: PLR0911 - one return a check, in order
+    """Every check before the read, in order: the filter to read with, or the refusal."""
+    if not desk.is_readable:
+        return Refused(NO_PERMISSION, f"the broker[{desk.broker_ip}] pulling message is forbidden", FORBIDDEN_BROKER)
+    group = desk.groups.find(pull.group, pull.channel)
+    if group is None:
+        return Refused(SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{pull.group}] does not exist, {FAQ}")
+    if not group.consume_enable:
+        return Refused(NO_PERMISSION, f"subscription group no permission, {pull.group}", FORBIDDEN_GROUP)
+    topic = desk.topics.get(pull.topic)
+    if topic is None:
+        return Refused(TOPIC_NOT_EXIST, f"topic[{pull.topic[:128]}] not exist, apply first please! {FAQ}")
+    if not topic.is_readable:
+        return Refused(NO_PERMISSION, f"the topic[{pull.topic}] pulling message is forbidden", FORBIDDEN_TOPIC)
+    if not 0 <= pull.queue_id < topic.read_queue_nums:
+        return Refused(
+            desk.traits.bad_parameter_code,
+            f"queueId[{pull.queue_id}] is illegal, topic:[{pull.topic}] "
+            f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{pull.channel}]",
+        )
+    if pull.filter is not None and pull.sys_flag & FLAG_SUBSCRIPTION:
+        # It was held, and what it brought is allowed: a hundred thousand may be late together.
+        return pull.filter
+    wanted = _wanted(pull, desk, broadcast_enabled=group.consume_broadcast_enable)
+    if isinstance(wanted, Refused):
+        return wanted
+    if not desk.property_filter and not is_tag_type(wanted.expression_type):
+        return Refused(SYSTEM_ERROR, not_supported(wanted.expression_type))
+    return wanted
+
+
+def _brought(pull: Pull, desk: Desk) -> Filter | Refused:
+    """The subscription that the request carries."""
+    if len(pull.subscription or "") > EXPRESSION_SIZE_MAX:
+        return Refused(SUBSCRIPTION_PARSE_FAILED, f"the subscription is over {EXPRESSION_SIZE_MAX} characters")
+    if pull.subscription and pull.expression_type and not (desk.property_filter or is_tag_type(pull.expression_type)):
+        # Whatever it says, it will be refused so: nothing is compiled for that.
+        return Refused(SYSTEM_ERROR, not_supported(pull.expression_type))
+    try:
+        brought = filter_of(pull.subscription, pull.expression_type, with_parts=desk.traits.filters_with_parts)
+    except ExpressionError:
+        return Refused(SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed")
+    if desk.property_filter and isinstance(brought, SqlFilter) and brought.over_limit:
+        return Refused(SUBSCRIPTION_PARSE_FAILED, brought.problem)
+    return brought
+
+
+def _wanted(  # noqa: PLR0911 - one return a check, in order
+    pull: Pull, desk: Desk, *, broadcast_enabled: bool
+) -> Filter | Refused:
+    """The subscription: from the request, or from the group's heartbeats."""
+    if pull.sys_flag & FLAG_SUBSCRIPTION:
+        return _brought(pull, desk)
+    group = desk.clients.group(pull.group)
+    if group is None:
+        return Refused(SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist {FAQ}")
+    if not broadcast_enabled and group.message_model == BROADCASTING:
+        return Refused(
+            NO_PERMISSION, f"the consumer group[{pull.group}] can not consume by broadcast way", FORBIDDEN_BROADCAST
+        )
+    subscription = group.subscriptions.get(pull.topic)
+    if subscription is None:
+        return Refused(SUBSCRIPTION_NOT_EXIST, f"the consumer's subscription not exist {FAQ}")
+    if subscription.sub_version < pull.sub_version:
+        return Refused(SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+    if subscription.is_by_tag:
+        return subscription.tags
+    known = desk.clients.filters.get(pull.topic, pull.group)
+    if known is None:
+        return Refused(
+            FILTER_DATA_NOT_EXIST, "The broker's consumer filter data is not exist!Your expression may be wrong!"
+        )
+    if known.version < pull.sub_version:
+        return Refused(FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest")
+    return subscription.tags if subscription.class_filter else known.filter

@@ -1,0 +1,89 @@
+"""Writes the answers to pulls: what was found or what there is none of, with the offsets that tell where to go on.
+
+Leaves out who decides (`hold.pull_runner`) and the quicker way to the same bytes (`fast.pull_heads`).
+
+Source: `PullMessageProcessor.java` 4.9 and 5.x.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from attrs import define
+
+from longpoll_broker.hold.hold_table import ANSWERED, Cause, Pull
+from longpoll_broker.hold.pull import Decision, Desk, Found, Refused, code_of
+from longpoll_broker.hold.pull_events import PullEvents
+from longpoll_broker.io.channel import Outbox, Parts
+from longpoll_broker.io.processors import Refusal
+from longpoll_broker.store.read import GetResult
+from longpoll_protocol.codes import CommandFlag
+from longpoll_protocol.frames.command import Command, encode_head
+from longpoll_protocol.frames.frame import Serialisation
+
+RESPONSE: Final = CommandFlag.RESPONSE.value
+JSON: Final = Serialisation.JSON
+KINDS: Final = (Serialisation.JSON, Serialisation.ROCKETMQ)
+"""By their numbers: looking a member up in its enum costs more."""
+
+
+@define(slots=True, eq=False)
+class PullAnswers:
+    """Encodes decisions; callable from any thread."""
+
+    desk: Desk
+    events: PullEvents
+
+    def encode(self, pull: Pull, decision: Decision, cause: Cause, kind: Serialisation, outbox: Outbox) -> Parts:
+        """The buffers of an answer; 20, 21, 19 and 0 carry offsets, a refusal none."""
+        pull.phase = ANSWERED
+        if isinstance(decision, Refused):
+            refusal = self._refusal_fields(decision)
+            head = encode_head(
+                Command(decision.code, pull.opaque, RESPONSE, refusal, remark=decision.remark, serialisation=kind), 0
+            )
+            self.events.answered(pull, decision.code, None, cause, outbox)
+            return Refusal((head,), decision.code, decision.remark)
+        read = decision.read
+        is_found = isinstance(decision, Found)
+        head = self.head(pull, decision.code, read, kind, read.size_bytes if is_found else 0)
+        self.events.answered(pull, decision.code, read, cause, outbox)
+        return [head, *read.records] if is_found else [head]
+
+    def head(self, pull: Pull, code: int, read: GetResult, kind: Serialisation, body_size: int) -> bytes:
+        """The frame before the records of an answer that tells of a read."""
+        fields = {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(read.offset_next),
+            "minOffset": str(read.offset_min),
+            "maxOffset": str(read.offset_max),
+        }
+        if self.desk.traits.explains_refusals:
+            fields |= self._flag_fields(pull)
+        if not self.desk.standing.is_plain:
+            fields |= self._standing_fields(pull, read)
+        command = Command(code, pull.opaque, RESPONSE, fields, remark=read.status.name, serialisation=kind)
+        return encode_head(command, body_size)
+
+    def _refusal_fields(self, decision: Refused) -> dict[str, str] | None:
+        if decision.forbidden_type is None or not self.desk.traits.explains_refusals:
+            return None
+        return {"forbiddenType": str(decision.forbidden_type)}
+
+    def _flag_fields(self, pull: Pull) -> dict[str, str]:
+        """What 5.x tells of the topic and the group."""
+        topic, group = self.desk.topics.get(pull.topic), self.desk.groups.by_name.get(pull.group)
+        return {
+            "topicSysFlag": str(topic.topic_sys_flag if topic is not None else 0),
+            "groupSysFlag": str(group.group_sys_flag if group is not None else 0),
+        }
+
+    def _standing_fields(self, pull: Pull, read: GetResult) -> dict[str, str]:
+        """What a slave, or a master that may send its readers to one, says otherwise."""
+        standing, status = self.desk.standing, read.status
+        group = self.desk.groups.by_name.get(pull.group)
+        suggested = standing.suggested_broker(
+            group, code_of(status, pull.offset), self.desk.traits, suggests_slave=read.suggest_slave
+        )
+        offset_next = standing.offset_next(pull.offset, read.offset_next, status)
+        return {"suggestWhichBrokerId": str(suggested), "nextBeginOffset": str(offset_next)}

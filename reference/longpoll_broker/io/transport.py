@@ -1,0 +1,547 @@
+"""The loop that serves many connections on one thread.
+
+One pass of a loop reads every ready connection, hands each whole command to its listener's handler, calls
+`pass_ended`, and only then writes: all that one connection is told in a pass leaves in one system call, and a send, the
+pulls it wakes and their answers need no hand-over between threads. A connection whose command takes long gives way: the
+rest of what came from it is served in the next pass.
+
+Whatever serving a connection raises costs that connection, and nobody else anything: the loop goes on.
+
+Leaves out a connection's own state and writing (`io.channel`) and what commands mean.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from attrs import define, field, frozen
+
+from longpoll_broker.io.channel import Channel, Handler, Limits, Outbox
+from longpoll_broker.io.totals import Amount, Connections, Reached
+from longpoll_protocol.errors import RemoteProtocolError
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.sizes import KIB
+from longpoll_runtime import Listener, Poller, Runtime, Socket, Thread
+from longpoll_runtime.faults import FAULTS, KeepGoing
+from longpoll_runtime.logs import event
+
+log = logging.getLogger(__name__)
+
+RECEIVE_SIZE: Final = 256 * 1024
+"""Bytes asked of one connection before the next has its turn."""
+LARGE_SIZE: Final = 64 * KIB
+"""Bytes not served yet with which a connection comes behind all that are quick, as if its last turn had been long."""
+QUEUED_SIZE_MAX: Final = 32 * KIB
+"""Bytes queued for one connection in a pass; above it these are sent, and others have their turn, before it goes on.
+
+About four pulls of 32 small messages: with twice as much, eight pulls under way all are served before one is answered,
+and client and broker work by turns instead of at once.
+"""
+TURN_NS_MAX: Final = 5_000_000
+"""How long one connection is served in a pass before others have their turn; its last request may take longer."""
+PASS_NS: Final = 10_000_000
+"""What those that are ready share in one pass, so that their turns are shorter the more they are."""
+TURN_NS_MIN: Final = 250_000
+"""The shortest turn, however many are ready: less would be spent on changing turns."""
+RESTS_MAX: Final = 8
+"""Connections with long requests, or much to be answered, that go on in one pass, as long as they take `PASS_NS` in
+all; the others have their turn in the next ones."""
+ACCEPTS_MAX: Final = 256
+"""Connections accepted before the open ones have their turn."""
+CLOSES_MAX: Final = 64
+"""Connections closed in one pass, some milliseconds' work; further ones are only told of no more until their turn."""
+LINGER_S: Final = 2.0
+"""How long a stopping loop waits for peers to read what was written to them."""
+ACCEPT_PAUSE_S: Final = 1.0
+"""How long nothing is accepted after the operating system refused a connection."""
+IDLE_CHECK_S: Final = 10.0
+"""How often a loop looks for channels that have said nothing for too long, and the longest that it sleeps."""
+STOPPING: Final = "the broker stops"
+CANNOT_BE_SERVED: Final = "the broker failed at it"
+
+
+class Clock(Protocol):
+    """What has to be done at a time rather than at an arrival; asked by the loop that it is given to."""
+
+    def wait_s(self) -> float | None:
+        """Seconds until `run` is needed; None when nothing is due ever. The loop may come earlier."""
+        ...
+
+    def run(self, outbox: Outbox) -> None:
+        """Do what is due."""
+        ...
+
+
+@define(slots=True, eq=False)
+class Totals:
+    """What the connections of all loops of a broker cost together."""
+
+    unfinished: Amount[Channel]
+    unsent: Amount[Channel]
+    connections: Connections
+    reached: Counter[Reached] = field(factory=Counter, init=False)
+    """How often each limit has cost a connection; about right on other threads."""
+
+    @classmethod
+    def of(cls, runtime: Runtime, limits: Limits) -> Totals:
+        """Of loops that have no connection yet."""
+        return cls(
+            Amount(limits.unfinished_bytes_max, runtime.lock()),
+            Amount(limits.unsent_bytes_max, runtime.lock()),
+            Connections(limits.connection_count_max, limits.address_connection_count_max, runtime.lock()),
+        )
+
+
+@define(slots=True, eq=False)
+class _Door:
+    listener: Listener
+    handler: Handler
+
+
+@frozen
+class _Accepted:
+    """A connection that a loop is to serve."""
+
+    sock: Socket
+    peer: tuple[str, int]
+    handler: Handler
+    number: int
+
+
+class IoLoop:
+    """One thread, one poller, any number of listeners and channels.
+
+    Invariant: `_channels` are exactly the registered, open channels of this loop; only its thread changes the set.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        name: str,
+        limits: Limits,
+        *,
+        pass_ended: Callable[[Outbox], None],
+        has_more: Callable[[], bool] | None = None,
+        clock: Clock | None = None,
+        totals: Totals | None = None,
+    ) -> None:
+        self._runtime = runtime
+        self._name = name
+        self._limits = limits
+        self._pass_ended = pass_ended
+        self._ends_pass = KeepGoing(log, "a pass could not be ended")
+        self._has_more = has_more
+        """Whether the end of another pass has something to do, which then begins at once."""
+        self._clock = clock
+        self._totals = Totals.of(runtime, limits) if totals is None else totals
+        """Shared with the broker's other loops."""
+        self.poller: Poller = runtime.poller()
+        self.outbox = Outbox()
+        self._doors: list[_Door] = []
+        self._channels: dict[Channel, None] = {}
+        self._to_close: deque[Channel] = deque()
+        self._leaving: dict[Channel, tuple[str, Reached | None]] = {}
+        """Channels that have left and are to be closed, with the reason, in later passes."""
+        self._closes_left = CLOSES_MAX
+        self._turn_ns = TURN_NS_MAX
+        self._to_adopt: deque[_Accepted] = deque()
+        self._unfinished: dict[Channel, None] = {}
+        """Channels that gave way: nothing more is read from them before what came is served."""
+        self._is_turn_of_new = False
+        """Whether it was the turn of those that had none yet, of all whose requests may take long."""
+        self._unread: dict[Channel, None] = {}
+        """Channels that are new or slow, and for whose bytes there was no time; the poller tells of them again."""
+        self._stopping = False
+        self._numbers = 0
+        self._idle_check_ns = 0
+        self._paused: list[_Door] = []
+        self._resume_ns = 0
+        self._buffer = bytearray(RECEIVE_SIZE)
+        self._view = memoryview(self._buffer)
+        self._peers: list[IoLoop] = [self]
+        self._thread: Thread | None = None
+
+    @property
+    def channel_count(self) -> int:
+        """Open connections of this loop; about right on other threads."""
+        return len(self._channels)
+
+    # -- before the start, and from other threads --------------------------------------------------------------------
+
+    def add_listener(self, listener: Listener, handler: Handler) -> None:
+        """Serve a listener; before `start`."""
+        door = _Door(listener, handler)
+        self._doors.append(door)
+        self.poller.register(listener, read=True, write=False, data=door)
+
+    def share_with(self, loops: Sequence[IoLoop]) -> None:
+        """Deal accepted connections out to these loops in turn; before `start`."""
+        self._peers = list(loops)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = self._runtime.spawn(self._name, self._run)
+
+    def wake(self) -> None:
+        """Make the loop look around now."""
+        self.poller.wake()
+
+    def close_soon(self, channel: Channel) -> None:
+        """Have the loop close a channel; callable from any thread."""
+        self._to_close.append(channel)
+        self.poller.wake()
+
+    def stop(self) -> None:
+        """Stop listening, send what is written, close every channel, end the thread and wait for that."""
+        if self._thread is None:
+            self._close_all()
+        else:
+            self._stopping = True
+            self.poller.wake()
+            self._thread.join()
+            self._thread = None
+        self.poller.close()
+
+    # -- the thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        clock = self._clock
+        does_what_is_due = KeepGoing(log, "what was due could not be done")
+        while not self._stopping:
+            wait_s = clock.wait_s() if clock is not None else None
+            has_more = self._unfinished or self._leaving or (self._has_more is not None and self._has_more())
+            wait_s_max = 0.0 if has_more else ACCEPT_PAUSE_S if self._paused else IDLE_CHECK_S
+            ready = self.poller.poll(wait_s_max if wait_s is None or wait_s > wait_s_max else wait_s)
+            self._run_pass(ready)
+            if clock is not None:
+                with does_what_is_due:
+                    clock.run(self.outbox)
+            self.outbox.flush()
+            while self._to_close:
+                channel = self._to_close.popleft()
+                self._close_in_turn(channel, channel.close_reason, channel.reached)
+        self._linger()
+        self._close_all()
+
+    def _run_pass(self, ready: list[tuple[object, bool, bool]]) -> None:
+        """Read every ready connection and let the handlers finish; nothing is written before the end."""
+        now_ns = self._runtime.monotonic_ns()
+        self._close_those_leaving()
+        self._look_after_connections(now_ns)
+        unfinished, self._unfinished = self._unfinished, {}
+        self._turn_ns = min(max(PASS_NS // (len(ready) + len(unfinished) + 1), TURN_NS_MIN), TURN_NS_MAX)
+        # Those for which there was no time come first.
+        slow, self._unread = self._unread, {}
+        for data, readable, writable in ready:
+            if type(data) is Channel:
+                if writable:
+                    data.flush()
+                if not readable or data.closed or data.broken or data in unfinished:
+                    continue
+                if data.is_slow:
+                    slow[data] = None
+                elif (size := self._receive(data, now_ns)) and size + data.unfinished_size >= LARGE_SIZE:
+                    # What is large takes long, mostly: fifty batches at once are not served before one send.
+                    data.is_slow = True
+                    unfinished[data] = None
+                elif size:
+                    self._serve(data)
+            elif type(data) is _Door:
+                with KeepGoing(log, "a connection could not be accepted"):
+                    self._accept(data)
+        self._receive_slow(list(slow), unfinished, now_ns)
+        self._serve_unfinished(list(unfinished))
+        with self._ends_pass:
+            self._pass_ended(self.outbox)
+
+    def _receive_slow(self, channels: Sequence[Channel], unfinished: dict[Channel, None], now_ns: int) -> None:
+        """Read what came from those that are new or slow, behind all that are quick, for as long as one pass may take.
+
+        They are served behind those that wait already. A read may take a millisecond: that of a TLS handshake.
+        """
+        if not channels:
+            return
+        clock_ns = self._runtime.monotonic_ns
+        end_ns = clock_ns() + PASS_NS
+        for number, channel in enumerate(channels):
+            if channel.closed or channel.broken or channel in unfinished:
+                continue
+            if self._receive(channel, now_ns):
+                unfinished[channel] = None
+            if clock_ns() > end_ns:
+                self._unread = dict.fromkeys(channels[number + 1 :])
+                return
+
+    def _serve_unfinished(self, channels: list[Channel]) -> None:
+        """Go on with those that gave way; of those whose requests take long, or answers are long, a few a pass.
+
+        Of those that had no turn yet as many as a pass has time for: else who comes and goes would be a heap of them.
+        """
+        if not channels:
+            return
+        now_ns = self._runtime.monotonic_ns
+        known: deque[Channel] = deque()
+        new: deque[Channel] = deque()
+        for channel in channels:
+            if channel.rest is not None or channel.is_heavy or channel.is_slow:
+                (new if channel.is_new else known).append(channel)
+            elif not (channel.closed or channel.broken):
+                self._serve(channel)
+        end_ns = now_ns() + PASS_NS
+        rests_left = RESTS_MAX
+        while new or (known and rests_left):
+            # In turn: anybody is slow once on a busy machine, and waits for no flood of those who have just come.
+            self._is_turn_of_new = not self._is_turn_of_new
+            is_rest = bool(known and rests_left) and not (self._is_turn_of_new and new)
+            rests_left -= is_rest
+            channel = known.popleft() if is_rest else new.popleft()
+            if not (channel.closed or channel.broken):
+                self._serve(channel)
+                if now_ns() > end_ns:
+                    break
+        # First in the next pass: those that had their turn have come behind them.
+        self._unfinished = dict.fromkeys((*known, *new)) | self._unfinished
+
+    def _look_after_connections(self, now_ns: int) -> None:
+        """Close those that are idle, go on accepting, and take over what another loop accepted."""
+        if now_ns >= self._idle_check_ns:
+            self._idle_check_ns = now_ns + int(IDLE_CHECK_S * 1e9)
+            self._close_idle(now_ns)
+        if self._paused and now_ns >= self._resume_ns:
+            self._resume_accepting()
+        while self._to_adopt:
+            with KeepGoing(log, "a connection could not be taken over"):
+                self._adopt(self._to_adopt.popleft())
+
+    def _receive(self, channel: Channel, now_ns: int) -> int:
+        """Read what came; how many bytes that are, 0 where there is nothing to serve."""
+        try:
+            size = channel.receive_into(self._buffer)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            self._close_in_turn(channel, f"the connection failed: {error.strerror or error}")
+            return 0
+        if size == 0:
+            self._close_in_turn(channel, "the peer closed it")
+            return 0
+        channel.received_ns = now_ns
+        try:
+            channel.connection.receive_data(bytes(self._view[:size]))
+        except FAULTS:
+            log.exception("what %s sent cannot be taken", channel)
+            self._close(channel, CANNOT_BE_SERVED)
+            return 0
+        return size
+
+    def _serve(self, channel: Channel) -> None:
+        """Have what came served, up to where the channel gives way."""
+        connection, received = channel.connection, channel.handler.received
+        now_ns = self._runtime.monotonic_ns
+        end_ns = channel.turn_end_ns = now_ns() + self._turn_ns
+        channel.is_new = False
+        had_command = False
+        try:
+            while True:
+                if channel.rest is not None:
+                    rest, channel.rest, channel.rest_size = channel.rest, None, 0
+                    rest(self.outbox)
+                elif isinstance(command := connection.next_event(), Command):
+                    received(channel, command, self.outbox)
+                    had_command = True
+                else:
+                    self._note_unread(channel, ended_a_frame=had_command)
+                    return
+                channel.is_slow = now_ns() > end_ns
+                channel.is_heavy = channel.queued_size > QUEUED_SIZE_MAX or channel.is_slow
+                if channel.gives_way or channel.is_heavy:
+                    channel.gives_way = False
+                    self._unfinished[channel] = None
+                    self._note_unread(channel, ended_a_frame=True)
+                    return
+        except RemoteProtocolError as error:
+            # What came before the bad frame was answered in this pass; the bad frame costs its sender the connection.
+            channel.flush()
+            self._close(channel, f"it sent what cannot be read: {error}")
+        except FAULTS:
+            # Requests are answered for what they raise (`io.processors`): this came beside one.
+            log.exception("what %s sent cannot be served", channel)
+            channel.flush()
+            self._close(channel, CANNOT_BE_SERVED)
+
+    def _note_unread(self, channel: Channel, *, ended_a_frame: bool) -> None:
+        """Have what came and was not served counted, and see when its first frame began."""
+        size = channel.connection.unread_size + channel.rest_size
+        if ended_a_frame or not channel.unfinished_size:
+            channel.begun_ns = channel.received_ns
+        if size != channel.unfinished_size:
+            channel.unfinished_size = size
+            unfinished = self._totals.unfinished
+            for most, had in unfinished.note(channel, size):
+                most.give_up(Reached.UNFINISHED_BYTES, unfinished.bytes_max, had)
+
+    def _accept(self, door: _Door) -> None:
+        for _ in range(ACCEPTS_MAX):
+            try:
+                sock, peer = door.listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                # Out of descriptors, mostly: asking again at once would only turn in circles.
+                log.warning(
+                    "a connection could not be accepted: %s; trying again in %.0f s",
+                    error,
+                    ACCEPT_PAUSE_S,
+                    extra=event("connection_refused", reason=str(error)),
+                )
+                self._paused.append(door)
+                self._resume_ns = self._runtime.monotonic_ns() + int(ACCEPT_PAUSE_S * 1e9)
+                self.poller.modify(door.listener, read=False, write=False, data=door)
+                return
+            self._numbers += 1
+            loop = self._peers[self._numbers % len(self._peers)]
+            accepted = _Accepted(sock, peer, door.handler, self._numbers)
+            if loop is self:
+                self._adopt(accepted)
+            else:
+                loop.adopt_soon(accepted)
+
+    def _resume_accepting(self) -> None:
+        for door in self._paused:
+            self.poller.modify(door.listener, read=True, write=False, data=door)
+        self._paused.clear()
+
+    def adopt_soon(self, accepted: _Accepted) -> None:
+        """Have the loop serve a connection that another one accepted."""
+        self._to_adopt.append(accepted)
+        self.poller.wake()
+
+    def _adopt(self, accepted: _Accepted) -> None:
+        sock, peer, handler, number = accepted.sock, accepted.peer, accepted.handler, accepted.number
+        connections = self._totals.connections
+        reached = connections.add(peer[0])
+        if reached is not None:
+            self._refuse(sock, peer, reached)
+            return
+        channel = Channel(
+            self, sock, peer, number, handler, self._limits, self._runtime.lock(), unsent=self._totals.unsent
+        )
+        channel.received_ns = self._runtime.monotonic_ns()
+        try:
+            self.poller.register(sock, read=True, write=False, data=channel)
+        except FAULTS:
+            connections.remove(peer[0])
+            sock.close()
+            raise
+        self._channels[channel] = None
+        log.info("%s is connected", channel, extra=event("connection_opened", peer=channel.peer, connection=number))
+        try:
+            handler.opened(channel)
+        except FAULTS:
+            log.exception("%s cannot be served", channel)
+            self._close(channel, CANNOT_BE_SERVED)
+
+    def _refuse(self, sock: Socket, peer: tuple[str, int], reached: Reached) -> None:
+        """Close a connection that is one too many."""
+        limits = self._limits
+        if reached is Reached.CONNECTIONS:
+            reason = f"over {limits.connection_count_max} connections"
+        else:
+            reason = f"over {limits.address_connection_count_max} connections of one address ({reached.value})"
+        log.warning(
+            "%s: closing %s:%d",
+            reason,
+            *peer,
+            extra=event("connection_refused", peer=f"{peer[0]}:{peer[1]}", reason=reason),
+        )
+        self._totals.reached[reached] += 1
+        sock.close()
+
+    def _close_in_turn(self, channel: Channel, reason: str, reached: Reached | None = None) -> None:
+        """Close a channel now, or, where many are closed at once, in a later pass; it is served no more."""
+        if channel.closed or channel in self._leaving:
+            return
+        if self._closes_left:
+            self._closes_left -= 1
+            self._close(channel, reason, reached)
+        else:
+            channel.leave()
+            self._leaving[channel] = reason, reached
+
+    def _close_those_leaving(self) -> None:
+        """Begin a pass: close some of those that wait for it."""
+        self._closes_left = CLOSES_MAX
+        while self._leaving and self._closes_left:
+            channel = next(iter(self._leaving))
+            reason, reached = self._leaving.pop(channel)
+            self._close_in_turn(channel, reason, reached)
+
+    def _close(self, channel: Channel, reason: str, reached: Reached | None = None) -> None:
+        if channel.closed:
+            return
+        channel.close()
+        self._channels.pop(channel, None)
+        self._totals.connections.remove(channel.peer_host[0])
+        self._totals.unfinished.note(channel, 0)
+        if reached is not None:
+            self._totals.reached[reached] += 1
+        log.info(
+            "%s is closed: %s",
+            channel,
+            reason,
+            extra=event("connection_closed", peer=channel.peer, connection=channel.number, reason=reason),
+        )
+        with KeepGoing(log, "a closed connection could not be forgotten"):
+            channel.handler.closed(channel)
+
+    def _close_idle(self, now_ns: int) -> None:
+        """Close the channels that have said nothing, or that have not ended a frame, for too long."""
+        limits = self._limits
+        idle_ns, frame_ns = limits.idle_ms_max * 1_000_000, limits.frame_ms_max * 1_000_000
+        for channel in list(self._channels):
+            if now_ns - channel.received_ns > idle_ns:
+                reason = f"nothing came for {limits.idle_ms_max / 1000:g} s"
+                self._close_in_turn(channel, reason, Reached.IDLE_TIME)
+            elif channel.unfinished_size and channel not in self._unfinished and now_ns - channel.begun_ns > frame_ns:
+                log.warning(
+                    "%s has not ended a frame in %g s (%s): closing it",
+                    channel,
+                    limits.frame_ms_max / 1000,
+                    Reached.FRAME_TIME.value,
+                    extra=event("connection_limit", peer=channel.peer, limit=Reached.FRAME_TIME.value),
+                )
+                reason = f"it did not end a frame in {limits.frame_ms_max / 1000:g} s"
+                self._close_in_turn(channel, reason, Reached.FRAME_TIME)
+
+    def _linger(self) -> None:
+        """Give peers a moment to take what was written to them before the end."""
+        self.outbox.flush()
+        while self._leaving:
+            self._close_those_leaving()
+        for channel in list(self._channels):
+            channel.flush()
+            if channel.unsent():
+                channel.stop_reading()
+            else:
+                self._close(channel, STOPPING)
+        deadline_ns = self._runtime.monotonic_ns() + int(LINGER_S * 1e9)
+        while any(channel.unsent() for channel in self._channels):
+            left_s = (deadline_ns - self._runtime.monotonic_ns()) / 1e9
+            if left_s <= 0:
+                return
+            for data, _readable, writable in self.poller.poll(min(left_s, 0.1)):
+                if type(data) is Channel and writable:
+                    data.flush()
+
+    def _close_all(self) -> None:
+        for door in self._doors:
+            self.poller.unregister(door.listener)
+            door.listener.close()
+        for channel in list(self._channels):
+            self._close(channel, STOPPING)
+        # Who was accepted and not served yet would wait for ever.
+        while self._to_adopt:
+            self._to_adopt.popleft().sock.close()

@@ -1,0 +1,1 @@
+"""Accounts: who may send which request for which topic and group."""

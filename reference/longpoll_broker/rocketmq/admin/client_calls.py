@@ -1,0 +1,464 @@
+"""Passes requests on to clients: 307 and 309, 222 and 223 by 220 and 221, and replies (324, 325), by 326.
+
+A client answers 221, 307, 309 and 326 to the broker, which answers who asked; one that does not in 10 s, or is gone, is
+told of with a code of its own. What members say of their offsets (221) is put together; who does not answer in 5 s, or
+not as it must be, is left out. Replies are not stored, as with `storeReplyMessageEnable=false` of Java's.
+
+Source: `AdminBrokerProcessor.callConsumer`, `resetOffset`, `getConsumerStatus`, `consumeMessageDirectly`,
+`Broker2Client.java`, `ReplyMessageProcessor.java` 4.9.7.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+from attrs import define, field, frozen
+from msgspec import structs
+
+from longpoll_broker.io.channel import Channel, Outbox, Parts
+from longpoll_broker.io.processors import Serving, answer, serves
+from longpoll_broker.rocketmq.accounts.access import Right
+from longpoll_broker.rocketmq.admin.client_processor import ClientProcessor
+from longpoll_broker.send.send_processor import REGION_FIELDS
+from longpoll_broker.shared.offsets import Offsets
+from longpoll_broker.shared.quota import Quota
+from longpoll_broker.shared.topics import Topics
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_protocol.bodies import MessageQueue
+from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
+from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames.frame import EMPTY, Buffer
+from longpoll_protocol.headers import (
+    ConsumeMessageDirectlyResultRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+    GetConsumerStatusRequestHeader,
+    ReplyMessageRequestHeader,
+    ResetOffsetRequestHeader,
+    SendMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+    SendMessageResponseHeader,
+)
+from longpoll_protocol.log_record import Record
+from longpoll_protocol.message import message_id_position
+from longpoll_protocol.properties import (
+    PUSH_REPLY_TIME,
+    REPLY_TO_CLIENT,
+    encode_properties,
+    read_properties,
+)
+from longpoll_protocol.queue_table import decode_by_queue, encode_by_queue
+from longpoll_protocol.sizes import KIB
+from longpoll_runtime import Lock, Runtime
+
+log = logging.getLogger(__name__)
+
+CALL_MS_MAX: Final = 10_000
+"""How long a member has to answer (`Broker2Client.callClient`)."""
+STATUS_MS_MAX: Final = 5_000
+"""How long members have to say their offsets (`Broker2Client.getConsumeStatus`); Java asks one after the other."""
+STATUS_SIZE_MAX: Final = 256 * KIB
+"""Most bytes that they may say together: all of it is read."""
+CALL_COUNT_MAX: Final = 1000
+"""Most requests that wait for members; the next one is answered 2."""
+NO_OFFSET: Final = -1
+"""In a request to reset a queue: no offset is named."""
+LATEST: Final = -1
+"""The time that means a queue's end."""
+
+
+@frozen
+class _Waiting:
+    """Who waits for a member's answer."""
+
+    asker: Channel
+    asked: Command
+    member: str
+    """The member's group and client id, for texts."""
+    deadline_ns: int
+
+    def passed_on(self, command: Command) -> Parts | None:
+        """What who asked is answered when the member has answered; None when others must answer, too."""
+        # The body lies in the member's receive buffer, which is used again.
+        return answer(self.asked, command.code, command.remark, command.ext_fields, bytes(command.body))
+
+    def gone(self) -> Parts | None:
+        """When the member has closed its connection."""
+        told = f"invoke consumer {self.member} Exception: it closed the connection"
+        return answer(self.asked, ResponseCode.SYSTEM_ERROR, told)
+
+    def late(self) -> Parts | None:
+        """When it has not answered in time."""
+        told = f"consumer {self.member} Timeout: no answer in {CALL_MS_MAX} ms"
+        return answer(self.asked, ResponseCode.CONSUME_MSG_TIMEOUT, told)
+
+
+@frozen
+class _WaitingReply(_Waiting):
+    """Who has sent a reply, and waits until it was taken; `member` is the client id."""
+
+    queue_id: int
+
+    def passed_on(self, command: Command) -> Parts:
+        """Success as of a send; the reply has no place."""
+        if command.code != ResponseCode.SUCCESS:
+            return self.gone()
+        fields = SendMessageResponseHeader(msg_id="0", queue_id=self.queue_id, queue_offset=0).encode()
+        return answer(self.asked, ResponseCode.SUCCESS, None, fields | REGION_FIELDS)
+
+    def gone(self) -> Parts:
+        """It was not taken."""
+        told = f"push reply message to {self.member}fail."
+        return answer(self.asked, ResponseCode.SYSTEM_ERROR, told, REGION_FIELDS)
+
+    late = gone
+
+
+@define(slots=True, eq=False)
+class _Gathering:
+    """What members say of their offsets. Invariant: `left` is how many may still say something; it falls under `lock`.
+
+    By client id, `told` has the queues' offsets.
+    """
+
+    lock: Lock
+    left: int
+    told: dict[str, dict[MessageQueue, int]] = field(factory=dict, init=False)
+    size: int = field(default=0, init=False)
+    """Bytes that were said."""
+
+    def take(self, client_id: str, body: Buffer) -> None:
+        """Note what one says, unless it cannot be read or is too much."""
+        with self.lock:
+            self.size += len(body)
+            is_read = self.size <= STATUS_SIZE_MAX
+        if not is_read or not len(body):
+            return
+        try:
+            table = decode_by_queue(body, "messageQueueTable")
+        except HeaderError as error:
+            log.warning("what %s says of its offsets cannot be read: %s", client_id[:255], error)
+            return
+        offsets = {queue: offset for queue, offset in table.items() if type(offset) is int}
+        with self.lock:
+            self.told[client_id] = offsets
+
+    def one_less(self, asked: Command) -> Parts | None:
+        """The answer when nobody is left; None before."""
+        with self.lock:
+            self.left -= 1
+            if self.left:
+                return None
+        if self.size > STATUS_SIZE_MAX:
+            told = f"the members say {self.size} bytes, over the limit of {STATUS_SIZE_MAX}: ask one by its clientAddr"
+            return answer(asked, ResponseCode.SYSTEM_ERROR, told)
+        table = {client_id: encode_by_queue(offsets) for client_id, offsets in self.told.items()}
+        # RocketMQ's class has the table of 221, too.
+        body = {"consumerTable": table, "messageQueueTable": {}}
+        return answer(asked, ResponseCode.SUCCESS, body=msgspec.json.encode(body))
+
+
+@frozen
+class _WaitingStatus(_Waiting):
+    """Who wants to know offsets of several members, and waits for this one; `member` is its client id."""
+
+    gathering: _Gathering
+
+    def passed_on(self, command: Command) -> Parts | None:
+        """Together with what the others say."""
+        if command.code == ResponseCode.SUCCESS:
+            self.gathering.take(self.member, command.body)
+        return self.gone()
+
+    def gone(self) -> Parts | None:
+        """Without this one."""
+        return self.gathering.one_less(self.asked)
+
+    late = gone
+
+
+@define(slots=True, eq=False)
+class ClientCalls(Serving):
+    """The processors, and the calls under way. Invariant: `_waiting` changes under `lock`."""
+
+    runtime: Runtime
+    topics: Topics
+    offsets: Offsets
+    store: MessageStore
+    members: ClientProcessor
+    broker_name: str
+    address: str
+    """Host:port of the broker."""
+    lock: Lock
+    quota: Quota = field(factory=lambda: Quota("waiting calls", CALL_COUNT_MAX), init=False)
+    _waiting: dict[tuple[Channel, int], _Waiting] = field(factory=dict, init=False)
+    """By the member's connection and the opaque of what it was asked."""
+    _opaques: itertools.count[int] = field(factory=lambda: itertools.count(1), init=False)
+
+    @property
+    def waiting_count(self) -> int:
+        """Requests that wait for members."""
+        with self.lock:
+            return len(self._waiting)
+
+    @serves(RequestCode.GET_CONSUMER_RUNNING_INFO)
+    def running_info(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
+        """307: what a member does, asked of it; 1 when it is not there, 207 when it does not answer."""
+        header = GetConsumerRunningInfoRequestHeader.decode(command.ext_fields)
+        asked = _request(command.code, header.encode(), flag=command.flag)
+        return self._call(channel, command, asked, outbox, member=(header.consumer_group, header.client_id))
+
+    @serves(RequestCode.CONSUME_MESSAGE_DIRECTLY)
+    def consume_directly(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
+        """309: have a member consume one message; 1 when it or the message is not there."""
+        header = ConsumeMessageDirectlyResultRequestHeader.decode(command.ext_fields)
+        _host, _port, physical_offset = message_id_position(header.msg_id)
+        record = self.store.record_at(physical_offset) if physical_offset >= 0 else None
+        read = self.store.read_record(physical_offset) if record is not None else None
+        if record is None or read is None:
+            return answer(command, ResponseCode.SYSTEM_ERROR, f"there is no message {header.msg_id[:56]} here")
+        fields = header.encode() | {"brokerName": self.broker_name}
+        asked = _request(command.code, fields, bytes(record), flag=command.flag)
+        member = (header.consumer_group, header.client_id or "")
+        return self._call(channel, command, asked, outbox, member=member, record=read)
+
+    @serves(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
+    def reset_offset(self, _channel: Channel, command: Command, outbox: Outbox) -> Parts:
+        """222: have every member of a group go on from a time's offsets (220); 206 when nobody is there.
+
+        Without `isForce` no queue goes forward. The members store the new offsets. With `queueId` only that queue is
+        reset, to `offset` if there is one, and at once where nobody is there, as by 5.x.
+        """
+        header = ResetOffsetRequestHeader.decode(command.ext_fields)
+        topic = self.topics.get(header.topic)
+        if topic is None:
+            told = f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic[:127]}"
+            return answer(command, ResponseCode.SYSTEM_ERROR, told)
+        one = -1 if header.queue_id is None else header.queue_id
+        if one >= topic.read_queue_nums:
+            told = f"[reset-offset] topic {header.topic[:127]} has {topic.read_queue_nums} queues, and not queue {one}"
+            return answer(command, ResponseCode.SYSTEM_ERROR, told)
+        table: dict[MessageQueue, int] = {}
+        for queue_id in range(topic.write_queue_nums) if one < 0 else (one,):
+            found = self._reset_to(header, queue_id)
+            if isinstance(found, str):
+                return answer(command, ResponseCode.SYSTEM_ERROR, found)
+            table[MessageQueue(topic=header.topic, broker_name=self.broker_name, queue_id=queue_id)] = found
+        with self.members.lock:
+            channels = self.members.clients.channels(header.group)
+        if not channels and one >= 0:
+            for queue, offset in table.items():
+                self.offsets.commit(header.topic, header.group, queue.queue_id, offset)
+        elif not channels:
+            place = f"Group: {header.group[:255]} Topic: {header.topic} Timestamp: {header.timestamp}"
+            told = f"Consumer not online, so can not reset offset, {place}"
+            return answer(command, ResponseCode.CONSUMER_NOT_ONLINE, told)
+        body = _reset_body(table, is_list=command.language == "CPP")
+        fields = ResetOffsetRequestHeader(topic=header.topic, group=header.group, timestamp=header.timestamp).encode()
+        for channel in channels:
+            assert isinstance(channel, Channel)
+            request = _request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body, flag=CommandFlag.ONE_WAY.value)
+            outbox.write(channel, encode(structs.replace(request, opaque=self._opaque())))
+        return answer(command, ResponseCode.SUCCESS, body=_reset_body(table, is_list=False))
+
+    @serves(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
+    def consumer_status(self, asker: Channel, command: Command, outbox: Outbox) -> Parts | None:
+        """223: the offsets that the members of a group are at (221), of all or one; 1 when nobody is there."""
+        header = GetConsumerStatusRequestHeader.decode(command.ext_fields)
+        wanted = (header.client_addr or "").strip()
+        with self.members.lock:
+            live = self.members.clients.group(header.group)
+            members = {} if live is None else dict(live.members)
+        if not members:
+            told = f"No Any Consumer online in the consumer group: [{header.group[:255]}]"
+            return answer(command, ResponseCode.SYSTEM_ERROR, told)
+        asked = {channel: client_id for channel, client_id in members.items() if wanted in {"", client_id}}
+        if wanted:
+            asked = dict(list(asked.items())[:1])
+        gathering = _Gathering(self.runtime.lock(), len(asked) + 1)
+        fields = GetConsumerStatusRequestHeader(topic=header.topic, group=header.group).encode()
+        request = _request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, fields, flag=0)
+        deadline_ns = self.runtime.monotonic_ns() + STATUS_MS_MAX * 1_000_000
+        for channel, client_id in asked.items():
+            assert isinstance(channel, Channel)
+            waiting = _WaitingStatus(asker, command, client_id, deadline_ns, gathering)
+            refusal = self._ask(channel, request, waiting, outbox)
+            if refusal is not None:
+                # Whoever was asked answers for nothing.
+                self._forget(gathering)
+                return refusal
+        return gathering.one_less(command)
+
+    def _forget(self, gathering: _Gathering) -> None:
+        with self.lock:
+            for key, each in list(self._waiting.items()):
+                if isinstance(each, _WaitingStatus) and each.gathering is gathering:
+                    self._take_out(key)
+
+    @serves(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
+    def push_reply(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
+        """324, 325: bring a reply to the producer that asked, by its client id; 1 when it is not there."""
+        is_long = command.code == RequestCode.SEND_REPLY_MESSAGE
+        kind = SendMessageRequestHeader if is_long else SendMessageRequestHeaderV2
+        header = kind.decode(command.ext_fields)
+        if self.topics.get(header.topic) is None:
+            told = f"topic[{header.topic[:127]}] not exist, apply first please!"
+            return answer(command, ResponseCode.TOPIC_NOT_EXIST, told, REGION_FIELDS)
+        properties = read_properties(header.properties)
+        client_id = properties.get(REPLY_TO_CLIENT)
+        if client_id is None:
+            told = f"reply message properties[{REPLY_TO_CLIENT}] is null"
+            return answer(command, ResponseCode.SYSTEM_ERROR, told, REGION_FIELDS)
+        member = self.members.producer_with(client_id, header.topic)
+        if member is None:
+            told = f"push reply message fail, channel of <{client_id[:255]}> not found."
+            return answer(command, ResponseCode.SYSTEM_ERROR, told, REGION_FIELDS)
+        waiting = _WaitingReply(channel, command, client_id[:255], self._deadline_ns(), max(header.queue_id, 0))
+        return self._ask(member, self._pushed(channel, header, properties, command.body), waiting, outbox)
+
+    def _pushed(
+        self, channel: Channel, header: SendMessageRequestHeader, properties: dict[str, str], body: Buffer
+    ) -> Command:
+        """326: the reply as the producer that asked gets it."""
+        now_ms = self.runtime.unix_ms()
+        told = ReplyMessageRequestHeader(
+            producer_group=header.producer_group,
+            topic=header.topic,
+            default_topic=header.default_topic,
+            default_topic_queue_nums=header.default_topic_queue_nums,
+            queue_id=header.queue_id,
+            sys_flag=header.sys_flag,
+            born_timestamp=header.born_timestamp,
+            flag=header.flag,
+            properties=encode_properties(properties | {PUSH_REPLY_TIME: str(now_ms)}),
+            reconsume_times=header.reconsume_times,
+            unit_mode=header.unit_mode,
+            born_host=channel.peer,
+            store_host=self.address,
+            store_timestamp=now_ms,
+        )
+        # The body lies in the asker's receive buffer, which is used again.
+        return _request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, told.encode(), bytes(body), flag=0)
+
+    def _take_out(self, key: tuple[Channel, int]) -> _Waiting | None:
+        """Who waits for a member's answer, and waits no more; with the lock."""
+        self.quota.release(key)
+        return self._waiting.pop(key, None)
+
+    def answered(self, channel: Channel, command: Command, outbox: Outbox) -> None:
+        """A member answers: pass it on; an answer that nobody waits for is thrown away."""
+        with self.lock:
+            waiting = self._take_out((channel, command.opaque))
+        if waiting is not None:
+            _write(outbox, waiting, waiting.passed_on(command))
+
+    def closed(self, channel: Channel, outbox: Outbox) -> None:
+        """A connection is gone: who waits for it is told, and what it waits for is forgotten."""
+        with self.lock:
+            found = [key for key, each in self._waiting.items() if channel in {key[0], each.asker}]
+            gone = [waiting for key in found if (waiting := self._take_out(key)) is not None]
+        for waiting in gone:
+            if waiting.asker is not channel:
+                _write(outbox, waiting, waiting.gone())
+
+    def expire(self) -> None:
+        """Tell those who have waited too long; called now and then."""
+        now_ns = self.runtime.monotonic_ns()
+        with self.lock:
+            late = [key for key, waiting in self._waiting.items() if waiting.deadline_ns <= now_ns]
+            expired = [waiting for key in late if (waiting := self._take_out(key)) is not None]
+        outbox = Outbox()
+        for waiting in expired:
+            _write(outbox, waiting, waiting.late())
+        outbox.flush()
+
+    def _call(
+        self,
+        asker: Channel,
+        command: Command,
+        asked: Command,
+        outbox: Outbox,
+        *,
+        member: tuple[str, str],
+        record: Record | None = None,
+    ) -> Parts | None:
+        """Ask a member, by its group and client id; None when it is asked, else the refusal.
+
+        A member that may not read `record`, which it is sent, counts as not there.
+        """
+        group, client_id = member
+        name = f"<{group[:255]}> <{client_id[:255]}>"
+        with self.members.lock:
+            live = self.members.clients.group(group)
+            found = [] if live is None else [each for each, other in live.members.items() if other == client_id]
+        channel = next((each for each in found if isinstance(each, Channel) and self._may_get(each, record)), None)
+        if channel is None:
+            return answer(command, ResponseCode.SYSTEM_ERROR, f"The Consumer {name} not online")
+        return self._ask(channel, asked, _Waiting(asker, command, name, self._deadline_ns()), outbox)
+
+    def _may_get(self, channel: Channel, record: Record | None) -> bool:
+        return record is None or self.members.may_get(channel, record, Right.SUB)
+
+    def _ask(self, channel: Channel, asked: Command, waiting: _Waiting, outbox: Outbox) -> Parts | None:
+        """Ask a client by its connection; None when it is asked, else the refusal."""
+        opaque = self._opaque()
+        with self.lock:
+            if not waiting.asked.is_one_way:
+                if not self.quota.take((channel, opaque), waiting.asker):
+                    told = f"{self.quota.used} requests wait for members already; ask again later"
+                    return answer(waiting.asked, ResponseCode.SYSTEM_BUSY, told)
+                self._waiting[channel, opaque] = waiting
+        outbox.write(channel, encode(structs.replace(asked, opaque=opaque)))
+        if channel.closed or channel.broken:
+            self.closed(channel, outbox)
+        return None
+
+    def _deadline_ns(self) -> int:
+        return self.runtime.monotonic_ns() + CALL_MS_MAX * 1_000_000
+
+    def _opaque(self) -> int:
+        return next(self._opaques) & 0x7FFFFFFF
+
+    def _reset_to(self, header: ResetOffsetRequestHeader, queue_id: int) -> int | str:
+        """Where a queue goes on after a reset, or why it cannot be reset."""
+        stored = self.offsets.query(header.topic, header.group, queue_id)
+        if stored is None:
+            return f"THe consumer group <{header.group[:255]}> not exist"
+        if header.queue_id == queue_id and header.offset is not None and header.offset != NO_OFFSET:
+            start, end = self.store.ends(header.topic, queue_id)[0], self.store.visible_end(header.topic, queue_id)
+            if not start <= header.offset <= end:
+                return f"Target offset {header.offset} not in consume queue range [{start}-{end}]"
+            return header.offset
+        found = max(self._offset_at(header.topic, queue_id, header.timestamp), 0)
+        return found if header.is_force else min(found, stored)
+
+    def _offset_at(self, topic: str, queue_id: int, time_ms: int) -> int:
+        if time_ms == LATEST:
+            return self.store.visible_end(topic, queue_id)
+        return self.store.offset_by_time(topic, queue_id, time_ms)
+
+
+def _write(outbox: Outbox, waiting: _Waiting, parts: Parts | None) -> None:
+    """Answer who asked, if this is an answer."""
+    if parts is not None:
+        outbox.write(waiting.asker, parts)
+
+
+def _request(code: int, fields: dict[str, str], body: Buffer = EMPTY, *, flag: int) -> Command:
+    """A request to a member; its opaque is given when it is sent."""
+    return Command(code=code, opaque=0, flag=flag, ext_fields=fields, body=body)
+
+
+def _reset_body(table: Mapping[MessageQueue, int], *, is_list: bool) -> bytes:
+    """The offsets by queue, or, for a group that C++ clients reset, as a list."""
+    if not is_list:
+        return msgspec.json.encode({"offsetTable": encode_by_queue(table)})
+    rows = [
+        {"topic": queue.topic, "brokerName": queue.broker_name, "queueId": queue.queue_id, "offset": offset}
+        for queue, offset in table.items()
+    ]
+    return msgspec.json.encode({"offsetTable": rows})

@@ -1,0 +1,122 @@
+"""Tells who is connected: the members of consumer and producer groups (203, 204, 328), and what they want (345).
+
+Leaves out registering them (`client_processor`). Source: `AdminBrokerProcessor.getConsumerConnectionList` and
+`getProducerConnectionList` 4.9.7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+from attrs import define
+
+from longpoll_broker.io.channel import Channel, Outbox, Parts
+from longpoll_broker.io.processors import Serving, answer, serves
+from longpoll_broker.rocketmq.admin.client_processor import ClientProcessor
+from longpoll_broker.rocketmq.admin.progress_processor import subscription_data
+from longpoll_protocol.bodies import (
+    Connection,
+    ConsumeFromWhere,
+    ConsumerConnection,
+    ConsumeType,
+    MessageModel,
+    ProducerConnection,
+)
+from longpoll_protocol.codes import LANGUAGES, RequestCode, ResponseCode
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import (
+    GetConsumerConnectionListRequestHeader,
+    GetProducerConnectionListRequestHeader,
+    QuerySubscriptionByConsumerRequestHeader,
+)
+
+TOLD_PRODUCER_COUNT_MAX: Final = 10_000
+"""Most producers of one answer."""
+
+
+@define(slots=True, eq=False)
+class ConnectionProcessor(Serving):
+    """The processors; what they tell is `members`'."""
+
+    members: ClientProcessor
+
+    @serves(RequestCode.GET_CONSUMER_CONNECTION_LIST)
+    def consumers(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """203: the members of a group and its subscriptions; 206 when nobody is there."""
+        name = GetConsumerConnectionListRequestHeader.decode(command.ext_fields).consumer_group
+        with self.members.lock:
+            group = self.members.clients.group(name)
+            if group is None:
+                text = f"the consumer group[{name[:255]}] not online"
+                return answer(command, ResponseCode.CONSUMER_NOT_ONLINE, text)
+            body = ConsumerConnection(
+                connection_set=self._connections(group.members),
+                subscription_table={topic: subscription_data(each) for topic, each in group.subscriptions.items()},
+                consume_type=ConsumeType(group.consume_type),
+                message_model=MessageModel(group.message_model),
+                consume_from_where=ConsumeFromWhere(group.consume_from_where),
+            )
+        return answer(command, ResponseCode.SUCCESS, body=body.encode())
+
+    @serves(RequestCode.GET_PRODUCER_CONNECTION_LIST)
+    def producers(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """204: the members of a producer group; 1 when nobody is there."""
+        name = GetProducerConnectionListRequestHeader.decode(command.ext_fields).producer_group
+        with self.members.lock:
+            found = self._connections(self.members.producers.channels(name))
+        if not found:
+            return answer(command, ResponseCode.SYSTEM_ERROR, f"the producer group[{name[:255]}] not exist")
+        return answer(command, ResponseCode.SUCCESS, body=ProducerConnection(connection_set=found).encode())
+
+    @serves(RequestCode.GET_ALL_PRODUCER_INFO)
+    def all_producers(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """328: the members of every producer group."""
+        with self.members.lock:
+            groups = self.members.producers.by_group()
+            count = sum(map(len, groups.values()))
+            if count > TOLD_PRODUCER_COUNT_MAX:
+                limit = f"over the limit of {TOLD_PRODUCER_COUNT_MAX}: ask for one group (204)"
+                return answer(command, ResponseCode.SYSTEM_ERROR, f"there are {count} producers, {limit}")
+            found = {group: [self._producer(channel) for channel in channels] for group, channels in groups.items()}
+        return answer(command, ResponseCode.SUCCESS, body=msgspec.json.encode({"data": found}))
+
+    @serves(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
+    def subscription(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """345: what a group wants of a topic now; without it when that is nothing."""
+        header = QuerySubscriptionByConsumerRequestHeader.decode(command.ext_fields)
+        with self.members.lock:
+            live = self.members.clients.group(header.group)
+            found = None if live is None else live.subscriptions.get(header.topic)
+        told: dict[str, object] = {"group": header.group, "topic": header.topic}
+        if found is not None:
+            told["subscriptionData"] = subscription_data(found)
+        return answer(command, ResponseCode.SUCCESS, body=msgspec.json.encode(told))
+
+    def _producer(self, channel: object) -> dict[str, object]:
+        """One producer; with the lock."""
+        assert isinstance(channel, Channel)
+        program = self.members.programs[channel]
+        return {
+            "clientId": program.client_id,
+            "remoteIP": f"/{channel.peer}",
+            "language": program.language if program.language in LANGUAGES else "OTHER",
+            "version": program.version,
+            "lastUpdateTimestamp": program.heard_ms,
+        }
+
+    def _connections(self, channels: Iterable[object]) -> list[Connection]:
+        """Who is at the other ends; with the lock."""
+        found = []
+        for channel in channels:
+            assert isinstance(channel, Channel)
+            program = self.members.programs[channel]
+            # A name that Java's enum does not have cannot be read there.
+            language = program.language if program.language in LANGUAGES else "OTHER"
+            found.append(
+                Connection(
+                    client_id=program.client_id, client_addr=channel.peer, language=language, version=program.version
+                )
+            )
+        return found

@@ -1,0 +1,122 @@
+"""Serves 41 and 42: a consumer of an orderly group asks for queues to itself; and 400: it asks which are to be its own.
+
+The locks themselves: `rocketmq.tables.queue_locks`. Neither topic nor queue of a lock is checked, as on 4.9.7. What 400
+assigns are all queues that routes lead to, also those of other brokers; they are pulled as all others are.
+
+Source: `AdminBrokerProcessor.lockBatchMQ`, `unlockBatchMQ`; `QueryAssignmentProcessor.java` 5.5,
+`AllocateMessageQueueAveragely.java`, `AllocateMessageQueueAveragelyByCircle.java`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from attrs import define
+
+from longpoll_broker.io.channel import Channel, Outbox, Parts
+from longpoll_broker.io.processors import Serving, answer, serves
+from longpoll_broker.rocketmq.admin.client_processor import ClientProcessor, check_sizes
+from longpoll_broker.rocketmq.tables.queue_locks import QueueLocks
+from longpoll_broker.shared.topics import Topics
+from longpoll_protocol.bodies import (
+    LockBatchRequest,
+    LockBatchResponse,
+    MessageModel,
+    MessageQueue,
+    MessageQueueAssignment,
+    QueryAssignmentRequestBody,
+    QueryAssignmentResponseBody,
+)
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.names import GROUP_SIZE_MAX, RETRY_PREFIX
+from longpoll_runtime import Lock, Runtime
+
+AVERAGELY: Final = "AVG"
+BY_CIRCLE: Final = "AVG_BY_CIRCLE"
+
+
+@define(slots=True, eq=False)
+class LockProcessor(Serving):
+    """The processors of queue locks."""
+
+    runtime: Runtime
+    locks: QueueLocks
+    guard: Lock
+    """Guards `locks`."""
+    group_size_max: int = GROUP_SIZE_MAX
+
+    @serves(RequestCode.LOCK_BATCH_MQ)
+    def lock(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """41: the queues that the client holds now, of those it asked for."""
+        asked = self._read(command)
+        with self.guard:
+            now_ms = self.runtime.monotonic_ns() // 1_000_000
+            got = self.locks.lock(asked.consumer_group, asked.client_id, asked.mq_set, now_ms, channel)
+        return answer(command, ResponseCode.SUCCESS, body=LockBatchResponse(lock_ok_mq_set=got).encode())
+
+    @serves(RequestCode.UNLOCK_BATCH_MQ)
+    def unlock(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """42: always a success, also for who holds nothing."""
+        asked = self._read(command)
+        with self.guard:
+            self.locks.unlock(asked.consumer_group, asked.client_id, asked.mq_set)
+        return answer(command, ResponseCode.SUCCESS)
+
+    def _read(self, command: Command) -> LockBatchRequest:
+        """What is asked; raises HeaderError for a name that is too long: each is kept as long as its lock."""
+        asked = LockBatchRequest.decode(command.body)
+        group_max = self.group_size_max
+        names = [("clientId", asked.client_id, GROUP_SIZE_MAX), ("consumerGroup", asked.consumer_group, group_max)]
+        for queue in asked.mq_set:
+            names.append(("topic", queue.topic, group_max + len(RETRY_PREFIX)))
+            names.append(("brokerName", queue.broker_name, GROUP_SIZE_MAX))
+        check_sizes("LockBatchRequest", names)
+        return asked
+
+
+@define(slots=True, eq=False)
+class AssignmentProcessor(Serving):
+    """The processor of code 400."""
+
+    topics: Topics
+    members: ClientProcessor
+    broker_name: str
+    queues_elsewhere: Callable[[str], Iterable[MessageQueue]]
+    """The readable queues that other brokers have of a topic."""
+    is_elsewhere: bool
+    """Routes are told by other name servers, so that other brokers' queues are not known here."""
+
+    @serves(RequestCode.QUERY_ASSIGNMENT)
+    def receive(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """400: the queues of a member; all queues where each member gets every message."""
+        asked = QueryAssignmentRequestBody.decode(command.body)
+        if asked.strategy_name not in {AVERAGELY, BY_CIRCLE}:
+            told = f"the strategy {asked.strategy_name[:80]!r} is not known here: {AVERAGELY} or {BY_CIRCLE}"
+            return answer(command, ResponseCode.SYSTEM_ERROR, told)
+        if self.is_elsewhere:
+            told = "this broker has its routes at other name servers and assigns no queues: set clientRebalance=true"
+            return answer(command, ResponseCode.SYSTEM_ERROR, told)
+        topic = self.topics.get(asked.topic)
+        count = topic.read_queue_nums if topic is not None and topic.is_readable else 0
+        own = (MessageQueue(topic=asked.topic, broker_name=self.broker_name, queue_id=each) for each in range(count))
+        queues = sorted([*own, *self.queues_elsewhere(asked.topic)])
+        if asked.message_model is MessageModel.CLUSTERING:
+            with self.members.lock:
+                clients = sorted(self.members.clients.client_ids(asked.consumer_group))
+            queues = share_of(queues, clients, asked.client_id, by_circle=asked.strategy_name == BY_CIRCLE)
+        body = QueryAssignmentResponseBody([MessageQueueAssignment(queue) for queue in queues])
+        return answer(command, ResponseCode.SUCCESS, body=body.encode())
+
+
+def share_of(queues: list[MessageQueue], clients: list[str], client: str, *, by_circle: bool) -> list[MessageQueue]:
+    """A client's share of sorted queues among sorted clients; nothing for one that is not among them."""
+    if client not in clients:
+        return []
+    number, count = clients.index(client), len(clients)
+    if by_circle:
+        return queues[number::count]
+    size, left = divmod(len(queues), count)
+    start = number * size + min(number, left)
+    return queues[start : start + size + (number < left)]

@@ -1,0 +1,65 @@
+"""Records what groups commit by themselves, what they are told of their offsets (14, 15), and what may put these back.
+
+A step around the processors, so that these know nothing of histories. Leaves out what pulls commit along: that stands
+in their own events (`pull_processor`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from longpoll_broker.io.channel import Channel, Outbox, Parts
+from longpoll_broker.io.processors import Processor
+from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.frames.command import Command, decode_frame
+from longpoll_protocol.frames.frame import FrameReader
+from longpoll_recorder.offsets import OFFSET_CODES, RESETTING_CODES, offset_fields, resetting_fields, told_offset
+from longpoll_recorder.recorder import HistoryRecorder
+
+
+def recorded(processors: Mapping[int, Processor], recorder: HistoryRecorder) -> dict[int, Processor]:
+    """The processors, of which those of offsets record what they are asked and what they say."""
+    kinds = dict.fromkeys(OFFSET_CODES, _recorded) | dict.fromkeys(RESETTING_CODES, _told_of)
+    return {
+        code: kinds[code](processor, recorder) if code in kinds else processor for code, processor in processors.items()
+    }
+
+
+def _told_of(processor: Processor, recorder: HistoryRecorder) -> Processor:
+    """The request is told without an identifier: what was answered is of no interest."""
+
+    def process(channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
+        fields: dict[str, Any] = resetting_fields(command) | {"connection": str(channel.number)}
+        recorder.put("request_received", channel.received_ns, code=command.code, **fields)
+        return processor(channel, command, outbox)
+
+    return process
+
+
+def _recorded(processor: Processor, recorder: HistoryRecorder) -> Processor:
+    def process(channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
+        try:
+            fields = offset_fields(command)
+        except HeaderError:
+            return processor(channel, command, outbox)
+        channel.request_count += 1
+        fields["connection"] = str(channel.number)
+        # Nobody answers a one-way request, so it has no identifier by which an answer could be missed.
+        if not command.is_one_way:
+            fields["request"] = f"{channel.number}-{channel.request_count}"
+        recorder.put("request_received", channel.received_ns, code=command.code, **fields)
+        reply = processor(channel, command, outbox)
+        if reply is not None and not command.is_one_way:
+            frames = FrameReader()
+            frames.feed(b"".join(reply))
+            frame = frames.next_frame()
+            assert frame is not None, "a reply is one frame"
+            answer = decode_frame(frame)
+            place = {name: fields[name] for name in ("topic", "queue", "request", "connection")}
+            told = place | {"code": answer.code} | told_offset(command.code, answer)
+            after_ns = recorder.now_ns()
+            outbox.after_answer(channel, lambda: recorder.put("answer_sent", after_ns, **told))
+        return reply
+
+    return process

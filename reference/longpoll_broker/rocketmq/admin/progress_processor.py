@@ -1,0 +1,335 @@
+"""Tells how far queues and groups are: 202, 208, 300, 303, 317, 321, 343; has a group begin where another is: 314.
+
+Leaves out who the members of a group are (`connection_processor`). Source: `AdminBrokerProcessor.java` 4.9.7:
+`getTopicStatsInfo`, `getConsumeStats`, `queryTopicConsumeByWho`, `queryConsumeQueue`, `queryConsumeTimeSpan`,
+`cloneGroupOffset`, `fetchAllConsumeStatsInBroker`; 343 of 5.x: `queryTopicsByConsumer`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, Final
+
+import msgspec
+from attrs import define
+
+from longpoll_broker.io.channel import Channel, Outbox, Parts
+from longpoll_broker.io.processors import Serving, Turns, answer, in_turns, serves
+from longpoll_broker.shared.offsets import Offsets
+from longpoll_broker.shared.statistics import GROUP_GET_NUMS, Statistics
+from longpoll_broker.shared.subscription import Clients, Subscription
+from longpoll_broker.shared.topics import Groups, TopicConfig, Topics
+from longpoll_broker.shared.traits import STRICT_TRAITS, Traits
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_protocol.bodies import (
+    ConsumeQueueData,
+    GroupList,
+    MessageQueue,
+    QueryConsumeQueueResponseBody,
+    SubscriptionData,
+    TopicList,
+)
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import (
+    CloneGroupOffsetRequestHeader,
+    GetConsumeStatsInBrokerHeader,
+    GetConsumeStatsRequestHeader,
+    GetTopicStatsInfoRequestHeader,
+    QueryConsumeQueueRequestHeader,
+    QueryConsumeTimeSpanRequestHeader,
+    QueryTopicConsumeByWhoRequestHeader,
+    QueryTopicsByConsumerRequestHeader,
+)
+from longpoll_protocol.queue_table import encode_by_queue
+from longpoll_runtime import Lock
+
+TOLD_QUEUE_COUNT_MAX: Final = 10_000
+"""Most queues that one answer tells of: each costs a look into its files."""
+TOLD_GROUP_COUNT_MAX: Final = 10_000
+"""Most groups of one answer."""
+TURN_COUNT: Final = 500
+"""Queues, topics and groups that are looked at in one turn: some 5 ms."""
+ENTRY_COUNT_MAX: Final = 1000
+"""Most entries of a queue in one answer; `mqadmin queryCq` asks for 10."""
+
+
+@define(slots=True, eq=False)
+class ProgressProcessor(Serving):
+    """The processors."""
+
+    topics: Topics
+    offsets: Offsets
+    store: MessageStore
+    clients: Clients
+    lock: Lock
+    """Guards `clients`."""
+    statistics: Statistics
+    broker_name: str
+    groups: Groups
+    address: str
+    """HOST:PORT of the broker."""
+    now_ms: Callable[[], int]
+    """The wall clock."""
+    traits: Traits = STRICT_TRAITS
+
+    @serves(RequestCode.GET_TOPIC_STATS_INFO)
+    def topic_stats(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """202: where each queue of a topic begins and ends, and when its last message was stored; 17 without topic."""
+        name = GetTopicStatsInfoRequestHeader.decode(command.ext_fields).topic
+        topic = self.topics.get(name)
+        if topic is None:
+            return answer(command, ResponseCode.TOPIC_NOT_EXIST, f"topic[{name[:127]}] not exist")
+        table = {}
+        for queue_id in range(topic.write_queue_nums):
+            start, end = self.store.ends(name, queue_id)
+            stored_ms = self.store.store_ms_of(name, queue_id, end - 1) if end > 0 else None
+            row = {"minOffset": start, "maxOffset": end, "lastUpdateTimestamp": stored_ms or 0}
+            table[self._queue(name, queue_id)] = row
+        return answer(command, ResponseCode.SUCCESS, body=_body({"offsetTable": encode_by_queue(table)}))
+
+    @serves(RequestCode.GET_CONSUME_STATS)
+    def consume_stats(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+        """208: how far a group is in each queue of a topic, or of all; a topic that is not there is passed over."""
+        header = GetConsumeStatsRequestHeader.decode(command.ext_fields)
+        return in_turns(channel, command, self._consume_stats(command, header.consumer_group, header.topic))
+
+    def _consume_stats(self, command: Command, group: str, name: str | None) -> Turns:
+        topics = yield from self._consumed(group, name)
+        count = sum(topic.read_queue_nums for topic in topics)
+        if count > TOLD_QUEUE_COUNT_MAX:
+            limit = f"over the limit of {TOLD_QUEUE_COUNT_MAX}: ask for one topic"
+            return answer(command, ResponseCode.SYSTEM_ERROR, f"the group has {count} queues, {limit}")
+        table: dict[MessageQueue, dict[str, int]] = {}
+        tps, looked = 0.0, 0
+        for topic in topics:
+            tps += self._tps(topic.topic_name, group)
+            table |= yield from self._progress_of(topic.topic_name, group, topic.read_queue_nums)
+            looked += 1 + topic.read_queue_nums
+            if looked >= TURN_COUNT:
+                yield
+                looked = 0
+        body = {"consumeTps": tps, "offsetTable": encode_by_queue(table)}
+        return answer(command, ResponseCode.SUCCESS, body=_body(body))
+
+    @serves(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO)
+    def groups_of_topic(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+        """300: the groups that want a topic now, or have stored offsets of it."""
+        topic = QueryTopicConsumeByWhoRequestHeader.decode(command.ext_fields).topic
+        return in_turns(channel, command, self._groups_of_topic(command, topic))
+
+    def _groups_of_topic(self, command: Command, topic: str) -> Turns:
+        stored = yield from self.offsets.groups_of(topic)
+        with self.lock:
+            groups = set(self.clients.of_topic(topic))
+        groups.update(stored[: TOLD_GROUP_COUNT_MAX + 1])
+        if len(groups) > TOLD_GROUP_COUNT_MAX:
+            limit = f"over the limit of {TOLD_GROUP_COUNT_MAX} for one answer"
+            return answer(command, ResponseCode.SYSTEM_ERROR, f"the groups that consume the topic are {limit}")
+        return answer(command, ResponseCode.SUCCESS, body=GroupList(group_list=sorted(groups)).encode())
+
+    @serves(RequestCode.QUERY_CONSUME_TIME_SPAN)
+    def time_spans(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """303: when each queue's first and last message was stored, and the last that a group got; 17 without topic."""
+        header = QueryConsumeTimeSpanRequestHeader.decode(command.ext_fields)
+        topic = self.topics.get(header.topic)
+        if topic is None:
+            return answer(command, ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic[:127]}] not exist")
+        spans = [self._time_span(header.topic, header.group, queue_id) for queue_id in range(topic.write_queue_nums)]
+        return answer(command, ResponseCode.SUCCESS, body=_body({"consumeTimeSpanSet": spans}))
+
+    @serves(RequestCode.CLONE_GROUP_OFFSET)
+    def clone(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+        """314: a group begins where another one is; success also when there is nothing to copy."""
+        header = CloneGroupOffsetRequestHeader.decode(command.ext_fields)
+        return in_turns(channel, command, self._clone(channel, command, header))
+
+    def _clone(self, channel: Channel, command: Command, header: CloneGroupOffsetRequestHeader) -> Turns:
+        topic, group = header.topic, header.src_group
+        if len(header.dest_group) > self.groups.size_max:
+            told = f"the group's name is longer than {self.groups.size_max} characters"
+            return answer(command, ResponseCode.SYSTEM_ERROR, told)
+        # Java goes through every topic when none is named, and copies the offsets of no name each time.
+        if topic is None:
+            return answer(command, ResponseCode.SUCCESS)
+        consumed = yield from self._consumed(group, topic)
+        if consumed or (header.offline and self.topics.get(topic)):
+            self.offsets.clone(topic, group, header.dest_group, channel)
+        return answer(command, ResponseCode.SUCCESS)
+
+    @serves(RequestCode.GET_BROKER_CONSUME_STATS)
+    def all_consume_stats(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+        """317: what 208 tells, of every group that has been made."""
+        is_order = GetConsumeStatsInBrokerHeader.decode(command.ext_fields).is_order
+        return in_turns(channel, command, self._all_consume_stats(command, is_order=is_order))
+
+    def _all_consume_stats(self, command: Command, *, is_order: bool) -> Turns:
+        found: list[dict[str, list[dict[str, Any]]]] = []
+        count = total = inflight = looked = 0
+        groups = self.groups.by_name.copy()
+        if len(groups) > TOLD_GROUP_COUNT_MAX:
+            limit = f"over the limit of {TOLD_GROUP_COUNT_MAX}: ask for one group (208)"
+            return answer(command, ResponseCode.SYSTEM_ERROR, f"there are {len(groups)} groups, {limit}")
+        topics_by_group = yield from self.offsets.topics_by_group(groups)
+        for group, names in sorted(topics_by_group.items()):
+            rows = []
+            for topic in self._wanted(group, names):
+                if is_order and not topic.order:
+                    continue
+                count += topic.write_queue_nums
+                if count > TOLD_QUEUE_COUNT_MAX:
+                    limit = f"over the limit of {TOLD_QUEUE_COUNT_MAX}: ask for one group (208)"
+                    return answer(command, ResponseCode.SYSTEM_ERROR, f"the groups have {count} queues, {limit}")
+                table = yield from self._progress_of(topic.topic_name, group, topic.write_queue_nums)
+                total += sum(row["brokerOffset"] - row["consumerOffset"] for row in table.values())
+                inflight += sum(
+                    row.get("pullOffset", row["consumerOffset"]) - row["consumerOffset"] for row in table.values()
+                )
+                rows.append({"consumeTps": self._tps(topic.topic_name, group), "offsetTable": encode_by_queue(table)})
+                looked += 1 + topic.write_queue_nums
+            found.append({group: rows})
+            looked += 1
+            if looked >= TURN_COUNT:
+                yield
+                looked = 0
+        told = {"brokerAddr": self.address, "consumeStatsList": found, "totalDiff": total}
+        told |= {"totalInflightDiff": inflight} if self.traits.tells_pull_offsets else {}
+        return answer(command, ResponseCode.SUCCESS, body=_body(told))
+
+    @serves(RequestCode.QUERY_TOPICS_BY_CONSUMER)
+    def topics_of_group(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+        """343: the topics that a group has stored offsets of."""
+        group = QueryTopicsByConsumerRequestHeader.decode(command.ext_fields).group
+        return in_turns(channel, command, self._topics_of_group(command, group))
+
+    def _topics_of_group(self, command: Command, group: str) -> Turns:
+        names = yield from self.offsets.topics_of(group)
+        if len(names) > TOLD_GROUP_COUNT_MAX:
+            limit = f"over the limit of {TOLD_GROUP_COUNT_MAX} for one answer"
+            return answer(command, ResponseCode.SYSTEM_ERROR, f"the group has {len(names)} topics, {limit}")
+        body = TopicList(topic_list=sorted(names), broker_addr=self.address).encode()
+        return answer(command, ResponseCode.SUCCESS, body=body)
+
+    @serves(RequestCode.QUERY_CONSUME_QUEUE)
+    def queue_entries(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """321: entries of a queue; 0 with a remark and no body when there is none at the index, as in RocketMQ."""
+        header = QueryConsumeQueueRequestHeader.decode(command.ext_fields)
+        name, queue_id = header.topic, header.queue_id
+        topic = self.topics.get(name)
+        place = f"{queue_id}@{name[:127]}"
+        if topic is None or not 0 <= queue_id < max(topic.read_queue_nums, topic.write_queue_nums):
+            return answer(command, ResponseCode.SYSTEM_ERROR, f"{place} is not exist!")
+        last = header.index + min(header.count, ENTRY_COUNT_MAX)
+        entries = []
+        for offset in range(max(header.index, 0), last):
+            unit = self.store.unit(name, queue_id, offset)
+            if unit is None:
+                break
+            entries.append(ConsumeQueueData(physic_offset=unit[0], physic_size=unit[1], tags_code=unit[2]))
+        if not entries:
+            return answer(command, ResponseCode.SUCCESS, f"Index {header.index} of {place} is not exist!")
+        start, end = self.store.ends(name, queue_id)
+        subscription, filter_text = self._filter(header.consumer_group, name)
+        body = QueryConsumeQueueResponseBody(
+            subscription_data=subscription,
+            filter_data=filter_text,
+            queue_data=entries,
+            max_queue_index=end,
+            min_queue_index=start,
+        )
+        return answer(command, ResponseCode.SUCCESS, body=body.encode())
+
+    def _consumed(self, group: str, topic: str | None) -> Generator[None, None, list[TopicConfig]]:
+        """The topics to tell of; of a group with live members only those that it wants."""
+        if topic is not None and topic.strip():
+            return self._wanted(group, [topic])
+        return self._wanted(group, (yield from self.offsets.topics_of(group)))
+
+    def _wanted(self, group: str, names: Iterable[str]) -> list[TopicConfig]:
+        """The topics of these names that are here; of a group with live members only those that it wants."""
+        with self.lock:
+            live = self.clients.group(group)
+            wanted = set() if live is None else set(live.subscriptions)
+        found = [self.topics.get(name) for name in names if not wanted or name in wanted]
+        return [config for config in found if config is not None]
+
+    def _tps(self, topic: str, group: str) -> float:
+        """Messages a second that a group got of a topic in the last minute."""
+        found = self.statistics.snapshots(GROUP_GET_NUMS, f"{topic}@{group}")
+        return 0.0 if found is None else found["statsMinute"].tps
+
+    def _time_span(self, topic: str, group: str, queue_id: int) -> dict[str, Any]:
+        """When a queue's messages were stored, ms; -1 for none."""
+        start, end = self.store.ends(topic, queue_id)
+        consumed = self.offsets.query(topic, group, queue_id)
+        consumed = -1 if consumed is None else consumed
+        first_ms, last_ms = (self._stored_ms(topic, queue_id, offset) for offset in (start, end - 1))
+        consumed_ms = self._stored_ms(topic, queue_id, consumed - 1) if consumed > 0 else first_ms
+        behind_ms = self.now_ms() - self._stored_ms(topic, queue_id, consumed) if consumed < end else 0
+        times = {"minTimeStamp": first_ms, "maxTimeStamp": last_ms, "consumeTimeStamp": consumed_ms}
+        texts = {f"{name}Str": _text_of(time_ms) for name, time_ms in times.items()}
+        return {"messageQueue": self._queue(topic, queue_id), "delayTime": behind_ms, **times, **texts}
+
+    def _stored_ms(self, topic: str, queue_id: int, offset: int) -> int:
+        found = self.store.store_ms_of(topic, queue_id, offset) if offset >= 0 else None
+        return -1 if found is None else found
+
+    def _progress_of(
+        self, topic: str, group: str, queue_count: int
+    ) -> Generator[None, None, dict[MessageQueue, dict[str, int]]]:
+        found = {}
+        for queue_id in range(queue_count):
+            if queue_id and queue_id % TURN_COUNT == 0:
+                yield
+            found[self._queue(topic, queue_id)] = self._progress(topic, group, queue_id)
+        return found
+
+    def _progress(self, topic: str, group: str, queue_id: int) -> dict[str, int]:
+        consumed = max(self.offsets.query(topic, group, queue_id) or 0, 0)
+        stored_ms = self.store.store_ms_of(topic, queue_id, consumed - 1) if consumed else None
+        end = self.store.visible_end(topic, queue_id)
+        told = {"brokerOffset": end, "consumerOffset": consumed, "lastTimestamp": stored_ms or 0}
+        if not self.traits.tells_pull_offsets:
+            return told
+        pulled = self.offsets.pulled_to(topic, group, queue_id)
+        return told | {"pullOffset": consumed if pulled is None else max(pulled, consumed)}
+
+    def _filter(self, group: str | None, topic: str) -> tuple[SubscriptionData | None, str | None]:
+        """What a group wants of a topic, and what is said of its filter."""
+        if group is None:
+            return None, None
+        with self.lock:
+            live = self.clients.group(group)
+            found = None if live is None else live.subscriptions.get(topic)
+        if found is None:
+            return None, f"{group[:255]}@{topic[:127]} is not online!"
+        return subscription_data(found), "null"
+
+    def _queue(self, topic: str, queue_id: int) -> MessageQueue:
+        return MessageQueue(topic=topic, broker_name=self.broker_name, queue_id=queue_id)
+
+
+def subscription_data(subscription: Subscription) -> SubscriptionData:
+    """A subscription as its client said it."""
+    tags = subscription.tags
+    names = tags.expression.split("||") if subscription.is_by_tag and not tags.all_tags else []
+    return SubscriptionData(
+        topic=subscription.topic,
+        sub_string=tags.expression,
+        expression_type=tags.expression_type,
+        sub_version=subscription.sub_version,
+        class_filter_mode=subscription.class_filter,
+        tags_set=frozenset(name.strip() for name in names if name.strip()),
+        code_set=tags.codes,
+    )
+
+
+def _text_of(time_ms: int) -> str:
+    """A time as Java's tools show it, in the machine's time zone."""
+    when = dt.datetime.fromtimestamp(time_ms // 1000).astimezone()
+    return f"{when:%Y-%m-%d#%H:%M:%S}:{time_ms % 1000:03}"
+
+
+def _body(content: dict[str, Any]) -> bytes:
+    return msgspec.json.encode(content)

@@ -1,0 +1,108 @@
+"""Refuses what a slave must not do, and serves 905: which brokers of this one's name are alive.
+
+When the master of a slave comes back, the pulls that the slave holds are let go, to go to the master again. Leaves out
+replication and registering at a name server, so 905 comes from a program that watches the brokers.
+
+Sources: `rejectRequest` of the processors, `AdminBrokerProcessor.validateSlave` 4.9, `EndTransactionProcessor.java`,
+`HookUtils.checkBeforePutMessage`, `BrokerController.onMinBrokerChange`, `AdminBrokerProcessor.notifyBrokerIdChange`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from attrs import define
+
+from longpoll_broker.hold.hold_service import HoldService
+from longpoll_broker.io.channel import Channel, Outbox, Parts
+from longpoll_broker.io.processors import Processor, answer
+from longpoll_broker.shared.standing import MASTER_ID, Standing
+from longpoll_broker.shared.traits import Traits
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import NotifyMinBrokerIdChangeRequestHeader
+
+_SENDS: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+    }
+)
+_CHANGES: Final = frozenset(
+    {
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+    }
+)
+_PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+
+
+@define(slots=True, eq=False)
+class RoleProcessor:
+    """What a broker's role forbids, and how it changes."""
+
+    standing: Standing
+    traits: Traits
+    hold_service: HoldService
+    broker_name: str
+    acting_master: bool
+    """`enableSlaveActingMaster`: without it 5.x takes no notice of the others."""
+    always_notices: bool
+    """A policy of our own needs no such setting."""
+
+    @property
+    def processors(self) -> Mapping[int, Processor]:
+        """905, of a broker that hears of the others."""
+        if not self.traits.hears_of_members:
+            return {}
+        return {RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: self.member_changed}
+
+    def refusal(self, command: Command) -> Parts | None:
+        """The answer to what this broker, a slave, must not serve; None for everything else."""
+        assert self.standing.is_slave
+        code = command.code
+        if self.traits.rejects_as_slave:
+            if code in _SENDS or (code in _PULLS and not self.standing.slave_read):
+                return answer(
+                    command, ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]system busy, start flow control for a while"
+                )
+        elif code == RequestCode.CONSUMER_SEND_MSG_BACK:
+            return answer(command, ResponseCode.SYSTEM_ERROR, "SERVICE_NOT_AVAILABLE")
+        elif code in _SENDS:
+            return answer(
+                command,
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                "service not available now: this broker is a slave; send to its master",
+            )
+        if code in _CHANGES and not self.traits.changes_as_slave:
+            return answer(
+                command,
+                ResponseCode.SYSTEM_ERROR,
+                "Can't modify topic or subscription group from slave broker, please execute it from master broker.",
+            )
+        if code == RequestCode.END_TRANSACTION:
+            return answer(
+                command,
+                ResponseCode.SLAVE_NOT_AVAILABLE,
+                "Message store is slave mode, so end transaction is forbidden. ",
+            )
+        return None
+
+    def member_changed(self, _channel: Channel, command: Command, outbox: Outbox) -> Parts:
+        """905: take notice of the lowest living broker id of this name."""
+        header = NotifyMinBrokerIdChangeRequestHeader.decode(command.ext_fields)
+        standing = self.standing
+        takes_notice = standing.broker_id != MASTER_ID and (self.acting_master or self.always_notices)
+        if header.broker_name in {None, self.broker_name} and header.min_broker_id is not None and takes_notice:
+            changed = standing.least_broker_id != header.min_broker_id
+            standing.least_broker_id = header.min_broker_id
+            if changed and standing.has_living_master:
+                self.hold_service.master_returned(outbox)
+        return answer(command, ResponseCode.SUCCESS)

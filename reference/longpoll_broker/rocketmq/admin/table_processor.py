@@ -1,0 +1,400 @@
+"""Tells the broker's tables and settings whole: 21, 25, 26, 28, 43, 45, 60, 61, 201, 907.
+
+Of the settings only those that may change while the broker runs can be changed (25); any other is refused with its
+name, where RocketMQ takes whatever it is sent and says that all is well. Slaves copy the tables by these.
+
+Source: `AdminBrokerProcessor.java` 4.9.7: `getAllTopicConfig`, `updateBrokerConfig`, `getBrokerConfig`,
+`prepareRuntimeInfo`, `getAllConsumerOffset`, `getAllDelayOffset`; `StoreStatsService.getRuntimeInfo`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from attrs import define, field
+
+from longpoll_broker.config import BrokerConfig, StoreConfig
+from longpoll_broker.io.channel import Channel, Outbox, Parts
+from longpoll_broker.io.processors import Serving, Turns, answer, in_turns, serves
+from longpoll_broker.io.request_counts import RequestCounts
+from longpoll_broker.rocketmq.accounts.access import TRACE_TOPIC
+from longpoll_broker.rocketmq.tables.rates import Rates
+from longpoll_broker.rocketmq.tables.timer_counts import TimerCounts
+from longpoll_broker.send.timed import PRECISION_MS
+from longpoll_broker.shared.offsets import Offsets
+from longpoll_broker.shared.parts import parts_of
+from longpoll_broker.shared.statistics import Statistics
+from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerOffsets
+from longpoll_broker.shared.topics import Groups, Topics
+from longpoll_broker.shared.traits import STRICT_TRAITS, Traits
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_protocol.bodies import (
+    Body,
+    DataVersion,
+    DelayTable,
+    GroupTable,
+    HAStatus,
+    KVTable,
+    OffsetTable,
+    StateVersion,
+    TimerCheckpoint,
+    TimerCount,
+    TimerCountTable,
+    TopicTable,
+    read_settings,
+)
+from longpoll_protocol.codes import VERSION, RequestCode, ResponseCode
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.frame import Buffer
+from longpoll_protocol.headers import DeliveredResponseHeader, GetBrokerConfigResponseHeader
+from longpoll_protocol.log_record import SCHEDULE_TOPIC
+from longpoll_protocol.sizes import KIB, MIB
+from longpoll_runtime import Runtime
+
+TABLE_SIZE_MAX: Final = 15 * MIB
+"""Longest table in one answer, bytes: a client takes frames of 16 MiB."""
+OFFSET_COUNT_MAX: Final = 200_000
+"""Most pairs of a topic and a group in one answer, so that encoding them holds nobody up for long."""
+_BROKER_KEYS: Final = {
+    "brokerName": "broker_name",
+    "brokerClusterName": "cluster_name",
+    "brokerId": "broker_id",
+    "brokerRole": "role",
+    "brokerPermission": "permission",
+    "slaveReadEnable": "slave_read",
+    "offsetCheckInSlave": "offset_check_in_slave",
+    "defaultTopicQueueNums": "default_topic_queue_count",
+    "longPollingEnable": "long_polling",
+    "enablePropertyFilter": "property_filter",
+    "pullMessageThreadPoolNums": "pull_thread_count",
+    "pullThreadPoolQueueCapacity": "pull_queue_capacity",
+    "waitTimeMillsInPullQueue": "pull_wait_ms_max",
+    "brokerFastFailureEnable": "fast_failure",
+    "transactionTimeOut": "transaction_timeout_ms",
+    "transactionCheckInterval": "transaction_check_interval_ms",
+    "transactionCheckMax": "transaction_check_count_max",
+    "aclEnable": "acl_enable",
+    "recallMessageEnable": "recall_message",
+}
+_STORE_KEYS: Final = {
+    "mappedFileSizeCommitLog": "commit_log_file_size",
+    "mappedFileSizeConsumeQueue": "consume_queue_file_size",
+    "enableConsumeQueueExt": "extended_queues",
+    "messageIndexEnable": "index",
+    "maxHashSlotNum": "index_slot_count",
+    "maxIndexNum": "index_entry_count",
+    "maxMessageSize": "message_size_max",
+    "messageDelayLevel": "delay_levels",
+    "deleteWhen": "delete_when",
+    "fileReservedTime": "file_reserved_hours",
+    "diskMaxUsedSpaceRatio": "disk_ratio_max",
+    "cleanFileForciblyEnable": "clean_forcibly",
+    "syncFlushTimeout": "sync_flush_timeout_ms",
+    "flushIntervalCommitLog": "flush_interval_ms",
+    "maxTransferBytesOnMessageInMemory": "transfer_bytes_max_in_memory",
+    "maxTransferCountOnMessageInMemory": "transfer_count_max_in_memory",
+    "maxTransferBytesOnMessageInDisk": "transfer_bytes_max_on_disk",
+    "maxTransferCountOnMessageInDisk": "transfer_count_max_on_disk",
+    "accessMessageInMemoryMaxRatio": "memory_ratio_max",
+    "enableMultiDispatch": "multi_dispatch",
+    "enableLmq": "light_queues",
+}
+_FIXED: Final = {
+    "filterServerNums": "0",
+    "msgTraceTopicName": TRACE_TOPIC,
+    "traceOn": "true",
+    "traceTopicEnable": "false",
+    "useTLS": "false",
+}
+"""Settings that this broker behaves as if it had; `mqadmin exportConfigs` fails where one is missing."""
+_AUTO_TOPIC: Final = "autoCreateTopicEnable"
+_AUTO_GROUP: Final = "autoCreateSubscriptionGroup"
+PULLS: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+PUT_SPANS: Final = (
+    "<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s", "1~2s", "2~3s", "3~4s", "4~5s",
+    "5~10s", "10s~",
+)  # fmt: skip
+"""Spans by which Java counts how long messages took to be stored; nothing is counted here."""
+UNMEASURED: Final = (
+    "EndTransactionQueueSize", "EndTransactionThreadPoolQueueCapacity", "dispatchMaxBuffer", "getMessageEntireTimeMax",
+    "putLatency99", "putLatency999", "putMessageEntireTimeMax", "putMessageFailedTimes",
+    "queryThreadPoolQueueCapacity", "queryThreadPoolQueueHeadWaitTimeMills", "queryThreadPoolQueueSize",
+    "remainTransientStoreBufferNumbs", "sendThreadPoolQueueCapacity", "startAcceptSendRequestTimeStamp",
+)  # fmt: skip
+"""Fields of 28 for what this broker has nothing of, or does not measure: 0."""
+_SENDS: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+
+
+@define(slots=True, eq=False)
+class TableProcessor(Serving):
+    """The processors."""
+
+    runtime: Runtime
+    config: BrokerConfig
+    store_config: StoreConfig
+    pull_queue: Callable[[], tuple[int, int]]
+    """How many pulls wait for threads of their own, and how long the first of them has, ms."""
+    ha_status: Callable[[], HAStatus]
+    """Who follows this broker, or how it follows."""
+    topics: Topics
+    groups: Groups
+    offsets: Offsets
+    delays: DelayOffsets
+    timers: TimerOffsets
+    counts: TimerCounts
+    store: MessageStore
+    statistics: Statistics
+    request_counts: RequestCounts
+    traits: Traits = STRICT_TRAITS
+    policy_name: str = "strict"
+    """What the broker reports as its policy, so that a test kit can choose what to hold it to."""
+    _put_rates: Rates = field(factory=Rates, init=False)
+    _get_rates: Rates = field(factory=Rates, init=False)
+    _found_rates: Rates = field(factory=Rates, init=False)
+    """Of pulls that got messages."""
+    _miss_rates: Rates = field(factory=Rates, init=False)
+    """Of pulls that got none, or wait."""
+    _pull_rates: Rates = field(factory=Rates, init=False)
+    _started_end: int = field(init=False)
+    """Where the log ended when the broker started."""
+    _started_ms: int = field(init=False)
+    _day: dt.date = field(init=False)
+    _mornings: deque[tuple[int, int]] = field(init=False)
+    """Messages that had come and gone when yesterday began, and today."""
+
+    def __attrs_post_init__(self) -> None:
+        self._started_ms = self.runtime.unix_ms()
+        self._started_end = self.store.log_end
+        self._day = self._today()
+        self._mornings = deque([(0, 0), (0, 0)], maxlen=2)
+
+    def sample(self) -> None:
+        """Note how much came and went by now; one thread calls this, about once a second."""
+        now_ms = self.runtime.monotonic_ns() // 1_000_000
+        self._put_rates.sample(now_ms, self._sent())
+        self._get_rates.sample(now_ms, self.statistics.given())
+        pulls, found = sum(self.request_counts.get(code, 0) for code in PULLS), self.statistics.times_given()
+        self._pull_rates.sample(now_ms, pulls)
+        self._found_rates.sample(now_ms, found)
+        self._miss_rates.sample(now_ms, max(pulls - found, 0))
+        if self._day != self._today():
+            self._day = self._today()
+            self._mornings.append((self._sent(), self.statistics.given()))
+
+    @serves(RequestCode.GET_ALL_TOPIC_CONFIG)
+    def all_topics(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+        """21: every topic and its settings; 1 when they are too many for one answer."""
+        empty = TopicTable(data_version=self._version(self.topics))
+        return in_turns(channel, command, _told(command, empty, self.topics.by_name.copy()))
+
+    @serves(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    def all_groups(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+        """201: every consumer group and its settings; 1 when they are too many for one answer."""
+        empty = GroupTable(data_version=self._version(self.groups))
+        return in_turns(channel, command, _told(command, empty, self.groups.by_name.copy()))
+
+    def _version(self, table: Topics | Groups) -> DataVersion:
+        """Which state of a table is told; read before the table, so that a change meanwhile is seen the next time."""
+        return DataVersion(counter=table.version, timestamp=self._started_ms)
+
+    @serves(RequestCode.GET_ALL_CONSUMER_OFFSET)
+    def all_offsets(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+        """43: every group's offsets; 1 when they are too many for one answer."""
+        count = len(self.offsets.by_pair)
+        if count > OFFSET_COUNT_MAX:
+            told = f"{count} pairs of a topic and a group, over the limit of {OFFSET_COUNT_MAX} for one answer"
+            return answer(command, ResponseCode.SYSTEM_ERROR, told)
+        return in_turns(channel, command, _told(command, OffsetTable(offset_table={}), self.offsets.by_pair.copy()))
+
+    @serves(RequestCode.GET_ALL_DELAY_OFFSET)
+    def all_delays(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """45: how far each delay level is."""
+        body = DelayTable(offset_table=self.delays.by_level.copy()).encode()
+        # Asked after it was: what was delivered by then stands before the log's end.
+        fields = DeliveredResponseHeader(log_end=self.store.log_end).encode()
+        return answer(command, ResponseCode.SUCCESS, None, fields, body)
+
+    @serves(RequestCode.GET_TIMER_CHECK_POINT)
+    def timer_progress(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """60: how far the timer is."""
+        first, read, delivered_ms = self.timers.progress
+        body = TimerCheckpoint(max(delivered_ms + PRECISION_MS, 0), read).encode()
+        fields = DeliveredResponseHeader(log_end=self.store.log_end, first_offset=first).encode()
+        return answer(command, ResponseCode.SUCCESS, None, fields, body)
+
+    @serves(RequestCode.GET_TIMER_METRICS)
+    def timer_counts(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """61: how many messages wait for their time, by topic."""
+        version = StateVersion(counter=self.counts.version, timestamp=self._started_ms)
+        counts = {
+            topic: TimerCount(count=each[0], time_stamp=each[1]) for topic, each in self.counts.by_topic.copy().items()
+        }
+        return _table(command, TimerCountTable(data_version=version, timing_count=counts).encode())
+
+    @serves(RequestCode.GET_BROKER_HA_STATUS)
+    def replication(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """907: which slaves there are and how far they are, or how this slave follows its master."""
+        return answer(command, ResponseCode.SUCCESS, body=self.ha_status().encode())
+
+    @serves(RequestCode.GET_BROKER_CONFIG)
+    def settings(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """26: the settings under RocketMQ's names, `key=value`, a line each."""
+        text = "".join(f"{key}={value}\n" for key, value in sorted(self._settings().items()))
+        version = GetBrokerConfigResponseHeader(version=DataVersion().encode().decode())
+        return answer(command, ResponseCode.SUCCESS, None, version.encode(), text.encode())
+
+    @serves(RequestCode.UPDATE_BROKER_CONFIG)
+    def change_settings(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """25: change settings, all of those that are named or none; 1 with the key that cannot be."""
+        wanted = read_settings(bytes(command.body), "UpdateBrokerConfig")
+        known = self._settings()
+        for key, value in wanted.items():
+            problem = _problem(key, value, known)
+            if problem is not None:
+                return answer(command, ResponseCode.SYSTEM_ERROR, problem)
+        if _AUTO_TOPIC in wanted:
+            self.topics.auto_create = wanted[_AUTO_TOPIC] == "true"
+        if _AUTO_GROUP in wanted:
+            self.groups.auto_create = wanted[_AUTO_GROUP] == "true"
+        return answer(command, ResponseCode.SUCCESS)
+
+    @serves(RequestCode.GET_BROKER_RUNTIME_INFO)
+    def runtime_info(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """28: what the broker does, in RocketMQ's words, as far as it has such things."""
+        store, now_ms = self.store, self.runtime.unix_ms()
+        seconds = (now_ms - self._started_ms) // 1000
+        ratio = self.runtime.files.used_ratio(self.store.directory)
+        told: dict[str, object] = {
+            "brokerVersion": VERSION,
+            "brokerVersionDesc": self.traits.version_name,
+            "longpollPolicy": self.policy_name,
+            "bootTimestamp": self._started_ms,
+            "runtime": f"[ {seconds // 86400} days, {seconds // 3600 % 24} hours, "
+            f"{seconds // 60 % 60} minutes, {seconds % 60} seconds ]",
+            "putMessageTimesTotal": self._sent(),
+            "putTps": self._put_rates.told(),
+            self.traits.given_rate_key: self._get_rates.told(),
+            "commitLogMinOffset": store.log_start,
+            "commitLogMaxOffset": store.log_end,
+            "dispatchBehindBytes": store.log_end - store.dispatched_end,
+            "remainHowManyDataToFlush": f"{store.log_end - store.flushed_end} B",
+            "commitLogDiskRatio": ratio,
+            "consumeQueueDiskRatio": ratio,
+            "earliestMessageTimeStamp": self._first_stored_ms(),
+            # Requests are served by the threads that read them: nothing queues for a pool of its own.
+            "sendThreadPoolQueueSize": 0,
+            "sendThreadPoolQueueHeadWaitTimeMills": 0,
+            # Nobody writes behind a lock of the page cache.
+            "pageCacheLockTimeMills": 0,
+        }
+        count, waited_ms = self.pull_queue()
+        told |= {"pullThreadPoolQueueSize": count, "pullThreadPoolQueueHeadWaitTimeMills": waited_ms}
+        told |= self._by_day() | self._of_java(ratio)
+        if self.traits.tells_if_active:
+            told |= {"brokerActive": "true", "ackThreadPoolQueueSize": 0, "ackThreadPoolQueueHeadWaitTimeMills": 0}
+        for level, offset in self.delays.by_level.copy().items():
+            told[f"scheduleMessageOffset_{level}"] = f"{offset},{store.visible_end(SCHEDULE_TOPIC, level - 1)}"
+        return answer(command, ResponseCode.SUCCESS, body=KVTable(table={k: str(v) for k, v in told.items()}).encode())
+
+    def _of_java(self, ratio: float) -> dict[str, object]:
+        """What rocketmq-exporter cannot do without; what this broker has or measures nothing of is 0."""
+        directory, sent = self.store.directory, self._sent()
+        size = self.store.log_end - self._started_end
+        total, free = (_bytes(count) for count in self.runtime.files.space(directory))
+        return {
+            **dict.fromkeys(UNMEASURED, 0),
+            "putMessageDistributeTime": " ".join(f"[{span}]:0" for span in PUT_SPANS),
+            "putMessageSizeTotal": size,
+            "putMessageAverageSize": size / sent if sent else 0.0,
+            "pullThreadPoolQueueCapacity": self.config.pull_queue_capacity,
+            "getFoundTps": self._found_rates.told(),
+            "getMissTps": self._miss_rates.told(),
+            "getTotalTps": self._pull_rates.told(),
+            "commitLogDirCapacity": f"Total : {total}, Free : {free}.",
+            f"commitLogDiskRatio_{directory}/commitlog": ratio,
+        }
+
+    def _by_day(self) -> dict[str, int]:
+        """Messages that had come and gone when yesterday and today began, and by now."""
+        yesterday, today = self._mornings
+        moments = {"YesterdayMorning": yesterday, "TodayMorning": today}
+        moments["TodayNow"] = (self._sent(), self.statistics.given())
+        names = ("msgPutTotal", "msgGetTotal")
+        return {
+            f"{name}{when}": count
+            for when, counts in moments.items()
+            for name, count in zip(names, counts, strict=True)
+        }
+
+    def _today(self) -> dt.date:
+        """The date, in the machine's time zone."""
+        return dt.datetime.fromtimestamp(self.runtime.unix_ms() / 1000).astimezone().date()
+
+    def _sent(self) -> int:
+        """Requests to send that came."""
+        return sum(self.request_counts.get(code, 0) for code in _SENDS)
+
+    def _first_stored_ms(self) -> int:
+        """When the log's first message was stored; -1 when there is none."""
+        record = self.store.read_record(self.store.log_start) if self.store.log_end > self.store.log_start else None
+        return -1 if record is None else record.store_ms
+
+    def _settings(self) -> dict[str, str]:
+        found = {key: _text(getattr(self.config, name)) for key, name in _BROKER_KEYS.items()}
+        found |= {key: _text(getattr(self.store_config, name)) for key, name in _STORE_KEYS.items()}
+        found |= _FIXED
+        found["flushDiskType"] = "SYNC_FLUSH" if self.store_config.flush_disk_sync else "ASYNC_FLUSH"
+        found[_AUTO_TOPIC] = _text(self.topics.auto_create)
+        found[_AUTO_GROUP] = _text(self.groups.auto_create)
+        return found
+
+
+def _problem(key: str, value: str, known: Mapping[str, str]) -> str | None:
+    """Why a setting cannot be as it is wanted; None when it can, or is so already."""
+    if key not in known:
+        return f"{key[:80]!r} is no setting of this broker: 26 tells those that there are"
+    if known[key] == value:
+        return None
+    if key not in {_AUTO_TOPIC, _AUTO_GROUP}:
+        return f"{key} cannot be changed while the broker runs: set it in its configuration and start it again"
+    if value not in {"true", "false"}:
+        return f"{key} is true or false, not {value[:40]!r}"
+    return None
+
+
+def _told(command: Command, empty: Body, rows: Mapping[str, Any]) -> Turns:
+    """The answer that has these rows in its first table, put together in turns."""
+    head, brackets, tail = empty.encode().partition(b"{}")
+    body = bytearray(head + brackets[:1])
+    for number, part in enumerate(parts_of(rows)):
+        if number:
+            yield
+            body += b","
+        body += msgspec.json.encode(part)[1:-1]
+        if len(body) > TABLE_SIZE_MAX:
+            break
+    body += brackets[1:] + tail
+    return _table(command, body)
+
+
+def _table(command: Command, body: Buffer) -> Parts:
+    if len(body) > TABLE_SIZE_MAX:
+        told = f"the table is over the limit of {TABLE_SIZE_MAX} bytes for one answer"
+        return answer(command, ResponseCode.SYSTEM_ERROR, told)
+    return answer(command, ResponseCode.SUCCESS, body=body)
+
+
+def _bytes(count: int) -> str:
+    """Bytes as `MixAll.humanReadableByteCount` writes them."""
+    if count < KIB:
+        return f"{count} B"
+    power = (count.bit_length() - 1) // 10
+    return f"{count / KIB**power:.1f} {'KMGTPE'[power - 1]}iB"
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,48 @@
+"""Serves what tools ask of a broker's upkeep: 305, 306, 316, 329.
+
+A topic's queues go with the topic here, and a queue's files with the log's that they list, so that 306 and 316 find
+nothing to do. Leaves out which files of the log may go (`store.log.retention`).
+
+Source: `AdminBrokerProcessor.java` 4.9.7: `getSystemTopicListFromBroker`, `cleanExpiredConsumeQueue`,
+`cleanUnusedTopic`; `DefaultMessageStore.executeDeleteFilesManually`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from attrs import define
+
+from longpoll_broker.io.channel import Channel, Outbox, Parts
+from longpoll_broker.io.processors import Serving, answer, serves
+from longpoll_broker.shared.topics import Topics
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.frames.command import Command
+
+
+@define(slots=True, eq=False)
+class UpkeepProcessor(Serving):
+    """The processors."""
+
+    topics: Topics
+    clean_soon: Callable[[], None]
+    """Has expired files of the log removed at the next round, whatever the hour."""
+
+    @serves(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+    def system_topics(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """305: the topics that nobody may make, change or delete."""
+        return answer(
+            command, ResponseCode.SUCCESS, body=msgspec.json.encode({"topicList": self.topics.system_names()})
+        )
+
+    @serves(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.CLEAN_UNUSED_TOPIC)
+    def nothing_to_clean(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """306, 316: success, for there are no queues of files or topics that are gone."""
+        return answer(command, ResponseCode.SUCCESS)
+
+    @serves(RequestCode.CLEAN_EXPIRED_COMMITLOG)
+    def clean_log(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """329: remove the log's files that are old enough, soon; success at once."""
+        self.clean_soon()
+        return answer(command, ResponseCode.SUCCESS)

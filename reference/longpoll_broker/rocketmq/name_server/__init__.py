@@ -1,0 +1,1 @@
+"""The name server: which brokers serve which topics."""

@@ -1,0 +1,217 @@
+"""Serves what administrators ask a name server: 100 to 102, 205, 216, 219, 224, 304, 318, 319, 327.
+
+Permissions that 205 and 327 give are of the routes alone, and last until the broker changes the topic; the broker
+itself serves as before. Leaves out registrations and routes (`name_server`).
+
+Source: `DefaultRequestProcessor.java` (namesrv), `RouteInfoManager.java` 4.9.7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from attrs import define, field
+
+from longpoll_broker.config import BrokerConfig
+from longpoll_broker.io.channel import Channel, Outbox, Parts
+from longpoll_broker.io.processors import Serving, Turns, answer, in_turns, serves
+from longpoll_broker.rocketmq.name_server.kv_settings import KvSettings
+from longpoll_broker.rocketmq.name_server.routes import LIVE_MS_MAX, RegisteredBroker, Routes
+from longpoll_broker.rocketmq.name_server.told_topics import ToldTopics
+from longpoll_broker.shared.topics import TopicConfig
+from longpoll_protocol.bodies import KVTable, TopicList, read_settings
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import (
+    AddWritePermOfBrokerRequestHeader,
+    AddWritePermOfBrokerResponseHeader,
+    DeleteKVConfigRequestHeader,
+    DeleteTopicFromNamesrvRequestHeader,
+    GetKVConfigRequestHeader,
+    GetKVConfigResponseHeader,
+    GetKVListByNamespaceRequestHeader,
+    GetTopicsByClusterRequestHeader,
+    PutKVConfigRequestHeader,
+    WipeWritePermOfBrokerRequestHeader,
+    WipeWritePermOfBrokerResponseHeader,
+)
+from longpoll_protocol.names import PERM_READ_WRITE, PERM_WRITE
+from longpoll_protocol.sizes import MIB
+
+SETTINGS: Final = {
+    "clusterTest": "false",
+    "orderMessageEnable": "false",
+    "scanNotActiveBrokerInterval": "0",
+    "brokerChannelExpiredTime": str(LIVE_MS_MAX),
+}
+"""What 319 tells: this name server's behaviour in RocketMQ's keys. It looks for silent brokers whenever it is asked."""
+
+TABLE_SIZE_MAX: Final = 15 * MIB
+"""Longest table in one answer, bytes: a client takes frames of 16 MiB."""
+TURN_COUNT: Final = 10_000
+"""Names put together in one turn, or as many more as one broker has: a few milliseconds."""
+
+
+@define(slots=True, eq=False)
+class RoutesProcessor(Serving):
+    """The processors; one thread calls them. `topics` and `config` are those of the name server's own broker."""
+
+    routes: Routes
+    topics: ToldTopics | None
+    config: BrokerConfig | None
+    own_address: str
+    """HOST:PORT of the own broker."""
+    now_ms: Callable[[], int]
+    """The wall clock."""
+    settings: KvSettings = field(factory=KvSettings, init=False)
+    _permissions: dict[str, dict[str, tuple[TopicConfig, int]]] = field(factory=dict, init=False)
+    """By broker and topic the permission that was given, and the topic as it was then."""
+
+    def permission(self, broker_name: str, topic: TopicConfig) -> int:
+        """What a route says may be done with a broker's topic."""
+        given = self._permissions.get(broker_name, {}).get(topic.topic_name)
+        return topic.perm if given is None or given[0] != topic else given[1]
+
+    @serves(RequestCode.PUT_KV_CONFIG)
+    def put_setting(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """100: keep a setting; 1 when it is too long or there are too many."""
+        header = PutKVConfigRequestHeader.decode(command.ext_fields)
+        problem = self.settings.put(header.namespace, header.key, header.value, channel)
+        return answer(command, ResponseCode.SUCCESS if problem is None else ResponseCode.SYSTEM_ERROR, problem)
+
+    @serves(RequestCode.GET_KV_CONFIG)
+    def setting(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """101: a setting; 22 when there is none."""
+        header = GetKVConfigRequestHeader.decode(command.ext_fields)
+        value = self.settings.get(header.namespace, header.key)
+        if value is None:
+            place = f"Namespace: {header.namespace[:255]} Key: {header.key[:255]}"
+            return answer(command, ResponseCode.QUERY_NOT_FOUND, f"No config item, {place}")
+        return answer(command, ResponseCode.SUCCESS, None, GetKVConfigResponseHeader(value=value).encode())
+
+    @serves(RequestCode.DELETE_KV_CONFIG)
+    def delete_setting(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """102: forget a setting."""
+        header = DeleteKVConfigRequestHeader.decode(command.ext_fields)
+        self.settings.remove(header.namespace, header.key)
+        return answer(command, ResponseCode.SUCCESS)
+
+    @serves(RequestCode.GET_KVLIST_BY_NAMESPACE)
+    def settings_of_namespace(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """219: all settings of a namespace; 22 when there is none."""
+        namespace = GetKVListByNamespaceRequestHeader.decode(command.ext_fields).namespace
+        found = self.settings.of(namespace)
+        if not found:
+            told = f"No config item, Namespace: {namespace[:255]}"
+            return answer(command, ResponseCode.QUERY_NOT_FOUND, told)
+        body = KVTable(table=found).encode()
+        if len(body) > TABLE_SIZE_MAX:
+            told = f"the settings of {namespace[:255]} have {len(body)} bytes; ask for each with 101"
+            return answer(command, ResponseCode.SYSTEM_ERROR, told)
+        return answer(command, ResponseCode.SUCCESS, body=body)
+
+    @serves(RequestCode.WIPE_WRITE_PERM_OF_BROKER)
+    def wipe_write(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """205: producers are led to the broker no more; 0 topics of one that is not here."""
+        name = WipeWritePermOfBrokerRequestHeader.decode(command.ext_fields).broker_name
+        count = self._permit(name, lambda permission: permission & ~PERM_WRITE)
+        told = WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count)
+        return answer(command, ResponseCode.SUCCESS, None, told.encode())
+
+    @serves(RequestCode.ADD_WRITE_PERM_OF_BROKER)
+    def add_write(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """327: the broker's topics may be read and written, whatever was so before."""
+        name = AddWritePermOfBrokerRequestHeader.decode(command.ext_fields).broker_name
+        count = self._permit(name, lambda _permission: PERM_READ_WRITE)
+        return answer(
+            command, ResponseCode.SUCCESS, None, AddWritePermOfBrokerResponseHeader(add_topic_count=count).encode()
+        )
+
+    @serves(RequestCode.DELETE_TOPIC_IN_NAMESRV)
+    def delete_topic(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """216: forget a topic's routes; those to the own broker under strict by 215 alone."""
+        header = DeleteTopicFromNamesrvRequestHeader.decode(command.ext_fields)
+        cluster = header.cluster_name or None
+        self.routes.forget_topic(header.topic, cluster)
+        if self.topics is not None and self.config is not None and cluster in {None, self.config.cluster_name}:
+            self.topics.forget(header.topic)
+        return answer(command, ResponseCode.SUCCESS)
+
+    @serves(RequestCode.GET_TOPICS_BY_CLUSTER)
+    def cluster_topics(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+        """224: the names of a cluster's topics; none of one that is not here."""
+        cluster = GetTopicsByClusterRequestHeader.decode(command.ext_fields).cluster
+        self.routes.expire(self.now_ms())
+        own: Iterable[str] = ()
+        if self.config is not None and self.topics is not None and cluster == self.config.cluster_name:
+            own = (topic.topic_name for topic in self.topics)
+        brokers = [broker for broker in self.routes if broker.cluster == cluster]
+        return in_turns(channel, command, names_told(command, own, brokers))
+
+    @serves(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
+    def system_topics(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """304: the names of clusters and brokers, which are topics too, and a broker's address to ask for the rest."""
+        self.routes.expire(self.now_ms())
+        names = {name for broker in self.routes for name in (broker.cluster, broker.name)}
+        addresses = [broker.address for broker in self.routes]
+        if self.config is not None:
+            names |= {self.config.cluster_name, self.config.broker_name}
+            addresses.insert(0, self.own_address)
+        told = TopicList(topic_list=sorted(names), broker_addr=addresses[0] if addresses else None)
+        return answer(command, ResponseCode.SUCCESS, body=told.encode())
+
+    @serves(RequestCode.GET_NAMESRV_CONFIG)
+    def own_settings(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """319: the name server's settings, a line each."""
+        text = "".join(f"{key}={value}\n" for key, value in SETTINGS.items())
+        return answer(command, ResponseCode.SUCCESS, body=text.encode())
+
+    @serves(RequestCode.UPDATE_NAMESRV_CONFIG)
+    def change_settings(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+        """318: none of the settings can be changed; 1 with the key of one that is to be, 0 where all are so already."""
+        for key, value in read_settings(bytes(command.body), "UpdateNamesrvConfig").items():
+            if SETTINGS.get(key) != value:
+                told = f"{key[:80]!r} of this name server cannot be changed: 319 tells the settings that there are"
+                return answer(command, ResponseCode.SYSTEM_ERROR, told)
+        return answer(command, ResponseCode.SUCCESS)
+
+    def _permit(self, broker_name: str, change: Callable[[int], int]) -> int:
+        """Give every topic of a broker another permission in its routes; how many topics these are."""
+        topics = self._topics_of(broker_name)
+        here = {broker.name for broker in self.routes} | ({self.config.broker_name} if self.config else set())
+        for gone in self._permissions.keys() - here:
+            del self._permissions[gone]
+        if topics:
+            self._permissions[broker_name] = {
+                name: (topic, change(self.permission(broker_name, topic))) for name, topic in topics.items()
+            }
+        else:
+            self._permissions.pop(broker_name, None)
+        return len(topics)
+
+    def _topics_of(self, broker_name: str) -> Mapping[str, TopicConfig]:
+        """The topics of the broker of this name, as its master has them; none when it is not here."""
+        self.routes.expire(self.now_ms())
+        if self.config is not None and self.topics is not None and broker_name == self.config.broker_name:
+            return {topic.topic_name: topic for topic in self.topics}
+        for broker in self.routes:
+            if broker.name == broker_name and broker.broker_id == 0:
+                return broker.topics
+        return {}
+
+
+def names_told(command: Command, own: Iterable[str], brokers: Iterable[RegisteredBroker]) -> Turns:
+    """The names of the own topics and of those of brokers, each once, `TURN_COUNT` or one broker's in a turn.
+
+    They are in no order, as Java's: to sort them would take longer than all the rest.
+    """
+    names = dict.fromkeys(own)
+    count = len(names)
+    for broker in brokers:
+        if count >= TURN_COUNT:
+            count = 0
+            yield
+        names.update(dict.fromkeys(broker.topics))
+        count += len(broker.topics)
+    return answer(command, ResponseCode.SUCCESS, body=TopicList(topic_list=list(names)).encode())

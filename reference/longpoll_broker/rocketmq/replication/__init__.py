@@ -1,0 +1,1 @@
+"""Master and slave: the log and the tables that a slave copies, and registration at name servers."""

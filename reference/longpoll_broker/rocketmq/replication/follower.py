@@ -1,0 +1,256 @@
+"""The slave's side of replication: one thread that has the master send its log, and reports how far this one is.
+
+Only whole records are appended, each checked (`store.copying`), so a report counts what is whole here; with SYNC_FLUSH
+it counts what is durable. What does not fit ends the connection with a line in the log, and it is tried again: what
+the master has may be mended, and nothing that does not belong here is ever appended.
+
+Leaves out where the master is (`master`), and its tables.
+
+Source: `HAService.HAClient` 4.9.7, `DefaultHAClient.java` 5.x.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from attrs import define, field
+
+from longpoll_broker.errors import BrokerError
+from longpoll_broker.io.service_thread import ServiceThread
+from longpoll_broker.rocketmq.replication.flow import Flow
+from longpoll_broker.rocketmq.replication.master import Master
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_protocol.bodies import FollowingStatus
+from longpoll_protocol.errors import RemoteProtocolError
+from longpoll_protocol.frames.replication import (
+    REPORT_SIZE,
+    TRANSFER_SIZE_MAX,
+    Transfer,
+    TransferReader,
+    encode_report,
+)
+from longpoll_protocol.log_record import SIZE_AND_MAGIC
+from longpoll_protocol.sizes import KIB
+from longpoll_runtime import Poller, Runtime, Socket
+from longpoll_runtime.faults import FAULTS
+from longpoll_runtime.logs import event
+
+log = logging.getLogger(__name__)
+
+RETRY_MS: Final = 1_000
+"""How long it is waited before the next try; RocketMQ waits 5 s."""
+CONNECT_S: Final = 3.0
+LOOK_S: Final = 0.5
+"""How often it is looked whether to stop, or to report, while the master says nothing."""
+RECEIVE_SIZE: Final = 256 * KIB
+READS_MAX: Final = 16
+"""Reads before what came is shown and reported."""
+
+
+class MasterGoneError(BrokerError):
+    """The master has closed the connection, or says nothing any more."""
+
+
+@define(slots=True, eq=False)
+class Follower(ServiceThread):
+    """The thread. Invariant: what is in the log and `_pending` behind it is what the master has sent, to the byte."""
+
+    NAME = "follower"
+
+    store: MessageStore
+    master: Master
+    show: Callable[[], None]
+    """Makes visible what was appended, and tells who waits if that is due."""
+    flushes: bool
+    """Whether only what is durable is reported (`SYNC_FLUSH`)."""
+    heartbeat_ms: int
+    """`haSendHeartbeatInterval`."""
+    idle_ms_max: int
+    """`haHousekeepingInterval`: a master that says nothing for so long is gone."""
+    is_connected: bool = field(default=False, init=False)
+    """Whether a master sends at present."""
+    _heard_ms: int = field(default=0, init=False)
+    """When the master said something last; 0 before."""
+    _reported_ms: int = field(default=0, init=False)
+    _flow: Flow = field(init=False)
+    _pending: bytearray = field(factory=bytearray, init=False)
+    """Part of a record, which goes where the log ends."""
+    _due_size: int = field(default=0, init=False)
+    """How long that will be, as its head says and the store has allowed; 0 before it does. No sooner is it looked at
+    again, or a record that comes byte by byte would be copied as often."""
+
+    _poller: Poller = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        ServiceThread.__attrs_post_init__(self)
+        self._poller = self.runtime.poller()
+        self._flow = Flow(self.runtime.monotonic_ns())
+
+    @property
+    def status(self) -> FollowingStatus:
+        """As 907 tells of it."""
+        address = self.master.ha_address
+        return FollowingStatus(
+            last_read_timestamp=self._heard_ms,
+            last_write_timestamp=self._reported_ms,
+            master_addr=None if address is None else f"{address[0]}:{address[1]}",
+            max_offset=self.store.log_end,
+            transferred_byte_in_second=self._flow.per_second,
+        )
+
+    def stop(self) -> None:
+        """End the thread and the connection."""
+        self._stop.set()
+        self._poller.wake()
+        ServiceThread.stop(self)
+        self._poller.close()
+
+    def _run(self) -> None:
+        wait_ms = 0
+        while not self._stop.wait(wait_ms / 1000):
+            wait_ms = RETRY_MS
+            address = self.master.ha_address
+            if address is None:
+                continue
+            try:
+                self._follow(*address)
+            except (BrokerError, RemoteProtocolError, OSError) as error:
+                log.warning(
+                    "the log of the master at %s:%d is not followed: %s; trying again",
+                    *address,
+                    error,
+                    extra=event("master_lost", peer="{}:{}".format(*address), reason=str(error)),
+                )
+            except FAULTS:
+                log.exception("the master could not be followed; trying again")
+            finally:
+                self.is_connected = False
+                self._pending.clear()
+                self.store.forget_beginning()
+
+    def _follow(self, host: str, port: int) -> None:
+        """Copy from one connection until that is over; raises what ends it."""
+        socket = self.runtime.connect(host, port, CONNECT_S)
+        self._poller.register(socket, read=True, write=False, data=None)
+        try:
+            link = _Link(self.runtime, socket, self._poller, self.store.log_end)
+            self.is_connected = True
+            log.info(
+                "the master at %s:%d is followed from %d on",
+                host,
+                port,
+                self.store.log_end,
+                extra=event("master_found", peer=f"{host}:{port}", log_end=self.store.log_end),
+            )
+            self._copy(link, (host, port))
+        finally:
+            self._poller.unregister(socket)
+            socket.close()
+
+    def _copy(self, link: _Link, address: tuple[str, int]) -> None:
+        while not self._stop.is_set() and self.master.ha_address == address:
+            size = link.receive()
+            if size:
+                self._heard_ms = self.runtime.unix_ms()
+                self._flow.add(size)
+            self._flow.look(self.runtime.monotonic_ns())
+            while (transfer := link.reader.next_transfer()) is not None:
+                self._take(transfer)
+            if self.store.log_end > link.reported_offset:
+                if self.flushes:
+                    self.store.flush()
+                self.show()
+                self._report(link)
+            elif link.since_report_ms() >= self.heartbeat_ms:
+                self._report(link)
+            if not size and link.since_heard_ms() > self.idle_ms_max:
+                raise MasterGoneError(f"it has sent nothing for {self.idle_ms_max} ms")
+
+    def _report(self, link: _Link) -> None:
+        link.report(self.store.log_end)
+        self._reported_ms = self.runtime.unix_ms()
+
+    def _take(self, transfer: Transfer) -> None:
+        """Append what is whole; raises CopyRefusedError and OSError."""
+        due = self.store.log_end + len(self._pending)
+        is_begun = bool(self.store.log_end or self._pending)
+        if is_begun and transfer.physical_offset != due:
+            raise RemoteProtocolError(f"it sends its log from {transfer.physical_offset}, but {due} comes next here")
+        if not transfer.content:
+            return
+        start = self.store.log_end if is_begun else transfer.physical_offset
+        content = transfer.content
+        if self._pending:
+            self._pending += content
+            if len(self._pending) < self._due_size:
+                return
+            content = memoryview(bytes(self._pending))
+        taken = self.store.put_copied(start, content)
+        self._pending = bytearray(content[taken:])
+        is_told = len(self._pending) >= SIZE_AND_MAGIC.size
+        self._due_size = SIZE_AND_MAGIC.unpack_from(self._pending)[0] if is_told else 0
+
+
+@define(slots=True, eq=False)
+class _Link:
+    """One connection to a master."""
+
+    runtime: Runtime
+    socket: Socket
+    poller: Poller
+    reported_offset: int
+    reader: TransferReader = field(factory=TransferReader, init=False)
+    _received: bytearray = field(factory=lambda: bytearray(RECEIVE_SIZE), init=False)
+    _heard_ns: int = field(init=False)
+    _reported_ns: int = field(init=False)
+    _out: bytes = field(default=b"", init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._heard_ns = self._reported_ns = self.runtime.monotonic_ns()
+        self.report(self.reported_offset)
+
+    def receive(self) -> int:
+        """Wait a little for what the master says; how many bytes it said. Raises MasterGoneError and OSError."""
+        self.poller.poll(LOOK_S)
+        self._send()
+        heard_size = 0
+        for _ in range(READS_MAX):
+            try:
+                size = self.socket.recv_into(self._received)
+            except BlockingIOError:
+                break
+            if not size:
+                raise MasterGoneError("it has closed the connection")
+            heard_size += size
+            self.reader.receive(memoryview(self._received)[:size])
+            if self.reader.gathered_size > TRANSFER_SIZE_MAX:
+                break
+        if heard_size:
+            self._heard_ns = self.runtime.monotonic_ns()
+        return heard_size
+
+    def report(self, offset: int) -> None:
+        """Say where the log ends; raises OSError."""
+        self.reported_offset = offset
+        self._reported_ns = self.runtime.monotonic_ns()
+        # One that is not sent at all is replaced by the next; one that was begun is not, or its end would be lost.
+        self._out = self._out[: len(self._out) % REPORT_SIZE] + encode_report(offset)
+        self._send()
+
+    def _send(self) -> None:
+        try:
+            while self._out:
+                self._out = self._out[self.socket.send(self._out) :]
+        except BlockingIOError:
+            pass
+        self.poller.modify(self.socket, read=True, write=bool(self._out), data=None)
+
+    def since_heard_ms(self) -> float:
+        """How long the master has said nothing."""
+        return (self.runtime.monotonic_ns() - self._heard_ns) / 1e6
+
+    def since_report_ms(self) -> float:
+        """How long ago the last report was."""
+        return (self.runtime.monotonic_ns() - self._reported_ns) / 1e6

@@ -1,0 +1,309 @@
+"""The master's side of replication: one thread that sends its log to every slave, and answers sends that wait for one.
+
+It wakes when something was appended, and looks every 100 ms besides, as RocketMQ does. Every peer that connects is
+shown all of the log: the port knows no accounts, only addresses. So that strangers do not keep the places of slaves,
+who reports nothing or gets no further is let go, and who has copied nothing yet gives way to who comes. Leaves out one
+connection (`slave_link`) and what the log's bytes are.
+
+Source: `HAService.java` 4.9.7, `DefaultHAService.java` 5.x.
+"""
+
+from __future__ import annotations
+
+import logging
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import Final, TypeAlias
+
+from attrs import define, field, frozen
+
+from longpoll_broker.io.channel import Outbox
+from longpoll_broker.io.transport import ACCEPT_PAUSE_S
+from longpoll_broker.rocketmq.replication.slave_link import SlaveLink
+from longpoll_broker.rocketmq.replication.slave_waits import Copied, SlaveWait, SlaveWaits
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_protocol.bodies import SlaveStatus
+from longpoll_protocol.errors import RemoteProtocolError
+from longpoll_runtime import Address, Listener, Lock, Poller, Runtime, Thread
+from longpoll_runtime.faults import FAULTS, KeepGoing
+from longpoll_runtime.logs import event
+
+log = logging.getLogger(__name__)
+
+ACCEPT_COUNT_MAX: Final = 64
+"""Connections that are accepted before slaves, and sends that wait for them, have their turn."""
+LOOK_S: Final = 0.1
+"""How often it is looked for what nobody told of (`allWaitForRunning`)."""
+
+
+Network: TypeAlias = IPv4Network | IPv6Network
+
+
+@frozen
+class ReplicationSettings:
+    """How a master has others follow it."""
+
+    transfer_size: int
+    """`haTransferBatchSize`, bytes."""
+    heartbeat_ms: int
+    """`haSendHeartbeatInterval`: who lacks nothing is greeted so often."""
+    idle_ms_max: int
+    """`haHousekeepingInterval`: a slave that says nothing for so long, or gets no further, is gone."""
+    slave_count_max: int
+    networks: tuple[Network, ...]
+    """Who may be a slave; none: everybody."""
+    behind_bytes_max: int
+    """`haSlaveFallbehindMax`: a slave that lacks as many bytes of the log is not waited for."""
+    timeout_ms: int
+    """`slaveTimeout`: how long a send waits for slaves."""
+    needed_count: int | None
+    """How many slaves must have a message; None: one, if it is not too far behind."""
+    begins_with_last_file: bool
+    only_visible: bool
+    """Whether slaves are sent nothing that is not visible here."""
+
+
+@define(slots=True, eq=False)
+class Replicator:
+    """The thread. Invariant: `_links` and the poller change on it alone; `_waits` under `_lock`."""
+
+    runtime: Runtime
+    store: MessageStore
+    listener: Listener
+    settings: ReplicationSettings
+    copied_end: int = field(default=0, init=False)
+    """How far the slave that was ever ahead has reported its log (`push2SlaveMaxOffset`); it never goes back."""
+    _links: tuple[SlaveLink, ...] = field(default=(), init=False)
+    """Replaced, never changed, so that others may read it."""
+    _waits: SlaveWaits = field(factory=SlaveWaits, init=False)
+    _lock: Lock = field(init=False)
+    _poller: Poller = field(init=False)
+    _resume_ns: int | None = field(default=None, init=False)
+    """When slaves are accepted again; None while they are."""
+    _is_woken: bool = field(default=False, init=False)
+    _stopping: bool = field(default=False, init=False)
+    _thread: Thread | None = field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._lock = self.runtime.lock()
+        self._poller = self.runtime.poller()
+        self._poller.register(self.listener, read=True, write=False, data=None)
+
+    @property
+    def address(self) -> Address:
+        """Where slaves connect."""
+        return self.listener.address
+
+    @property
+    def behind_bytes(self) -> dict[str, int]:
+        """How much of the log each slave lacks, by its address."""
+        end = self.store.log_end
+        return {f"{link.peer[0]}:{link.peer[1]}": max(end - link.reported_offset, 0) for link in self._links}
+
+    @property
+    def slaves(self) -> list[SlaveStatus]:
+        """Each slave as 907 tells of it."""
+        end = self.store.log_end
+        return [self._status_of(link, end) for link in self._links]
+
+    def _status_of(self, link: SlaveLink, end: int) -> SlaveStatus:
+        asked = link.asked_offset is not None
+        acknowledged = link.reported_offset if asked else -1
+        return SlaveStatus(
+            addr=f"{link.peer[0]}:{link.peer[1]}",
+            diff=end - acknowledged,
+            in_sync=end - acknowledged < self.settings.behind_bytes_max,
+            slave_ack_offset=acknowledged,
+            transfer_from_where=link.next_offset if asked else -1,
+            transferred_byte_in_second=link.flow.per_second,
+        )
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = self.runtime.spawn("replicator", self._run)
+
+    def stop(self) -> None:
+        """End the thread and every connection; sends that still wait are answered as if their time were over."""
+        self._stopping = True
+        self._poller.wake()
+        if self._thread is not None:
+            self._thread.join()
+        for link in self._links:
+            link.socket.close()
+        self._links = ()
+        self.listener.close()
+        self._poller.close()
+        outbox = Outbox()
+        self._answer_late(None, outbox)
+        outbox.flush()
+
+    def appended(self) -> None:
+        """Send what was appended; called from any thread after it may be shown."""
+        if self._links and not self._is_woken:
+            self._is_woken = True
+            self._poller.wake()
+
+    def is_near(self, log_end: int) -> bool:
+        """Whether there is a slave for a message that ends there to wait for (`isSlaveOK`)."""
+        if self.settings.needed_count is not None:
+            return True
+        return bool(self._links) and log_end - self.copied_end < self.settings.behind_bytes_max
+
+    def submit(self, log_end: int, copied: Copied, outbox: Outbox) -> None:
+        """Have `copied` called when enough slaves have the log up to `log_end`, or the time is over.
+
+        On the replicator's thread; at once, with the caller's outbox, where it cannot wait.
+        """
+        needed = self.settings.needed_count
+        deadline_ns = self.runtime.monotonic_ns() + self.settings.timeout_ms * 1_000_000
+        wait = SlaveWait(log_end, deadline_ns, copied)
+        is_there = needed == 0
+        with self._lock:
+            waits = not is_there and not self._stopping and self._waits.add(wait)
+        if not waits:
+            copied(is_there, outbox)
+            return
+        if not self._is_woken:
+            self._is_woken = True
+            self._poller.wake()
+
+    # ------------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        outbox = Outbox()
+        has_more = False
+        while not self._stopping:
+            is_idle = not self._links and not self._waits.count and self._resume_ns is None
+            ready = self._poller.poll(0 if has_more else None if is_idle else LOOK_S)
+            # Lowered before anything is looked at: what is appended from here on wakes again.
+            self._is_woken = False
+            now_ns = self.runtime.monotonic_ns()
+            if self._resume_ns is not None and now_ns >= self._resume_ns:
+                self._resume_ns = None
+                self._poller.modify(self.listener, read=True, write=False, data=None)
+            for data, is_readable, _is_writable in ready:
+                if data is None:
+                    self._accept(now_ns)
+                elif isinstance(data, SlaveLink) and is_readable and not self._serve(data, "read", now_ns):
+                    self._close(data, "it has closed the connection")
+            has_more = False
+            for link in self._links:
+                has_more |= self._serve(link, "write", now_ns)
+            self._look_after(now_ns)
+            self._answer_copied(outbox)
+            self._answer_late(now_ns, outbox)
+            outbox.flush()
+
+    def _accept(self, now_ns: int) -> None:
+        for _ in range(ACCEPT_COUNT_MAX):
+            try:
+                socket, peer = self.listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                # Out of descriptors, mostly: asking again at once would only turn in circles.
+                log.warning(
+                    "a slave could not be accepted: %s; trying again in %.0f s",
+                    error,
+                    ACCEPT_PAUSE_S,
+                    extra=event("connection_refused", reason=str(error)),
+                )
+                self._poller.modify(self.listener, read=False, write=False, data=None)
+                self._resume_ns = now_ns + int(ACCEPT_PAUSE_S * 1e9)
+                return
+            reason = self._refusal(peer)
+            if reason:
+                log.warning(
+                    "slave %s:%d is refused: %s",
+                    *peer,
+                    reason,
+                    extra=event("slave_refused", peer=f"{peer[0]}:{peer[1]}", count=len(self._links), reason=reason),
+                )
+                socket.close()
+                continue
+            settings = self.settings
+            link = SlaveLink(
+                socket,
+                peer,
+                self.store,
+                settings.transfer_size,
+                settings.begins_with_last_file,
+                settings.only_visible,
+                now_ns,
+                now_ns,
+            )
+            self._poller.register(socket, read=True, write=False, data=link)
+            self._links = (*self._links, link)
+            log.info("%s has connected", link, extra=event("slave_connected", peer=str(link)))
+
+    def _refusal(self, peer: Address) -> str:
+        """Why nobody may follow from there; empty where there is a place, which may have to be made."""
+        settings = self.settings
+        if settings.networks:
+            address = ip_address(peer[0])
+            mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+            if not any((mapped or address) in network for network in settings.networks):
+                return "slaveAddresses does not have it"
+        if len(self._links) >= settings.slave_count_max:
+            idle = next((link for link in self._links if link.gives_way), None)
+            if idle is None:
+                return f"there are {len(self._links)} already"
+            self._close(idle, "it has copied nothing yet, and another one is there")
+        return ""
+
+    def _serve(self, link: SlaveLink, what: str, now_ns: int) -> bool:
+        """Read from a slave, or write to it; what goes wrong costs it its connection. Whether there is more."""
+        if link not in self._links:
+            return True
+        try:
+            return link.read(now_ns) if what == "read" else link.write(now_ns)
+        except (RemoteProtocolError, OSError) as error:
+            self._close(link, str(error))
+        except FAULTS:
+            log.exception("%s could not be served", link)
+            self._close(link, "of a fault here")
+        return what == "read"
+
+    def _look_after(self, now_ns: int) -> None:
+        """Greet who lacks nothing, wait for sockets that are full, and let those go that say nothing."""
+        for link in self._links:
+            link.flow.look(now_ns)
+            if now_ns - link.heard_ns > self.settings.idle_ms_max * 1_000_000:
+                self._close(link, f"it has sent nothing for {self.settings.idle_ms_max} ms")
+            elif link.lacked_size and now_ns - link.moved_ns > self.settings.idle_ms_max * 1_000_000:
+                self._close(link, f"it has got no further for {self.settings.idle_ms_max} ms")
+            elif now_ns - link.sent_ns > self.settings.heartbeat_ms * 1_000_000:
+                link.greet()
+                self._serve(link, "write", now_ns)
+            if link in self._links and link.watches_write != link.is_blocked:
+                link.watches_write = link.is_blocked
+                self._poller.modify(link.socket, read=True, write=link.is_blocked, data=link)
+
+    def _close(self, link: SlaveLink, reason: str) -> None:
+        self._links = tuple(each for each in self._links if each is not link)
+        with KeepGoing(log, "a slave's connection could not be closed"):
+            self._poller.unregister(link.socket)
+            link.socket.close()
+        log.warning("%s is let go: %s", link, reason, extra=event("slave_closed", peer=str(link), reason=reason))
+
+    def _answer_copied(self, outbox: Outbox) -> None:
+        # Who has not reported has nothing: 0, where no message ends.
+        reported = sorted((link.reported_offset for link in self._links), reverse=True)
+        self.copied_end = max([self.copied_end, *reported])
+        needed = self.settings.needed_count
+        end = self.copied_end if needed is None else reported[needed - 1] if 0 < needed <= len(reported) else -1
+        if self._waits.count:
+            with self._lock:
+                found = self._waits.take_copied(end)
+            self._answer(found, True, outbox)
+
+    def _answer_late(self, now_ns: int | None, outbox: Outbox) -> None:
+        # At the end the lock is taken in any case: somebody may be about to wait.
+        if self._waits.count or now_ns is None:
+            with self._lock:
+                found = self._waits.take_late(now_ns)
+            self._answer(found, False, outbox)
+
+    def _answer(self, found: list[SlaveWait], is_copied: bool, outbox: Outbox) -> None:
+        for wait in found:
+            with KeepGoing(log, "a send gets no answer"):
+                wait.copied(is_copied, outbox)

@@ -1,0 +1,1 @@
+"""What administration knows by name: producers, locks of queues, rates, timers."""

@@ -1,0 +1,1 @@
+"""Delay levels and timers: messages that are delivered later, and their recall."""

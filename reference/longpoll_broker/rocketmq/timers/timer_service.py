@@ -1,0 +1,204 @@
+"""Delivers messages of 5.x that wait for a time: one thread over the queue of the topic `rmq_sys_wheel_timer`.
+
+A message goes one second after its property `TIMER_OUT_MS`, which is the first whole second that is not before the
+wished one. Messages of one second are looked at together: one that recalls others has them, and itself, go nowhere.
+How far this has come stands in `config/timerOffset.json`, saved twice a second: what was delivered after the last save
+is delivered again after a crash, as in RocketMQ. RocketMQ's own files (`timerwheel`, `timerlog`) are not written.
+
+Unlike RocketMQ's, which stops for good there, it passes over messages of this topic that wait for nothing. Leaves out
+how they come there (`send.timed`). Source: `TimerMessageStore.java` 5.5.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+from attrs import define, field
+
+from longpoll_broker.errors import TopicLeavingError
+from longpoll_broker.io.service_thread import ServiceThread
+from longpoll_broker.rocketmq.tables.timer_counts import TimerCounts
+from longpoll_broker.send.append import Appender, brought_back
+from longpoll_broker.send.timed import PRECISION_MS, TIME_SIZE_MAX
+from longpoll_broker.shared.timer_offsets import TimerOffsets
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_protocol.errors import MessageRefusedError
+from longpoll_protocol.log_record import Record
+from longpoll_protocol.names import TIMER_TOPIC
+from longpoll_protocol.properties import (
+    REAL_TOPIC,
+    TIMER_DEQUEUE_MS,
+    TIMER_ENQUEUE_MS,
+    TIMER_OUT_MS,
+    TIMER_RECALLED_KEY,
+    UNIQUE_KEY,
+    PropertiesForm,
+    read_properties,
+)
+from longpoll_runtime.faults import FAULTS
+
+log = logging.getLogger(__name__)
+
+POLL_MS: Final = 100
+READ_COUNT: Final = 256
+"""Messages that are read before it is looked whether the broker stops."""
+SHOWN_COUNT: Final = 256
+"""Messages of one second that are delivered before they become visible: there may be a million."""
+
+
+_Entry: TypeAlias = tuple[int, int, int, str]
+"""A message that waits: `TIMER_OUT_MS`, queue offset, when it was read, and the topic that it goes to."""
+
+
+@define(slots=True, eq=False)
+class TimerService(ServiceThread):
+    """The timer; `run` is one round of it. Invariant: `_due` has what was read and not delivered."""
+
+    NAME = "timer"
+
+    store: MessageStore
+    appender: Appender
+    offsets: TimerOffsets
+    appended: Callable[[], None]
+    """Called after a round that appended something: it must become visible."""
+    form: PropertiesForm
+    counts: TimerCounts = field(factory=TimerCounts)
+    _due: list[_Entry] = field(factory=list, init=False)
+    """A heap."""
+    _pending: list[int] = field(factory=list, init=False)
+    """A heap of the same queue offsets, and of some in `_gone`."""
+    _gone: set[int] = field(factory=set, init=False)
+    _read: int | None = field(default=None, init=False)
+    """The queue offset that is read next; None before the first round."""
+
+    def _run(self) -> None:
+        while not self._stop.wait(POLL_MS / 1000):
+            try:
+                self.run()
+            except FAULTS:
+                log.exception("messages that wait for a time could not be delivered; trying again")
+
+    def run(self) -> None:
+        """Read what has come, and deliver what is due. Raises OSError."""
+        # What comes meanwhile is for the next round: who sends without end must not keep back what is due.
+        end = self.store.visible_end(TIMER_TOPIC, 0)
+        while self._read_some(end):
+            if self._stop.is_set():
+                return
+        try:
+            while self._due and self._due[0][0] + PRECISION_MS <= self.runtime.unix_ms():
+                if not self._deliver_second():
+                    break
+        finally:
+            self.appended()
+
+    def _read_some(self, end: int) -> bool:
+        """Note when messages before `end` are due; whether there are more."""
+        store, state = self.store, self.offsets
+        start = min(max(state.first if self._read is None else self._read, store.visible_start(TIMER_TOPIC, 0)), end)
+        stop = min(start + READ_COUNT, end)
+        for offset in range(start, stop):
+            due_ms, topic = self._due_at(offset)
+            if due_ms is None:
+                log.error("message %d of %s waits for no time and is passed over", offset, TIMER_TOPIC)
+            elif offset >= state.read or due_ms > state.delivered_ms:
+                now_ms = self.runtime.unix_ms()
+                heapq.heappush(self._due, (due_ms, offset, now_ms, topic))
+                heapq.heappush(self._pending, offset)
+                self.counts.add(topic, 1, now_ms)
+        self._read = stop
+        state.pending_count = len(self._due)
+        return stop < end
+
+    def _due_at(self, offset: int) -> tuple[int | None, str]:
+        """When a message is due, None when it waits for no time, and the topic that it goes to."""
+        record = self._record(offset)
+        properties = {} if record is None else _properties(record)
+        text = properties.get(TIMER_OUT_MS, "")
+        due_ms = int(text) if text.isascii() and text.isdigit() and len(text) <= TIME_SIZE_MAX else None
+        return due_ms, sys.intern(properties.get(REAL_TOPIC, ""))
+
+    def _record(self, offset: int) -> Record | None:
+        unit = self.store.unit(TIMER_TOPIC, 0, offset)
+        return None if unit is None else self.store.read_record(unit[0])
+
+    def _deliver_second(self) -> bool:
+        """Deliver the messages of the first second; false when they must wait for a topic that is being removed."""
+        second_ms = self._due[0][0]
+        taken = []
+        while self._due and self._due[0][0] == second_ms:
+            taken.append(heapq.heappop(self._due))
+        recalled = self._recalled(taken)
+        for number, entry in enumerate(taken):
+            if number % SHOWN_COUNT == SHOWN_COUNT - 1:
+                self.appended()
+            try:
+                self._deliver(entry, recalled)
+            except (TopicLeavingError, OSError, MemoryError) as error:
+                # It may go well the next time; what went before it is told again by nobody.
+                for left in taken[number:]:
+                    heapq.heappush(self._due, left)
+                self._forget(taken[:number])
+                if isinstance(error, TopicLeavingError):
+                    return False
+                raise
+        self._forget(taken)
+        while self._pending and self._pending[0] in self._gone:
+            self._gone.discard(heapq.heappop(self._pending))
+        read = self._read or 0
+        # One that was read late may be due before what was delivered already: it must not count as delivered.
+        delivered_ms = max(self.offsets.delivered_ms, second_ms)
+        if self._due:
+            delivered_ms = min(delivered_ms, self._due[0][0] - 1)
+        self.offsets.put(self._pending[0] if self._pending else read, read, delivered_ms, len(self._due))
+        return True
+
+    def _forget(self, gone: Sequence[_Entry]) -> None:
+        """Note that these wait no more."""
+        now_ms = self.runtime.unix_ms()
+        self._gone.update(offset for _due_ms, offset, _read_ms, _topic in gone)
+        for topic, count in Counter(topic for _due_ms, _offset, _read_ms, topic in gone).items():
+            self.counts.add(topic, -count, now_ms)
+
+    def _recalled(self, taken: Sequence[_Entry]) -> set[tuple[str, str]]:
+        """The topics and keys of messages that others of the same second recall."""
+        found = set()
+        for _due_ms, offset, _read_ms, _topic in taken:
+            record = self._record(offset)
+            properties = {} if record is None else _properties(record)
+            if TIMER_RECALLED_KEY in properties:
+                found.add((properties.get(REAL_TOPIC, ""), properties[TIMER_RECALLED_KEY]))
+        return found
+
+    def _deliver(self, entry: _Entry, recalled: set[tuple[str, str]]) -> None:
+        _due_ms, offset, read_ms, _topic = entry
+        try:
+            record = self._record(offset)
+            if record is None:
+                log.error("message %d of %s is not in the log any more", offset, TIMER_TOPIC)
+                return
+            properties = _properties(record)
+            if TIMER_RECALLED_KEY in properties:
+                return
+            if (properties.get(REAL_TOPIC, ""), properties.get(UNIQUE_KEY, "")) in recalled:
+                return
+            times = {
+                TIMER_ENQUEUE_MS: str(read_ms // PRECISION_MS * PRECISION_MS),
+                TIMER_DEQUEUE_MS: str(self.runtime.unix_ms()),
+            }
+            found = brought_back(record, self.form, more=times)
+            if found is None or found[0].topic == TIMER_TOPIC:
+                log.error("message %d of %s has no topic to go to and is dropped", offset, TIMER_TOPIC)
+                return
+            self.appender.append(*found)
+        except MessageRefusedError as error:
+            log.error("message %d of %s cannot be delivered: %s", offset, TIMER_TOPIC, error)  # noqa: TRY400 - no fault of ours
+
+
+def _properties(record: Record) -> dict[str, str]:
+    return read_properties(record.properties.decode("utf-8", "surrogatepass"))

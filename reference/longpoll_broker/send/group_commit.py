@@ -1,0 +1,158 @@
+"""Has sends answered when they are durable, many of them by one sync (`SYNC_FLUSH`).
+
+A send that has appended leaves a request: how far the log must be durable, and what to do then. The committer takes all
+requests that wait, syncs once and answers each; while the disk works the next ones gather. A send to a topic that is
+not yet in `topics.json` also waits until the committer has saved that file. A second thread watches the clock: a
+request whose disk takes too long is answered as not durable, and the sync goes on.
+
+Leaves out syncing itself (`MessageStore.flush`). Source: `CommitLog.GroupCommitService`, `FlushDiskWatcher.java` 4.9.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from attrs import define, field, frozen
+
+from longpoll_broker.io.channel import Outbox
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_runtime import Condition, Runtime, Thread
+from longpoll_runtime.faults import FAULTS, KeepGoing
+
+log = logging.getLogger(__name__)
+
+WAITING_COUNT_MAX: Final = 100_000
+"""Most requests that wait; over this who appends syncs itself, and so slows its producers down."""
+
+Done = Callable[[bool, Outbox], None]
+"""Told whether the bytes are durable; writes its answer to the outbox."""
+
+
+@frozen(eq=False)
+class _Request:
+    """One append that waits for the disk."""
+
+    log_end: int
+    deadline_ns: int
+    done: Done
+    wants_topics: bool
+    """Whether its topic is not yet in the saved table."""
+
+
+@define(slots=True, eq=False)
+class GroupCommit:
+    """Committer and watcher. Invariant: `_gathered` is part of `_open`; who takes a request out of `_open` answers it.
+
+    `_open` is in the order of the deadlines. Both change under `_changed`.
+    """
+
+    runtime: Runtime
+    store: MessageStore
+    timeout_ms: int
+    """`syncFlushTimeout`."""
+    flushed: Callable[[Outbox], None]
+    """Called after a sync and before its answers: what became durable may now be seen."""
+    save_topics: Callable[[], None]
+    """Saves the table of topics if it has changed; raises OSError."""
+    _changed: Condition = field(init=False)
+    _gathered: list[_Request] = field(factory=list, init=False)
+    _open: dict[_Request, None] = field(factory=dict, init=False)
+    _running: bool = field(default=False, init=False)
+    _threads: list[Thread] = field(factory=list, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._changed = self.runtime.condition()
+
+    def start(self) -> None:
+        """Start both threads."""
+        self._running = True
+        self._threads = [
+            self.runtime.spawn("committer", self._commit_all),
+            self.runtime.spawn("commit-watcher", self._watch),
+        ]
+
+    def stop(self) -> None:
+        """Answer what waits, then end the threads; who appends later syncs itself."""
+        with self._changed:
+            self._running = False
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def submit(self, log_end: int, done: Done, outbox: Outbox, *, wants_topics: bool) -> None:
+        """Have `done` called, on another thread, when the log is durable up to `log_end`, or cannot be made so.
+
+        With `wants_topics` the table of topics is saved before. `outbox` is the caller's: used when the request cannot
+        wait.
+        """
+        deadline_ns = self.runtime.monotonic_ns() + self.timeout_ms * 1_000_000
+        request = _Request(log_end, deadline_ns, done, wants_topics)
+        with self._changed:
+            waits = self._running and len(self._open) < WAITING_COUNT_MAX
+            self._open[request] = None
+            if waits:
+                self._gathered.append(request)
+                self._changed.notify_all()
+        if not waits:
+            self._commit([request], outbox)
+
+    def _commit_all(self) -> None:
+        outbox = Outbox()
+        while True:
+            with self._changed:
+                while not self._gathered and self._running:
+                    self._changed.wait()
+                gathered, self._gathered = self._gathered, []
+            if not gathered:
+                return
+            self._commit(gathered, outbox)
+            outbox.flush()
+
+    def _commit(self, requests: list[_Request], outbox: Outbox) -> None:
+        """One sync for all of them."""
+        are_topics_saved = False
+        if any(request.wants_topics for request in requests):
+            # Before the log: a durable message then has a durable topic.
+            with KeepGoing(log, "topics could not be saved; trying again"):
+                self.save_topics()
+                are_topics_saved = True
+        try:
+            flushed_end = self.store.flush()
+        except FAULTS:
+            log.exception("messages could not be made durable")
+            flushed_end = self.store.flushed_end
+        with KeepGoing(log, "what became durable could not be made visible"):
+            self.flushed(outbox)
+        for request in requests:
+            is_durable = flushed_end >= request.log_end and (are_topics_saved or not request.wants_topics)
+            self._answer(request, is_durable, outbox)
+
+    def _answer(self, request: _Request, is_durable: bool, outbox: Outbox) -> None:
+        with self._changed:
+            if request not in self._open:
+                return
+            del self._open[request]
+            if not self._running and not self._open:
+                # The watcher waits for the deadline of a request that will not come to it.
+                self._changed.notify_all()
+        try:
+            request.done(is_durable, outbox)
+        except FAULTS:
+            log.exception("a send gets no answer")
+
+    def _watch(self) -> None:
+        """Answer those whose time is over."""
+        outbox = Outbox()
+        while True:
+            with self._changed:
+                if not self._running and not self._open:
+                    return
+                oldest = next(iter(self._open), None)
+                left_ns = oldest.deadline_ns - self.runtime.monotonic_ns() if oldest is not None else None
+                if oldest is None or (left_ns is not None and left_ns > 0):
+                    self._changed.wait(left_ns / 1e9 if left_ns is not None else None)
+                    continue
+            self._answer(oldest, False, outbox)
+            outbox.flush()

@@ -1,0 +1,191 @@
+"""Serves 36: a consumer could not use a message and wants its group to get it again later, or among the dead letters.
+
+Leaves out the waiting (`rocketmq.timers.schedule_service`). Source: `AbstractSendMessageProcessor.consumerSendMsgBack`
+4.9.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Final
+
+from attrs import define, field
+from msgspec import structs
+
+from longpoll_broker.config import BrokerConfig
+from longpoll_broker.io.channel import Channel, Outbox, Parts
+from longpoll_broker.io.processors import Serving, answer, refuse, serves
+from longpoll_broker.send.append import Appender, delayed
+from longpoll_broker.send.keepers import Keepers
+from longpoll_broker.shared.quota import Quota
+from longpoll_broker.shared.topics import FAQ, GroupConfig, Groups, Topics
+from longpoll_broker.shared.traits import STRICT_TRAITS, Traits
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.messages import MessageToStore
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.errors import MessageRefusedError
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.frame import EMPTY
+from longpoll_protocol.headers import ConsumerSendMsgBackRequestHeader
+from longpoll_protocol.log_record import Record, as_int32
+from longpoll_protocol.names import DEAD_PREFIX, PERM_WRITE, RETRY_PREFIX
+from longpoll_protocol.properties import (
+    DELAY,
+    DELAY_LEVELS_MS,
+    ORIGIN_MESSAGE_ID,
+    RETRY_TOPIC,
+    TAGS,
+    WAIT,
+    read_properties,
+    write_properties,
+)
+from longpoll_protocol.sizes import MIB
+from longpoll_protocol.tags import java_hash
+from longpoll_runtime import Lock
+
+LEVEL_OF_FIRST_RETRY: Final = 3
+"""A consumer that names no level waits for level 3 the first time, and one level more each time."""
+SENT_BACK_SIZE_MAX: Final = 256 * MIB
+"""Bytes of messages sent back in `SENT_BACK_NS`, of which a connection and an account have their shares (`Quota`)."""
+SENT_BACK_NS: Final = 10_000_000_000
+
+
+@define(slots=True, eq=False)
+class SendBackProcessor(Serving):
+    """The processor of code 36."""
+
+    config: BrokerConfig
+    topics: Topics
+    groups: Groups
+    store: MessageStore
+    appender: Appender
+    keepers: Keepers
+    store_host: bytes
+    traits: Traits = STRICT_TRAITS
+    level_count: int = len(DELAY_LEVELS_MS)
+    """Delay levels that there are."""
+    _next_queue: itertools.count[int] = field(factory=itertools.count, init=False)
+    _quota: Quota | None = field(default=None, init=False)
+    """Of what was sent back since `_quota_ns`."""
+    _quota_ns: int = field(default=0, init=False)
+    _quota_lock: Lock = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._quota_lock = self.appender.runtime.lock()
+
+    @serves(RequestCode.CONSUMER_SEND_MSG_BACK)
+    def receive(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:  # noqa: PLR0911 - one return a check
+        """36: store the message again for the group."""
+        header = ConsumerSendMsgBackRequestHeader.decode(command.ext_fields)
+        group = self.groups.find(header.group, channel)
+        if group is None:
+            return answer(
+                command,
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {header.group} {FAQ}",
+            )
+        if not self.config.permission & PERM_WRITE:
+            return answer(
+                command,
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self.config.broker_name}] sending message is forbidden",
+            )
+        if group.retry_queue_nums <= 0:
+            return answer(command, ResponseCode.SUCCESS)
+        retry_topic = RETRY_PREFIX + header.group
+        topic = self.topics.make_retry(retry_topic, group.retry_queue_nums, channel=channel)
+        if topic is None:
+            return answer(command, ResponseCode.SYSTEM_ERROR, f"topic[{retry_topic[:128]}] not exist")
+        if not topic.perm & PERM_WRITE:
+            return answer(command, ResponseCode.NO_PERMISSION, f"the topic[{retry_topic}] sending message is forbidden")
+        record = self.store.read_record(header.offset)
+        if record is None:
+            return answer(command, ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+        if not self._may_store(channel, record.size):
+            told = "too much was sent back; try again later, or send it to the retry topic"
+            return answer(command, ResponseCode.SYSTEM_BUSY, told)
+        try:
+            parts = self._put(channel, command, header, group, record)
+        except (MessageRefusedError, OSError) as error:
+            return answer(command, ResponseCode.SYSTEM_ERROR, f"the message could not be stored: {error}")
+        return self._answered(channel, command, parts, retry_topic, outbox)
+
+    def _may_store(self, channel: Channel, size: int) -> bool:
+        """Whether a peer may have as many bytes stored by a small request; counts them if so."""
+        now_ns = self.appender.runtime.monotonic_ns()
+        with self._quota_lock:
+            if self._quota is None or now_ns - self._quota_ns >= SENT_BACK_NS:
+                self._quota, self._quota_ns = Quota("bytes sent back", SENT_BACK_SIZE_MAX), now_ns
+            return self._quota.take(object(), channel, size)
+
+    def _answered(
+        self, channel: Channel, command: Command, parts: Parts, retry_topic: str, outbox: Outbox
+    ) -> Parts | None:
+        """The answer, or None where it follows once the topics that were made are kept; the message is not waited for.
+
+        As in Java, which takes the wish to wait away from it.
+        """
+        names = {retry_topic, DEAD_PREFIX + retry_topic.removeprefix(RETRY_PREFIX)}
+        if not self.keepers.of_topics_are_there or names.isdisjoint(self.topics.unsaved):
+            return parts
+        command = structs.replace(command, body=EMPTY)
+
+        def done(code: int, done_outbox: Outbox) -> None:
+            kept = parts if code == ResponseCode.SUCCESS else answer(command, code, "the topic could not be saved")
+            refuse(channel, command, kept, done_outbox)
+
+        self.keepers.submit(None, done, self.appender.runtime.lock(), outbox, wants_topics=True)
+        return None
+
+    def _put(
+        self,
+        channel: Channel,
+        command: Command,
+        header: ConsumerSendMsgBackRequestHeader,
+        group: GroupConfig,
+        record: Record,
+    ) -> Parts:
+        retries_max = group.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
+        level = header.delay_level
+        if record.reconsume_times >= retries_max or level < 0:
+            level = 0
+            topic_name, queue_id = DEAD_PREFIX + header.group, 0
+            if self.topics.make_retry(topic_name, 1, channel=channel) is None:
+                return answer(command, ResponseCode.SYSTEM_ERROR, f"topic[{topic_name[:128]}] not exist")
+        else:
+            level = level or as_int32(LEVEL_OF_FIRST_RETRY + record.reconsume_times)
+            topic_name, queue_id = RETRY_PREFIX + header.group, next(self._next_queue) % group.retry_queue_nums
+        properties = _properties(record, level)
+        message = self._message(record, topic_name, queue_id, properties)
+        if level > 0:
+            message = delayed(message, properties, level, self.traits.properties_form, level_count=self.level_count)
+        self.appender.append(message, properties.get(TAGS, ""))
+        if self.appender.statistics is not None:
+            self.appender.statistics.count_back(properties[RETRY_TOPIC], header.group)
+        return answer(command, ResponseCode.SUCCESS)
+
+    def _message(self, record: Record, topic: str, queue_id: int, properties: dict[str, str]) -> MessageToStore:
+        tag = properties.get(TAGS, "")
+        return MessageToStore(
+            topic=topic,
+            queue_id=queue_id,
+            body=bytes(record.body),
+            properties=write_properties(properties, self.traits.properties_form),
+            tags_code=java_hash(tag) if tag else 0,
+            born_ms=record.born_ms,
+            born_host=record.born_host,
+            store_host=self.store_host,
+            flag=record.flag,
+            sys_flag=record.sys_flag,
+            reconsume_times=as_int32(record.reconsume_times + 1),
+        )
+
+
+def _properties(record: Record, level: int) -> dict[str, str]:
+    """The record's properties and what a retry adds to them, in the order in which Java puts them into its map."""
+    properties = read_properties(record.properties.decode("utf-8", "surrogatepass"))
+    properties.setdefault(RETRY_TOPIC, record.topic)
+    properties[WAIT] = "false"
+    properties[DELAY] = str(level)
+    properties.setdefault(ORIGIN_MESSAGE_ID, f"{record.store_host.hex().upper()}{record.physical_offset:016X}")
+    return properties

@@ -1,0 +1,334 @@
+"""Serves sends: 10, 310 and 320, one pass from received bytes to the log.
+
+Leaves out what message a request makes (`send.message_maker`) and making messages visible
+(`hold.dispatch_service`).
+
+Source: `SendMessageProcessor.java`, `AbstractSendMessageProcessor.java` 4.9, checks in their order.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from itertools import islice
+from typing import Final
+
+from attrs import define, field
+from msgspec.structs import replace
+
+from longpoll_broker.io.channel import Channel, Outbox, Parts
+from longpoll_broker.io.processors import Serving, answer, serves
+from longpoll_broker.send.append import HALF_TOPIC, TRANSACTION_MASK, Appender
+from longpoll_broker.send.batches import BatchLimits, no_message
+from longpoll_broker.send.inner_queues import SendRefusedError
+from longpoll_broker.send.keepers import Keepers
+from longpoll_broker.send.long_batches import LONG_SIZE, TURN_COUNT, LongBatches, Turns
+from longpoll_broker.send.message_maker import REGION_NAME, MessageMaker
+from longpoll_broker.send.send_events import Asked, SendEvents, Stored
+from longpoll_broker.shared.topics import TopicConfig, Topics
+from longpoll_broker.shared.traits import STRICT_TRAITS, Traits
+from longpoll_broker.store.messages import MessageToStore, PutResult
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.errors import HeaderError, MessageRefusedError
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.frames.frame import EMPTY
+from longpoll_protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
+from longpoll_protocol.log_record import host_bytes
+from longpoll_protocol.names import NOT_FOR_SENDING, RETRY_PREFIX, name_problem
+from longpoll_protocol.properties import (
+    CLUSTER,
+    INNER_OFFSETS,
+    REGION,
+    TAGS,
+    TRACE,
+    UNIQUE_KEY,
+    WAIT,
+    read_properties,
+    write_properties,
+)
+
+REGION_FIELDS: Final = {TRACE: "true", REGION: REGION_NAME}
+"""What every reply to a send carries, also a refusal."""
+FIRST_OFFSET: Final = 0
+"""That of a queue's first message, with which its files are made: as much work as fifty sends."""
+REFUSED: Final = (SendRefusedError, MessageRefusedError, OSError)
+"""What is raised where a message cannot be stored."""
+DEFAULT_QUEUE_COUNT: Final = 4
+"""What a client that names no count gets (`defaultTopicQueueNums` of the clients)."""
+
+
+@define(slots=True, eq=False)
+class SendProcessor(Serving):
+    """The processor of the send codes."""
+
+    topics: Topics
+    maker: MessageMaker
+    appender: Appender
+    events: SendEvents
+    keepers: Keepers
+    """A send is answered when they have it: the disk under `SYNC_FLUSH`, a slave under `SYNC_MASTER`."""
+    traits: Traits = STRICT_TRAITS
+    _next_queue: itertools.count[int] = field(factory=itertools.count, init=False)
+    _batches: BatchLimits = field(init=False)
+    _long_batches: LongBatches = field(init=False)
+    host_digits: bytes = field(init=False)
+    """How a message's id begins: the broker's address in hexadecimal."""
+
+    def __attrs_post_init__(self) -> None:
+        self.host_digits = self.maker.store_host.hex().upper().encode()
+        self._long_batches = LongBatches(self.appender.runtime.lock())
+        self._batches = BatchLimits.of(self.appender.store.message_size_max, len(self.host_digits), self.traits)
+
+    @serves(RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+    def receive(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
+        """Serve a send request; None when its answer waits for the disk, or for a slave."""
+        try:
+            header = self.header_of(command)
+        except SendRefusedError as error:
+            return answer(command, error.code, str(error), REGION_FIELDS)
+        channel.request_count += 1
+        asked = Asked(channel, command, header, channel.request_count)
+        self.events.received(asked)
+        try:
+            queue_id = self._checked_queue(header, channel)
+            if header.batch:
+                return self._put_batch(asked, queue_id, outbox)
+            return self._put_one(asked, queue_id, outbox)
+        except REFUSED as error:
+            return self._refused(asked, error, outbox)
+
+    def _refused(self, asked: Asked, error: Exception, outbox: Outbox) -> Parts:
+        """The answer to a send of which nothing is stored."""
+        fields: dict[str, str] | None = REGION_FIELDS
+        if isinstance(error, SendRefusedError):
+            code, remark = error.code, str(error)
+            fields = REGION_FIELDS if error.tells_region else None
+        elif isinstance(error, MessageRefusedError):
+            code, remark = ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}"
+        else:
+            code, remark = ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error}"
+        self.events.refused(asked, code, outbox)
+        return answer(asked.command, code, remark, fields)
+
+    def header_of(self, command: Command) -> SendMessageRequestHeader:
+        """The request's header; raises HeaderError, or SendRefusedError where 4.9 looks at the topic first."""
+        kind = SendMessageRequestHeader if command.code == RequestCode.SEND_MESSAGE else SendMessageRequestHeaderV2
+        fields = command.ext_fields or {}
+        topic_field = "topic" if kind is SendMessageRequestHeader else "b"
+        if self.traits.blank_topic_is_told:
+            try:
+                return kind.decode(fields)
+            except HeaderError:
+                if fields.get(topic_field):
+                    raise
+                raise SendRefusedError(ResponseCode.SYSTEM_ERROR, name_problem("") or "") from None
+        if topic_field not in fields:
+            raise HeaderError(kind.__name__, topic_field, "is missing")
+        if self.traits.refuses_empty_body and not command.body:
+            raise HeaderError("a send", "body", "is empty")
+        return kind.decode(fields)
+
+    def _checked_queue(self, header: SendMessageRequestHeader, channel: Channel) -> int:
+        """The queue to write to; raises SendRefusedError."""
+        topic = self.topics.get(header.topic)
+        if topic is None or header.topic in NOT_FOR_SENDING:
+            topic = self._make_topic(header, channel)
+        queue_id = header.queue_id
+        if queue_id >= topic.write_queue_nums and queue_id >= topic.read_queue_nums:
+            raise SendRefusedError(
+                self.traits.bad_parameter_code,
+                f"request queueId[{queue_id}] is illegal, {topic.topic_name} Producer: {channel}",
+            )
+        if not channel.host_bytes:
+            channel.host_bytes = host_bytes(*channel.peer_host)
+        if queue_id < 0:
+            return next(self._next_queue) % max(topic.write_queue_nums, 1)
+        return queue_id
+
+    def _make_topic(self, header: SendMessageRequestHeader, channel: Channel) -> TopicConfig:
+        """The topic of a first send; raises SendRefusedError when there must be none."""
+        problem = name_problem(header.topic)
+        if problem is not None:
+            raise SendRefusedError(self.traits.bad_parameter_code, problem)
+        if header.topic in NOT_FOR_SENDING:
+            raise SendRefusedError(
+                ResponseCode.NO_PERMISSION, f"Sending message to topic[{header.topic}] is forbidden."
+            )
+        count = header.default_topic_queue_nums
+        topic = self.topics.make_for_send(
+            header.topic,
+            header.default_topic or "",
+            DEFAULT_QUEUE_COUNT if count is None else count,
+            unit=header.unit_mode,
+            channel=channel,
+        )
+        if topic is None:
+            raise SendRefusedError(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please!"
+            )
+        return topic
+
+    def _put_one(self, asked: Asked, queue_id: int, outbox: Outbox) -> Parts | None:
+        channel, command, header = asked.channel, asked.command, asked.header
+        properties = self.maker.properties(header)
+        tag = properties.get(TAGS, "")
+        message = self.maker.of_request(channel, header, queue_id, command.body, properties)
+        stored = (message, tag, self.appender.append(message, tag))
+        if stored[2].queue_offset == FIRST_OFFSET:
+            channel.gives_way = True
+        return self.acknowledge_one(asked, queue_id, stored, properties, outbox)
+
+    def acknowledge_one(
+        self, asked: Asked, queue_id: int, stored: Stored, properties: Mapping[str, str], outbox: Outbox
+    ) -> Parts | None:
+        """The answer to a message that is in the log; None when it follows once the message is durable."""
+        result = stored[2]
+        fields = REGION_FIELDS | {
+            "queueId": str(queue_id),
+            "msgId": result.msg_id,
+            "queueOffset": str(result.queue_offset),
+        }
+        traits = self.traits
+        is_told = traits.returns_transaction_id or (traits.returns_prepared_id and stored[0].topic == HALF_TOPIC)
+        if is_told and UNIQUE_KEY in properties:
+            fields["transactionId"] = properties[UNIQUE_KEY]
+        handle = self.maker.recall_handle(stored[0], properties)
+        if handle is not None:
+            fields["recallHandle"] = handle
+        return self._acknowledge(
+            asked, fields, (stored,), result.log_end, outbox, topic=stored[0].topic, waits=_waits(properties)
+        )
+
+    def _acknowledge(
+        self,
+        asked: Asked,
+        fields: dict[str, str],
+        stored: Iterable[Stored],
+        log_end: int,
+        outbox: Outbox,
+        *,
+        topic: str,
+        waits: bool,
+    ) -> Parts | None:
+        """The answer to messages that are in the log; None when it follows once they are durable.
+
+        `topic` is where they are stored, which is not the header's for a message of too many tries.
+        """
+        # Without the body, which is a part of the connection's buffer.
+        command = replace(asked.command, body=EMPTY)
+        asked = replace(asked, command=command)
+
+        def done(code: int, done_outbox: Outbox) -> None:
+            self.events.acknowledged(asked, stored, done_outbox)
+            if not command.is_one_way:
+                done_outbox.write(asked.channel, answer(command, code, None, fields))
+
+        keepers, unsaved = self.keepers, self.topics.unsaved
+        # A message that waits elsewhere, for its time or its transaction, has made the header's.
+        wants_topics = topic in unsaved or asked.header.topic in unsaved
+        if waits and keepers.are_there:
+            keepers.submit(log_end, done, self.appender.runtime.lock(), outbox, wants_topics=wants_topics)
+            return None
+        if wants_topics and keepers.when_told is not None:
+            keepers.when_told(partial(done, ResponseCode.SUCCESS), outbox)
+            return None
+        self.events.acknowledged(asked, stored, outbox)
+        return answer(command, ResponseCode.SUCCESS, None, fields)
+
+    def _put_batch(self, asked: Asked, queue_id: int, outbox: Outbox) -> Parts | None:
+        """Store a batch's messages one after the other, all or none; a long one's in turns."""
+        properties = self._batch_properties(asked)
+        # Each message's own properties stay as they came; the request's, and with them CLUSTER, follow in 4.9.
+        shared = properties | {CLUSTER: self.maker.cluster_name} if self.traits.merges_batch_properties else {}
+        messages = self._batch_messages(asked, queue_id, shared)
+        if len(asked.command.body) > LONG_SIZE:
+            turns = self._put_in_turns(asked, queue_id, properties, messages)
+            return self._long_batches.begin(asked.channel, asked.command, turns, outbox)
+        batch = list(messages)
+        results = self.appender.append_batch(batch)
+        if results[0].queue_offset == FIRST_OFFSET:
+            asked.channel.gives_way = True
+        put = [(message, tag, result) for (message, tag), result in zip(batch, results, strict=True)]
+        fields = self._batch_fields(properties, queue_id, results[0], (result.physical_offset for result in results))
+        return self._acknowledge(
+            asked, fields, put, results[-1].log_end, outbox, topic=batch[0][0].topic, waits=_waits(properties)
+        )
+
+    def _put_in_turns(
+        self, asked: Asked, queue_id: int, properties: Mapping[str, str], messages: Iterator[tuple[MessageToStore, str]]
+    ) -> Turns:
+        """Store a long batch's messages; see `long_batches`."""
+        try:
+            batch = self.appender.store.prepare(asked.header.topic, queue_id)
+            tags: list[str] = []
+            for part in iter(lambda: list(islice(messages, TURN_COUNT)), []):
+                if tags:
+                    yield
+                batch.add([message for message, _tag in part])
+                tags += [tag for _message, tag in part]
+            first = self.appender.append_prepared(batch, tags)
+        except REFUSED as error:
+            return partial(self._refused, asked, error)
+        if first.queue_offset == FIRST_OFFSET:
+            asked.channel.gives_way = True
+        if len(tags) > TURN_COUNT:
+            yield
+        fields = self._batch_fields(properties, queue_id, first, batch.starts(first))
+        put = ((batch.first, *each) for each in zip(tags, batch.results(first), strict=True))
+        log_end = first.physical_offset + len(batch.content)
+        return partial(
+            self._acknowledge, asked, fields, put, log_end, topic=batch.first.topic, waits=_waits(properties)
+        )
+
+    def _batch_fields(
+        self, properties: Mapping[str, str], queue_id: int, first: PutResult, starts: Iterable[int]
+    ) -> dict[str, str]:
+        """The fields of the answer to a batch whose records begin there."""
+        host = self.host_digits.decode()
+        fields = REGION_FIELDS | {
+            "queueId": str(queue_id),
+            "msgId": ",".join([f"{host}{start:016X}" for start in starts]),
+            "queueOffset": str(first.queue_offset),
+        }
+        if self.traits.returns_transaction_id and UNIQUE_KEY in properties:
+            fields["transactionId"] = properties[UNIQUE_KEY]
+        return fields
+
+    def _batch_properties(self, asked: Asked) -> dict[str, str]:
+        """The properties of a batch as a whole; raises SendRefusedError where there must be no such batch."""
+        header = asked.header
+        if header.topic.startswith(RETRY_PREFIX) and not self.traits.batches_retries:
+            raise SendRefusedError(
+                ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {header.topic}"
+            )
+        if not len(asked.command.body):
+            raise no_message()
+        properties = self.maker.without_offsets(header.properties)
+        if header.sys_flag & TRANSACTION_MASK or self.maker.level(properties) > 0:
+            raise SendRefusedError(
+                ResponseCode.MESSAGE_ILLEGAL, "a batch as a whole can be neither part of a transaction nor delayed"
+            )
+        return properties
+
+    def _batch_messages(
+        self, asked: Asked, queue_id: int, shared: dict[str, str]
+    ) -> Iterator[tuple[MessageToStore, str]]:
+        """A batch's messages with their tags, one after the other; raises what `BatchLimits.read` raises."""
+        shared_text = write_properties(shared, without=WAIT)
+        for part in self._batches.read(asked.command.body):
+            own = part.properties.encode("utf-8", "surrogatepass")
+            if self.maker.inner_queues is not None and INNER_OFFSETS in part.properties:
+                own = write_properties(self.maker.without_offsets(part.properties), self.traits.properties_form)
+            mark = b"\x02" if shared_text and own and not own.endswith(b"\x02") else b""
+            # The request's follow the message's own, and who reads a record takes the last of two alike.
+            tag = shared.get(TAGS) or read_properties(part.properties).get(TAGS, "")
+            message = self.maker.message(
+                asked.channel, asked.header, queue_id, part.body, own + mark + shared_text, tag, part.flag
+            )
+            yield message, tag
+
+
+def _waits(properties: Mapping[str, str]) -> bool:
+    """Whether a producer wants its answer only when the message is kept (`isWaitStoreMsgOK`)."""
+    return properties.get(WAIT, "true").lower() == "true"

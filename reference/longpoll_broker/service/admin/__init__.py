@@ -1,1 +1,0 @@
-"""What clients and operators ask and change beside messages."""

@@ -1,1 +1,0 @@
-"""Pulls, held or answered, and who wakes them."""

@@ -1,1 +1,0 @@
-"""What a broker does of itself, again and again: flush, delete, deliver what was delayed."""

@@ -1,0 +1,136 @@
+"""Which messages a subscription wants, as far as the broker can tell: from a tag's hash, or from the properties.
+
+The hash decides about tags; two tags with one hash are told apart by the client. Leaves out the language of SQL92
+expressions (`sql92`), and who may use them (`pull`).
+
+Sources: `FilterAPI.java`, `ExpressionMessageFilter.java`, `ConsumerFilterManager.build`; the string hash is Java's
+`String.hashCode`.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+import msgspec
+
+from longpoll_broker.shared.filter.sql92 import Expression, Lookup, Sql92Error, Sql92LimitError, compile_expression
+from longpoll_protocol.tags import word_hash
+from longpoll_spec.tables import with_table
+
+SUBSCRIBE_ALL: Final = "*"
+TAG: Final = "TAG"
+SQL92: Final = "SQL92"
+
+
+class ExpressionError(ValueError):
+    """A subscription expression that RocketMQ cannot parse."""
+
+
+@with_table
+class TagFilter(msgspec.Struct, frozen=True):
+    """A parsed subscription; shared by every pull that asks for the same."""
+
+    expression: str
+    expression_type: str
+    codes: frozenset[int]
+    """Hashes of the wanted tags; not looked at when `all_tags`."""
+    all_tags: bool
+
+    def matches(self, tags_code: int | None) -> bool:
+        """Whether a message with this tag hash may be wanted; None means that the hash is not known."""
+        return self.all_tags or tags_code is None or tags_code in self.codes
+
+
+@with_table
+class SqlFilter(msgspec.Struct, frozen=True):
+    """A subscription whose type is not TAG; shared likewise."""
+
+    expression: str
+    expression_type: str
+    condition: Expression | None
+    """None when it cannot be compiled: then a pull that brings it gets every message, as from RocketMQ."""
+    problem: str
+    """Why it cannot be compiled; empty when it can."""
+    over_limit: bool = False
+    """It is over a limit that RocketMQ does not have; a pull that brings it is refused."""
+
+    def matches(self, _tags_code: int | None) -> bool:
+        """A tag hash says nothing here."""
+        return True
+
+    def matches_properties(self, lookup: Lookup) -> bool:
+        """Whether a message with these properties is wanted."""
+        return self.condition is None or self.condition.matches(lookup)
+
+
+Filter: TypeAlias = TagFilter | SqlFilter
+
+
+def filter_of(expression: str | None, expression_type: str | None, *, with_parts: bool = False) -> Filter:
+    """The filter of a subscription; raises `ExpressionError` as `FilterAPI.build` throws."""
+    if is_tag_type(expression_type):
+        return tag_filter(expression, expression_type)
+    assert expression_type is not None
+    if not expression:
+        raise ExpressionError(f"Expression can't be null! {expression_type}")
+    return sql_filter(expression, expression_type, with_parts=with_parts)
+
+
+@lru_cache(maxsize=4096)
+def tag_filter(expression: str | None, expression_type: str | None) -> TagFilter:
+    """Parse tags; raises `ExpressionError` as `FilterAPI.build` throws.
+
+    An absent or empty tag expression means every tag. `||` separates tags, which are trimmed. The type is compared
+    as Java does: only an absent type or `TAG` has its tags parsed, so with the empty type nothing matches.
+    """
+    kind = TAG if expression_type is None else expression_type
+    if kind != TAG:
+        if not expression:
+            raise ExpressionError(f"Expression can't be null! {kind}")
+        return TagFilter(expression, kind, frozenset(), expression == SUBSCRIBE_ALL)
+    if not expression or expression == SUBSCRIBE_ALL:
+        return TagFilter(SUBSCRIBE_ALL, kind, frozenset(), all_tags=True)
+    parts = expression.split("||")
+    if not any(parts):
+        # Java's split drops trailing empty strings, and here nothing else is left.
+        raise ExpressionError("subString split error")
+    tags = (part.strip() for part in parts)
+    return TagFilter(expression, kind, frozenset(word_hash(tag) for tag in tags if tag), all_tags=False)
+
+
+@lru_cache(maxsize=256)
+def sql_filter(expression: str, expression_type: str, *, with_parts: bool = False) -> SqlFilter:
+    """The filter of any other type: `FilterFactory` knows SQL92 alone, and what it cannot compile has no condition.
+
+    `with_parts` is 5.x's language, which has CONTAINS, STARTSWITH and ENDSWITH.
+    """
+    if expression_type != SQL92:
+        return SqlFilter(expression, expression_type, None, f"no filter is of type {expression_type[:64]}")
+    try:
+        return SqlFilter(expression, expression_type, compile_expression(expression, with_parts=with_parts), "")
+    except Sql92Error as error:
+        return SqlFilter(expression, expression_type, None, str(error), isinstance(error, Sql92LimitError))
+
+
+def is_as_said(wanted: Filter) -> bool:
+    """Whether a filter matches what its expression says.
+
+    Not where a heartbeat brought other hashes than those of its tags, or left the filtering to a filter server.
+    """
+    if isinstance(wanted, SqlFilter):
+        return True
+    try:
+        return tag_filter(wanted.expression, wanted.expression_type) == wanted
+    except ExpressionError:
+        return False
+
+
+def not_supported(expression_type: str) -> str:
+    """RocketMQ's remark on a type other than TAG while `enablePropertyFilter` is off."""
+    return f"The broker does not support consumer to filter message by {expression_type[:64]}"
+
+
+def is_tag_type(expression_type: str | None) -> bool:
+    """`ExpressionType.isTagType`: absent, empty or `TAG`."""
+    return not expression_type or expression_type == TAG

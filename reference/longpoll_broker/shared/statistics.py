@@ -1,0 +1,172 @@
+"""How much is put and how much each group gets, how fast and how long it takes: sums of a minute, an hour and a day.
+
+Time is an argument. To share the statistics between threads give a lock as `guard`. Leaves out who counts
+(`hold.pull_processor`) and who asks (`rocketmq.admin.statistics_processor`).
+
+Source: `StatsItem.java`, `StatsItemSet.java`, `BrokerStatsManager.java`: the same names, keys and sampling.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final
+
+from attrs import define, field, frozen
+
+GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
+GROUP_GET_SIZE: Final = "GROUP_GET_SIZE"
+GROUP_GET_LATENCY: Final = "GROUP_GET_LATENCY"
+BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
+TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
+TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"
+BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
+SNDBCK_PUT_NUMS: Final = "SNDBCK_PUT_NUMS"
+
+ITEM_COUNT_MAX: Final = 100_000
+"""Most items that are counted; further ones are not."""
+_MINUTE_MS: Final = 60_000
+_SPANS: Final = (
+    ("statsMinute", _MINUTE_MS // 6, 7),
+    ("statsHour", 10 * _MINUTE_MS, 7),
+    ("statsDay", 60 * _MINUTE_MS, 25),
+)
+"""Name, milliseconds between two samples, and how many are kept: one more than the span has steps."""
+
+
+@frozen
+class Snapshot:
+    """What was counted in one span of time."""
+
+    sum: int
+    tps: float
+    """A second."""
+    average: float
+    """Of one count."""
+
+
+@define(slots=True, eq=False)
+class Item:
+    """One sum. Invariant: each list of `samples` is (time ms, value, times), oldest first, never longer than it may."""
+
+    value: int = 0
+    times: int = 0
+    samples: list[deque[tuple[int, int, int]]] = field(
+        factory=lambda: [deque(maxlen=count) for _name, _step_ms, count in _SPANS]
+    )
+
+    def sample(self, now_ms: int) -> None:
+        """Take a sample for every span whose step is over."""
+        for (_name, step_ms, _count), samples in zip(_SPANS, self.samples, strict=True):
+            if not samples or now_ms - samples[-1][0] >= step_ms:
+                samples.append((now_ms, self.value, self.times))
+
+    def snapshots(self) -> dict[str, Snapshot]:
+        """What the samples say, by span."""
+        return {name: _between(samples) for (name, _step_ms, _count), samples in zip(_SPANS, self.samples, strict=True)}
+
+
+def _between(samples: deque[tuple[int, int, int]]) -> Snapshot:
+    if len(samples) < 2:
+        return Snapshot(0, 0.0, 0.0)
+    (first_ms, first, first_times), (last_ms, last, last_times) = samples[0], samples[-1]
+    total, times = last - first, last_times - first_times
+    return Snapshot(total, total * 1000 / (last_ms - first_ms), total / times if times else 0.0)
+
+
+@define(slots=True, eq=False)
+class Statistics:
+    """Every item, by name and key; each is sampled from its first count on."""
+
+    guard: AbstractContextManager[Any] = field(factory=nullcontext)
+    _items: dict[tuple[str, Hashable], Item] = field(factory=dict, init=False)
+    _last_place: tuple[str, str, int] = field(default=("", "", -1), init=False)
+    _last_items: tuple[Item, Item, Item, Item] = field(factory=lambda: (Item(), Item(), Item(), Item()), init=False)
+    """Those of `_last_place`."""
+    _last_topic: str = field(default="", init=False)
+    _last_put: tuple[Item, Item, Item] = field(factory=lambda: (Item(), Item(), Item()), init=False)
+    """Those of `_last_topic`."""
+
+    def count_get(
+        self, topic: str, group: str, queue_id: int, *, messages: int, size: int, latency_ms: int, times: int = 1
+    ) -> None:
+        """A group got messages of a queue, as many times the same."""
+        with self.guard:
+            # One message may wake a thousand pulls of one group: their sums are looked up once.
+            if self._last_place != (topic, group, queue_id):
+                self._last_items = (
+                    self._item(GROUP_GET_NUMS, (topic, group)),
+                    self._item(GROUP_GET_SIZE, (topic, group)),
+                    self._item(GROUP_GET_LATENCY, (queue_id, topic, group)),
+                    self._item(BROKER_GET_NUMS, ()),
+                )
+                self._last_place = (topic, group, queue_id)
+            nums, sizes, latencies, broker = self._last_items
+            nums.value += messages * times
+            nums.times += times
+            sizes.value += size * times
+            sizes.times += times
+            latencies.value += latency_ms * times
+            latencies.times += times
+            broker.value += messages * times
+            broker.times += times
+
+    def count_put(self, topic: str, *, messages: int, size: int) -> None:
+        """Messages of a topic, bytes of records together, were stored."""
+        with self.guard:
+            if self._last_topic != topic:
+                self._last_put = (
+                    self._item(TOPIC_PUT_NUMS, (topic,)),
+                    self._item(TOPIC_PUT_SIZE, (topic,)),
+                    self._item(BROKER_PUT_NUMS, ()),
+                )
+                self._last_topic = topic
+            nums, sizes, broker = self._last_put
+            nums.value += messages
+            nums.times += 1
+            sizes.value += size
+            sizes.times += 1
+            broker.value += messages
+            broker.times += 1
+
+    def count_back(self, topic: str, group: str) -> None:
+        """A group sent a message of a topic back."""
+        with self.guard:
+            item = self._item(SNDBCK_PUT_NUMS, (topic, group))
+            item.value += 1
+            item.times += 1
+
+    def sample(self, now_ms: int) -> None:
+        """Sample every item; more often than every ten seconds does no more."""
+        with self.guard:
+            for item in self._items.values():
+                item.sample(now_ms)
+
+    def snapshots(self, name: str, key: str) -> dict[str, Snapshot] | None:
+        """One item by RocketMQ's key: `topic`, `topic@group`, `queue@topic@group`, or the cluster; None for no item."""
+        with self.guard:
+            for (known, parts), item in self._items.items():
+                assert isinstance(parts, tuple)
+                if known == name and (not parts or "@".join(map(str, parts)) == key):
+                    return item.snapshots()
+        return None
+
+    def times_given(self) -> int:
+        """Pulls that got messages."""
+        item = self._items.get((BROKER_GET_NUMS, ()))
+        return 0 if item is None else item.times
+
+    def given(self) -> int:
+        """Messages that the broker gave to all groups."""
+        item = self._items.get((BROKER_GET_NUMS, ()))
+        return 0 if item is None else item.value
+
+    def _item(self, name: str, parts: tuple[Hashable, ...]) -> Item:
+        """The item, made if need be; over the limit one that nobody asks for."""
+        item = self._items.get((name, parts))
+        if item is None:
+            item = Item()
+            if len(self._items) < ITEM_COUNT_MAX:
+                self._items[name, parts] = item
+        return item

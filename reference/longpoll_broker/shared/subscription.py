@@ -1,0 +1,222 @@
+"""Who consumes: groups, their members' channels and what they subscribe to, as heartbeats say.
+
+Leaves out when a silent member counts as gone (its channel closing says so) and the pushing of notices.
+Source: `ConsumerManager.java`, `ConsumerGroupInfo.java`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from itertools import islice
+from typing import Final
+
+from attrs import define, field, frozen
+
+from longpoll_broker.shared.filter.data import FilterTable
+from longpoll_broker.shared.filter.filters import (
+    SUBSCRIBE_ALL,
+    TAG,
+    ExpressionError,
+    TagFilter,
+    is_tag_type,
+    tag_filter,
+)
+from longpoll_broker.shared.quota import Quota
+from longpoll_protocol.sizes import MIB
+
+BROADCASTING: Final = "BROADCASTING"
+MEMBER_COUNT_MAX: Final = 100_000
+"""Most pairs of a group and a member of it."""
+SUBSCRIPTION_SIZE_MAX: Final = 128 * MIB
+"""Most characters of all subscriptions."""
+SUBSCRIPTION_COST: Final = 100
+"""For how many characters a subscription counts besides its text, and each of its tags."""
+
+
+@frozen
+class Subscription:
+    """What a group wants of one topic."""
+
+    topic: str
+    tags: TagFilter
+    """What it lets through by tag: everything where the expression is of another type, or classes filter."""
+    sub_version: int
+    class_filter: bool = False
+    """`classFilterMode`: a filter server, which there is none of any more, was to look at the messages."""
+
+    @property
+    def is_by_tag(self) -> bool:
+        """Whether the expression is one of tags; others have a filter in `Clients.filters`."""
+        return is_tag_type(self.tags.expression_type)
+
+
+@define(slots=True, eq=False)
+class Group:
+    """One group that has live members."""
+
+    name: str
+    message_model: str = "CLUSTERING"
+    consume_type: str = "CONSUME_PASSIVELY"
+    members: dict[Hashable, str] = field(factory=dict)
+    """Client id by channel."""
+    subscriptions: dict[str, Subscription] = field(factory=dict)
+    """By topic."""
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    fingerprint: int | None = None
+    """The hash that a 5.x client last sent of its subscriptions."""
+    encoded_ids: bytes | None = None
+    """The client ids as the answer to 38 has them, once they were asked for: each member of a large group asks after
+    each change. None after a change."""
+
+
+@define(slots=True, eq=False)
+class Clients:
+    """Every group with live members.
+
+    Invariant: a group is here exactly while it has a member; `_groups_of` is the inverse of `Group.members`.
+    """
+
+    filters: FilterTable = field(factory=FilterTable)
+    """The filters of subscriptions that are not by tag."""
+    members_quota: Quota = field(factory=lambda: Quota("members of groups", MEMBER_COUNT_MAX), init=False)
+    subscriptions_quota: Quota = field(
+        factory=lambda: Quota("characters of subscriptions", SUBSCRIPTION_SIZE_MAX), init=False
+    )
+    _groups: dict[str, Group] = field(factory=dict, init=False)
+    _groups_of: dict[Hashable, set[str]] = field(factory=dict, init=False)
+
+    def group(self, name: str) -> Group | None:
+        """The group, if it has a live member."""
+        return self._groups.get(name)
+
+    def client_ids(self, name: str) -> list[str]:
+        """The members' client ids, each once."""
+        group = self._groups.get(name)
+        return list(dict.fromkeys(group.members.values())) if group else []
+
+    def channels(self, name: str) -> list[Hashable]:
+        """The members' channels."""
+        group = self._groups.get(name)
+        return list(group.members) if group else []
+
+    def of_topic(self, topic: str) -> list[str]:
+        """The groups with a live member that want a topic."""
+        return [name for name, group in self._groups.items() if topic in group.subscriptions]
+
+    def heartbeat(
+        self,
+        channel: Hashable,
+        client_id: str,
+        name: str,
+        *,
+        message_model: str,
+        consume_type: str,
+        subscriptions: Iterable[Subscription] | None,
+        consume_from_where: str = "CONSUME_FROM_LAST_OFFSET",
+    ) -> bool:
+        """Register a member; true when members or topics changed, so that the members must be told.
+
+        None for subscriptions leaves those that the group has.
+        """
+        group = self._groups.get(name)
+        changed = group is None or channel not in group.members
+        if changed and not self.members_quota.take((channel, name), channel):
+            return False
+        if group is None:
+            group = self._groups[name] = Group(name)
+        group.message_model = message_model
+        group.consume_type = consume_type
+        group.consume_from_where = consume_from_where
+        if group.members.get(channel) != client_id:
+            group.encoded_ids = None
+        group.members[channel] = client_id
+        self._groups_of.setdefault(channel, set()).add(name)
+        if subscriptions is None:
+            return changed
+        return self._subscribe(group, list(subscriptions), channel) or changed
+
+    def note_fingerprint(self, name: str, fingerprint: int, *, without_subscriptions: bool) -> bool:
+        """Note the hash of a member's subscriptions; true when the group's own are other ones, or are not known.
+
+        A group that is not there yet keeps nothing: its first member brings its hash again.
+        """
+        group = self._groups.get(name)
+        if group is None:
+            return without_subscriptions
+        known, group.fingerprint = group.fingerprint, fingerprint
+        return known is not None and known != fingerprint
+
+    def unregister(self, channel: Hashable, name: str) -> bool:
+        """A member leaves one group; true when it was one."""
+        group = self._groups.get(name)
+        if group is None or group.members.pop(channel, None) is None:
+            return False
+        group.encoded_ids = None
+        self.members_quota.release((channel, name))
+        if not group.members:
+            del self._groups[name]
+            for topic in group.subscriptions:
+                self.subscriptions_quota.release((name, topic))
+            self.filters.group_gone(name, group.subscriptions)
+        names = self._groups_of[channel]
+        names.discard(name)
+        if not names:
+            del self._groups_of[channel]
+        return True
+
+    def close(self, channel: Hashable, count_max: int | None = None) -> list[str]:
+        """A channel is gone: the groups that lost a member by it, all or `count_max` of them."""
+        names = list(islice(self._groups_of.get(channel, ()), count_max))
+        return [name for name in names if self.unregister(channel, name)]
+
+    def _subscribe(self, group: Group, wanted: list[Subscription], channel: Hashable) -> bool:
+        """Take over newer subscriptions, forget topics no longer named; true when the set of topics changed."""
+        before = set(group.subscriptions)
+        for subscription in wanted:
+            key = (group.name, subscription.topic)
+            tags = subscription.tags
+            size = len(subscription.topic) + len(tags.expression) + SUBSCRIPTION_COST * (1 + len(tags.codes))
+            if not self.subscriptions_quota.take(key, channel, size):
+                continue
+            known = group.subscriptions.get(subscription.topic)
+            if known is None or subscription.sub_version > known.sub_version:
+                group.subscriptions[subscription.topic] = subscription
+            if not subscription.is_by_tag:
+                self.filters.register(
+                    subscription.topic,
+                    group.name,
+                    tags.expression,
+                    tags.expression_type,
+                    subscription.sub_version,
+                    channel,
+                )
+        for topic in before - {subscription.topic for subscription in wanted}:
+            del group.subscriptions[topic]
+            self.subscriptions_quota.release((group.name, topic))
+            self.filters.unsubscribed(topic, group.name)
+        return before != set(group.subscriptions)
+
+
+def subscription_of(
+    topic: str,
+    expression: str,
+    expression_type: str,
+    sub_version: int,
+    *,
+    code_set: frozenset[int] | None = None,
+    class_filter: bool = False,
+) -> Subscription:
+    """A heartbeat's subscription, for which a heartbeat has no error: tags that cannot be parsed match nothing.
+
+    `code_set` are the hashes that the heartbeat names; None has the expression parsed.
+    """
+    if class_filter or not is_tag_type(expression_type):
+        tags = TagFilter(expression, expression_type, frozenset(), all_tags=True)
+    elif code_set is not None:
+        tags = TagFilter(expression, TAG, code_set, all_tags=expression == SUBSCRIBE_ALL)
+    else:
+        try:
+            tags = tag_filter(expression, TAG)
+        except ExpressionError:
+            tags = TagFilter(expression, TAG, frozenset(), all_tags=False)
+    return Subscription(topic, tags, sub_version, class_filter)

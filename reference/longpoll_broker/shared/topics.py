@@ -1,0 +1,310 @@
+"""Topics and consumer groups as a broker knows them: names, permissions, queue counts, and making them on demand.
+
+Leaves out persistence (`upkeep.config_files`). A table may be shared between threads: every change is one
+assignment to a dict, and two threads that make the same topic make equal ones.
+
+Source: `TopicConfigManager.java`, `TopicValidator.java`, `PermName.java`, `SubscriptionGroupManager.java`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+from attrs import define, field
+
+from longpoll_broker.shared.quota import Quota
+from longpoll_broker.shared.topic_attributes import changed
+from longpoll_protocol.names import (
+    DEFAULT_TOPIC,
+    GROUP_SIZE_MAX,
+    LMQ_PREFIX,
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_READ_WRITE,
+    REPLY_SUFFIX,
+    RETRY_PREFIX,
+    SYSTEM_NAMES,
+    SYSTEM_PREFIX,
+    SYSTEM_TOPICS,
+    UNIT_FLAG,
+    UNIT_RETRY_FLAG,
+    group_problem,
+    name_problem,
+    queue_name_problem,
+)
+from longpoll_spec.tables import with_table
+
+TOPIC_COUNT_MAX: Final = 100_000
+"""Most topics, and most groups: making one costs a file, so a client must not be able to make them without end."""
+QUEUE_COUNT_MAX: Final = 1024
+"""Most queues of one topic; Java has no limit, and a queue costs files."""
+FAQ: Final = "See http://rocketmq.apache.org/docs/faq/ for further details."
+"""The end of RocketMQ's remarks about names that are not there."""
+
+
+def nobody() -> None:
+    """Nobody wants to hear of changes."""
+
+
+@with_table
+class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
+    """One topic; the JSON names are those of `topics.json`."""
+
+    topic_name: str
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = PERM_READ_WRITE
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: dict[str, str] | msgspec.UnsetType | None = msgspec.UNSET
+    """Of 5.x (`topic_attributes`); 4.9 has no such key."""
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether it may be pulled from."""
+        return bool(self.perm & PERM_READ)
+
+
+@with_table
+class GroupConfig(msgspec.Struct, frozen=True, rename="camel"):
+    """One consumer group; the JSON names are those of `subscriptionGroup.json`."""
+
+    group_name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+    group_sys_flag: int = 0
+    """Of 5.x, which tells it in the answer to a pull."""
+
+
+Config = TypeVar("Config")
+
+
+@define(slots=True, eq=False)
+class _Named(Generic[Config]):
+    """A table of what has a name.
+
+    Invariant: `changed` is set after every change, so saving the table lowers it first, copies then, and misses
+    nothing.
+    """
+
+    guard: AbstractContextManager[Any] = field(factory=nullcontext, kw_only=True)
+    """Held while an entry comes or goes: several threads serve clients."""
+    quota: Quota = field(init=False)
+    by_name: dict[str, Config] = field(factory=dict, init=False)
+    changed: bool = field(default=False, init=False)
+    version: int = field(default=0, init=False)
+    """Counts the changes since the start; who copies the table sees by it whether there were some."""
+
+    @quota.default
+    def _new_quota(self) -> Quota:
+        return Quota(type(self).__name__.lower(), TOPIC_COUNT_MAX)
+
+    def replace(self, by_name: Mapping[str, Config]) -> None:
+        """Have these and no others; the names are right."""
+        with self.guard:
+            for name in self.by_name.keys() - by_name.keys():
+                self.quota.release(name)
+            self.by_name = dict(by_name)
+            for name in by_name:
+                self.quota.take(name)
+        self._has_changed()
+
+    def remove(self, name: str) -> bool:
+        """Forget what has this name; false when there was none."""
+        with self.guard:
+            if self.by_name.pop(name, None) is None:
+                return False
+            self.quota.release(name)
+        self._has_changed()
+        return True
+
+    def _has_changed(self) -> None:
+        # Two threads' changes are two: a registrar that missed one would not have its answer wait.
+        with self.guard:
+            self.version += 1
+        self.changed = True
+
+    def _keep(self, name: str, config: Config, channel: Hashable) -> bool:
+        with self.guard:
+            if name not in self.by_name and not self.quota.take(name, channel):
+                return False
+            self.by_name[name] = config
+        self._has_changed()
+        return True
+
+
+@define(slots=True, eq=False)
+class Topics(_Named[TopicConfig]):
+    """Every topic of a broker. Invariant: every name in `by_name` passes `name_problem`."""
+
+    auto_create: bool = True
+    default_queue_count: int = 8
+    light: bool = False
+    """`enableLmq`: every topic whose name begins so is there, with one queue."""
+    keeps_gone: bool = field(default=False, init=False)
+    """Whether `gone` is kept; the name server's, which tells of it."""
+    gone: dict[str, TopicConfig] = field(factory=dict, init=False)
+    """Topics that were deleted, as they were last."""
+    on_change: Callable[[], None] = field(default=nobody, init=False)
+    """Called after every change, on the thread that made it; must not wait."""
+    told_whole: int = field(default=0, init=False)
+    """How often the broker has made a topic by itself, and so registered with all of them."""
+    unsaved: dict[str, TopicConfig] = field(factory=dict, init=False)
+    """Topics made or replaced since the table was last saved; `ConfigFiles` removes those that it has written."""
+    _own: set[str] = field(factory=set, init=False)
+    """The names that this broker has made system topics of."""
+
+    def is_system(self, name: str) -> bool:
+        """Whether a topic is the broker's, so that nobody else may change or delete it."""
+        return name in SYSTEM_NAMES or name in self._own or name.startswith(SYSTEM_PREFIX)
+
+    def system_names(self) -> list[str]:
+        """The names of system topics."""
+        return sorted(SYSTEM_NAMES | self._own)
+
+    def get(self, name: str) -> TopicConfig | None:
+        """The topic, or None when there is none of this name."""
+        topic = self.by_name.get(name)
+        if topic is None and self.light and name.startswith(LMQ_PREFIX) and queue_name_problem(name) is None:
+            return TopicConfig(name, 1, 1)
+        return topic
+
+    def __iter__(self) -> Iterator[TopicConfig]:
+        return iter(list(self.by_name.values()))
+
+    def with_attributes(self, topic: TopicConfig, changes: Mapping[str, str]) -> TopicConfig:
+        """A topic as it is after these changes to the attributes that it has now; raises AttributeRefusedError."""
+        known = self.by_name.get(topic.topic_name)
+        before = {} if known is None or not known.attributes else known.attributes
+        return msgspec.structs.replace(topic, attributes=changed(before, changes) or msgspec.UNSET)
+
+    def put(self, topic: TopicConfig, channel: Hashable = None) -> bool:
+        """Make or replace a topic; false when there are too many."""
+        name = topic.topic_name
+        assert name_problem(name) is None
+        # First, so that a thread that finds the topic also finds it unsaved.
+        self.unsaved[name] = topic
+        is_kept = self._keep(name, topic, channel)
+        if not is_kept:
+            self.unsaved.pop(name, None)
+        return is_kept
+
+    def replace(self, by_name: Mapping[str, TopicConfig]) -> None:
+        """Have these and no others; the names are right."""
+        self.unsaved = dict(by_name)
+        super().replace(by_name)
+
+    def remove(self, name: str) -> bool:
+        """Forget a topic; false when there was none."""
+        topic = self.by_name.get(name)
+        if topic is not None and self.keeps_gone and len(self.gone) < TOPIC_COUNT_MAX:
+            self.gone[name] = topic
+        self.unsaved.pop(name, None)
+        return super().remove(name)
+
+    def _has_changed(self) -> None:
+        super()._has_changed()
+        self.on_change()
+
+    def add_system_topics(self, broker_name: str, cluster_name: str) -> None:
+        """Make the topics that every broker has, unless they are there (`TopicConfigManager`'s constructor)."""
+        if self.auto_create:
+            count = self.default_queue_count
+            self._add(TopicConfig(DEFAULT_TOPIC, count, count, PERM_READ_WRITE | PERM_INHERIT))
+        for name in SYSTEM_TOPICS:
+            count = {"SCHEDULE_TOPIC_XXXX": 18, "BenchmarkTest": 1024}.get(name, 1)
+            self._add(TopicConfig(name, count, count))
+        inherited = PERM_READ_WRITE | PERM_INHERIT
+        for own in (
+            TopicConfig(cluster_name, perm=inherited),
+            TopicConfig(broker_name, 1, 1, inherited),
+            TopicConfig(cluster_name + REPLY_SUFFIX, 1, 1),
+        ):
+            if name_problem(own.topic_name) is None:
+                self._add(own)
+                self._own.add(own.topic_name)
+
+    def make_for_send(
+        self,
+        name: str,
+        default_topic: str,
+        asked_queue_count: int,
+        *,
+        unit: bool = False,
+        channel: Hashable = None,
+    ) -> TopicConfig | None:
+        """The topic a message is sent to, made from the default topic if need be (`createTopicInSendMessageMethod`).
+
+        None when it is not there and may not be made. `unit` says that the producer is one of a unit.
+        """
+        topic = self.get(name)
+        if topic is not None:
+            return topic
+        if name.startswith(RETRY_PREFIX):
+            return self.make_retry(name, 1, UNIT_RETRY_FLAG if unit else 0, channel=channel)
+        model = self.by_name.get(default_topic)
+        if model is None or not model.perm & PERM_INHERIT or not self.auto_create:
+            return None
+        count = max(min(asked_queue_count, model.write_queue_nums), 0)
+        perm = model.perm & ~PERM_INHERIT
+        made = TopicConfig(name, count, count, perm, model.topic_filter_type, UNIT_FLAG if unit else 0)
+        return self._made(made, channel)
+
+    def make_retry(
+        self, name: str, queue_count: int, sys_flag: int = 0, *, channel: Hashable = None
+    ) -> TopicConfig | None:
+        """A retry or dead-letter topic, made if need be (`createTopicInSendMessageBackMethod`); None if it cannot."""
+        topic = self.by_name.get(name)
+        if topic is not None:
+            return topic
+        if name_problem(name) is not None or queue_count > QUEUE_COUNT_MAX:
+            return None
+        return self._made(TopicConfig(name, queue_count, queue_count, topic_sys_flag=sys_flag), channel)
+
+    def _made(self, topic: TopicConfig, channel: Hashable) -> TopicConfig | None:
+        if not self.put(topic, channel):
+            return None
+        self.told_whole += 1
+        return topic
+
+    def _add(self, topic: TopicConfig) -> None:
+        if topic.topic_name not in self.by_name:
+            self.put(topic)
+
+
+@define(slots=True, eq=False)
+class Groups(_Named[GroupConfig]):
+    """Every consumer group of a broker; `light` as in `Topics`."""
+
+    auto_create: bool = True
+    light: bool = False
+    size_max: int = GROUP_SIZE_MAX
+    """Most characters of a name."""
+    validates: bool = False
+    """Only names that 5.x allows are made."""
+
+    def find(self, name: str, channel: Hashable = None) -> GroupConfig | None:
+        """The group, made if that is allowed; None when there is none (`findSubscriptionGroupConfig`)."""
+        group = self.by_name.get(name)
+        if group is not None or len(name) > self.size_max:
+            return group
+        if self.light and name.startswith(LMQ_PREFIX):
+            return GroupConfig(name)
+        if not self.auto_create or (self.validates and group_problem(name) is not None):
+            return None
+        made = GroupConfig(name)
+        return made if self.put(made, channel) else None
+
+    def put(self, group: GroupConfig, channel: Hashable = None) -> bool:
+        """Make or replace a group; false when there are too many."""
+        return self._keep(group.group_name, group, channel)

@@ -1,0 +1,1 @@
+"""What a broker does periodically: flush the store, save its tables, delete old files."""

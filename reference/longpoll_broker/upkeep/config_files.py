@@ -1,0 +1,266 @@
+"""Topics, groups and offsets on disk: `config/*.json` in RocketMQ's shape, each with a `.bak` of the one before.
+
+With light queues all offsets are in `lmqConsumerOffset.json`, those of light groups as one number each, and
+`consumerOffset.json` is only looked at as long as there is no such file; RocketMQ begins without any offset then.
+
+Leaves out when they are saved (`upkeep.flush_service`). Source: `ConfigManager.java`,
+`TopicConfigManager.java`, `SubscriptionGroupManager.java`, `ConsumerOffsetManager.java`,
+`LmqConsumerOffsetManager.java`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+from attrs import define, field
+
+from longpoll_broker.shared.offsets import Offsets
+from longpoll_broker.shared.parts import parts_of
+from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerOffsets
+from longpoll_broker.shared.topics import GroupConfig, Groups, TopicConfig, Topics
+from longpoll_broker.store.segment import make_beside
+from longpoll_protocol.bodies import load_json
+from longpoll_protocol.names import queue_name_problem
+from longpoll_runtime import Lock, Runtime
+from longpoll_runtime.interface import NotRegularError
+from longpoll_spec.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+LOADED_QUEUE_COUNT_MAX: Final = 16_384
+"""Most queues of a topic in the file: Java has no limit, and what is told of a topic is told of each queue."""
+Offset = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""What fits into the eight bytes that a request, and Java, has for it."""
+
+TOPICS: Final = "topics.json"
+GROUPS: Final = "subscriptionGroup.json"
+OFFSETS: Final = "consumerOffset.json"
+LIGHT_OFFSETS: Final = "lmqConsumerOffset.json"
+DELAYS: Final = "delayOffset.json"
+TIMERS: Final = "timerOffset.json"
+"""Ours alone."""
+_KEYS: Final = {TOPICS: {"topicConfigTable"}, GROUPS: {"subscriptionGroupTable"}}
+_OFFSET_KEYS: Final = {"offsetTable", "lmqOffsetTable"}
+"""Of which a file has one, whatever else it holds: what the tables are called, and those of the other files."""
+_Content = dict[str, Any]
+T = TypeVar("T")
+
+
+@define(slots=True, eq=False)
+class ConfigFiles:
+    """The tables of one broker and the directory they are kept in; one thread at a time saves."""
+
+    runtime: Runtime
+    directory: str
+    topics: Topics
+    groups: Groups
+    offsets: Offsets
+    delays: DelayOffsets
+    timers: TimerOffsets = field(factory=TimerOffsets)
+    flush: Callable[[], object] = lambda: None
+    """Makes the log durable: no position is saved before the records that it speaks of."""
+    _saving: Lock = field(init=False)
+    _counter: int = field(default=0, init=False)
+    _damaged: set[str] = field(factory=set, init=False)
+    """Files that could not be read, so that only their `.bak` has the table until they are written anew."""
+
+    def __attrs_post_init__(self) -> None:
+        self._saving = self.runtime.lock()
+
+    def load(self) -> None:
+        """Read what is there; raises ConfigError for a file of which neither it nor its `.bak` can be used."""
+        for topic in self._table(TOPICS, _topics):
+            self.topics.put(topic)
+        for group in self._table(GROUPS, _groups):
+            self.groups.put(group)
+        light = self.offsets.light and self._is_there(LIGHT_OFFSETS)
+        self.offsets.by_pair.update(self._table(LIGHT_OFFSETS if light else OFFSETS, _offsets))
+        self.offsets.note_loaded()
+        self.delays.by_level.update(self._table(DELAYS, _delays))
+        self.timers.take(self._table(TIMERS, _timers))
+        # What only a `.bak` had is written anew with the first save, changed or not.
+        self.topics.changed = TOPICS in self._damaged
+        self.topics.unsaved.clear()
+        self.groups.changed = GROUPS in self._damaged
+        self.offsets.changed = bool(self._damaged & {OFFSETS, LIGHT_OFFSETS})
+        self.delays.changed = DELAYS in self._damaged
+        self.timers.changed = TIMERS in self._damaged
+
+    def save(self) -> None:
+        """Write every table that has changed; raises OSError, and what was not written is so the next time."""
+        self.save_names()
+        with self._saving:
+            self._save_positions()
+
+    def _save_positions(self) -> None:
+        with _taken(self.offsets) as has_offsets, _taken(self.delays) as has_delays, _taken(self.timers) as has_timers:
+            files: dict[str, dict[str, Any]] = {}
+            if has_offsets:
+                files.update((self._offsets_file(),))
+            if has_delays:
+                levels = {str(level): offset for level, offset in self.delays.by_level.copy().items()}
+                files[DELAYS] = {"offsetTable": levels}
+            if has_timers:
+                files[TIMERS] = {"offsetTable": self.timers.table()}
+            if files:
+                self.flush()
+            for name, content in files.items():
+                self._write(name, content)
+
+    def save_topics(self) -> None:
+        """Write the topics if they have changed; raises OSError as `save` does."""
+        with self._saving:
+            self._save_topics()
+
+    def _save_topics(self) -> None:
+        with _taken(self.topics) as has_changed:
+            # A thread that makes a topic notes it as unsaved before it sets `changed`.
+            if not has_changed and not self.topics.unsaved:
+                return
+            topics = self.topics.by_name.copy()
+            self._write(TOPICS, {"topicConfigTable": topics, "dataVersion": self._version()})
+            for name, topic in self.topics.unsaved.copy().items():
+                if topics.get(name) == topic:
+                    self.topics.unsaved.pop(name, None)
+
+    def save_names(self) -> None:
+        """Write topics and groups if they have changed, and offsets forgotten with them; raises OSError as `save` does.
+
+        When this returns everything that was changed before it was called is on the disk.
+        """
+        with self._saving:
+            self._save_topics()
+            with _taken(self.groups) as has_changed:
+                if has_changed:
+                    groups = {"subscriptionGroupTable": self.groups.by_name.copy(), "dataVersion": self._version()}
+                    self._write(GROUPS, groups)
+            with _taken(self.offsets, "has_forgotten") as has_forgotten:
+                if has_forgotten:
+                    self._save_positions()
+
+    def _offsets_file(self) -> tuple[str, dict[str, Any]]:
+        """The name of the file of offsets, and what it holds now."""
+        offsets = self.offsets
+        table = {pair: queues.copy() for pair, queues in offsets.by_pair.copy().items()}
+        if not offsets.light:
+            return OFFSETS, {"offsetTable": table}
+        light = {pair: queues[0] for pair, queues in table.items() if offsets.is_light(pair) and 0 in queues}
+        rest = {pair: queues for pair, queues in table.items() if pair not in light}
+        return LIGHT_OFFSETS, {"lmqOffsetTable": light, "offsetTable": rest}
+
+    def _version(self) -> dict[str, int]:
+        self._counter += 1
+        return {"counter": self._counter, "timestamp": self.runtime.unix_ms()}
+
+    def _is_there(self, name: str) -> bool:
+        return any(self.runtime.files.exists(f"{self.directory}/{each}") for each in (name, f"{name}.bak"))
+
+    def _write(self, name: str, content: dict[str, Any]) -> None:
+        files = self.runtime.files
+        path = f"{self.directory}/{name}"
+        make_beside(files, self.directory)
+        if name not in self._damaged and files.exists(path):
+            files.write_atomic(f"{path}.bak", files.read(path))
+        files.write_atomic(path, _text(content))
+        self._damaged.discard(name)
+
+    def _table(self, name: str, read: Callable[[_Content], T]) -> T:
+        """What a file holds, or its `.bak` where it cannot be used; nothing without either. Raises ConfigError."""
+        problem = ""
+        for path in (f"{self.directory}/{name}", f"{self.directory}/{name}.bak"):
+            if not self.runtime.files.exists(path):
+                continue
+            try:
+                content = msgspec.convert(load_json(self.runtime.files.read(path)), _Content)
+                if not content.keys() & _KEYS.get(name, _OFFSET_KEYS):
+                    # Nobody writes that, so what it held is gone.
+                    log.warning("%s holds no table", path)
+                    self._damaged.add(name)
+                    continue
+                return read(content)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, NotRegularError, ConfigError) as error:
+                problem = f"{path} cannot be read ({error})"
+                log.warning("%s; trying the one before", problem)
+                self._damaged.add(name)
+        if problem:
+            raise ConfigError(f"{problem}; repair it, or move it and its .bak away to start without it")
+        return read({})
+
+
+def _text(content: Mapping[str, Mapping[str, Any]]) -> bytearray:
+    """A file's tables as `msgspec.json.format` writes them, indented by 1; other threads run between their parts."""
+    text = bytearray(b"{")
+    for key, table in content.items():
+        text += b"%b\n %b: {" % (b"," if len(text) > 1 else b"", msgspec.json.encode(key))
+        rows = (msgspec.json.format(msgspec.json.encode(part), indent=1)[1:-2] for part in parts_of(table))
+        for number, part in enumerate(rows):
+            text += (b"," if number else b"") + part.replace(b"\n", b"\n ")
+        text += b"\n }" if table else b"}"
+    text += b"\n}"
+    return text
+
+
+def _rows(content: _Content, key: str) -> _Content:
+    return msgspec.convert(content.get(key), _Content | None) or {}
+
+
+def _topics(content: _Content) -> list[TopicConfig]:
+    found = []
+    for name, row in _rows(content, "topicConfigTable").items():
+        topic: TopicConfig = _convert(row, TopicConfig, TOPICS)
+        queue_count = max(topic.read_queue_nums, topic.write_queue_nums)
+        if queue_count > LOADED_QUEUE_COUNT_MAX:
+            raise ConfigError(
+                f"{TOPICS} gives the topic {name[:200]} {queue_count} queues, at most {LOADED_QUEUE_COUNT_MAX} can "
+                "be served; correct the file"
+            )
+        if queue_name_problem(topic.topic_name) is None and name == topic.topic_name:
+            found.append(topic)
+    return found
+
+
+def _groups(content: _Content) -> list[GroupConfig]:
+    return [_convert(row, GroupConfig, GROUPS) for row in _rows(content, "subscriptionGroupTable").values()]
+
+
+def _offsets(content: _Content) -> dict[str, dict[int, int]]:
+    found = {pair: _convert(row, dict[int, Offset], OFFSETS) for pair, row in _rows(content, "offsetTable").items()}
+    light = _rows(content, "lmqOffsetTable").items()
+    return found | {pair: {0: _convert(row, Offset, LIGHT_OFFSETS)} for pair, row in light}
+
+
+def _delays(content: _Content) -> dict[int, int]:
+    rows = _rows(content, "offsetTable").items()
+    return {_convert(level, int, DELAYS): _convert(offset, Offset, DELAYS) for level, offset in rows}
+
+
+def _timers(content: _Content) -> dict[str, int]:
+    return {name: _convert(value, int, TIMERS) for name, value in _rows(content, "offsetTable").items()}
+
+
+@contextmanager
+def _taken(table: Topics | Groups | Offsets | DelayOffsets | TimerOffsets, flag: str = "changed") -> Iterator[bool]:
+    """Lower a table's flag for the block; whether it stood. What fails raises it again."""
+    # Lowered before the copy is made, so a change meanwhile is saved the next time; and only where it stood, for one
+    # that rises just now would be lowered without a copy.
+    stood = bool(getattr(table, flag))
+    if stood:
+        setattr(table, flag, False)
+    is_saved = False
+    try:
+        yield stood
+        is_saved = True
+    finally:
+        if stood and not is_saved:
+            setattr(table, flag, True)
+
+
+def _convert(row: Any, kind: Any, name: str) -> Any:
+    try:
+        return msgspec.convert(row, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{name} holds {repr(row)[:200]}, which cannot be used ({error}); repair the file") from None

@@ -1,0 +1,114 @@
+"""The flush thread: makes the log durable, saves the tables, indexes keys, and tries what failed before again.
+
+One thread that wakes twice a second; idle, it does next to nothing. Leaves out synchronous flushing, which happens
+before a send is answered (`send.group_commit`). Source: `FlushRealTimeService`,
+`FlushConsumeQueueService`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from attrs import define, field
+
+from longpoll_broker.io.service_thread import ServiceThread
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.upkeep.config_files import ConfigFiles
+from longpoll_protocol.sizes import MIB
+from longpoll_runtime.faults import FAULTS, KeepGoing
+
+log = logging.getLogger(__name__)
+
+QUEUES_EVERY: Final = 20
+"""Consume queues and checkpoint are made durable once in this many rounds (10 s, as Java's thorough flush)."""
+
+QUEUES_SIZE: Final = 32 * MIB
+"""Bytes of the log after which they are all the same: what stands behind the checkpoint is read again after a crash."""
+INDEX_COUNT: Final = 256
+"""Messages indexed before it is asked whether the broker stops."""
+
+
+@define(slots=True, eq=False)
+class FlushService(ServiceThread):
+    """Every `period_ms` a round."""
+
+    NAME = "flusher"
+
+    store: MessageStore
+    config_files: ConfigFiles
+    period_ms: int
+    each_round: Mapping[str, Callable[[], None]]
+    """More to do in a round, by what it is about; one that raises costs the others nothing."""
+    _told: str = field(default="", init=False)
+    """Why the log could not be made durable the last time."""
+    _told_of_files: str = field(default="", init=False)
+    """Why config files could not be saved the last time."""
+
+    def stop(self) -> None:
+        """End the thread and save once more."""
+        super().stop()
+        self._save()
+
+    def _run(self) -> None:
+        rounds = 0
+        flushed_end, is_late = self.store.log_end, False
+        while not self._stop.wait(self.period_ms / 1000):
+            rounds += 1
+            self._round()
+            log_end = self.store.log_end
+            grown = log_end - flushed_end
+            if (grown >= QUEUES_SIZE and not is_late) or ((grown or is_late) and rounds % QUEUES_EVERY == 0):
+                flushed_end, is_late = log_end, True
+                with KeepGoing(log, "the queues could not be made durable; trying again"):
+                    self._flush_queues()
+                    is_late = False
+
+    def _round(self) -> None:
+        for what, do in self.each_round.items():
+            with KeepGoing(log, f"{what}: this round was cut short; trying again"):
+                do()
+        self._flush()
+        self._save()
+        self._index()
+
+    def _flush(self) -> None:
+        """Make the log durable. What is the same as the last time is not told again: after a sync that failed it is."""
+        told, self._told = self._told, ""
+        if self.store.flushed_end < self.store.log_end:
+            try:
+                self.store.flush()
+            except FAULTS as error:
+                self._told = str(error)
+                if self._told != told:
+                    log.exception("the store could not be made durable; trying again")
+
+    def _flush_queues(self) -> None:
+        """Make queues durable, with a round whenever one is due: tens of thousands of them take minutes."""
+        due_ns = self._next_due_ns()
+        for _ in self.store.flush_queues_in_turns():
+            if self._stop.is_set():
+                # Closing the store does the rest.
+                return
+            if self.runtime.monotonic_ns() >= due_ns:
+                self._round()
+                due_ns = self._next_due_ns()
+
+    def _next_due_ns(self) -> int:
+        return self.runtime.monotonic_ns() + self.period_ms * 1_000_000
+
+    def _index(self) -> None:
+        """Index what has become visible; queries by key find it from now on without waiting."""
+        with KeepGoing(log, "messages could not be indexed; trying again"):
+            while not self.store.index(INDEX_COUNT) and not self._stop.is_set():
+                pass
+
+    def _save(self) -> None:
+        told, self._told_of_files = self._told_of_files, ""
+        try:
+            self.config_files.save()
+        except FAULTS as error:
+            self._told_of_files = str(error)
+            if self._told_of_files != told:
+                log.exception("config files could not be saved; trying again")
