@@ -15,6 +15,7 @@ import pytest
 from attrs import define, field
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.broker.client_scenarios import member_options
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 from model_tests.support.client import RUNTIME
 
@@ -27,7 +28,7 @@ from longpoll_client.errors import ConnectionLostError, RefusedError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.offsets import RemoteOffsets
-from longpoll_client.settings import MemberConfig
+from longpoll_client.settings import MemberConfig, options_of
 from longpoll_protocol.bodies import BrokerData, MessageQueue, QueueData, SubscriptionData, TopicRouteData
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
@@ -142,7 +143,7 @@ def test_a_consumer_waits_longer_than_it_asks_to_be_held() -> None:
     """An answer at the deadline has its way to make still; the settings say how long that may take."""
     delivery: Any = SimpleNamespace(deliver=None, is_busy=None)
     config = MemberConfig(group="G")
-    consumer = GroupMember(RealRuntime(), "127.0.0.1:1", config, delivery)
+    consumer = GroupMember(options_of("127.0.0.1:1", **member_options(config)), delivery)
     try:
         settings = consumer._settings
         assert settings.timeout_s == config.pull_timeout_s

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.support.broker.brokers import wait_until
+from model_tests.support.broker.client_scenarios import member_options
 from model_tests.support.client import RUNTIME, Clients, consumed, from_first
 
 from longpoll_client import (
@@ -31,7 +32,7 @@ from longpoll_client.consume.statistics import Statistics
 from longpoll_client.errors import AnswerTimeoutError
 from longpoll_client.link.routes import Route
 from longpoll_client.rebalance import Allocate
-from longpoll_client.settings import MemberConfig
+from longpoll_client.settings import MemberConfig, options_of
 from longpoll_protocol.bodies import (
     ConsumeFromWhere,
     ConsumerConnection,
@@ -269,7 +270,7 @@ def alone(*, is_loop: bool) -> tuple[Broker, Membership | AsyncMember]:
     broker = Broker()
     if not is_loop:
         return broker, Membership(broker, CONFIG, ConsumeType.CONSUME_PASSIVELY, Statistics(RUNTIME))  # type: ignore[arg-type]
-    member = AsyncMember(RUNTIME, ADDRESS, CONFIG, lambda _batch: None)
+    member = AsyncMember(options_of(ADDRESS, **member_options(CONFIG)), lambda _batch: None)
     member.calls = GroupCalls(broker, CONFIG, ConsumeType.CONSUME_PASSIVELY)  # type: ignore[arg-type]
     return broker, member
 

@@ -35,9 +35,9 @@ from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.read.source import find
 from longpoll_judge.rules.across import Tables
 from longpoll_judge.run.job import judge
+from longpoll_judge.run.rest import Outcome
 from longpoll_judge.run.spark import cluster, travel
 from longpoll_judge.run.spark.engine import SparkEngine
-from longpoll_judge.run.whole_rules import Outcome
 from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
 from longpoll_spec.history import Event

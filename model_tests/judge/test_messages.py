@@ -86,6 +86,12 @@ GOOD: Final[dict[str, list[list[Told]]]] = {
         [one | {"topic": "%RETRY%G"} for one in got(10, "r1", 4, [1])],
         got(10, "r2", 0, [1]),
     ],
+    "committed, and retried twice": [
+        sent(0, "s1", 1, transaction="prepared"),
+        ended(5, 1, "commit"),
+        got(10, "r1", 0, [1]),
+        *([one | {"topic": "%RETRY%G"} for one in got(20 + at, f"q{at}", at, [1])] for at in (0, 1)),
+    ],
     "committed": [
         sent(0, "s1", 1, transaction="prepared"),
         ended(5, 1, "commit"),

@@ -190,6 +190,16 @@ def test_a_committed_offset_beyond_its_queue_is_found(action: str) -> None:
     assert _in_queue(slipped(chosen, bounds, action, change)) == "violated"
 
 
+@pytest.mark.parametrize(("policy", "keeps"), [("rocketmq-4.9", True), ("rocketmq-5", False), ("strict", False)])
+def test_a_deleted_queue_keeps_its_committed_offsets_on_4_9_only(policy: str, keeps: bool) -> None:
+    model = law_of(preset(policy), named("truncate", preset(policy), requests=1, messages=1, aspects=["commits"]))
+    (deleted,), (cut,) = model.named("queue_deleted"), model.named("truncate")
+    committed = model.state.requests[0].committed
+
+    assert (deleted.effect["committed_0"] is committed) == keeps
+    assert (cut.effect["committed_0"] is committed) == policy.startswith("rocketmq")
+
+
 @pytest.mark.parametrize("policy", PRESETS)
 @pytest.mark.parametrize("feature", ["truncate", "crash"])
 def test_in_rocketmq_a_committed_offset_outlives_its_queue(policy: str, feature: str) -> None:

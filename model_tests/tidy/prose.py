@@ -50,7 +50,7 @@ MARKERS: Final[Mapping[str, re.Pattern[str]]] = {
     ", for it": re.compile(
         r"[,;] for (?:it|they|he|the|a|an|no|there|what|who|that|this|its|each|all|one) ", re.IGNORECASE
     ),
-    "is no X": re.compile(r"\b(?:is|are|was) no \w+", re.IGNORECASE),
+    "is no X": re.compile(r"\b(?:is|are|was) no (?!longer|more|less|message|gap)\w+", re.IGNORECASE),
     "of its own": re.compile(r"\bof (?:its|their|one's|yours|ours|our|the user's) own\b", re.IGNORECASE),
     "has X do": re.compile(
         r"\b(?:has|have|had) (?:the|its|a|an|each|Java|them|it) \w+ (?:do|go|wait|record|sleep|take|look|use|ask|pass|"

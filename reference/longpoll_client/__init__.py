@@ -16,7 +16,6 @@ from longpoll_client.aio import (
 )
 from longpoll_client.checks import Addresses, Sql, Topics
 from longpoll_client.consume.delivery import PullConsumer
-from longpoll_client.consume.own_queues import OnQueues
 from longpoll_client.consume.push import PushConsumer
 from longpoll_client.consume.statistics import TopicStatistics
 from longpoll_client.consume.workers import Listener, Reject, Retry
@@ -49,7 +48,7 @@ from longpoll_client.rebalance import (
     allocate_near,
 )
 from longpoll_client.remoting import RemotingClient
-from longpoll_client.settings import ConsumeHook, ConsumerConfig, StartAt, Unreadable
+from longpoll_client.settings import ConsumeHook, ConsumerConfig, ConsumerOptions, OnQueues, StartAt, Unreadable
 from longpoll_protocol.bodies import MessageModel, MessageQueue
 from longpoll_protocol.codes import Permission
 from longpoll_protocol.compression import Compression
@@ -73,6 +72,7 @@ __all__ = [
     "ConnectionLostError",
     "ConsumeHook",
     "ConsumerConfig",
+    "ConsumerOptions",
     "Credentials",
     "GroupInfo",
     "LifecycleError",

@@ -8,13 +8,16 @@ Source: `DefaultMQPushConsumer.java`, `DefaultMQPushConsumerImpl.java`.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+import ssl
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, Required, TypeAlias, TypedDict, Unpack
 
 from attrs import field, fields, frozen
 
 from longpoll_client.checks import (
+    Addresses,
+    Topics,
     check_client_id,
     check_group,
     check_hooks,
@@ -22,12 +25,17 @@ from longpoll_client.checks import (
     check_plain,
     check_seconds,
     check_whole,
+    name_servers_text,
+    runtime_of,
     unix_ms,
+    wanted_of,
 )
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage
 from longpoll_client.rebalance import Allocate, allocate_averagely
-from longpoll_protocol.bodies import MessageModel
+from longpoll_protocol.bodies import MessageModel, MessageQueue
+from longpoll_protocol.signature import Credentials
 from longpoll_protocol.sizes import MIB
+from longpoll_runtime import Runtime
 from longpoll_spec.errors import ConfigError
 
 ATTEMPTS_MAX: Final = 17
@@ -214,3 +222,76 @@ def member_config(group: str, start_at: StartAt, config: ConsumerConfig | None) 
         raise ConfigError(f"config is {repr(config)[:40]}; pass a ConsumerConfig")
     rest = {each.name: getattr(config, each.name) for each in fields(ConsumerConfig)}
     return MemberConfig(group=group, start_at=start_at, **rest)
+
+
+OnQueues: TypeAlias = Callable[[Sequence[MessageQueue]], object]
+"""Gets the queues that this client was given, or gave up; on the timer's thread or the loop: it must not wait."""
+OnShare: TypeAlias = Callable[[MessageQueue, bool], None]
+"""Is told that this client got a queue (true) or gave it up (false)."""
+
+
+def on_share(on_assigned: OnQueues | None, on_revoked: OnQueues | None) -> OnShare | None:
+    """What calls the user for each queue; None where the user wants no call. Raises ConfigError."""
+    for name, called in (("on_assigned", on_assigned), ("on_revoked", on_revoked)):
+        if called is not None:
+            check_plain(name, called)
+    if on_assigned is None and on_revoked is None:
+        return None
+
+    def tell(queue: MessageQueue, is_ours: bool) -> None:
+        called = on_assigned if is_ours else on_revoked
+        if called is not None:
+            called((queue,))
+
+    return tell
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """Options of every consumer."""
+
+    group: Required[str]
+    """The consumer group."""
+    topics: Topics
+    """A topic, several, or a mapping of topic to tags ("red || blue") or `Sql`."""
+    start_at: StartAt
+    """Where a new group starts: "first" (default), "last", "stored" (the broker decides) or a datetime."""
+    config: ConsumerConfig
+    """Everything else."""
+    on_assigned: OnQueues
+    """Gets queues that this member was given, one or more at a time. It must not wait."""
+    on_revoked: OnQueues
+    """Gets queues that this member gave up, likewise."""
+    tls: ssl.SSLContext | None
+    """How to connect over TLS. Default: plain connections."""
+    credentials: Credentials | None
+    """The account, for a broker with access control."""
+    runtime: Runtime
+    """For tests."""
+
+
+@frozen
+class MemberOptions:
+    """The options of one consumer, checked."""
+
+    name_server: str
+    config: MemberConfig
+    wanted: Mapping[str, str]
+    """Expressions by topic."""
+    on_share: OnShare | None
+    credentials: Credentials | None
+    runtime: Runtime
+
+
+def options_of(name_server: Addresses, **options: Unpack[ConsumerOptions]) -> MemberOptions:
+    """Check the options of a consumer; raises ConfigError, and TypeError for an unknown one."""
+    unknown = options.keys() - ConsumerOptions.__annotations__.keys()
+    if unknown or "group" not in options:
+        raise TypeError(f"unknown option {min(unknown)}" if unknown else "missing option group")
+    return MemberOptions(
+        name_servers_text(name_server),
+        member_config(options["group"], options.get("start_at", "first"), options.get("config")),
+        wanted_of(options.get("topics", ())),
+        on_share(options.get("on_assigned"), options.get("on_revoked")),
+        options.get("credentials"),
+        runtime_of(options.get("runtime"), options.get("tls")),
+    )

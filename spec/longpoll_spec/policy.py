@@ -37,7 +37,7 @@ OnStop = Literal["silent", "answer"]
 OnClose = Literal["ignore", "drop"]
 OnRoleChange = Literal["ignore", "answer"]
 OnMasterReturn = Literal["ignore", "look_then_take", "answer"]
-OnTruncate = Literal["ignore", "wake"]
+OnTruncate = Literal["ignore", "forget_deleted", "wake"]
 BucketRemoval = Literal["never", "if_empty_unsafe", "rechecked_under_lock"]
 Commit = Literal["before_hold", "after_hold", "monotone_max"]
 HoldLimit = Literal["none", "at_read", "in_lock"]
@@ -136,8 +136,8 @@ class Policy:
 
     on_truncate: OnTruncate = field(default="wake")
     """What becomes of offsets beyond a queue's end, because it was cut back or deleted: held requests wait on, and
-    groups keep what they have committed; or the requests are woken to be told, and the groups' offsets are set to the
-    end."""
+    groups keep what they have committed; or so, except that a deleted queue's committed offsets are forgotten; or the
+    requests are woken to be told, and the groups' offsets are set to the end."""
 
     tick: Tick = field(default="maximal_progress")
     """Whether time may pass while the broker's own threads have work that is due (free), or not."""
@@ -174,6 +174,7 @@ ROCKETMQ_5: Final = attrs.evolve(
     commit="before_hold",
     scan_throw="skip_queue",
     on_master_return="look_then_take",
+    on_truncate="forget_deleted",
 )
 ROCKETMQ_PR7359: Final = attrs.evolve(
     ROCKETMQ_5, name="rocketmq-pr7359", recheck_after_hold="after_insert", recheck="walk"

@@ -84,7 +84,7 @@ def stored_once(record: Record) -> Iterator[Said]:
             continue
         if not _are_one_broker(record, one.event, other.event):
             continue
-        if max(len(_sends(record, one)), len(_ends(record, one, "commit"))) == 1:
+        if len(_sends(record, one)) == 1 and len(_ends(record, one, "commit")) <= 1:
             inside = is_inside(record, one.event.source) and is_inside(record, other.event.source)
             hi = max(one.event.hi, other.event.hi)
             tellers = {each.source for each in record.events if each.broker == one.event.broker}

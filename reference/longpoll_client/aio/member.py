@@ -17,10 +17,10 @@ from longpoll_client.aio.group import GroupCalls, LoopReach
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.aio.locks import AsyncLocks
 from longpoll_client.aio.places import BrokerPlaces, FilePlaces, Places
-from longpoll_client.checks import Addresses, Sql, Topics, name_servers_text, wanted_of
+from longpoll_client.checks import Sql
 from longpoll_client.consume.asked import Asked, Direct, MemberState
 from longpoll_client.consume.membership import LOCK_RENEWAL_S, Others, Wanted
-from longpoll_client.consume.own_queues import Leaving, OnShare, Queues, check_seek
+from longpoll_client.consume.own_queues import Leaving, Queues, check_seek
 from longpoll_client.consume.puller import RETRY_S, Batch, Puller, PullSettings
 from longpoll_client.consume.sharing import SHARING_S
 from longpoll_client.consume.statistics import Statistics
@@ -29,12 +29,10 @@ from longpoll_client.lifecycle import Lifecycle, State
 from longpoll_client.link.routes import Route
 from longpoll_client.messages import ReceivedMessage, all_as_shown
 from longpoll_client.offsets import OffsetsFile
-from longpoll_client.settings import MemberConfig, StartAt
+from longpoll_client.settings import MemberOptions, StartAt
 from longpoll_protocol.bodies import ConsumeType, MessageQueue, SubscriptionData
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.names import RETRY_PREFIX
-from longpoll_protocol.signature import Credentials
-from longpoll_runtime import Runtime
 from longpoll_runtime.faults import ANYTHING, KeepGoing
 from longpoll_spec.errors import ConfigError, LongpollError
 
@@ -49,43 +47,39 @@ class AsyncMember:
 
     def __init__(
         self,
-        runtime: Runtime,
-        name_server: Addresses,
-        config: MemberConfig,
+        options: MemberOptions,
         deliver: Callable[[Batch], None],
         *,
-        topics: Topics = (),
         direct: Direct | None = None,
         is_orderly: bool = False,
         is_busy: Callable[[Puller], bool] = lambda _puller: False,
-        on_share: OnShare | None = None,
-        credentials: Credentials | None = None,
     ) -> None:
         """`direct` is a push consumer's listener; without it messages wait for somebody who asks for them.
 
         `is_busy` says whether the listener has messages of a queue right now, in order.
         """
+        runtime, config = options.runtime, options.config
         self.config = config
         self.statistics = Statistics(runtime)
         self.lifecycle = Lifecycle(runtime, f"the consumer of group {config.group}")
         self.retry_topic = RETRY_PREFIX + config.group
         self.wanted = Wanted(runtime, config)
-        for topic, expression in wanted_of(topics).items():
+        for topic, expression in options.wanted.items():
             self.wanted.want(self.wanted.make(topic, expression))
         self._runtime = runtime
-        self._name_server = name_servers_text(name_server)
+        self._name_server = options.name_server
         self._deliver = deliver
         self._is_orderly = is_orderly and not config.is_broadcasting
         self._is_busy = is_busy
-        self._on_share = on_share
+        self._on_share = options.on_share
         self._started_ms = 0
         self._consume_type = ConsumeType.CONSUME_ACTIVELY if direct is None else ConsumeType.CONSUME_PASSIVELY
         self._instance = AsyncInstance(
             runtime,
-            name_server,
+            options.name_server,
             client_id=config.client_id,
             on_request=self._requested,
-            credentials=credentials,
+            credentials=options.credentials,
         )
         self.reach = LoopReach(self._instance)
         self.calls = GroupCalls(self._instance, config, self._consume_type)

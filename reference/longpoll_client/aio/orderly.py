@@ -14,8 +14,7 @@ from typing import TypeAlias
 from attrs import define, field
 
 from longpoll_client.aio.member import AsyncMember
-from longpoll_client.consume.concurrent import tell_not_again
-from longpoll_client.consume.orderly import LOCK_WAIT_S, are_to_die, wait_s
+from longpoll_client.consume.orderly import LOCK_WAIT_S, fate_of, wait_s
 from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.consume.workers import Answer, Reject, Retry
 from longpoll_client.messages import ReceivedMessage, as_shown
@@ -109,15 +108,11 @@ class InOrder:
         self, puller: Puller, active: _Active, messages: list[ReceivedMessage], answer: Retry | Reject
     ) -> bool:
         """Whether all of them are dead letters now, or are passed over."""
-        if not are_to_die(self._config, answer, [self._shown(message, active) for message in messages]):
-            return False
-        if self._config.is_broadcasting:
-            tell_not_again(self._config.group, messages)
-            return True
+        fate = fate_of(self._config, answer, [self._shown(message, active) for message in messages])
         try:
-            for message in messages:
+            for message in messages if fate == "dead" else ():
                 await self._member.send_back(message, puller.queue, DEAD_LEVEL)
         except LongpollError as error:
             log.warning("a dead letter of group %s could not be sent: %s; it is tried again", self._config.group, error)
             return False
-        return True
+        return fate != "again"

@@ -8,23 +8,20 @@ Source: `DefaultLitePullConsumerImpl.java`.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import AsyncIterator, Collection
+from typing import Unpack
 
 from longpoll_client.aio.consumer import AsyncConsumer
 from longpoll_client.aio.member import AsyncMember
-from longpoll_client.checks import Addresses, Topics, runtime_of
+from longpoll_client.checks import Addresses
 from longpoll_client.consume.delivery import POLL_S, check_returned
-from longpoll_client.consume.own_queues import OnQueues, on_share
 from longpoll_client.consume.puller import Batch
 from longpoll_client.consume.workers import Retry
 from longpoll_client.lifecycle import Closing
 from longpoll_client.link.waits import check_count, wait_ns
 from longpoll_client.messages import ReceivedMessage
-from longpoll_client.settings import DEAD_LEVEL, ConsumerConfig, StartAt, member_config
+from longpoll_client.settings import DEAD_LEVEL, ConsumerOptions, options_of
 from longpoll_protocol.bodies import MessageQueue
-from longpoll_protocol.signature import Credentials
-from longpoll_runtime import Runtime
 
 
 class AsyncPullConsumer(AsyncConsumer):
@@ -39,40 +36,10 @@ class AsyncPullConsumer(AsyncConsumer):
     def __init__(
         self,
         name_server: Addresses,
-        *,
-        group: str,
-        topics: Topics = (),
-        start_at: StartAt = "first",
-        config: ConsumerConfig | None = None,
-        on_assigned: OnQueues | None = None,
-        on_revoked: OnQueues | None = None,
-        tls: ssl.SSLContext | None = None,
-        credentials: Credentials | None = None,
-        runtime: Runtime | None = None,
+        **options: Unpack[ConsumerOptions],
     ) -> None:
-        """Create a consumer; `with` starts it. Raises ConfigError.
-
-        Args:
-            name_server: HOST:PORT; several as a list, or separated by semicolons.
-            group: The consumer group.
-            topics: A topic, several, or a mapping of topic to tags ("red || blue") or `Sql`.
-            start_at: Where a new group starts: "first", "last", "stored" (the broker decides) or a datetime.
-            config: Everything else.
-            on_assigned: Gets queues that this member was given, one or more at a time. It must not wait.
-            on_revoked: Gets queues that this member gave up, likewise.
-            tls: How to connect over TLS. Default: plain connections.
-            credentials: The account, for a broker with access control.
-            runtime: For tests.
-        """
-        self._member = AsyncMember(
-            runtime_of(runtime, tls),
-            name_server,
-            member_config(group, start_at, config),
-            self._deliver,
-            topics=topics,
-            on_share=on_share(on_assigned, on_revoked),
-            credentials=credentials,
-        )
+        """As `PullConsumer`; raises ConfigError."""
+        self._member = AsyncMember(options_of(name_server, **options), self._deliver)
         self._batches: list[Batch] = []
         self._came = asyncio.Event()
         self._closing = Closing()

@@ -7,30 +7,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import CoroutineType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, Unpack
 
 from attrs import define, field
 
 from longpoll_client.aio.consumer import AsyncConsumer
 from longpoll_client.aio.member import AsyncMember
 from longpoll_client.aio.orderly import InOrder
-from longpoll_client.checks import Addresses, Topics, check_callable, runtime_of
+from longpoll_client.checks import Addresses, check_callable
 from longpoll_client.consume.concurrent import HANG_CHECKS, LOCAL_RETRY_S, tell_not_again
 from longpoll_client.consume.listening import Deliveries
-from longpoll_client.consume.own_queues import OnQueues, on_share
 from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.consume.workers import Answer, Reject, Retry, place_of, read_answer
 from longpoll_client.lifecycle import Closing
 from longpoll_client.messages import ReceivedMessage, all_as_shown
-from longpoll_client.settings import ConsumerConfig, StartAt, member_config
-from longpoll_protocol.signature import Credentials
-from longpoll_runtime import Runtime
+from longpoll_client.settings import ConsumerOptions, options_of
 from longpoll_runtime.faults import ANYTHING, FAULTS
 from longpoll_spec.errors import LongpollError
 
@@ -147,59 +143,32 @@ class AsyncPushConsumer(AsyncConsumer):
         self,
         name_server: Addresses,
         *,
-        group: str,
-        topics: Topics,
         listener: AsyncListener,
-        start_at: StartAt = "first",
         orderly: bool = False,
-        config: ConsumerConfig | None = None,
-        on_assigned: OnQueues | None = None,
-        on_revoked: OnQueues | None = None,
-        tls: ssl.SSLContext | None = None,
-        credentials: Credentials | None = None,
-        runtime: Runtime | None = None,
+        **options: Unpack[ConsumerOptions],
     ) -> None:
-        """Create a consumer; `with` starts it. Raises ConfigError.
-
-        Args:
-            name_server: HOST:PORT; several as a list, or separated by semicolons.
-            group: The consumer group.
-            topics: A topic, several, or a mapping of topic to tags ("red || blue") or `Sql`.
-            listener: Called with each message, as a sequence of `consume_count_max` at most.
-            start_at: Where a new group starts: "first", "last", "stored" (the broker decides) or a datetime.
-            orderly: Give each queue's messages to the listener in order, one call at a time.
-            config: Everything else.
-            on_assigned: Gets queues that this member was given, one or more at a time. It must not wait.
-            on_revoked: Gets queues that this member gave up, likewise.
-            tls: How to connect over TLS. Default: plain connections.
-            credentials: The account, for a broker with access control.
-            runtime: For tests.
-        """
+        """As `PushConsumer`; raises ConfigError."""
         check_callable("listener", listener)
-        self._runtime = runtime = runtime_of(runtime, tls)
+        given = options_of(name_server, **options)
+        self._runtime = runtime = given.runtime
         self._now_ns = runtime.monotonic_ns
-        self._config = settings = member_config(group, start_at, config)
+        self._config = given.config
         self._listener = listener
         self._lots = _Lots()
         self._working: list[asyncio.Task[None]] = []
         self._closing = Closing()
-        self._deliveries = Deliveries(runtime, settings)
+        self._deliveries = Deliveries(runtime, given.config)
         self._giving: set[_Giving] = set()
         self._member = AsyncMember(
-            runtime,
-            name_server,
-            settings,
+            given,
             self._deliver_in_order if orderly else self._deliver,
-            topics=topics,
             direct=self,
             is_orderly=orderly,
             is_busy=lambda puller: orderly and self._in_order.is_busy(puller),
-            on_share=on_share(on_assigned, on_revoked),
-            credentials=credentials,
         )
         self._statistics = self._member.statistics
         self._is_orderly = orderly
-        self._in_order = InOrder(runtime, settings, self._look, self._member)
+        self._in_order = InOrder(runtime, given.config, self._look, self._member)
 
     async def start(self) -> None:
         """Join the group and begin to listen; raises as `PushConsumer.start`."""

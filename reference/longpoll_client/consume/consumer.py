@@ -14,10 +14,10 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from typing import Protocol
 
-from longpoll_client.checks import Addresses, Sql, Topics, name_servers_text, wanted_of
+from longpoll_client.checks import Sql
 from longpoll_client.consume.asked import Asked, Direct, MemberState
 from longpoll_client.consume.membership import Membership, back_header
-from longpoll_client.consume.own_queues import OnShare, OwnQueues, check_seek
+from longpoll_client.consume.own_queues import OwnQueues, check_seek
 from longpoll_client.consume.puller import Batch, Puller, PullSettings
 from longpoll_client.consume.sharing import Sharing
 from longpoll_client.consume.statistics import Statistics
@@ -27,15 +27,13 @@ from longpoll_client.lifecycle import Lifecycle, State
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage, all_as_shown
 from longpoll_client.offsets import LocalOffsets, OffsetsFile, OffsetStore, RemoteOffsets, ask, find_start
-from longpoll_client.settings import DEAD_LEVEL, MemberConfig, StartAt, Unreadable
+from longpoll_client.settings import DEAD_LEVEL, MemberOptions, StartAt, Unreadable
 from longpoll_client.timer import Timer
 from longpoll_protocol.bodies import ConsumeType, MessageQueue, SubscriptionData
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.names import RETRY_PREFIX
-from longpoll_protocol.signature import Credentials
-from longpoll_runtime import Runtime
 from longpoll_runtime.faults import KeepGoing
 from longpoll_spec.errors import ConfigError, LongpollError
 
@@ -59,33 +57,29 @@ class GroupMember:
 
     def __init__(
         self,
-        runtime: Runtime,
-        name_server: Addresses,
-        config: MemberConfig,
+        options: MemberOptions,
         delivery: Delivery,
         *,
-        topics: Topics = (),
         direct: Direct | None = None,
         is_orderly: bool = False,
-        on_share: OnShare | None = None,
-        credentials: Credentials | None = None,
     ) -> None:
         """`direct` is a push consumer's listener; without it messages wait for somebody who asks for them."""
+        runtime, config = options.runtime, options.config
         self.config = config
         self.statistics = Statistics(runtime)
         self.retry_topic = RETRY_PREFIX + config.group
         self.lifecycle = Lifecycle(runtime, f"the consumer of group {config.group}")
         self._delivery = delivery
-        self._name_server = name_servers_text(name_server)
+        self._name_server = options.name_server
         self._started_ms = 0
         self._is_orderly = is_orderly and not config.is_broadcasting
         self._runtime = runtime
         self._instance = ClientInstance(
             runtime,
-            name_server,
+            options.name_server,
             client_id=config.client_id,
             on_request=self._requested,
-            credentials=credentials,
+            credentials=options.credentials,
         )
         self._offsets: OffsetStore
         if config.is_broadcasting:
@@ -94,12 +88,12 @@ class GroupMember:
             self._offsets = RemoteOffsets(self._instance, config.group)
         self._consume_type = ConsumeType.CONSUME_ACTIVELY if direct is None else ConsumeType.CONSUME_PASSIVELY
         self._membership = Membership(self._instance, config, self._consume_type, self.statistics)
-        for topic, expression in wanted_of(topics).items():
+        for topic, expression in options.wanted.items():
             self._membership.want(self._membership.make(topic, expression))
         self._timer = Timer(runtime, f"consumer-{config.group}")
         self._settings = PullSettings.of(config, is_orderly=self._is_orderly)
         self._queues = OwnQueues(
-            runtime, config, self.lifecycle, offsets=self._offsets, make=self._make_puller, on_share=on_share
+            runtime, config, self.lifecycle, offsets=self._offsets, make=self._make_puller, on_share=options.on_share
         )
         self._sharing = Sharing(
             self._instance,

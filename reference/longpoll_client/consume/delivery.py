@@ -8,25 +8,22 @@ Source: `DefaultLitePullConsumerImpl.java`.
 
 from __future__ import annotations
 
-import ssl
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from typing import Final
+from typing import Final, Unpack
 
 from attrs import frozen
 
-from longpoll_client.checks import Addresses, Topics, runtime_of
+from longpoll_client.checks import Addresses
 from longpoll_client.consume.consumer import GroupMember
 from longpoll_client.consume.member_consumer import MemberConsumer
-from longpoll_client.consume.own_queues import OnQueues, on_share
 from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.consume.workers import Retry
 from longpoll_client.link.waits import check_count, wait_ns
 from longpoll_client.messages import ReceivedMessage
-from longpoll_client.settings import DEAD_LEVEL, DELIVERY_CAPACITY, ConsumerConfig, MemberConfig, StartAt, member_config
+from longpoll_client.settings import DEAD_LEVEL, DELIVERY_CAPACITY, ConsumerOptions, MemberConfig, options_of
 from longpoll_protocol.bodies import MessageQueue
-from longpoll_protocol.signature import Credentials
-from longpoll_runtime import Queue, Runtime
+from longpoll_runtime import Queue
 from longpoll_spec.errors import ConfigError
 
 POLL_S: Final = 3600.0
@@ -59,42 +56,13 @@ class PullConsumer(MemberConsumer):
     def __init__(
         self,
         name_server: Addresses,
-        *,
-        group: str,
-        topics: Topics = (),
-        start_at: StartAt = "first",
-        config: ConsumerConfig | None = None,
-        on_assigned: OnQueues | None = None,
-        on_revoked: OnQueues | None = None,
-        tls: ssl.SSLContext | None = None,
-        credentials: Credentials | None = None,
-        runtime: Runtime | None = None,
+        **options: Unpack[ConsumerOptions],
     ) -> None:
-        """Create a consumer; `with` starts it. Raises ConfigError.
-
-        Args:
-            name_server: HOST:PORT; several as a list, or separated by semicolons.
-            group: The consumer group.
-            topics: A topic, several, or a mapping of topic to tags ("red || blue") or `Sql`.
-            start_at: Where a new group starts: "first", "last", "stored" (the broker decides) or a datetime.
-            config: Everything else.
-            on_assigned: Gets queues that this member was given, one or more at a time. It must not wait.
-            on_revoked: Gets queues that this member gave up, likewise.
-            tls: How to connect over TLS. Default: plain connections.
-            credentials: The account, for a broker with access control.
-            runtime: For tests.
-        """
-        self._runtime = runtime = runtime_of(runtime, tls)
-        self._queue: Queue[Batch | _Woken] = runtime.queue(DELIVERY_CAPACITY)
-        self._member = GroupMember(
-            runtime,
-            name_server,
-            member_config(group, start_at, config),
-            self,
-            topics=topics,
-            on_share=on_share(on_assigned, on_revoked),
-            credentials=credentials,
-        )
+        """Create a consumer; `with` starts it. Options as `PushConsumer`. Raises ConfigError."""
+        given = options_of(name_server, **options)
+        self._runtime = given.runtime
+        self._queue: Queue[Batch | _Woken] = given.runtime.queue(DELIVERY_CAPACITY)
+        self._member = GroupMember(given, self)
         self._waiting: list[Batch] = []
         self._batch: Batch | None = None
         self._open: deque[ReceivedMessage] = deque()

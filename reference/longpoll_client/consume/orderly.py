@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Literal
 
 from attrs import define, field
 
@@ -30,12 +30,16 @@ LOCK_WAIT_S: Final = 0.1
 """How long until a queue whose lock ran out is looked at again."""
 
 
-def are_to_die(config: MemberConfig, answer: Retry | Reject, shown: Sequence[ReceivedMessage]) -> bool:
-    """Whether messages that a listener has put off are to be dead letters; broadcast to, only rejected ones end."""
-    if isinstance(answer, Reject):
-        return True
+def fate_of(
+    config: MemberConfig, answer: Retry | Reject, shown: Sequence[ReceivedMessage]
+) -> Literal["again", "dead", "over"]:
+    """What becomes of messages that a listener has put off; over: when broadcasting, a rejected one is skipped."""
     most = config.max_attempts
-    return most is not None and not config.is_broadcasting and all(message.attempt >= most for message in shown)
+    if config.is_broadcasting and isinstance(answer, Reject):
+        tell_not_again(config.group, shown)
+        return "over"
+    is_last = most is not None and all(message.attempt >= most for message in shown)
+    return "dead" if isinstance(answer, Reject) or (is_last and not config.is_broadcasting) else "again"
 
 
 def wait_s(config: MemberConfig, answer: Retry | Reject) -> float:
@@ -128,18 +132,14 @@ class OrderlyListening(Listening):
         self, puller: Puller, active: _Active, messages: list[ReceivedMessage], answer: Retry | Reject
     ) -> bool:
         """Whether all of them are dead letters now (`checkReconsumeTimes`), or are passed over."""
-        if not are_to_die(self._config, answer, [self._shown(message, active) for message in messages]):
-            return False
-        if self._config.is_broadcasting:
-            tell_not_again(self._config.group, messages)
-            return True
+        fate = fate_of(self._config, answer, [self._shown(message, active) for message in messages])
         try:
-            for message in messages:
+            for message in messages if fate == "dead" else ():
                 self._member.send_back(message, puller.queue, DEAD_LEVEL)
         except LongpollError as error:
             log.warning("a dead letter of group %s could not be sent: %s; it is tried again", self._config.group, error)
             return False
-        return True
+        return fate != "again"
 
     def _look_for_hanging(self) -> None:
         """Tell, once, of listeners that take too long; nothing else may be done, for order's sake."""

@@ -8,43 +8,23 @@ Source: `RebalanceImpl.updateProcessQueueTableInRebalance`, `AssignedMessageQueu
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias
 
-from longpoll_client.checks import check_plain, check_whole
+from longpoll_client.checks import check_whole
 from longpoll_client.consume.puller import Puller
 from longpoll_client.errors import NotOursError
 from longpoll_client.lifecycle import Lifecycle
 from longpoll_client.offsets import OffsetStore, is_retry
-from longpoll_client.settings import MemberConfig
+from longpoll_client.settings import MemberConfig, OnShare
 from longpoll_protocol.bodies import MessageQueue, SubscriptionData
 from longpoll_runtime import Runtime
 from longpoll_spec.errors import ConfigError, LongpollError
 
 log = logging.getLogger(__name__)
 
-OnQueues: TypeAlias = Callable[[Sequence[MessageQueue]], object]
-"""Gets the queues that this client was given, or gave up; on the timer's thread or the loop: it must not wait."""
-OnShare: TypeAlias = Callable[[MessageQueue, bool], None]
-"""Is told that this client got a queue (true) or gave it up (false)."""
 MakePuller: TypeAlias = Callable[[MessageQueue, SubscriptionData, int, bool], Puller]
 """Of a queue, what is wanted of it, the offset to begin at, and whether it is paused."""
-
-
-def on_share(on_assigned: OnQueues | None, on_revoked: OnQueues | None) -> OnShare | None:
-    """What calls the user for each queue; None where the user wants no call. Raises ConfigError."""
-    for name, called in (("on_assigned", on_assigned), ("on_revoked", on_revoked)):
-        if called is not None:
-            check_plain(name, called)
-    if on_assigned is None and on_revoked is None:
-        return None
-
-    def tell(queue: MessageQueue, is_ours: bool) -> None:
-        called = on_assigned if is_ours else on_revoked
-        if called is not None:
-            called((queue,))
-
-    return tell
 
 
 class Queues:

@@ -76,13 +76,13 @@ class Attendance(msgspec.Struct):
     """Requests to store messages that have an identifier."""
     acknowledged: int = 0
     appended: int = 0
-    identified: int = 0
-    """Events that tell who their messages are."""
     min_least: int = NEVER
     """The least offset_min that an answer tells; `NEVER` if none does."""
     min_most: int = -1
     moved: int = 0
     """How often a visible end was told."""
+    identified: int = 0
+    """Events that tell who their messages are."""
 
 
 def attend(table: pa.Table, missing: Mapping[str, Booleans]) -> Attendance:

@@ -103,12 +103,14 @@ class Gathering:
         )
 
     def all(self) -> Gathered:
-        """Everything that was taken."""
+        """Everything that was taken, in one piece that takes the place of its parts."""
         if not self._parts:
             nothing, keys = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint64)
             arrays: dict[str, Any] = {name: nothing if name in _NUMBERS else keys for name in _ARRAYS}
             return Gathered(**arrays, values=dict.fromkeys(self.columns, nothing))
-        return together(self._parts, self.columns)
+        if len(self._parts) > 1:
+            self._parts = [together(self._parts, self.columns)]
+        return self._parts[0]
 
 
 def together(parts: Sequence[Gathered], columns: Iterable[str]) -> Gathered:

@@ -205,10 +205,10 @@ def _stored(view: View) -> tuple[Gathered, Integers, Integers, Integers]:
     own = all_.take(members)
     commits = view.ended.take(view.ended.values["transaction"] == OUTCOMES["commit"])
     count = np.zeros(len(all_), dtype=np.int64)
-    count[members] = np.maximum(
-        _count(_of_message(view.sent), _of_message(own)),
-        _count(_of_message(commits, topic=False), _of_message(own, topic=False)),
-    )
+    sends = _count(_of_message(view.sent), _of_message(own))
+    commit_count = _count(_of_message(commits, topic=False), _of_message(own, topic=False))
+    # Where no send to the topic is told, as of retries, nothing tells how often it was stored.
+    count[members] = np.where(sends > 0, np.maximum(sends, commit_count), 0)
     return all_, members, cause, count
 
 

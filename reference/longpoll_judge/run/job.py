@@ -52,8 +52,8 @@ from longpoll_judge.run import verdict
 from longpoll_judge.run.excerpt import with_excerpts
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.own import OwnProperty, judge_own
+from longpoll_judge.run.rest import COMMITS, FALLS, SENDS, Outcome, Rule, rules_of
 from longpoll_judge.run.verdict import FINDING, LOOKED_AT_MAX, NOTE_PROPERTIES, Found
-from longpoll_judge.run.whole_rules import COMMITS, FALLS, SENDS, Outcome, Rule, rules_of
 
 EngineName = Literal["spark", "local"]
 WAKE_MS: Final = 100.0

@@ -26,11 +26,10 @@ from longpoll_judge.read.schema import fill
 from longpoll_judge.read.source import Slice, is_cheap, kind_of, read_slice
 from longpoll_judge.run.overview import OVERVIEW_COLUMNS, Overview, overview_of_table, read_again
 from longpoll_judge.run.plan import STRETCH_EVENTS, Plan
-from longpoll_judge.run.rest import judge_rest
+from longpoll_judge.run.rest import Outcome, Rule, judge_rest
 from longpoll_judge.run.spill import Spill, open_spill
 from longpoll_judge.run.sweep import Stretches, Swept, sweep
 from longpoll_judge.run.verdict import judge_table, queue_rows
-from longpoll_judge.run.whole_rules import Outcome, Rule
 from longpoll_spec.history import NDJSON_SUFFIX
 
 

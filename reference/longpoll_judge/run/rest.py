@@ -3,25 +3,34 @@
 First each beside the log of the stretches that its events lie in; then the others, some queues at a time beside as
 much of their logs as can matter, and the logs that may be at fault. What a log that is held here takes is all that
 grows with a history, and only where consumers lag, pulls wait in vain for long or logs are uneven.
+
+The rules that need the whole record (sends and messages, ends that fall, committed offsets) are a task each. It reads
+the slices itself: in this process, or on an executor (`job.Reading.outcomes`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from attrs import frozen
+from attrs import field, frozen
 from numpy.typing import NDArray
 
 from longpoll_judge.columns.batch import Batch, Events, QueueName, make_batch
 from longpoll_judge.columns.exchange import joined
 from longpoll_judge.columns.lookup import is_one_of
-from longpoll_judge.evidence.survey import Context
+from longpoll_judge.contract.result import Finding, Gap, Share
+from longpoll_judge.evidence.survey import Context, Survey
 from longpoll_judge.read.schema import coded, coded_texts
+from longpoll_judge.read.source import History
+from longpoll_judge.rules.across import Tables
 from longpoll_judge.rules.case import make_log
+from longpoll_judge.rules.commits import judge_commits
+from longpoll_judge.rules.falls import judge_falls
+from longpoll_judge.rules.sends import judge_sends
 from longpoll_judge.rules.steps import PULL_CODES
 from longpoll_judge.run.home import are_single
 from longpoll_judge.run.plan import REACH, Plan
@@ -139,3 +148,52 @@ def _of_queues(table: pa.Table, names: Iterable[QueueName]) -> pa.Table:
     wanted = set(names)
     rows = [events.table_rows(np.arange(len(events))) for name, events in batch.queues() if name in wanted]
     return table.take(pa.array(np.concatenate(rows))) if rows else table.slice(0, 0)
+
+
+SENDS: Final = "sends"
+FALLS: Final = "falls"
+COMMITS: Final = "commits"
+NO_SHARE: Final = Share(0, 0)
+
+
+@frozen
+class Outcome:
+    """What a rule finds in a history."""
+
+    findings: list[Finding]
+    left_out: int = 0
+    """Findings that are not listed."""
+    share: Share = NO_SHARE
+    gaps: list[Gap] = field(factory=list)
+
+
+Rule = Callable[[Tables, Context], Outcome]
+
+
+def rules_of(history: History, survey: Survey) -> dict[str, Rule]:
+    """The rules that have anything to judge in a history, by name."""
+    rules: dict[str, Rule] = {}
+    seen = survey.attendance
+    if seen.acknowledged or seen.sends or seen.identified:
+        rules[SENDS] = _of_sends
+    if seen.min_least < seen.min_most or not survey.answered <= survey.shown:
+        rules[FALLS] = _of_falls
+    if survey.offset_queries or survey.offset_updates:
+        rules[COMMITS] = partial(_of_commits, history)
+    return rules
+
+
+def _of_sends(tables: Tables, context: Context) -> Outcome:
+    findings, left_out, share, gaps = judge_sends(tables, context)
+    return Outcome(findings, left_out, share, gaps)
+
+
+def _of_falls(tables: Tables, context: Context) -> Outcome:
+    findings, left_out = judge_falls(tables, context)
+    return Outcome(findings, left_out)
+
+
+def _of_commits(history: History, _tables: Tables, context: Context) -> Outcome:
+    # It reads the slices by itself, with a few of their columns.
+    findings, share, gaps = judge_commits(history, context)
+    return Outcome(findings, share=share, gaps=gaps)

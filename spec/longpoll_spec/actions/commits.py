@@ -35,11 +35,10 @@ def by_read(state: State, request: Request, ends: Bool) -> Pairs:
     return ((request.committed, committed),)
 
 
-def cut_commit(state: State, request: Request, queue: Queue, end: Int) -> tuple[Int, Int]:
-    """What its group has committed when the queue ends at `end` from now on: kept, or no more than that."""
+def cut_commit(request: Request, queue: Queue, end: Int, *, cuts: bool) -> tuple[Int, Int]:
+    """What its group has committed when the queue ends at `end` from now on: no more than that, if the broker cuts."""
     beyond = request.at(queue) & (request.committed > end)
-    kept = state.policy.on_truncate != "wake"
-    return request.committed, request.committed if kept else ite(beyond, end, request.committed)
+    return request.committed, ite(beyond, end, request.committed) if cuts else request.committed
 
 
 @action("request", exists=lambda state: _exists(state) and state.policy.commit == "after_hold")

@@ -52,7 +52,7 @@ def _committed(state: State, request: Request) -> Int:
     """What its group has committed, which is on disk: the queue that it reads may end earlier now."""
     committed = request.committed
     for queue in state.queues:
-        _, cut = cut_commit(state, request, queue, _shown(queue))
+        _, cut = cut_commit(request, queue, _shown(queue), cuts=state.policy.on_truncate == "wake")
         committed = ite(request.at(queue), cut, committed)
     return committed
 

@@ -38,19 +38,19 @@ def truncate(state: State, queue: Queue) -> Step:
     # GUARD
     guard = _may_shrink(state, queue)
     # EFFECT
-    effect = assign(*_shrunk(state, queue, queue.visible_end - 1))
+    effect = assign(*_shrunk(state, queue, queue.visible_end - 1, cuts=state.policy.on_truncate == "wake"))
     return Step(guard, effect)
 
 
 @action("queue", exists=_exists, urgent=never)
 def queue_deleted(state: State, queue: Queue) -> Step:
     """The queue is deleted, and one of the same name begins at nought. Those who wait for a greater offset are woken,
-    under the bucket's lock, or left to wait.
+    under the bucket's lock, or left to wait. What groups have committed in it may be forgotten.
     """
     # GUARD
     guard = _may_shrink(state, queue)
     # EFFECT
-    effect = assign(*_shrunk(state, queue, const(0)))
+    effect = assign(*_shrunk(state, queue, const(0), cuts=state.policy.on_truncate != "ignore"))
     return Step(guard, effect)
 
 
@@ -61,7 +61,7 @@ def _may_shrink(state: State, queue: Queue) -> Bool:
     return all_of((state.running, state.dispatcher.at(IDLE), queue.visible_end > 0, *free, *room))
 
 
-def _shrunk(state: State, queue: Queue, end: Int) -> Pairs:
+def _shrunk(state: State, queue: Queue, end: Int, *, cuts: bool) -> Pairs:
     wakes = truth(state.policy.on_truncate == "wake")
     read_all = [(each, each.at(queue) & (each.offset >= end)) for each in state.requests]
     return (
@@ -74,7 +74,7 @@ def _shrunk(state: State, queue: Queue, end: Int) -> Pairs:
             for each in state.requests
             for pair in to_executor(each, wakes & each.is_("held") & each.at(queue) & (each.offset > end))
         ),
-        *(cut_commit(state, each, queue, end) for each in state.requests),
+        *(cut_commit(each, queue, end, cuts=cuts) for each in state.requests),
         *((each.passes, each.passes & ~here) for each, here in read_all),
         *((each.wanted, each.wanted & ~here) for each, here in read_all),
     )

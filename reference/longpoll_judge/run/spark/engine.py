@@ -8,7 +8,7 @@
 | judge sends, ends and commits | a rule | its outcome | none |
 
 No event passes through the JVM: an exchange of whole events costs some four microseconds of processor time each, and
-to judge one less than one. What is judged: `sweep`, `rest`, `whole_rules`. The session: `session`. Parts must lie where
+to judge one less than one. What is judged: `sweep`, `rest`. The session: `session`. Parts must lie where
 every worker and the driver can read them.
 """
 
@@ -35,14 +35,13 @@ from longpoll_judge.read.schema import fill
 from longpoll_judge.read.source import Slice
 from longpoll_judge.run.overview import Extent, Overview, overview_of, read_again
 from longpoll_judge.run.plan import STRETCH_EVENTS, Plan
-from longpoll_judge.run.rest import judge_rest
+from longpoll_judge.run.rest import Outcome, Rule, judge_rest
 from longpoll_judge.run.spark.cluster import Running, failures_told, open_cluster, stage, with_settings
 from longpoll_judge.run.spark.session import unclosed_sockets_ignored
 from longpoll_judge.run.spark.travel import Batches, Work, travelling
 from longpoll_judge.run.sweep import Stretches, sweep
 from longpoll_judge.run.tally import Tally
 from longpoll_judge.run.verdict import RESULT_SCHEMA, queue_rows
-from longpoll_judge.run.whole_rules import Outcome, Rule
 
 _SHUFFLE_PARTITIONS_MIN: Final = 16
 TASK_SLICES: Final = 16
