@@ -250,8 +250,8 @@ FAULTS: Final = (
     Fault(
         "the proxy tells an offset of another queue that lists the message",
         "reference/longpoll_observe/events.py",
-        "        if has_inner:\n",
-        "        if False:\n",
+        "_offset_in(record, topic, queue) if has_inner else",
+        "_offset_in(record, topic, queue) if False else",
         f"{TESTS}/service/test_light_queues.py"
         "::test_the_proxy_tells_where_a_message_is_in_the_queue_that_was_asked_for",
     ),
