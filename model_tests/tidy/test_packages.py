@@ -21,7 +21,7 @@ from longpoll_spec.tables import WITH_TABLE
 
 ROOT = Path(__file__).parents[2]
 SIBLINGS_MAX: Final = 15
-"""The modules and packages in one package."""
+"""The most modules and packages in one package."""
 LARGER: Final = {
     "spec/longpoll_spec": 19,  # the law's own chapters, in the order in which one reads them
     "spec/longpoll_spec/actions": 17,  # one family of actions a module
