@@ -270,7 +270,7 @@ def test_what_waits_is_shown_now_and_then(makes_durable: bool) -> None:
 
 
 def test_what_cannot_be_made_durable_stays_unseen(caplog: pytest.LogCaptureFixture) -> None:
-    """The failure is reported; while the log has a known failure another thread retries, and other failures pass through."""
+    """The failure is reported; while the log has a known failure another thread retries; others pass through."""
     world = World(1, makes_durable=True)
     world.durable, world.failing = 0, [FULL]
     world.service.show_waiting()
