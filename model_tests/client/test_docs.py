@@ -23,7 +23,7 @@ ELSEWHERE = {
     "ConsistentHash",
 }
 """Java's, and then what the page says is elsewhere, or is Python's."""
-ELSEWHERE |= {"RealRuntime", "ResourceWarning", "ConnectionError", "TimeoutError"}
+ELSEWHERE |= {"ResourceWarning", "ConnectionError", "TimeoutError"}
 
 
 class Tracer:

@@ -1,4 +1,4 @@
-"""The player against a broker of the test's own: what it asks at gates, it does; what it does otherwise, is told."""
+"""The player against the test's fake broker: it follows the schedule, and reports each difference."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ WITHIN_S = 10.0
 
 
 def asked(port: int, gate: str, **told: object) -> str:
-    """Ask at a gate as a rule does, and wait for the answer."""
+    """Ask at a breakpoint as a rule does, and wait for the answer."""
     said = "".join(f"&{name}={value}" for name, value in told.items() if name != "thread")
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/{gate}?thread={told['thread']}{said}", timeout=20) as answer:
         return str(answer.read().decode())
 
 
 class Asker:
-    """A thread of a broker that asks at a gate."""
+    """A thread of a broker that asks at a breakpoint."""
 
     def __init__(self, port: int, gate: str, **told: object) -> None:
         self.answer = ""
@@ -51,7 +51,7 @@ class Asker:
 
 
 def test_a_thread_stands_until_it_is_told_to_go_on() -> None:
-    """It is not answered before, and then by the word that it is told."""
+    """A thread gets no earlier answer, and then the word of the schedule."""
     with Stage() as stage:
         stage.stops = lambda arrival: arrival.gate == "hold"
         asker = Asker(stage.port, "hold", thread="T_1", topic="%LMQ%t", queue=3, request=7, suspends="true")
@@ -74,7 +74,7 @@ def test_a_thread_stands_until_it_is_told_to_go_on() -> None:
      b"GET /hold?thread=a&queue=x HTTP/1.1\r\n\r\n", b"GET /../etc?a HTTP/1.1\r\n\r\n"],
 )  # fmt: skip
 def test_strangers_at_the_gates_are_hung_up_on(said: bytes) -> None:
-    """What no rule says is no arrival, and whoever says it hears nothing."""
+    """A line that no rule writes is not an arrival and gets no answer."""
     with Stage() as stage:
         stage.stops = lambda _arrival: True
         with socket.create_connection(("127.0.0.1", stage.port), WITHIN_S) as stranger:
@@ -102,7 +102,7 @@ def test_strangers_at_the_gates_are_hung_up_on(said: bytes) -> None:
 
 
 def test_leaving_the_stage_lets_everybody_go_on() -> None:
-    """Whoever stands at a gate when the replay ends is not left standing."""
+    """The end of a replay releases every thread at a breakpoint."""
     with Stage() as stage:
         stage.stops = lambda _arrival: True
         asker = Asker(stage.port, "round", thread="PullRequestHoldService")
@@ -111,7 +111,7 @@ def test_leaving_the_stage_lets_everybody_go_on() -> None:
 
 
 class Fake:
-    """A broker of one thread a pull: it asks at `read`, and answers as it is told to."""
+    """A broker with one thread per pull. It asks at `read` and returns the given answer."""
 
     def __init__(self, stage: Stage, answers: Callable[[str], int | None]) -> None:
         self._stage, self._answers = stage, answers
@@ -232,13 +232,13 @@ HOLD = Step(
 
 
 def played(answers: Callable[[str], int | None], *steps: Step, after: tuple[Move, ...] = ()) -> Played:
-    """What the player says of a fake broker."""
+    """The player's report about a fake broker."""
     with fake(answers) as broker:
         return play(broker, schedule(*steps, after=after))
 
 
 def test_a_broker_that_follows_is_followed_to_the_end() -> None:
-    """Each step says which thread came where; what shows the property is told."""
+    """Each step names thread and breakpoint, and the report names the evidence of the property."""
     done = played(lambda _gate: None, PULL, READ, HOLD, after=(Move("silent", slot=0),))
     assert done.is_whole
     assert done.broken
@@ -252,7 +252,7 @@ def test_a_broker_that_follows_is_followed_to_the_end() -> None:
 
 
 def test_an_answer_that_the_law_does_not_have_is_told() -> None:
-    """The planted broker answers at the hold, where the law has the pull unanswered."""
+    """The faulty broker answers at the hold, but the specification leaves the pull unanswered."""
     done = played(lambda gate: 19 if gate == "put" else None, PULL, READ, HOLD, after=(Move("silent", slot=0),))
     assert re.fullmatch(
         r"(step 3 \(hold\(0\)\)|after the last step): pull 0 is answered \(code 19\), "
@@ -263,7 +263,7 @@ def test_an_answer_that_the_law_does_not_have_is_told() -> None:
 
 
 def test_the_wrong_answer_is_told() -> None:
-    """The law says that something is found, and the broker says that there is nothing."""
+    """The specification finds a message, and the broker finds nothing."""
     read = Step("pull_read(0)", (Move("go", "pull 0", ("read",)), Move("answer", slot=0, word="found")), (False,))
     done = played(lambda _gate: 19, PULL, read)
     assert (
@@ -272,7 +272,7 @@ def test_the_wrong_answer_is_told() -> None:
 
 
 def test_a_thread_that_does_not_come_ends_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No hang: the step is named, who was waited for, and who stands where."""
+    """No hang: the report names the step, the missing thread, and the place of each thread."""
     monkeypatch.setattr(player, "WITHIN_S", 0.2)
     lost = Step("notify_start", (Move("until", "dispatcher", ("taken", "done")),), (True,))
     done = played(lambda _gate: None, PULL, lost)
@@ -283,7 +283,7 @@ def test_a_thread_that_does_not_come_ends_the_replay(monkeypatch: pytest.MonkeyP
 
 
 def test_who_must_throw_and_stands_elsewhere_ends_the_replay() -> None:
-    """A throw that would meet nobody is not passed over."""
+    """An injected exception that no thread meets is reported."""
     throws = Step("executor_rejects(0)", (Move("throw", "scanner", ("submit",)),), (True,))
     assert "scanner is not at submit" in played(lambda _gate: None, PULL, throws).cannot
 
@@ -297,21 +297,21 @@ def test_who_must_throw_and_stands_elsewhere_ends_the_replay() -> None:
     ],
 )
 def test_what_is_looked_at_afterwards_can_fail(move: Move, said: str) -> None:
-    """Each look finds what is there, and says so where it is otherwise."""
+    """Each check passes on the expected state and reports any other."""
     done = played(lambda _gate: None, PULL, READ, HOLD, after=(move,))
     assert done.otherwise == (f"after the last step: {said}" if said else "")
     assert done.broken is not bool(said)
 
 
 def test_a_walk_that_goes_to_its_end_is_told() -> None:
-    """The planted broker answers who tells it of its master as one does whose walk has not broken off."""
+    """The faulty broker answers the notice of its master as if its traversal had ended normally."""
     told = Step("master_returns", (Move("returns"),), (True,))
     done = played(lambda _gate: None, told, after=(Move("broke_off"),))
     assert done.otherwise == "after the last step: the traversal after the master's return reaches its end"
 
 
 def test_a_touched_pull_and_a_visited_queue_are_seen() -> None:
-    """What `untouched` and `unvisited` deny is seen when it happens."""
+    """`untouched` and `unvisited` fail when the event happens."""
     arrivals = [
         Arrival("each", "PullRequestHoldService", "t", 0, 5, None, 0.0),
         Arrival("queue", "PullRequestHoldService", "t", 0, -1, None, 0.0),

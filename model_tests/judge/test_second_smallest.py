@@ -1,4 +1,4 @@
-"""The smallest histories on which the judge and the second one once differed: now both say the same of each."""
+"""The smallest histories on which the two judges once differed: now they agree on each."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def without(told: list[Told], *names: str) -> list[Told]:
 
 
 def clocks() -> Iterator[Row]:
-    """What a clock that may be set orders and measures."""
+    """The order and durations of an unreliable clock."""
     lower = pull(60, "1-2", 0, 0, end=1)
     later = (acknowledged(7_000, 0), acknowledged(7_001, 1), pull(9_000, "1-2", 0, 0, end=1))
     close = closed(40)
@@ -144,7 +144,7 @@ def lives() -> Iterator[Row]:
 
 
 def holes() -> Iterator[Row]:
-    """What is missing, damaged or of nobody."""
+    """Missing, damaged or unattributed events."""
     late = pull(50, "1-2", 0, 19, end=0, took=400, may_hold=True, timeout_ms=20)
     for hole, says in (([], "invalid"), (lost(200, 2), "unknown")):
         yield "a hole may hide that nobody read", strictly(watched(10, 900, late[:1], hole, late[1:])), says
@@ -196,7 +196,7 @@ def holes() -> Iterator[Row]:
 
 
 def answers() -> Iterator[Row]:
-    """What answers say, when they come, and of which queue they are."""
+    """The content, time and queue of answers."""
     for queue, says in ((0, "valid"), (1, "unknown")):
         held = [one | {"queue": queue} for one in step(51, "1-2")]
         asked, answer = pull(50, "1-2", 0, 19, end=0, took=20, may_hold=True, timeout_ms=20)
@@ -242,7 +242,7 @@ def answers() -> Iterator[Row]:
 
 
 def whose() -> Iterator[Row]:
-    """Which queue and which request an answer is of, and what tags tell of it."""
+    """The queue and the request of an answer, and the effect of tags."""
     for queue in (0, 1):
         told = watched(10, 990, pull(50, "1-2", 0, 19, end=0), sent(40, "1-2", queue))
         yield "an identifier that came twice", loosely(told), "unknown"
@@ -279,7 +279,7 @@ def whose() -> Iterator[Row]:
 
 
 def steps() -> Iterator[Row]:
-    """What is done with pulls: holds, steps and stops."""
+    """Steps of pulls: holds, takes and stops."""
     asked, answer = pull(50, "1-2", 0, 19, end=0, took=30, **WAITS)
     refusing = asked | {"may_hold": False}
     for name in ("take", "keep", "expire", "run", "stop"):
@@ -400,7 +400,7 @@ OFFSETS: Final[dict[str, tuple[str, list[Exchange]]]] = {
 
 
 def offsets() -> Iterator[Row]:
-    """What groups are told of their offsets."""
+    """Answers to offset queries."""
     for name, (says, asked) in OFFSETS.items():
         yield name, exchanges(asked), says
     place = QUEUE | {"group": "g", "connection": "2"}
@@ -438,7 +438,7 @@ def test_both_judges_say_the_same(history: History, says: str, tmp_path: Path) -
 
 
 def test_a_history_is_shrunk_to_what_makes_the_difference() -> None:
-    """Of a hundred events the few remain without which the second judge would not find the same violation."""
+    """Of a hundred events only those remain that the second judge needs for the same violation."""
     history = observe(Plan(8, 200, jumps=0.5), Sight())
     places = [place for place, one in enumerate(history.events) if len(one.get("offsets", [])) > 1]
     changed = history.with_events(apply(list(history.events), places[0], "set offsets -1", random.Random(0)))

@@ -1,4 +1,4 @@
-"""What groups are told of their offsets: each clause on either side of its limits, in milliseconds."""
+"""Answers to offset queries: each clause on either side of its limits, in milliseconds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEAST, SOME, MOST, WRITTEN = (f"commit.told.{name}" for name in ("kept", "some",
 KNOWN, ANSWERED = "commit.code.known", "commit.answered"
 PULL, ASK, UPDATE = 11, 14, 15
 NONE: Final = None
-"""What is told by 22: that there is no offset."""
+"""The answer 22: there is no offset."""
 BOTH: Final = ["request_received", "answer_sent"]
 
 
@@ -33,16 +33,16 @@ class One:
 
     kind: int
     offset: int | None
-    """What is committed, or what a question is told; None of one that is told that there is none."""
+    """The committed offset, or the answer to a query; None if there is no offset."""
     at: float
     done: float | None = None
-    """None of one without an answer."""
+    """None without an answer."""
     code: int | None = None
-    """Of the answer; by default the one that fits."""
+    """The answer's code; by default the one that fits."""
     fields: Row = field(factory=dict)
-    """Of the request, and of the answer where it has them."""
+    """Fields of the request, and of the answer if it has them."""
     request: str | None = None
-    """By default one of its own."""
+    """By default a new one."""
 
 
 def pull(offset: int, at: float, done: float | None = None, code: int | None = None, **fields: Any) -> One:
@@ -56,12 +56,12 @@ def update(offset: int, at: float, done: float | None = None, code: int | None =
 
 
 def ask(told: int | None, at: float, done: float | None = None, code: int | None = None, **fields: Any) -> One:
-    """A question, and what it is told."""
+    """A query and its answer."""
     return One(ASK, told, at, at + 10 if done is None else done, code, fields)
 
 
 def reset(code: int, at: float, **fields: Any) -> One:
-    """A request after which offsets are others; without an answer."""
+    """A request that changes offsets, without an answer."""
     return One(code, None, at, fields=fields)
 
 
@@ -86,7 +86,7 @@ def events_of(one: One, number: int) -> list[Row]:
 
 
 def judged_rows(*slices: list[Row], known: Context | None = None) -> tuple[list[Finding], Share, list[tuple[str, int]]]:
-    """What is found of some slices, how many questions were answered, and what they lack."""
+    """The findings of some slices, the number of answered queries, and the missing fields."""
     history: Any = SimpleNamespace(slices=[table_of(rows) for rows in slices])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(commits, "read_slice", lambda part, _columns: (part, []))
@@ -100,7 +100,7 @@ def rows_of(*ones: One) -> list[Row]:
 
 
 def found(*ones: One, **known: Any) -> list[tuple[str, str, list[str]]]:
-    """Each finding: its clause, with a `?` where it is not certain, its words, and the requests that it shows."""
+    """Each finding: its clause, with `?` if it is uncertain, its text, and its requests."""
     findings, _share, _gaps = judged_rows(rows_of(*ones), known=context(**known))
     return [
         (
@@ -113,7 +113,7 @@ def found(*ones: One, **known: Any) -> list[tuple[str, str, list[str]]]:
 
 
 def says(clause: str, *ones: One, **known: Any) -> list[str]:
-    """What one clause says of these, alone: nothing, itself, or itself with a `?`."""
+    """The result of one clause alone: nothing, its name, or its name with `?`."""
     told = [name for name, _why, _shown in found(*ones, asked_alone=frozenset({clause}), **known)]
     assert {name.strip("?") for name in told} <= {clause, KNOWN, ANSWERED}
     return [name for name in told if name.startswith(clause)]
@@ -130,7 +130,7 @@ def says(clause: str, *ones: One, **known: Any) -> list[str]:
     ],
 )
 def test_an_offset_past_the_queue_s_end_is_unknown(end: int | None, before: tuple[One, ...], clause: list[str]) -> None:
-    """Also the first that a group is told, unless somebody may have committed as much."""
+    """Also the first offset that a group gets, unless a commit of as much is possible."""
     ends = {} if end is None else {"offset_min": 0, "offset_max": end}
     read = [event("answer_sent", (0, 1), request="other", code=19, **ends)]
     findings, _share, _gaps = judged_rows(read, rows_of(*before, ask(12, 30)))
@@ -142,7 +142,7 @@ def test_an_offset_past_the_queue_s_end_is_unknown(end: int | None, before: tupl
 
 
 def test_a_group_that_is_told_less_than_it_committed_is_found() -> None:
-    """With the commit that was asked for last, and the question."""
+    """The finding shows the last commit and the query."""
     why = (
         "group 'G' was told offset 5, although 9 was committed before it asked, and nothing but a pull's older commit "
         "can have put that back"
@@ -189,7 +189,7 @@ def test_what_was_not_certainly_committed_is_nothing_less(ones: tuple[One, ...])
 
 @pytest.mark.parametrize("code", PULL_RESULTS)
 def test_every_pull_that_was_read_has_committed(code: int) -> None:
-    """Whatever it was given; the answer comes just before the question, which is one of any number."""
+    """With any offset; the answer comes just before the query, one of several."""
     assert says(LEAST, pull(9, 0, 18, code=code), ask(5, 20)) == [LEAST]
     assert says(LEAST, pull(9, 0), ask(9, 20), ask(5, 40), ask(6, 60)) == [LEAST] * 2
 
@@ -213,7 +213,7 @@ def test_every_pull_that_was_read_has_committed(code: int) -> None:
     ],
 )
 def test_a_commit_of_its_own_may_have_put_it_back(excuse: One, is_one: bool) -> None:
-    """To no more than what was told, begun before the answer; a pull was received later, an update ended later."""
+    """A commit of no more than the answer that began before it; a pull came later, an update ended later."""
     commit = One(PULL, 9, 3, 13)
     assert says(LEAST, commit, ask(5, 30, 40), excuse) == ([] if is_one else [LEAST])
 
@@ -222,7 +222,7 @@ def test_a_commit_of_its_own_may_have_put_it_back(excuse: One, is_one: bool) -> 
 
 
 def test_a_group_that_is_told_that_it_has_none_is_found() -> None:
-    """Where one was committed, or told, before."""
+    """Some offset was committed or returned before."""
     none = "group 'G' was told that it has no offset, although"
     assert found(pull(9, 0), ask(NONE, 20)) == [(SOME, f"{none} 9 was committed before", ["r0", "r1"])]
     assert found(ask(9, 0), ask(NONE, 20)) == [(SOME, f"{none} it was told 9 before", ["r0", "r1"])]
@@ -239,7 +239,7 @@ def test_a_group_that_is_told_that_it_has_none_is_found() -> None:
 
 
 def test_a_group_that_is_told_more_than_anybody_committed_is_found() -> None:
-    """Since it was told less, or none; certain with that question, doubted with a commit alone."""
+    """After a smaller answer or none; certain with that query, uncertain with only a commit."""
     more = "group 'G' was told offset 9, and no more than {} can have been committed"
     assert found(ask(5, 0), ask(9, 20)) == [(MOST, more.format(0) + " since it was told 5", ["r0", "r1"])]
     none = more.format(0) + " since it was told that it has none"
@@ -273,7 +273,7 @@ def test_a_group_that_is_told_more_than_anybody_committed_is_found() -> None:
     ],
 )
 def test_what_may_have_been_committed_is_nothing_more(ones: tuple[One, ...]) -> None:
-    """By anybody, until the question was answered; and without knowing less before nobody can tell."""
+    """Any commit until the query's answer counts; without a smaller answer before, the clause is undecided."""
     assert says(MOST, *ones) == []
 
 
@@ -287,7 +287,7 @@ def test_what_cannot_have_been_committed_is_no_excuse(ones: tuple[One, ...]) -> 
 
 
 def test_an_offset_that_nobody_committed_since_another_was_there_is_found() -> None:
-    """Since another was told, or committed by itself; the latter alone leaves a reset before the record."""
+    """After another answer or explicit commit; a commit alone allows a reset before the record."""
     since = "group 'G' was told offset 6, which nobody can have committed since"
     one = {"asked_alone": frozenset({WRITTEN})}
     assert found(ask(5, 0), ask(6, 20), **one) == [(WRITTEN, f"{since} it was told 5", ["r0", "r1"])]
@@ -331,7 +331,7 @@ def test_an_offset_that_nobody_committed_since_another_was_there_is_found() -> N
     ],
 )
 def test_what_somebody_may_have_written_is_in_order(ones: tuple[One, ...]) -> None:
-    """Whoever it was, at any moment since the other one was there."""
+    """From any client, at any time since the other offset."""
     assert says(WRITTEN, *ones) == []
 
 
@@ -350,7 +350,7 @@ DELETION_MS: Final = DELETION_NS // MS
 
 @pytest.mark.parametrize(("clause", "told"), [(LEAST, 5), (SOME, NONE), (MOST, 12)], ids=["less", "none", "more"])
 def test_a_reset_makes_what_was_before_it_unknown(clause: str, told: int | None) -> None:
-    """Of this group and topic, or of all, begun before the answer; certain again after what came behind it."""
+    """For this group and topic or for all, begun before the answer; certain again after later events."""
     before = pull(9, 0) if clause != MOST else ask(9, 0)
     question = ask(told, 20)
     assert says(clause, before, question) == [clause]
@@ -365,7 +365,7 @@ def test_a_reset_makes_what_was_before_it_unknown(clause: str, told: int | None)
 
 
 def test_a_deletion_takes_effect_within_its_time() -> None:
-    """What is put elsewhere on a broker stays so, and a clock that may be set bounds nothing."""
+    """An offset that the broker sets stays so, and an unreliable clock bounds nothing."""
     late = DELETION_MS + 17
     after = pull(9, late), ask(5, late + 20)
     assert says(LEAST, reset(207, 15), *after) == [LEAST]
@@ -375,7 +375,7 @@ def test_a_deletion_takes_effect_within_its_time() -> None:
 
 
 def test_a_deletion_leaves_no_other_offset() -> None:
-    """Such as a reset does: what is told then was written by somebody, but for 0."""
+    """As by a reset: the returned offset was written by a client, except 0."""
     assert says(WRITTEN, ask(5, 0), reset(207, 15), ask(6, 20)) == [WRITTEN]
     assert says(WRITTEN, ask(5, 0), reset(207, 15), ask(0, 20)) == []
     assert says(WRITTEN, ask(5, 0), reset(222, 15), ask(6, 20)) == []
@@ -388,7 +388,7 @@ def test_a_deletion_leaves_no_other_offset() -> None:
 
 
 def test_a_code_that_no_broker_gives_is_found() -> None:
-    """To a question and to an update; whatever the moments are."""
+    """A query's and an update's, at any times."""
     why = "a request of code 14 was answered with code 19, which no broker gives to it"
     assert found(ask(NONE, 0, code=19)) == [(KNOWN, why, ["r0"])]
     assert says(KNOWN, ask(NONE, 0, code=16), ask(NONE, 20, code=22), ask(0, 40)) == []
@@ -404,7 +404,7 @@ ALLOWED: Final = UNHELD_MS + LATE_MS
 
 @pytest.mark.parametrize("one", [ask(0, 0), update(5, 0)])
 def test_an_answer_that_comes_late_is_found(one: One) -> None:
-    """Certain where it was late whatever the moments were."""
+    """Certain if every choice of times is late."""
     why = f"a request of code {one.kind} was answered after {ALLOWED + 1}.000 ms (allowed {ALLOWED}.000 ms)"
     assert found(evolve(one, done=ALLOWED + 2)) == [(ANSWERED, why, ["r0"])]
     assert [name for name, *_ in found(evolve(one, done=ALLOWED + 1))] == [ANSWERED + "?"]
@@ -431,12 +431,12 @@ def test_an_answer_that_comes_late_is_found(one: One) -> None:
     ],
 )
 def test_an_answer_may_have_been_in_time(known: dict[str, Any], clause: str) -> None:
-    """Where nobody read it for a while, or no clock can tell."""
+    """The broker did not read for a while, or no clock is reliable."""
     assert [name for name, *_ in found(One(ASK, 0, 0, 3_000), **known)] == [clause]
 
 
 OUT: Final = 1 + ALLOWED
-"""Until when a request that came by 1 must be answered."""
+"""The latest answer to a request that came by 1."""
 
 
 @pytest.mark.parametrize(
@@ -459,7 +459,7 @@ OUT: Final = 1 + ALLOWED
     ],
 )
 def test_a_request_without_an_answer_is_found(known: dict[str, Any], clause: list[str]) -> None:
-    """Where its connection and its source went on for longer than it may take."""
+    """Its connection and its source lasted longer than the limit."""
     assert [name for name, *_ in found(One(ASK, None, 0), **known)] == clause
 
 
@@ -488,7 +488,7 @@ def test_what_was_never_answered_is_told() -> None:
     ],
 )
 def test_what_is_missing_may_be_a_commit(known: dict[str, Any], clause: str) -> None:
-    """One that was asked for a while before the first thing that is shown, or until the last."""
+    """A request some time before the first event, or until the last."""
     assert [name for name, *_ in found(pull(9, 0), ask(5, 20), **known)] == [clause]
 
 
@@ -524,7 +524,7 @@ def test_what_is_not_about_offsets_lacks_nothing() -> None:
 
 
 def test_a_success_that_tells_no_offset_is_a_gap() -> None:
-    """And is answered all the same; each question counts once, answered or not."""
+    """The request is still answered; each query counts once, answered or not."""
     ones = One(ASK, -1, 0, 10), ask(3, 20), open_(ask(3, 40)), ask(NONE, 60), update(3, 80), One(ASK, -1, 100, 110, 22)
     findings, share, gaps = judged_rows(rows_of(*ones), known=context(sources={"s": facts(200)}))
     assert [each.clause for each in findings] == [SOME] * 1 + [SOME]
@@ -535,7 +535,7 @@ def test_a_success_that_tells_no_offset_is_a_gap() -> None:
 
 
 def test_slices_are_one_history() -> None:
-    """A request and its answer may stand in two, and sources that come to be known in one are others in the next."""
+    """A request and its answer may be in two slices, and a source's number differs between slices."""
     rows = rows_of(pull(9, 0), ask(5, 20))
     for slices in ([rows[1:], rows[:1]], [rows[2:], rows[:2]], [[row] for row in reversed(rows)]):
         assert [each.clause for each in judged_rows(*slices)[0]] == [LEAST]
@@ -543,7 +543,7 @@ def test_slices_are_one_history() -> None:
 
 
 def test_answers_are_those_of_the_same_observer() -> None:
-    """A request's name may be used by two; a request without a name has no answer."""
+    """Two requests may share a name; a request without a name has no answer."""
     rows = rows_of(pull(9, 0), ask(5, 20))
     other = [row | {"source": "t"} for row in rows if row["event"] == "answer_sent"]
     for without in (rows[0], rows[2]):
@@ -553,7 +553,7 @@ def test_answers_are_those_of_the_same_observer() -> None:
 
 
 def test_several_groups_are_told_apart() -> None:
-    """Those that ask, or commit by themselves, in the order of their requests; of others nothing is asked."""
+    """Queries and explicit commits, in the order of their requests; nothing else is checked."""
     ones = [
         one
         for group in ("H", "G", "I")

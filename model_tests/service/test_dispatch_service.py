@@ -1,4 +1,4 @@
-"""What becomes visible and who is told of it, step by step, without threads, sockets and files."""
+"""Visibility and notification, step by step, without threads, sockets and files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FULL: Final = OSError(errno.ENOSPC, "No space left on device")
 
 
 class Events(PullEvents):
-    """Notes what is told."""
+    """Records the notifications."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -36,7 +36,7 @@ class Events(PullEvents):
 
 
 class World(Noting):
-    """Runtime, store and holders at once; each message is ten bytes of the log, and notes are in their order."""
+    """Runtime, store and hold service in one; each message is ten bytes of the log, and records are in order."""
 
     def __init__(self, count: int = 0, **changes: Any) -> None:
         super().__init__()
@@ -44,14 +44,14 @@ class World(Noting):
         self.shown = 0
         """Messages that are visible."""
         self.durable: int | None = None
-        """Messages that may be shown; None: all."""
+        """Messages that may become visible; None: all."""
         self.held = 1
         """Pulls that are held."""
         self.troubles: dict[str, str] = {}
         self.failing: list[Exception] = []
         """What the store raises, call by call."""
         self.throwing = 0
-        """How many walks throw."""
+        """The number of traversals that throw."""
         self.on_sleep: Callable[[], None] = lambda: None
         self.on_dispatch: Callable[[], None] = lambda: None
         self.append(*["T"] * count)
@@ -113,7 +113,7 @@ class World(Noting):
         self.notes.append(action)
 
     def spawn(self, name: str, target: Callable[[], None]) -> World:
-        """No thread is started; what would run is run by `on_join`."""
+        """No thread is started; `on_join` runs the work."""
         self.notes.append(("spawn", name))
         self.target = target
         return self
@@ -148,7 +148,7 @@ SHOWN: Final = ["now", "make_visible", ("dispatch", BATCH)]
 
 
 def test_what_was_appended_is_shown_and_then_told() -> None:
-    """Each message by itself, in the log's order; answers wait for the box. Without any nothing is done."""
+    """One message at a time, in the log's order; answers wait for the box. Without messages nothing happens."""
     world = World()
     assert world.run() == []
     world.append("T", "U", "T")
@@ -176,7 +176,7 @@ def test_much_is_shown_and_told_in_parts() -> None:
 @pytest.mark.parametrize("passes_idle", [False, True])
 @pytest.mark.parametrize("notifies", [False, True])
 def test_who_is_told(notifies: bool, passes_idle: bool, is_idle: bool) -> None:
-    """Nobody without long polling, and nobody where nobody waits, if that may be looked at first."""
+    """No notification without long polling, or, if the policy may look first, without a waiting pull."""
     world = World(2, notifies=notifies, passes_idle=passes_idle)
     world.held = 0 if is_idle else 1
     count = 2 if notifies and not (passes_idle and is_idle) else 0
@@ -185,7 +185,7 @@ def test_who_is_told(notifies: bool, passes_idle: bool, is_idle: bool) -> None:
 
 
 def test_who_comes_while_messages_are_made_visible_is_told() -> None:
-    """The dispatcher looks for waiting pulls after it has shown messages: an earlier pull has looked in vain."""
+    """The dispatcher looks for waiting pulls after it has made messages visible: an earlier pull found nothing."""
     world = World(1, passes_idle=True)
     world.held = 0
     world.on_dispatch = lambda: setattr(world, "held", 1)
@@ -238,7 +238,7 @@ def test_from_the_start_each_queue_is_told_with_its_end() -> None:
 
 
 def test_the_end_of_a_pass_shows_what_may_be_shown() -> None:
-    """Its answers leave with those of the pass; where a thread polls it is left to that."""
+    """Its answers leave with those of the pass; a polling thread does it instead."""
     world = World(2)
     world.durable = 1
     outbox = Outbox()
@@ -256,7 +256,7 @@ def test_the_end_of_a_pass_shows_what_may_be_shown() -> None:
 
 @pytest.mark.parametrize("makes_durable", [False, True])
 def test_what_waits_is_shown_now_and_then(makes_durable: bool) -> None:
-    """Made durable first where that is asked for; answers leave at once, and nothing is done where nothing waits."""
+    """Durable first if the policy asks for it; answers leave at once, and nothing happens without waiting pulls."""
     world = World(1, makes_durable=makes_durable)
     world.durable = 0 if makes_durable else None
     world.service.show_waiting()
@@ -270,7 +270,7 @@ def test_what_waits_is_shown_now_and_then(makes_durable: bool) -> None:
 
 
 def test_what_cannot_be_made_durable_stays_unseen(caplog: pytest.LogCaptureFixture) -> None:
-    """It is told; while the log is known to be in trouble somebody else tries, and other troubles are none of it."""
+    """The failure is reported; while the log has a known failure another thread retries; others pass through."""
     world = World(1, makes_durable=True)
     world.durable, world.failing = 0, [FULL]
     world.service.show_waiting()

@@ -21,7 +21,7 @@ from longpoll_spec.tables import WITH_TABLE
 
 ROOT = Path(__file__).parents[2]
 SIBLINGS_MAX: Final = 15
-"""Modules and rooms in one room."""
+"""The most modules and packages in one package."""
 LARGER: Final = {
     "spec/longpoll_spec": 19,  # the law's own chapters, in the order in which one reads them
     "spec/longpoll_spec/actions": 17,  # one family of actions a module
@@ -30,34 +30,34 @@ LARGER: Final = {
     "reference/longpoll_judge/rules": 19,  # a kind of question about a history a module
 }
 NAMED: Final = re.compile(r"`([a-z_0-9]+(?:\.[a-z_0-9]+)+)(?:\.[A-Z_]\w*)*`")
-"""A module with its room, perhaps with a name inside."""
+"""A module with its package, and perhaps a name in it."""
 
 
 def packages() -> Iterator[Path]:
-    """Every shipped package, whatever stands in it."""
+    """Every shipped package."""
     for folder in ("spec", "reference"):
         yield from (path.parent for path in (ROOT / folder).rglob("__init__.py"))
 
 
 def siblings(package: Path) -> list[str]:
-    """What stands in a room besides its door."""
+    """The modules of a package without `__init__`."""
     inside = [path for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()]
     return sorted(path.stem for path in inside if not path.name.startswith("__"))
 
 
 def sizes() -> Mapping[str, int]:
-    """Room -> how many things stand in it."""
+    """Package -> the number of its modules."""
     return {path.relative_to(ROOT).as_posix(): len(siblings(path)) for path in packages()}
 
 
 def too_large(found: Mapping[str, int]) -> set[str]:
-    """Rooms with more than they may have; a room that may have more and has not, too."""
+    """Packages with too many modules, and packages with an exception that they do not need."""
     large = {name for name, size in found.items() if size > LARGER.get(name, SIBLINGS_MAX)}
     return large | {name for name, size in LARGER.items() if found.get(name) != size}
 
 
 def test_no_room_is_crowded() -> None:
-    """Nor is a larger one allowed for nothing; one module more than there may be is seen."""
+    """An unneeded exception fails, and so does one module too many."""
     found = sizes()
 
     assert len(found) > 30
@@ -73,7 +73,7 @@ def test_every_room_says_what_it_is() -> None:
 
 
 def homeless(text: str, package: Path) -> set[str]:
-    """Modules that a text of a package names by their room and that are not there."""
+    """Modules that a package's text names and that do not exist."""
     top = next(path for path in (package, *package.parents) if path.parent.name in {"spec", "reference"})
     rooms = {path.name: path for path in top.iterdir() if (path / "__init__.py").is_file()}
     found = set()
@@ -119,11 +119,11 @@ ALLOWED = {
     "longpoll/commands/serve.py": "metrics: a library's server, whose end costs no client anything",
     "longpoll/shown/following/metrics.py": "the same",
 }
-"""Who else starts threads, and why nobody is left waiting when they end."""
+"""Other code that starts threads, and why no thread waits for them after their end."""
 
 
 def started_in(text: str) -> list[int]:
-    """The lines of a text that start a thread by themselves."""
+    """The lines of a text that start a thread directly."""
     tree = ast.parse(text)
     imported = {
         name.asname or name.name
@@ -136,7 +136,7 @@ def started_in(text: str) -> list[int]:
 
 
 def _made_of(node: ast.AST) -> list[ast.expr]:
-    """What a call calls, or a class is made of."""
+    """The name that a call calls or that a class derives from."""
     if isinstance(node, ast.ClassDef):
         return node.bases
     return [node.func] if isinstance(node, ast.Call) else []
@@ -157,7 +157,7 @@ def test_threads_are_started_in_one_place() -> None:
 SPAWNED = re.compile(r"""(?:\.spawn\(\s*f?|^    NAME = )["']([a-z-]+)""", re.MULTILINE)
 """A thread's name where it is started, or that of a `ServiceThread`."""
 SERVERS = ("longpoll_broker", "longpoll_observe", "longpoll_recorder")
-"""What runs in the processes of `longpoll serve` and `longpoll observe`."""
+"""The code that runs in the processes of `longpoll serve` and `longpoll observe`."""
 
 
 def test_every_thread_of_the_broker_is_seen_to_end_its_process() -> None:
@@ -188,7 +188,7 @@ def test_no_six_lines_are_written_twice() -> None:
 
 
 def test_a_copy_is_found_and_told_once() -> None:
-    """However long it is, also within one file, and wherever blank lines and comments stand in it."""
+    """Of any length, also within one file, and with any blank lines and comments."""
     longer = f"{BLOCK}\n\n# why\nlast = 1\n"
 
     assert pairs({"a.py": f"x = 1\n{longer}", "b.py": longer.replace("\n\n", "\n")}) == [Pair("a.py", 2, "b.py", 1, 7)]
@@ -200,12 +200,12 @@ sections = cache(protocol_page.sections)
 
 
 def section_of(code: RequestCode, text: str) -> str:
-    """What a page says of one code."""
+    """The section of a page about one code."""
     return text.partition(f"\n## {heading(code)}\n")[2].partition("\n## ")[0]
 
 
 def test_every_code_is_listed_and_told() -> None:
-    """In the table at the top, with a link to its section; a code that is left out changes the page."""
+    """Each code is in the table at the top, with a link. A missing code changes the page."""
     found, text = sections(), page()
 
     assert len(found) > 35

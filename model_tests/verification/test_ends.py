@@ -1,4 +1,4 @@
-"""However a command ends, its exit code is one of the four, and 1 is a verdict."""
+"""The exit code of every command is one of four, and 1 is always a verdict."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ sys.addaudithook(interrupt)
 from longpoll.entry import main
 main()
 """
-"""Ctrl-C in the moment in which a module is about to be imported."""
+"""Ctrl-C just before the import of a module."""
 AT_CALL = """
 import os, signal, sys
 wanted, number, sys.argv = sys.argv[1], int(sys.argv[2]), ["longpoll", *sys.argv[3:]]
@@ -60,7 +60,7 @@ main()
 
 
 def python(script: str, *words: str, **options: object) -> subprocess.CompletedProcess[str]:
-    """Run a script of ours in a process of its own."""
+    """Run one of our scripts in its own process."""
     command = [sys.executable, "-c", script, *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, **options)  # type: ignore[call-overload, no-any-return]
 
@@ -110,7 +110,7 @@ def test_whatever_ends_a_command_is_one_sentence_and_no_verdict(  # noqa: PLR091
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Code 2 for what the caller named, 3 for the rest; no traceback, and where there is one it stands in a file."""
+    """Code 2 for the caller's files, 3 for the rest; a traceback goes only to a file."""
     with faults_in(tmp_path, monkeypatch), pytest.raises(SystemExit) as left:
         guard.ended(raising(error), ["judge", GIVEN])
 
@@ -212,7 +212,7 @@ def test_an_interrupt_while_a_command_is_loaded_is_unknown(name: str, monkeypatc
     [("click", ["policies"]), ("rich.console", ["policies"]), ("longpoll_spec.engines.smt.any_number", ["prove"])],
 )
 def test_an_interrupt_during_start_up_is_unknown(mark: str, words: list[str]) -> None:
-    """From the first import on Ctrl-C is one sentence and 3, in a process of its own."""
+    """From the first import on, Ctrl-C gives one sentence and 3, in its own process."""
     done = python(AT_IMPORT, mark, *words)
 
     assert (done.returncode, done.stderr.strip()) == (Exit.UNKNOWN, f"longpoll: {guard.STOPPED}")
@@ -233,7 +233,7 @@ guard.run(command)
 
 
 def test_an_interrupt_that_comes_to_nothing_comes_again() -> None:
-    """Python drops what is raised in a destructor: without a second try the command would never hear of Ctrl-C."""
+    """Python drops exceptions of a destructor: without a second try the command would never see Ctrl-C."""
     done = python(SWALLOWED)
 
     assert (done.returncode, done.stderr) == (Exit.UNKNOWN, f"longpoll: {guard.STOPPED}\n")
@@ -260,7 +260,7 @@ def test_an_interrupt_that_comes_to_nothing_comes_again() -> None:
 def test_an_interrupt_at_any_call_is_unknown_or_comes_too_late(
     package: str, number: int, words: list[str], tmp_path: Path
 ) -> None:
-    """Wherever Ctrl-C falls there is no traceback and no 1; a command that was done before it has its own code."""
+    """At any point, Ctrl-C gives no traceback and never 1; a finished command keeps its code."""
     words = [str(tmp_path / "target") if word == "{target}" else word for word in words]
     done = python(AT_CALL, package, str(number), *words, cwd=tmp_path)
 
@@ -298,7 +298,7 @@ def test_z3_gives_back_the_interrupt_that_it_takes() -> None:
     ("redirected", "code", "said"), [(">/dev/full", Exit.UNKNOWN, "No space left"), (">&-", Exit.OK, "")]
 )
 def test_output_without_room_is_no_verdict(redirected: str, code: Exit, said: str) -> None:
-    """A full disk is 3 and said; a stdout that the caller closed is as good as any, for that wants no output."""
+    """A full disk gives 3 and a message; a closed stdout is fine, because the caller wants no output."""
     script = f'"$0" -c "from longpoll.entry import main; main()" --help {redirected}'
     done = subprocess.run(
         ["bash", "-c", script, sys.executable], capture_output=True, text=True, check=False, timeout=60
@@ -311,7 +311,7 @@ def test_output_without_room_is_no_verdict(redirected: str, code: Exit, said: st
 
 @pytest.mark.parametrize("words", [["--help"], ["properties", "--json"]], ids=" ".join)
 def test_a_reader_who_is_gone_ends_a_command_quietly(words: list[str]) -> None:
-    """What nobody reads any more leaves the question open, without a word; rich and click would both leave with 1."""
+    """A closed pipe gives 3 without a message; rich and click would both exit with 1."""
     read, write = os.pipe()
     os.close(read)
     command = [sys.executable, "-c", "from longpoll.entry import main; main()", *words]
@@ -327,7 +327,7 @@ DEEP = 100_000
 
 
 def test_a_history_of_nests_directories_and_dangling_links_is_unknown(tmp_path: Path) -> None:
-    """What is named like a part and is none, and JSON nested without end, is damage that is named."""
+    """A file that only has a part's name, and endlessly nested JSON, are named as damage."""
     (tmp_path / "meta.json").write_text('{"format_version": 1, "sources": [], "more": ' + "[" * DEEP)
     (tmp_path / "part-deep.ndjson").write_text('{"event": "x", "more": ' + "[" * DEEP + "]" * DEEP + "}\n")
     for suffix in ("ndjson", "ndjson.zst", "parquet"):
@@ -455,7 +455,7 @@ HOSTILE = {
     ],
     "verify": [f"verify --broker {NOBODY}", "verify --late-ms x", "verify --wake-ms inf", "verify --race-seconds nan"],
 }  # fmt: skip
-"""What a caller may get wrong, by command: each is refused before it does anything, or leaves the question unknown."""
+"""Mistakes of a caller, by command: each is rejected before any work, or gives unknown."""
 
 
 @pytest.mark.long
@@ -487,7 +487,7 @@ def test_whatever_a_caller_gets_wrong_is_one_sentence(
     "damage", ["[" * DEEP, '{"format_version": 1, "sources": [], "policy": []}', "\xff", "{}"], ids=range(4)
 )
 def test_steps_of_a_damaged_history_are_refused(damage: str, tmp_path: Path) -> None:
-    """What cannot be read to its end is a mistake in the call, for it cannot become a history of steps."""
+    """An incomplete file is a usage error, because it cannot become a history of steps."""
     (tmp_path / "meta.json").write_text(damage, "latin-1")
     (tmp_path / "part-1.ndjson").write_text("[" * DEEP)
     done = CliRunner().invoke(main, ["history", "steps", str(tmp_path), str(tmp_path / "new"), "--topic", "T"])

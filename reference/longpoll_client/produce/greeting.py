@@ -1,6 +1,6 @@
-"""Tells brokers that a producer of a group is here, so that they can ask and answer it.
+"""Sends the heartbeats of a producer group, so that brokers can send it requests and replies.
 
-Leaves out when: its owner greets again at times, and before a broker is to know. Not to be called on a reader thread.
+The owner chooses the times. Do not call it on a reader thread.
 
 Source: `MQClientInstance.sendHeartbeatToAllBroker`, `ProducerManager.java`.
 """
@@ -26,15 +26,15 @@ log = logging.getLogger(__name__)
 HEARTBEAT_S: Final = 30.0
 """`heartbeatBrokerInterval`."""
 AGAIN_S: Final = 3.0
-"""A broker that could not be told is left alone for so long."""
+"""The wait before another heartbeat to a broker that did not accept one."""
 
 
 @define(slots=True, eq=False)
 class Greeter:
-    """Who was told of one producer group.
+    """The heartbeats of one producer group.
 
-    Invariant: `_greeted` are the connections by which a broker was told since the last round; each change is one step,
-    and telling a broker twice does no harm.
+    Invariant: `_greeted` has the connections with a heartbeat since the last round. Each change is one step, and a
+    second heartbeat does no harm.
     """
 
     instance: ClientInstance
@@ -43,7 +43,7 @@ class Greeter:
     _failed_ns: dict[str, int] = field(factory=dict, init=False)
 
     def greet(self, address: str) -> None:
-        """Tell a broker, unless it was told by this connection; errors are logged, and it is tried again later."""
+        """Send a heartbeat, unless this connection had one; errors are logged, and it is tried again later."""
         now_ns = self.instance.runtime.monotonic_ns()
         failed_ns = self._failed_ns.get(address)
         if failed_ns is not None and now_ns - failed_ns < AGAIN_S * 1e9:
@@ -62,17 +62,17 @@ class Greeter:
         self._greeted[address] = client
 
     def greet_all(self) -> None:
-        """Tell every broker that a route has named and that was not told by its connection."""
+        """Send a heartbeat to every known broker whose connection had none."""
         for address in self.instance.broker_addresses():
             self.greet(address)
 
     def greet_again(self) -> None:
-        """Tell every broker, also who was told: they forget whom they do not hear for two minutes."""
+        """Send a heartbeat to every broker. A broker forgets a producer after two minutes without one."""
         self._greeted.clear()
         self.greet_all()
 
     def leave(self) -> None:
-        """Say that the producer goes; errors are logged."""
+        """Unregister the producer; errors are logged."""
         header = UnregisterClientRequestHeader(client_id=self.instance.client_id, producer_group=self.group)
         for address in sorted(self._greeted):
             try:
@@ -82,5 +82,5 @@ class Greeter:
 
 
 def greeting_body(client_id: str, group: str) -> bytes:
-    """What a producer says of itself (34)."""
+    """The producer's entry in a heartbeat (34)."""
     return HeartbeatData(client_id=client_id, producer_data_set=[ProducerData(group_name=group)]).encode()

@@ -1,11 +1,9 @@
-"""A directory that remembers what was told, so that who follows a history can be killed and started again.
+"""A directory with the reported findings, so that a follower of a history can be killed and restarted.
 
-`findings.ndjson` takes each finding before anything else does, and `posted.ndjson` the names of those that a webhook
-has taken. What is in the first and not elsewhere is told there at the next start. `checkpoint.json` says of which
-histories and thresholds it is: with others the same finding would not be the same.
+Each finding goes to `findings.ndjson` first. `posted.ndjson` has the names of those that the webhook accepted. The next
+start sends the missing ones. `checkpoint.json` names the histories and thresholds to which the findings belong.
 
-What was judged of a long history stands beside these (`run.growing.kept`); where that is missing the whole history is
-judged again.
+The state of a long history is in the same directory (`run.growing.kept`). Without it the whole history is judged again.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ LOCK_FILE: Final = "lock"
 
 @with_table
 class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a checkpoint is of."""
+    """The histories and thresholds of a checkpoint."""
 
     format: int
     paths: list[str]
@@ -42,7 +40,7 @@ class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @frozen(eq=False)
 class Checkpoint:
-    """What was told."""
+    """The reported findings."""
 
     told: Stream
     posted: Stream
@@ -50,7 +48,7 @@ class Checkpoint:
 
 @contextmanager
 def open_checkpoint(directory: Path, paths: Sequence[str], thresholds: Mapping[str, float]) -> Iterator[Checkpoint]:
-    """The checkpoint in a directory, which is made if it is not there, and is this process's alone in the block.
+    """The checkpoint in a directory, which is created if needed and locked for this process in the block.
 
     Raises `CheckpointError`, `StreamNotReadableError` and `OSError`.
     """
@@ -64,7 +62,7 @@ def open_checkpoint(directory: Path, paths: Sequence[str], thresholds: Mapping[s
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Keep others out; the kernel lets them in when this process ends, however it does."""
+    """Lock out other processes; the kernel releases the lock when this process ends."""
     with (directory / LOCK_FILE).open("ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -75,7 +73,7 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 def _check(directory: Path, about: About) -> None:
-    """See that the checkpoint is of this judgement, or make it so where it is new."""
+    """Check that the checkpoint belongs to this judgement, or write a new one."""
     file = directory / ABOUT_FILE
     if not file.exists():
         if (directory / TOLD_FILE).exists():
@@ -92,7 +90,7 @@ def _check(directory: Path, about: About) -> None:
 
 
 def _write(file: Path, content: bytes) -> None:
-    """Write a file that is there whole or not at all."""
+    """Write a file atomically."""
     temporary = file.with_suffix(".tmp")
     with temporary.open("wb") as written:
         written.write(content)

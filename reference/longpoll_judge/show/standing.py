@@ -1,9 +1,8 @@
-"""What can be said of a history that is still written: the verdict so far, and up to where.
+"""The verdict so far on a history that is still written, and the event up to which it holds.
 
-A record that goes on has no end yet, and its held pulls have no answers. A judgement of it as if it were complete is
-`unknown` for these two reasons alone; here they are told apart from evidence that is missing for good. Whatever else is
-unknown stays so: a record that breaks off in two sources may be one that was restarted, and the first a broker that was
-killed. Leaves out the judging (`longpoll_judge.run.follow`).
+A growing record has no end yet, and its held pulls have no answers. Judged as complete, it is `unknown` for these two
+reasons. This module separates them from evidence that is missing for good. Two sources without an end stay unknown:
+the first broker may have been killed. The judging is in `longpoll_judge.run.follow`.
 """
 
 from __future__ import annotations
@@ -27,23 +26,23 @@ class Standing:
 
     verdict: StandingVerdict
     events: int
-    """How many were judged."""
+    """The number of judged events."""
     open_pulls: int
-    """Those that may still be answered, of which nothing is said."""
+    """Pulls that may still be answered; they are not judged yet."""
     why: str
-    """What keeps it from being `valid so far`; empty where nothing does."""
+    """The reason why it is not `valid so far`; empty if there is none."""
     not_told: int = 0
-    """Certain findings that came with too many others to be told one by one."""
+    """Certain findings beyond the number that is reported one by one."""
 
     def sentence(self) -> str:
-        """As it is told to people."""
+        """The text for people."""
         still_open = f"; {self.open_pulls} pulls are still open" if self.open_pulls else ""
         why = f": {self.why}" if self.why else ""
         return f"{self.verdict} up to event {self.events}{why}{still_open}"
 
 
 def standing(result: Result) -> Standing:
-    """What a judgement of what there is so far says of a record that goes on."""
+    """The verdict so far, from a judgement of a growing record."""
     open_pulls = sum(gap["count"] for gap in result.gaps if _is_open_pulls(gap))
     not_told = sum(gap["count"] for gap in result.gaps if str(gap["why"]).endswith(NOT_TOLD))
     violated = [finding for finding in result.findings if finding.verdict == "violated"]
@@ -55,7 +54,7 @@ def standing(result: Result) -> Standing:
 
 
 def _lacking(result: Result) -> str:
-    """The first thing that is unknown for another reason than that the record goes on; empty where there is none."""
+    """The first unknown that the growth of the record does not explain; empty if there is none."""
     if result.findings:
         return f"{result.findings[0].clause}: {result.findings[0].why}"
     unfinished = [gap for gap in result.gaps if gap["kind"] == SOURCE_END and gap["count"] == 0]

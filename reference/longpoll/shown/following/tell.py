@@ -1,10 +1,9 @@
-"""Tells of a followed history: each certain finding once, and after each judgement where it stands.
+"""Reports a followed history: each certain finding once, and the verdict so far after each judgement.
 
-Where more came at once than is told one by one, a line says how many more there are by now: with a name of its own, and
-the number as `not_told`.
+If too many findings come at once, one line with its own name gives the number of the others as `not_told`.
 
-A finding goes to the checkpoint first, then to the file of findings, then on its way to the webhook, then to stderr.
-What the checkpoint has and another lacks, since the process was ended in between, it gets at the next start.
+A finding goes to the checkpoint first, then to the file of findings, then to the webhook, then to stderr.
+If the process ends in between, the next start completes the other outputs from the checkpoint.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from longpoll_judge.show.standing import standing
 from longpoll_judge.show.stream import Stream, open_stream
 
 PATIENCE_S: Final = 5.0
-"""How long the end waits for the webhook."""
+"""The longest wait for the webhook at the end."""
 
 
 @frozen
 class Places:
-    """Where findings go, as the options of the command say."""
+    """Where findings go, by the options of the command."""
 
     findings: Path | None = None
     checkpoint: Path | None = None
@@ -44,13 +43,13 @@ class Places:
 
     @property
     def are_any(self) -> bool:
-        """Whether any is named."""
+        """Whether any output is named."""
         return self != Places()
 
 
 @define(eq=False)
 class Teller:
-    """What was told, and where what is new goes."""
+    """The findings that were reported, and the outputs for new ones."""
 
     streams: Sequence[Stream]
     webhook: Webhook | None
@@ -58,16 +57,16 @@ class Teller:
     say: Callable[[str], None]
     _heard: Names = field(factory=Names)
     _left: set[str] = field(factory=set)
-    """What was said to be told at the end only."""
+    """Subjects that were announced for the end only."""
 
     def remember(self, told: Stream) -> None:
-        """Tell the others what a checkpoint has, as far as they lack it."""
+        """Send the findings of the checkpoint to the outputs that lack them."""
         for name, line in told.lines():
             self._heard.add(name)
             self._hand_on(name, line)
 
     def tell(self, result: Result) -> None:
-        """Tell what is new in a judgement, and where the history stands."""
+        """Report the new findings of a judgement, and the verdict so far."""
         for finding in result.findings:
             if finding.verdict == "violated" and finding.id not in self._heard:
                 self._heard.add(finding.id)
@@ -85,7 +84,7 @@ class Teller:
         self.say(so_far.sentence())
 
     def _tell_more(self, count: int) -> None:
-        """Tell how many findings are not told, once for each number."""
+        """Report the number of unreported findings, once per number."""
         name, why = f"not-told-{count}", f"{count} {NOT_TOLD}"
         if name not in self._heard:
             self._heard.add(name)
@@ -93,12 +92,12 @@ class Teller:
                 self.say(why)
 
     def tell_last(self, result: Result) -> None:
-        """Tell of the last judgement, unless it was told."""
+        """Report the last judgement, unless that was done."""
         if result is not self.collector.result:
             self.tell(result)
 
     def _hand_on(self, name: str, line: bytes) -> bool:
-        """Give a finding to all; whether it is new to any file, or there is none."""
+        """Send a finding to every output; true if it is new to a file, or there is no file."""
         is_new = [stream.put(name, line) for stream in self.streams]
         if self.webhook is not None:
             self.webhook.put(name, line)
@@ -113,7 +112,7 @@ def _line(finding: Finding) -> str:
 def open_teller(
     places: Places, progress: Progress, thresholds: Mapping[str, float], say: Callable[[str], None]
 ) -> Iterator[Teller]:
-    """What tells of a history while the block runs; `say` gets lines for people.
+    """Report a history while the block runs; `say` gets lines for people.
 
     Raises `UserError` where something cannot be opened, and `OSError` where a disk is full.
     """
@@ -160,7 +159,7 @@ def _opened(
 
 
 def _end(webhook: Webhook, say: Callable[[str], None]) -> None:
-    """End the webhook, and say what it did not take."""
+    """End the webhook, and report the findings that it did not accept."""
     webhook.end(PATIENCE_S)
     if webhook.pending:
         later = "the next start with this checkpoint posts them" if webhook.posted else "they are not posted"

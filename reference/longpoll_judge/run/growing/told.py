@@ -1,10 +1,9 @@
-"""Which findings are listed while a history grows, so that each of them is listed when it is new.
+"""Selects the findings that are listed while a history grows, so that each is listed when it is new.
 
-A judgement of the whole lists the earliest of each queue, property and verdict. Who follows a history for weeks would
-hear of no others then, so here those that are new go before, then a few of the earliest, then the latest. What is new
-and not listed, since too much came at once, is counted.
+A judgement of the whole history lists the earliest findings of each queue, property and verdict. A follower lists new
+ones first, then a few of the earliest, then the latest. New findings beyond the limit are counted.
 
-Leaves out who is told (the command), and what is kept to be listed (`tally`, `latest`).
+The command reports them; `tally` and `latest` keep them.
 """
 
 from __future__ import annotations
@@ -23,24 +22,24 @@ from longpoll_judge.run.tally import FIRST_KEPT
 NOT_TOLD: Final = (
     "findings came with more than can be told one by one: judging the whole history counts them, at the end"
 )
-"""How the gap ends that counts them."""
+"""The end of the text of the gap that counts them."""
 AT_THE_END: Final = "judging the whole history tells, at the end"
-"""How a gap ends that says what cannot be told before."""
+"""The end of the text of a gap about subjects that wait for the end."""
 
 
 @define(eq=False)
 class Picked:
-    """What was picked to be listed, of whatever was at hand.
+    """Selects the listed findings from the known ones.
 
-    Invariant: of each certain finding that was ever at hand, either it was listed, or `untold` counts it.
+    Invariant: each certain finding that was ever known was listed, or `untold` counts it.
     """
 
     seen: set[str] = field(factory=set)
-    """The names of all findings that were at hand the last time: what is not at hand any more does not come again."""
+    """The names of all findings of the last call. A finding that is gone does not return."""
     untold: int = 0
 
     def pick(self, findings: list[Finding]) -> tuple[list[Finding], int]:
-        """The findings that are listed, in order, each with its name; and how much is not among them."""
+        """The listed findings in order, each with its name, and the number of the others."""
         named = identified(sorted(findings, key=finding_order))
         groups: dict[tuple[object, ...], list[Finding]] = {}
         for finding in named:
@@ -54,7 +53,7 @@ class Picked:
         return [finding for finding in named if finding.id in listed], left_out
 
     def _of_group(self, group: Sequence[Finding]) -> Sequence[Finding]:
-        """Those of one group that are listed."""
+        """The listed findings of one group."""
         if len(group) <= verdict.FINDINGS_MAX:
             return group
         fresh = [finding for finding in group if finding.id not in self.seen][FIRST_KEPT - verdict.FINDINGS_MAX :]
@@ -65,16 +64,16 @@ class Picked:
 
 
 def not_told(count: int) -> list[Gap]:
-    """What says that there is more than was told; nothing where there is not."""
+    """The gap that counts unlisted findings; none if all were listed."""
     return [Gap("not judged", "", count, f"{count} {NOT_TOLD}")] if count else []
 
 
 def left_to_the_end(counts: Mapping[str, int]) -> list[Gap]:
-    """What says that something is told at the end only, each with how often."""
+    """The gaps about subjects that wait for the end, each with a count."""
     return [Gap("not judged", "", count, f"{what}: {AT_THE_END}") for what, count in counts.items() if count]
 
 
 def what_is_left(gaps: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """What is told at the end only, and how often, of the gaps of a result."""
+    """The subjects that wait for the end, with their counts, from the gaps of a result."""
     end = f": {AT_THE_END}"
     return {str(gap["why"]).removesuffix(end): gap["count"] for gap in gaps if str(gap["why"]).endswith(end)}
