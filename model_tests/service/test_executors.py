@@ -16,11 +16,10 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.fast.woken_herd import HerdExecutor, HerdRunner
 from longpoll_broker.handler import BrokerHandler
-from longpoll_broker.hold import later_runs
-from longpoll_broker.hold.executors import InlineExecutor, PoolExecutor
+from longpoll_broker.hold import executors
+from longpoll_broker.hold.executors import RUN_COST, InlineExecutor, LaterRuns, Leaving, PoolExecutor
 from longpoll_broker.hold.hold_service import HERD_PART
 from longpoll_broker.hold.hold_table import ANSWERED, QUEUED, Cause, Pull
-from longpoll_broker.hold.later_runs import RUN_COST, LaterRuns, Leaving
 from longpoll_broker.hold.pull_processor import PullProcessor
 from longpoll_broker.hold.pull_runner import PullRunner
 from longpoll_broker.io.channel import Channel, Outbox, Parts
@@ -230,7 +229,7 @@ MOST = 2 * AT_ONCE + HERD_PART
 
 @pytest.fixture(autouse=True)
 def _few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(later_runs, "PASS_COST_MAX", AT_ONCE * RUN_COST)
+    monkeypatch.setattr(executors, "PASS_COST_MAX", AT_ONCE * RUN_COST)
 
 
 # -- who has its turn --------------------------------------------------------------------------------------------------

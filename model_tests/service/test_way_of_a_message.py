@@ -20,7 +20,7 @@ ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs/way-of-a-message.md"
 PRODUCT: Final = (f"{ROOT}/reference/", f"{ROOT}/spec/")
 ROW: Final = re.compile(r"^\| `([\w/]+\.py)` \| `([\w.]+)` \|", re.MULTILINE)
-FILES: Final = {"send": 42, "pull": 38, "wake": 49}
+FILES: Final = {"send": 40, "pull": 36, "wake": 47}
 """Product files whose functions run in the pass of a request: that wakes nobody, finds a message, wakes a pull.
 
 The aim is 20 for a send and a pull. Lower a number when fewer files run; never raise one.
@@ -62,22 +62,23 @@ def passes(start_broker: StartBroker, connect: Connect) -> dict[str, list[Call]]
     """The calls of four passes: a send, a pull, a pull that is held, and the send that wakes it."""
     with traced() as calls:
         broker = start_broker(is_fast=False)
-    producer, consumer = connect(broker.address), connect(broker.address)
-    for _ in range(2):  # The first ones make topic, group and files.
+        producer, consumer = connect(broker.address), connect(broker.address)
+        for _ in range(2):  # The first ones make topic, group and files.
+            send_message(producer, "T")
+            consumer.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
+        held = consumer.send(RequestCode.PULL_MESSAGE, pull_fields("T", 2, timeout_ms=60_000))
+        wait_until(lambda: len(broker.hold_service) == 1)
         send_message(producer, "T")
-        consumer.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
-    held = consumer.send(RequestCode.PULL_MESSAGE, pull_fields("T", 2, timeout_ms=60_000))
-    wait_until(lambda: len(broker.hold_service) == 1)
-    send_message(producer, "T")
-    assert consumer.answer(held).code == 0
-    broker.stop()
+        assert consumer.answer(held).code == 0
+        send_message(producer, "T")  # Its pass ends the one before; a stop would add to that.
+        broker.stop()
     served = [
         each
         for each in passes_of(calls)
         if {"SendProcessor.receive", "PullProcessor.receive"} & {name for _, name in each}
     ]
-    assert len(served) == 6
-    return dict(zip(("send", "pull", "held", "wake"), served[2:], strict=True))
+    assert len(served) == 7
+    return dict(zip(("send", "pull", "held", "wake"), served[2:6], strict=True))
 
 
 def first_not_called(named: Iterable[Call], calls: Iterable[Call]) -> Call | None:

@@ -27,13 +27,13 @@ from longpoll_broker.io.processors import (
     OVERLOAD,
     TOO_LATE,
     Processor,
+    RequestCounts,
     answer_busy,
     failure,
     refuse,
     serve,
     tell_refused,
 )
-from longpoll_broker.io.request_counts import RequestCounts
 from longpoll_broker.io.rpc_hooks import RpcHook, with_hooks
 from longpoll_broker.rocketmq.accounts.access_control import AccessControl
 from longpoll_broker.rocketmq.accounts.access_processor import AccessProcessor
