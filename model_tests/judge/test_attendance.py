@@ -109,8 +109,8 @@ def test_who_is_declared_and_silent_is_missed() -> None:
 
 def test_slices_are_put_together() -> None:
     """What one shows of a source that another shows as well is added, and the highest number counts."""
-    first = Attendance({"b": Seen([0], [], 5, 1, 2, {"x": 1})}, [("b", "T", 1, 2)], 1, 2, 3, 7, 4, 5, 6)
-    second = Attendance({"b": Seen([], [7], 7, 1, 2, {"x": 1, "y": 1}), "c": Seen([0])}, [], 1, 2, 3, 8, 2, 9, 6)
+    first = Attendance({"b": Seen([0], [], 5, 1, 2, {"x": 1})}, [("b", "T", 1, 2)], 1, 2, 3, 4, 5, 6, 7)
+    second = Attendance({"b": Seen([], [7], 7, 1, 2, {"x": 1, "y": 1}), "c": Seen([0])}, [], 1, 2, 3, 2, 9, 6, 8)
     add(first, second)
 
     assert first.sources == {"b": Seen([0], [7], 7, 2, 4, {"x": 2, "y": 1}), "c": Seen([0])}

@@ -176,8 +176,8 @@ OURS: Final = (
         "Of several acknowledgements that one message is at odds with the judge shows the one that was read first: "
         "what is told of a history, and under which name, hangs on how its files are cut.",
         Change(
-            f"{RULES}/sends.py",
-            "    ordered = _in_order(events, members)\n"
+            f"{RULES}/breaches.py",
+            "    ordered = in_order(events, members)\n"
             "    return ordered[np.sort(np.unique(cause[ordered], return_index=True)[1])]\n",
             "    return members[np.sort(np.unique(cause[members], return_index=True)[1])]\n",
         ),
