@@ -81,6 +81,7 @@ SECTIONS: Final = (
         (
             "findings",
             "architecture",
+            "way-of-a-message",
             "decisions/README",
             "engines",
             "zoo",

@@ -70,7 +70,7 @@ class Peer:
         while isinstance(command := connection.next_event(), Command):
             self.broker.handler.received(self.channel, command, outbox)
             self.channel.gives_way = False  # there is nobody else
-        self.broker.pulling.dispatch_service.pass_ended(outbox)
+        self.broker.pulling.dispatch_service.appended(outbox)
         outbox.flush()
         return self.heard()
 

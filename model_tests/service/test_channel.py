@@ -402,7 +402,7 @@ class Bell:
 @pytest.mark.parametrize("asked", ASKED)
 def test_a_loop_is_woken_by_what_another_thread_asks(asked: str) -> None:
     """Or it would come to it when something else happens, ten seconds later at the latest."""
-    loop = IoLoop(RealRuntime(), "loop", LIMITS, pass_ended=lambda _outbox: None)
+    loop = IoLoop(RealRuntime(), "loop", LIMITS)
     loop.poller.close()
     bell = Bell()
     loop.poller = cast("Any", bell)

@@ -242,15 +242,15 @@ def test_the_end_of_a_pass_shows_what_may_be_shown() -> None:
     world = World(2)
     world.durable = 1
     outbox = Outbox()
-    world.service.pass_ended(outbox)
+    world.service.appended(outbox)
     assert (world.shown, world.told()[-1]) == (1, ("notify", "T", 3, 1, 100))
     outbox.flush()
     assert world.told() == [("answered", "T", 3, 1)]
-    world.service.pass_ended(outbox)
+    world.service.appended(outbox)
     assert world.told() == []
     for world, durable in ((World(2, polls=True), None), (World(2, before_visible=True), 0)):
         world.durable = durable
-        world.service.pass_ended(outbox)
+        world.service.appended(outbox)
         assert (world.shown, world.told()) == (0, [])
 
 

@@ -15,11 +15,11 @@ from model_tests.support.broker.raw_client import PATIENCE_S, RawClient, pull_fi
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.fast.woken_herd import HerdExecutor, HerdRunner
-from longpoll_broker.hold import later_runs
-from longpoll_broker.hold.executors import InlineExecutor, PoolExecutor
+from longpoll_broker.handler import BrokerHandler
+from longpoll_broker.hold import executors
+from longpoll_broker.hold.executors import RUN_COST, InlineExecutor, LaterRuns, Leaving, PoolExecutor
 from longpoll_broker.hold.hold_service import HERD_PART
 from longpoll_broker.hold.hold_table import ANSWERED, QUEUED, Cause, Pull
-from longpoll_broker.hold.later_runs import RUN_COST, LaterRuns, Leaving
 from longpoll_broker.hold.pull_processor import PullProcessor
 from longpoll_broker.hold.pull_runner import PullRunner
 from longpoll_broker.io.channel import Channel, Outbox, Parts
@@ -229,7 +229,7 @@ MOST = 2 * AT_ONCE + HERD_PART
 
 @pytest.fixture(autouse=True)
 def _few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(later_runs, "PASS_COST_MAX", AT_ONCE * RUN_COST)
+    monkeypatch.setattr(executors, "PASS_COST_MAX", AT_ONCE * RUN_COST)
 
 
 # -- who has its turn --------------------------------------------------------------------------------------------------
@@ -401,20 +401,20 @@ class Counted:
     passes: list[int] = attrs.field(factory=lambda: [0])
 
     def of(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-        loop, runner = broker.loops[0], broker.pulling.runner
-        ended, kind = loop._pass_ended, type(runner)
+        runner = broker.pulling.runner
+        end, kind = BrokerHandler.end_pass, type(runner)
         run = kind.run
 
         def count_run(self: PullRunner, pull: Pull, cause: Cause, outbox: Outbox) -> None:
             counted.passes[-1] += 1
             run(self, pull, cause, outbox)
 
-        def end_pass(outbox: Outbox) -> None:
-            ended(outbox)
+        def end_pass(handler: BrokerHandler, outbox: Outbox) -> None:
+            end(handler, outbox)
             counted.passes.append(0)
 
         counted = self
-        monkeypatch.setattr(loop, "_pass_ended", end_pass)
+        monkeypatch.setattr(BrokerHandler, "end_pass", end_pass)
         inline = broker.pulling.inline
         assert inline is not None
         monkeypatch.setattr(inline, "run", lambda *asked: count_run(runner, *asked))

@@ -172,8 +172,7 @@ def test_faults_beside_requests(start_broker: StartBroker, connect: Connect, mon
         return fails
 
     monkeypatch.setattr(BrokerHandler, "closed", once("closed", BrokerHandler.closed))
-    for loop in broker.loops:
-        monkeypatch.setattr(loop, "_pass_ended", once("pass", loop._pass_ended))
+    monkeypatch.setattr(BrokerHandler, "end_pass", once("pass", BrokerHandler.end_pass))
     monkeypatch.setattr(type(broker.hold_service), "run", once("clock", type(broker.hold_service).run))
     connect(broker.address).close()
     wait_until(lambda: len(raised) == 3)

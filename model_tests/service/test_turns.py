@@ -165,18 +165,17 @@ class Passes:
         self.noted: list[list[int]] = [[]]
         """What a test has noted, pass by pass."""
         self.halts, self.halted, self.goes_on = (broker.runtime.event() for _ in range(3))
-        loop = broker.loops[0]
-        ended = loop._pass_ended
+        end = BrokerHandler.end_pass
 
-        def end_pass(outbox: Outbox) -> None:
-            ended(outbox)
+        def end_pass(handler: BrokerHandler, outbox: Outbox) -> None:
+            end(handler, outbox)
             outbox.flush()
             self.noted.append([])
             if self.halts.is_set():
                 self.halted.set()
                 self.goes_on.wait(PATIENCE_S)
 
-        patch.setattr(loop, "_pass_ended", end_pass)
+        patch.setattr(BrokerHandler, "end_pass", end_pass)
         patch.setattr(broker.runtime, "monotonic_ns", lambda: self.now_ns)
 
     def after_a_halt(self, work: Callable[[], list[tuple[RawClient, int]]]) -> list[list[int]]:
@@ -276,7 +275,7 @@ def test_a_stop_closes_those_that_wait(start_broker: StartBroker, monkeypatch: p
     ("ready", "turn_ns"), [(0, TURN_NS_MAX), (4, PASS_NS // 5), (9, PASS_NS // 10), (10_000, TURN_NS_MIN)]
 )
 def test_turns_are_shorter_the_more_are_ready(ready: int, turn_ns: int) -> None:
-    loop = IoLoop(RealRuntime(), "io", limits_of(BrokerConfig()), pass_ended=lambda _outbox: None)
+    loop = IoLoop(RealRuntime(), "io", limits_of(BrokerConfig()))
     loop._run_pass([(object(), False, False)] * ready)
     assert loop._turn_ns == turn_ns
     loop.stop()
@@ -384,7 +383,7 @@ def test_who_always_takes_a_whole_pass_keeps_no_new_connection_waiting(monkeypat
     runtime = RealRuntime()
     clock_ns = [0]
     monkeypatch.setattr(runtime, "monotonic_ns", lambda: clock_ns[0])
-    loop: Any = IoLoop(runtime, "io", limits_of(BrokerConfig()), pass_ended=lambda _outbox: None)
+    loop: Any = IoLoop(runtime, "io", limits_of(BrokerConfig()))
     known, new = Waiting(is_new=False), [Waiting(is_new=True) for _ in range(4)]
     served: list[str] = []
 
@@ -409,7 +408,7 @@ def test_new_connections_are_served_for_as_long_as_a_pass_may_take(monkeypatch: 
     runtime = RealRuntime()
     clock_ns = [0]
     monkeypatch.setattr(runtime, "monotonic_ns", lambda: clock_ns[0])
-    loop: Any = IoLoop(runtime, "io", limits_of(BrokerConfig()), pass_ended=lambda _outbox: None)
+    loop: Any = IoLoop(runtime, "io", limits_of(BrokerConfig()))
     served: list[Waiting] = []
 
     def serve(channel: Waiting) -> None:

@@ -161,7 +161,7 @@ class NameServer(Closeable):
         with ExitStack() as undo:
             listener = open_listener(runtime, ("127.0.0.1", port), undo)
             self._address = listener.address
-            self._loop = IoLoop(runtime, "name-server", limits_of(BrokerConfig()), pass_ended=lambda _outbox: None)
+            self._loop = IoLoop(runtime, "name-server", limits_of(BrokerConfig()))
             self._loop.add_listener(listener, NameServerHandler(now_ms=runtime.unix_ms))
             self._loop.start()
             undo.pop_all()

@@ -144,7 +144,9 @@ class Broker(Stoppable):
             sample_rates=administering.tables.sample,
             expire_calls=administering.calls.expire,
         )
-        self.handler = BrokerHandler(shared, self.pulling, self.sending, administering, access, hooks, registrar)
+        self.handler = BrokerHandler(
+            shared, self.pulling, self.sending, administering, self.replicating, access, hooks, registrar
+        )
         self.loops = self._loops(listeners)
         if vip_listener is not None:
             self.loops[0].add_listener(vip_listener, self.handler)
@@ -162,8 +164,7 @@ class Broker(Stoppable):
                 shared.runtime,
                 f"io-{number}",
                 limits,
-                pass_ended=self._pass_ended,
-                has_more=lambda: self.administering.clients.has_more or self.pulling.has_more,
+                pass_end=self.handler,
                 clock=self.hold_service if number == 0 else None,
                 totals=totals,
             )
@@ -177,19 +178,12 @@ class Broker(Stoppable):
         first.add_listener(listeners[1], self.name_server)
         return loops
 
-    def _pass_ended(self, outbox: Outbox) -> None:
-        """Make visible what a pass of a loop appended, and tell members what it changed in their groups."""
-        self._flushed(outbox)
-        self.pulling.turn(outbox)
-        self.administering.clients.turn(outbox)
-
     def _flushed(self, outbox: Outbox) -> None:
-        """Make visible what may be, and have slaves sent it."""
-        self.pulling.dispatch_service.pass_ended(outbox)
-        self.replicating.appended()
+        """Make visible what a sync of `SYNC_FLUSH` made durable."""
+        self.handler.appended(outbox)
 
     def _show_copied(self) -> None:
-        """The same of what was copied from a master."""
+        """Make visible what was copied from a master."""
         if self.shared.traits.knows_copied_topics and self._queue_count != self.store.queue_count:
             self._queue_count = self.store.queue_count
             know_copied_topics(self.topics, self.store)

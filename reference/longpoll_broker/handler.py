@@ -15,6 +15,7 @@ from msgspec import structs
 
 from longpoll_broker.assembly.administering import Administering
 from longpoll_broker.assembly.pulling import Pulling
+from longpoll_broker.assembly.replicating import Replicating
 from longpoll_broker.assembly.sending import Sending
 from longpoll_broker.assembly.shared import Shared
 from longpoll_broker.errors import BrokerError
@@ -26,13 +27,13 @@ from longpoll_broker.io.processors import (
     OVERLOAD,
     TOO_LATE,
     Processor,
+    RequestCounts,
     answer_busy,
     failure,
     refuse,
     serve,
     tell_refused,
 )
-from longpoll_broker.io.request_counts import RequestCounts
 from longpoll_broker.io.rpc_hooks import RpcHook, with_hooks
 from longpoll_broker.rocketmq.accounts.access_control import AccessControl
 from longpoll_broker.rocketmq.accounts.access_processor import AccessProcessor
@@ -58,6 +59,7 @@ class BrokerHandler:
     pulling: Pulling
     sending: Sending
     administering: Administering
+    replicating: Replicating
     access: AccessControl | None
     hooks: Sequence[RpcHook]
     registrar: Registrar | None
@@ -135,6 +137,22 @@ class BrokerHandler:
             refuse(channel, command, failure(channel, command, error), outbox)
         if bursts is not None:
             self.request_counts.add(command.code, bursts.serve_following(channel, outbox))
+
+    def end_pass(self, outbox: Outbox) -> None:
+        """End a pass of a loop: wake the pulls that wait for what its sends appended, before its answers leave."""
+        self.appended(outbox)
+        self.pulling.turn(outbox)
+        self.administering.clients.turn(outbox)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the end of another pass has something to do."""
+        return self.administering.clients.has_more or self.pulling.has_more
+
+    def appended(self, outbox: Outbox) -> None:
+        """Messages were appended, or made durable: make them visible, notify their pulls, and send them to slaves."""
+        self.pulling.dispatch_service.appended(outbox)
+        self.replicating.appended()
 
     def closed(self, channel: Channel) -> None:
         """Forget what is held for a closed connection, and its memberships."""

@@ -14,10 +14,9 @@ from longpoll_broker.fast.pull_bursts import QuickPullProcessor
 from longpoll_broker.fast.pull_heads import PatchedPullAnswers, tells_offsets_only
 from longpoll_broker.fast.woken_herd import HerdExecutor, HerdRunner
 from longpoll_broker.hold.dispatch_service import DispatchService
-from longpoll_broker.hold.executors import InlineExecutor, PoolExecutor
+from longpoll_broker.hold.executors import InlineExecutor, LaterRuns, PoolExecutor
 from longpoll_broker.hold.hold_service import HoldService
 from longpoll_broker.hold.hold_table import Pull
-from longpoll_broker.hold.later_runs import LaterRuns
 from longpoll_broker.hold.offset_moved import OffsetMovedTeller
 from longpoll_broker.hold.pull_answers import PullAnswers
 from longpoll_broker.hold.pull_processor import PullProcessor

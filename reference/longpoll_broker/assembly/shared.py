@@ -7,7 +7,7 @@ from attrs import Factory, field, frozen
 from longpoll_broker.assembly.recording import Recording
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.hold.pull import Desk
-from longpoll_broker.io.request_counts import RequestCounts
+from longpoll_broker.io.processors import RequestCounts
 from longpoll_broker.rocketmq.tables.timer_counts import TimerCounts
 from longpoll_broker.send.append import Appender
 from longpoll_broker.shared.filter.data import FilterTable

@@ -15,9 +15,8 @@ from typing import Any, Final
 import msgspec
 from attrs import define, field
 
-from longpoll_broker.hold.executors import InlineExecutor
+from longpoll_broker.hold.executors import RUN_COST, InlineExecutor
 from longpoll_broker.hold.hold_table import ANSWERED, QUEUED, Cause, Pull
-from longpoll_broker.hold.later_runs import RUN_COST
 from longpoll_broker.hold.pull import FLAG_SUBSCRIPTION, Found
 from longpoll_broker.hold.pull_answers import RESPONSE
 from longpoll_broker.hold.pull_events import ONE_WAY

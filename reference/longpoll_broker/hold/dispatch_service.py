@@ -1,7 +1,8 @@
 """Makes appended messages visible and notifies who waits for them; at the append, or from a poll of its own.
 
-Under `notify=at_append` the thread that appended calls `run` before its answers leave. Under `notify=dispatcher_poll`
-one thread polls every millisecond, as `ReputMessageService` does: a wake waits half of that on average.
+Under `notify=at_append` `BrokerHandler.end_pass` calls `appended` after a pass's sends, before their answers leave.
+Under `notify=dispatcher_poll` one thread polls every millisecond, as `ReputMessageService` does: a wake waits half of
+that on average.
 
 Leaves out the cursor (`store.dispatch`) and the walk through a bucket (`hold.hold_service`).
 """
@@ -89,7 +90,7 @@ class DispatchService:
                 for arrival in self._announced(arrivals):
                     self._notify(arrival, arrival.offset_end, outbox)
 
-    def pass_ended(self, outbox: Outbox) -> None:
+    def appended(self, outbox: Outbox) -> None:
         """Everything that one pass appended, or one sync made durable, becomes visible before its answers leave."""
         if not self.polls and self.store.dispatched_end < self.store.dispatchable_end:
             self.run(outbox)

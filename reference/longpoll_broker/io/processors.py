@@ -1,4 +1,4 @@
-"""How a processor is called and how it answers.
+"""How a processor is called and how it answers, and how many requests came.
 
 A processor takes (channel, command, outbox) and returns the buffers of its reply, or None when it has none yet (a held
 pull). Leaves out which processor serves which code (`broker`).
@@ -12,7 +12,7 @@ from functools import partial
 from typing import ClassVar, Final, Self, TypeAlias, TypeVar
 
 from longpoll_broker.io.channel import Channel, Outbox, Parts
-from longpoll_protocol.codes import CommandFlag, ResponseCode
+from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command, encode_reply_head
 from longpoll_protocol.frames.frame import EMPTY, Buffer, Serialisation
@@ -183,3 +183,19 @@ def failure(channel: Channel, command: Command, error: Exception) -> Refusal:
     code = ResponseCode.SYSTEM_ERROR
     head = encode_reply_head(command, code, remark=remark, serialisation=Serialisation.JSON)
     return Refusal((head,), code, remark)
+
+
+NAMES: Final = {code.value: code.name for code in RequestCode}
+"""The names of the known codes."""
+
+
+class RequestCounts(dict[int, int]):
+    """Requests by their code; unknown codes, which a client may choose freely, are counted together under -1."""
+
+    def add(self, code: int, count: int = 1) -> None:
+        """Count requests; only on the loops' threads, where a count lost in a race does no harm."""
+        try:
+            self[code] += count
+        except KeyError:
+            key = code if code in NAMES else -1
+            self[key] = self.get(key, 0) + count

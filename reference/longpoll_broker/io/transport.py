@@ -1,9 +1,9 @@
 """The loop that serves many connections on one thread.
 
 One pass of a loop reads every ready connection, hands each whole command to its listener's handler, calls
-`pass_ended`, and only then writes: all that one connection is told in a pass leaves in one system call, and a send, the
-pulls it wakes and their answers need no hand-over between threads. A connection whose command takes long gives way: the
-rest of what came from it is served in the next pass.
+`PassEnd.end_pass` (of a broker `BrokerHandler.end_pass`), and only then writes. All answers to one connection leave in
+one system call, and a send, the pulls that it wakes and their answers need no hand-over between threads. A connection
+whose command takes long gives way: the rest of its commands is served in the next pass.
 
 Whatever serving a connection raises costs that connection, and nobody else anything: the loop goes on.
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from attrs import define, field, frozen
@@ -75,6 +75,19 @@ class Clock(Protocol):
         ...
 
 
+class PassEnd(Protocol):
+    """What follows the requests of a pass, and comes before the answers leave."""
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the end of another pass has something to do, which then begins at once."""
+        ...
+
+    def end_pass(self, outbox: Outbox) -> None:
+        """Do what the requests of a pass asked for together."""
+        ...
+
+
 @define(slots=True, eq=False)
 class Totals:
     """What the connections of all loops of a broker cost together."""
@@ -123,18 +136,15 @@ class IoLoop:
         name: str,
         limits: Limits,
         *,
-        pass_ended: Callable[[Outbox], None],
-        has_more: Callable[[], bool] | None = None,
+        pass_end: PassEnd | None = None,
         clock: Clock | None = None,
         totals: Totals | None = None,
     ) -> None:
         self._runtime = runtime
         self._name = name
         self._limits = limits
-        self._pass_ended = pass_ended
+        self._pass_end = pass_end
         self._ends_pass = KeepGoing(log, "a pass could not be ended")
-        self._has_more = has_more
-        """Whether the end of another pass has something to do, which then begins at once."""
         self._clock = clock
         self._totals = Totals.of(runtime, limits) if totals is None else totals
         """Shared with the broker's other loops."""
@@ -212,7 +222,7 @@ class IoLoop:
         does_what_is_due = KeepGoing(log, "what was due could not be done")
         while not self._stopping:
             wait_s = clock.wait_s() if clock is not None else None
-            has_more = self._unfinished or self._leaving or (self._has_more is not None and self._has_more())
+            has_more = self._unfinished or self._leaving or (self._pass_end is not None and self._pass_end.has_more)
             wait_s_max = 0.0 if has_more else ACCEPT_PAUSE_S if self._paused else IDLE_CHECK_S
             ready = self.poller.poll(wait_s_max if wait_s is None or wait_s > wait_s_max else wait_s)
             self._run_pass(ready)
@@ -254,8 +264,9 @@ class IoLoop:
                     self._accept(data)
         self._receive_slow(list(slow), unfinished, now_ns)
         self._serve_unfinished(list(unfinished))
-        with self._ends_pass:
-            self._pass_ended(self.outbox)
+        if self._pass_end is not None:
+            with self._ends_pass:
+                self._pass_end.end_pass(self.outbox)
 
     def _receive_slow(self, channels: Sequence[Channel], unfinished: dict[Channel, None], now_ns: int) -> None:
         """Read what came from those that are new or slow, behind all that are quick, for as long as one pass may take.

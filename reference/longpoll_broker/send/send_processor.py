@@ -1,7 +1,7 @@
 """Serves sends: 10, 310 and 320, one pass from received bytes to the log.
 
-Leaves out what message a request makes (`send.message_maker`) and making messages visible
-(`hold.dispatch_service`).
+At the end of the loop's pass `BrokerHandler.end_pass` makes the messages visible and wakes the pulls that wait for
+them (`hold.dispatch_service`). `send.message_maker` makes a message from a request.
 
 Source: `SendMessageProcessor.java`, `AbstractSendMessageProcessor.java` 4.9, checks in their order.
 """

@@ -19,8 +19,7 @@ from attrs import define, field
 
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.io.channel import Channel, Outbox, Parts
-from longpoll_broker.io.processors import Serving, Turns, answer, in_turns, serves
-from longpoll_broker.io.request_counts import RequestCounts
+from longpoll_broker.io.processors import RequestCounts, Serving, Turns, answer, in_turns, serves
 from longpoll_broker.rocketmq.accounts.access import TRACE_TOPIC
 from longpoll_broker.rocketmq.tables.rates import Rates
 from longpoll_broker.rocketmq.tables.timer_counts import TimerCounts
