@@ -13,6 +13,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 import socket
 import sys
 import threading
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 ID_LENGTH_MAX: Final = 100
 """A longer parameter stands in its test's id by its beginning."""
+
+# A run in the background of a shell ignores Ctrl-C, and so would each test that raises it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "quick",

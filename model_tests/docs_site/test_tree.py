@@ -55,7 +55,7 @@ def test_every_diagram_of_the_docs_is_drawn() -> None:
     texts = [*tree.generated().values(), *(page.read_text("utf-8") for page in tree.places() if page.is_file())]
     blocks = [block for text in texts for block in MERMAID.findall(text)]
 
-    assert len(blocks) >= 10
+    assert len(blocks) >= 7
     for block in blocks:
         picture = drawn(block)
         assert picture.startswith("<svg ")

@@ -28,7 +28,6 @@ from longpoll_spec.engines.smt import check as smt_check
 from longpoll_spec.errors import UnknownPolicyError
 from longpoll_spec.policy import policy_named
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the test run's own parent chose
 GIVEN = "/named/in/the/call"
 AT_IMPORT = """
 import os, signal, sys
