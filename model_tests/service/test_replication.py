@@ -458,3 +458,13 @@ def test_the_port_of_java_slaves(cluster: Cluster, connect: Connect, caplog: pyt
         master = cluster.master(listen=("127.0.0.1", port))
     assert connect(master.address).call(RequestCode.GET_ALL_TOPIC_CONFIG).code == ResponseCode.SUCCESS
     assert "Java slaves cannot copy the table of topics" in caplog.text
+
+
+def test_a_send_wakes_the_replicator(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the send is answered; else slaves get the message only when the replicator polls."""
+    ends: list[int] = []
+    master = cluster.master()
+    monkeypatch.setattr(Replicator, "appended", lambda _self: ends.append(master.store.dispatchable_end))
+    cluster.fill(master, 1)
+
+    assert ends[-1] == master.store.dispatchable_end > 0
