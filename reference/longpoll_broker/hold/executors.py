@@ -166,7 +166,6 @@ class InlineExecutor:
         return cost
 
     def _run_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> int:
-        """Run pulls that one message woke; returns the cost."""
         for pull in pulls:
             self._run(pull, "woken", outbox)
         return RUN_COST * len(pulls)

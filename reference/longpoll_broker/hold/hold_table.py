@@ -248,7 +248,6 @@ class HoldTable:
         return left_out
 
     def _is_full_of(self, channel: Hashable) -> bool:
-        """Whether the connection has reached its limit."""
         return self.channel_limit is not None and len(self._channels.get(channel, ())) >= self.channel_limit
 
     def _insert(self, pull: Pull, bucket: Bucket) -> None:
@@ -419,13 +418,11 @@ class HoldTable:
         self._unlink(pulls)
 
     def _leave(self, count: int) -> None:
-        """Subtract `count` pulls from the counts."""
         self._held -= count
         if self.room is not None:
             self.room.give(count)
 
     def _unlink(self, pulls: Sequence[Pull]) -> None:
-        """Remove pulls from their channels and deadlines."""
         channels, own_deadlines, disarm = self._channels, self.own_deadlines, self._deadlines.remove
         for pull in pulls:
             pull.bucket = None

@@ -238,7 +238,6 @@ def check(pull: Pull, desk: Desk) -> Filter | Refused:  # noqa: PLR0911 - one re
 
 
 def _brought(pull: Pull, desk: Desk) -> Filter | Refused:
-    """Returns the filter of the subscription in the request."""
     if len(pull.subscription or "") > EXPRESSION_SIZE_MAX:
         return Refused(SUBSCRIPTION_PARSE_FAILED, f"the subscription is over {EXPRESSION_SIZE_MAX} characters")
     if pull.subscription and pull.expression_type and not (desk.property_filter or is_tag_type(pull.expression_type)):

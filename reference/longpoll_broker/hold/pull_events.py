@@ -173,7 +173,6 @@ def _channel(pull: Pull) -> Channel:
 
 
 def _place(pull: Pull) -> dict[str, Any]:
-    """Returns the event fields that identify a pull."""
     number = str(_channel(pull).number)
     return {
         "topic": pull.topic,
