@@ -253,7 +253,7 @@ class Broker(Stoppable):
         if self._stopped:
             return
         self._stopped = True
-        # # First the services that could put pulls back or hold new ones, then the table, then the sockets.
+        # First the services that could put pulls back or hold new ones, then the table, then the sockets.
         self.keeping.stop_delivering()
         self.replicating.stop_following()
         self.pulling.stop_notifying()
@@ -283,7 +283,7 @@ def _store_config(store_config: StoreConfig, config: BrokerConfig, policy: Polic
     if config.role == "SLAVE":
         if config.broker_id == MASTER_ID:
             raise ConfigError("brokerRole is SLAVE, so brokerId must be above 0; only a master has 0")
-        # # As in `BrokerStartup`: a slave assumes that less of its log is in memory.
+        # As in `BrokerStartup`: a slave assumes that less of its log is in memory.
         store_config = attrs.evolve(store_config, memory_ratio_max=max(store_config.memory_ratio_max - 10, 0))
     if policy.visible_after != "append":
         store_config = attrs.evolve(store_config, visible_when_durable=store_config.flush_disk_sync)

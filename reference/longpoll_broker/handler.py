@@ -159,7 +159,7 @@ class BrokerHandler:
         """Remove a closed connection's pulls and memberships."""
         self.shared.recording.closed(channel)
         if self.shared.policy.on_close == "drop":
-            # # RocketMQ leaves them in its table: the next scan runs them in vain.
+            # RocketMQ leaves them in its table: the next scan runs them in vain.
             self.pulling.hold_service.drop_channel(channel)
         outbox = Outbox()
         self.administering.clients.closed(channel, outbox)

@@ -71,7 +71,7 @@ def limit(server: HttpServer, now_ns: Callable[[], int]) -> None:
         """Called between requests, and twice a second."""
         for request, deadline_ns in list(deadlines_ns.items()):
             if now_ns() > deadline_ns:
-                # # The thread that serves the request sees the end and closes it.
+                # The thread that serves the request sees the end and closes it.
                 with suppress(OSError):
                     request.shutdown(SHUT_RDWR)
 

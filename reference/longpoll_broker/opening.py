@@ -113,7 +113,7 @@ def correct_positions(offsets: Offsets, delays: DelayOffsets, timers: TimerOffse
     for pair, queues in offsets.by_pair.items():
         topic, _at, group = pair.partition(SEPARATOR)
         for queue_id, offset in queues.items():
-            # # The single offset of a light group may belong to any queue.
+            # The single offset of a light group may belong to any queue.
             end = light_ends.get(topic, 0) if offsets.is_light(pair) else store.visible_end(topic, queue_id)
             if offset > end:
                 queues[queue_id] = end

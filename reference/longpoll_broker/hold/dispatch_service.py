@@ -78,7 +78,7 @@ class DispatchService:
             try:
                 arrivals = store.dispatch(BATCH)
             except FAULTS as error:
-                # # The records are in the log. The flush thread retries, and so does the next append.
+                # The records are in the log. The flush thread retries, and so does the next append.
                 told, self._told = self._told, str(error)
                 if self._told != told:
                     log.exception("messages could not be made visible; trying again")
@@ -98,7 +98,7 @@ class DispatchService:
     def show_waiting(self) -> None:
         """Make messages visible that the schedule appended or that failed for lack of disk space."""
         if not self.polls and (self.store.dispatched_end < self.store.log_end or self.store.is_behind):
-            # # While this fails, the flush thread retries and logs it once.
+            # While this fails, the flush thread retries and logs it once.
             if self.makes_durable and LOG not in self.store.troubles:
                 with KeepGoing(log, "messages could not be made durable, and stay unseen"):
                     self.store.flush()
@@ -118,7 +118,7 @@ class DispatchService:
             try:
                 self.hold_service.notify((arrival.topic, arrival.queue_id), visible_end, arrival.tags_code, outbox)
             except FAULTS:
-                # # Only under `on_throw=drop_rest`, which loses the rest of the bucket's pulls.
+                # Only under `on_throw=drop_rest`, which loses the rest of the bucket's pulls.
                 log.exception("notifying of %s@%d failed", arrival.topic, arrival.queue_id)
             else:
                 return

@@ -118,7 +118,7 @@ class HoldService:
         self._stopping = False
         own_deadlines = policy.expiry == "own_deadline"
         one_shot = policy.heap_entry == "one_shot"
-        # # A fraction of the table and of each queue, so that other connections find room too.
+        # A fraction of the table and of each queue, so that other connections find room too.
         limit_max = min(queue_held_count_max or held_count_max, held_count_max // shard_count)
         connection_limit = max(limit_max // CONNECTION_PART, SMALL_TABLE)
         self._shards = tuple(
@@ -217,7 +217,7 @@ class HoldService:
                     left_out += shard.table.hold_together(part) if not self._stopping else len(part)
         self._recheck_all(pulls, outbox)
         if left_out:
-            # # `hold` finds the reason for each: a queue's limit, or a stop in the meantime.
+            # `hold` finds the reason for each: a queue's limit, or a stop in the meantime.
             self._room.give(left_out)
             for pull in pulls:
                 if pull.phase is MISSED:
@@ -284,7 +284,7 @@ class HoldService:
         shard = self._shards[shard_of(*key, len(self._shards))]
         again: int | None = visible_end
         while again is not None:
-            # # Safe without the lock: a pull inserted after this check rechecks the end, which has moved already.
+            # Safe without the lock: a pull inserted after this check rechecks the end, which has moved already.
             if self._policy.empty_shortcut and not shard.table.has(key):
                 return
             again = self._walk_once(steps, shard, self._new_walk(shard, key, again, tags_code), outbox)
@@ -300,7 +300,7 @@ class HoldService:
             tags_code,
             self.now_ms(),
             lambda: self._ends.visible_end(topic, queue_id),
-            # # An arrival's visible end is the message's offset plus one.
+            # An arrival's visible end is the message's offset plus one.
             lambda: self._ends.properties_at(topic, queue_id, visible_end - 1),
         )
 
@@ -312,7 +312,7 @@ class HoldService:
             taken = walk.start()
         self._events.taken(taken, after_ns, walk.visible_end)
         if not taken and self._policy.empty_shortcut:
-            # # Another notifier emptied the bucket after the check; there is nothing to put back or recheck.
+            # Another notifier emptied the bucket after the check; there is nothing to put back or recheck.
             return None
         if walk.unsettled:
             try:
@@ -411,11 +411,11 @@ class HoldService:
 
     def wait_s(self) -> float | None:
         """Returns the seconds until the next deadline; None without deadlines."""
-        # # From here on every hold wakes the clock, so no deadline is missed between this check and the sleep.
+        # From here on every hold wakes the clock, so no deadline is missed between this check and the sleep.
         self._clock_sleeps_until_ms = float("inf")
         deadlines_ms: list[int] = []
         for shard in self._shards:
-            # # In most passes nothing is armed. A deadline armed after this check wakes the clock.
+            # In most passes nothing is armed. A deadline armed after this check wakes the clock.
             if not shard.table.has_deadlines:
                 continue
             with shard.lock:
@@ -442,7 +442,7 @@ class HoldService:
         shards, first = self._shards, self._expire_first
         for number in range(len(shards)):
             if count >= EXPIRED_COUNT:
-                # # The next call starts here; otherwise the last shards would starve.
+                # The next call starts here; otherwise the last shards would starve.
                 self._expire_first = (first + number) % len(shards)
                 return
             shard = shards[(first + number) % len(shards)]

@@ -285,7 +285,7 @@ class HoldTable:
             pull.phase = HELD
             kept.append(pull)
             if pull.spent and not self.one_shot:
-                # # A deadline stays armed until the answer. It fired while the pull was taken, so it is due at once.
+                # A deadline stays armed until the answer. It fired while the pull was taken, so it is due at once.
                 pull.spent = False
                 self._deadlines.add(pull, pull.deadline_ms)
         return kept

@@ -88,7 +88,7 @@ class PullProcessor:
                 self._commit(pull)
             if is_held:
                 if self.desk.topics.get(pull.topic) is None and self.policy.on_truncate == "wake":
-                    # # The topic was deleted between check and insert, perhaps before the pull was in its bucket.
+                    # The topic was deleted between check and insert, perhaps before the pull was in its bucket.
                     self.hold_service.topic_deleted(pull.topic, outbox)
                 return None
         self.runner.count(pull, decision, channel.received_ns)

@@ -72,7 +72,7 @@ class PullRunner:
             and self.policy.on_truncate == "wake"
             and not self.desk.topics.get(pull.topic)
         ):
-            # # The topic was deleted between check and read, so the client should get that error.
+            # The topic was deleted between check and read, so the client should get that error.
             refused = check(pull, self.desk)
             if isinstance(refused, Refused):
                 return refused
@@ -142,7 +142,7 @@ class PullRunner:
         if pull.flag & ONE_WAY and not traits.answers_woken_one_way:
             pull.phase = ANSWERED
             return
-        # # Java answers a woken pull in JSON, its default, whatever the request used.
+        # Java answers a woken pull in JSON, its default, whatever the request used.
         kind = JSON if traits.woken_in_json else KINDS[pull.serialize]
         outbox.write_in_herd(channel, self.answers.encode(pull, decision, cause, kind, outbox))
 

@@ -198,7 +198,7 @@ class Channel:
                 return
             pending = self._pending
             try:
-                # # Mostly everything is sent at once, and then nothing needs counting.
+                # Mostly everything is sent at once, and then nothing needs counting.
                 is_counted = bool(pending)
                 while self._out:
                     parts = self._out.popleft()
@@ -215,7 +215,7 @@ class Channel:
                 self._break()
                 return
             except FAULTS:
-                # # Whatever the fault, other connections' answers in this pass must still be sent.
+                # Whatever the fault, other connections' answers in this pass must still be sent.
                 log.exception("%s cannot be written to", self)
                 self._break()
                 return

@@ -73,7 +73,7 @@ def _around(processor: Processor, hooks: tuple[RpcHook, ...]) -> Processor:
 
 
 def _tell_held(hooks: tuple[RpcHook, ...], channel: Channel, command: Command) -> None:
-    """Report to the hooks that the answer follows later; log their errors, so that the request is not answered twice."""
+    """Report to the hooks that the answer follows later; log their errors, to avoid a second answer."""
     for hook in hooks:
         try:
             hook.after_response(channel.peer, command, None)

@@ -240,7 +240,7 @@ class IoLoop:
         self._look_after_connections(now_ns)
         unfinished, self._unfinished = self._unfinished, {}
         self._turn_ns = min(max(PASS_NS // (len(ready) + len(unfinished) + 1), TURN_NS_MIN), TURN_NS_MAX)
-        # # Channels left unread in the last pass come first.
+        # Channels left unread in the last pass come first.
         slow, self._unread = self._unread, {}
         for data, readable, writable in ready:
             if type(data) is Channel:
@@ -251,7 +251,7 @@ class IoLoop:
                 if data.is_slow:
                     slow[data] = None
                 elif (size := self._receive(data, now_ns)) and size + data.unfinished_size >= LARGE_SIZE:
-                    # # Large input usually takes long: one send must not wait for fifty batches.
+                    # Large input usually takes long: one send must not wait for fifty batches.
                     data.is_slow = True
                     unfinished[data] = None
                 elif size:
@@ -302,7 +302,7 @@ class IoLoop:
         end_ns = now_ns() + PASS_NS
         rests_left = RESTS_MAX
         while new or (known and rests_left):
-            # # Alternate: any client may be slow once, and must not wait for a flood of new ones.
+            # Alternate: any client may be slow once, and must not wait for a flood of new ones.
             self._is_turn_of_new = not self._is_turn_of_new
             is_rest = bool(known and rests_left) and not (self._is_turn_of_new and new)
             rests_left -= is_rest
@@ -311,7 +311,7 @@ class IoLoop:
                 self._serve(channel)
                 if now_ns() > end_ns:
                     break
-        # # First in the next pass: those served now queue behind them.
+        # First in the next pass: those served now queue behind them.
         self._unfinished = dict.fromkeys((*known, *new)) | self._unfinished
 
     def _look_after_connections(self, now_ns: int) -> None:
@@ -372,11 +372,11 @@ class IoLoop:
                     self._note_unread(channel, ended_a_frame=True)
                     return
         except RemoteProtocolError as error:
-            # # The frames before the bad one were answered in this pass; the bad one closes the connection.
+            # The frames before the bad one were answered in this pass; the bad one closes the connection.
             channel.flush()
             self._close(channel, f"it sent what cannot be read: {error}")
         except FAULTS:
-            # # Errors of requests are answered in `io.processors`; this one arose elsewhere.
+            # Errors of requests are answered in `io.processors`; this one arose elsewhere.
             log.exception("what %s sent cannot be served", channel)
             channel.flush()
             self._close(channel, CANNOT_BE_SERVED)
@@ -399,7 +399,7 @@ class IoLoop:
             except BlockingIOError:
                 return
             except OSError as error:
-                # # Usually out of file descriptors: an immediate retry would only spin.
+                # Usually out of file descriptors: an immediate retry would only spin.
                 log.warning(
                     "a connection could not be accepted: %s; trying again in %.0f s",
                     error,
@@ -549,6 +549,6 @@ class IoLoop:
             door.listener.close()
         for channel in list(self._channels):
             self._close(channel, STOPPING)
-        # # A peer that was accepted but not served would wait forever.
+        # A peer that was accepted but not served would wait forever.
         while self._to_adopt:
             self._to_adopt.popleft().sock.close()

@@ -111,7 +111,7 @@ class GroupCommit:
     def _commit(self, requests: list[_Request], outbox: Outbox) -> None:
         are_topics_saved = False
         if any(request.wants_topics for request in requests):
-            # # Before the log, so that a durable message has a durable topic.
+            # Before the log, so that a durable message has a durable topic.
             with KeepGoing(log, "topics could not be saved; trying again"):
                 self.save_topics()
                 are_topics_saved = True
@@ -132,7 +132,7 @@ class GroupCommit:
                 return
             del self._open[request]
             if not self._running and not self._open:
-                # # Wake the watcher, which would otherwise wait for the deadline of an answered request.
+                # Wake the watcher, which would otherwise wait for the deadline of an answered request.
                 self._changed.notify_all()
         try:
             request.done(is_durable, outbox)

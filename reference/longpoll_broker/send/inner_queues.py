@@ -71,7 +71,7 @@ class InnerQueues:
                 raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, f"inner queue {name[:128]!r}: {problem}")
         places = tuple((name, inner_queue_id(name, message.queue_id, light=self.light)) for name in names)
         if (message.topic, message.queue_id) in places:
-            # # RocketMQ would list it twice at one offset and leave the next offset empty.
+            # RocketMQ would list it twice at one offset and leave the next offset empty.
             raise SendRefusedError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"inner queue {message.topic} is the message's own topic; name only other queues",

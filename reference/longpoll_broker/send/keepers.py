@@ -99,7 +99,7 @@ class Keepers:
         log_end = log_end or 0
         is_near = replicator is not None and replicator.is_near(log_end)
         code = ResponseCode.SUCCESS if is_near or replicator is None else ResponseCode.SLAVE_NOT_AVAILABLE
-        # # One extra count for this method, so that no wait is the last before all have started.
+        # One extra count for this method, so that no wait is the last before all have started.
         when_told = self.when_told if wants_topics else None
         waiting = _Waiting(done, lock, code, 1 + (self.commits is not None) + is_near + (when_told is not None))
         if replicator is not None and is_near:

@@ -140,9 +140,9 @@ class MessageMaker:
     def stored(self, properties: dict[str, str]) -> bytes:
         """Encode properties as they are stored."""
         if len(properties) == 1:
-            # # Only the broker's own.
+            # Only the broker's own.
             return self.added_properties
-        # # A message that takes a detour through another topic keeps WAIT, as in Java.
+        # A message that takes a detour through another topic keeps WAIT, as in Java.
         without = "" if self.traits.stores_wait else WAIT
         return write_properties(properties, self.traits.properties_form, without=without)
 
@@ -164,7 +164,7 @@ class MessageMaker:
     def _dead_if_tried_out(
         self, channel: Channel, message: MessageToStore, header: SendMessageRequestHeader, properties: dict[str, str]
     ) -> MessageToStore:
-        """Returns the message for the retry topic, or for the dead letters after too many tries (`handleRetryAndDLQ`)."""
+        """Returns the retry message, or one for the dead letters after too many tries (`handleRetryAndDLQ`)."""
         name = header.topic.removeprefix(RETRY_PREFIX)
         group = self.groups.find(name, channel)
         if group is None:
@@ -172,7 +172,7 @@ class MessageMaker:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name} {FAQ}"
             )
         retries_max = group.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
-        # # Greater than, not equal: the client has counted this try already.
+        # Greater than, not equal: the client has counted this try already.
         if message.reconsume_times <= retries_max:
             return message
         dead = self.topics.make_retry(DEAD_PREFIX + name, 1, channel=channel)

@@ -215,7 +215,7 @@ class SendProcessor(Serving):
 
         `topic` is where they are stored: not the header's topic for a message with too many retries.
         """
-        # # Without the body, which is a part of the connection's buffer.
+        # Without the body, which is a part of the connection's buffer.
         command = replace(asked.command, body=EMPTY)
         asked = replace(asked, command=command)
 
@@ -225,7 +225,7 @@ class SendProcessor(Serving):
                 done_outbox.write(asked.channel, answer(command, code, None, fields))
 
         keepers, unsaved = self.keepers, self.topics.unsaved
-        # # A delayed or prepared message has also created the header's topic.
+        # A delayed or prepared message has also created the header's topic.
         wants_topics = topic in unsaved or asked.header.topic in unsaved
         if waits and keepers.are_there:
             keepers.submit(log_end, done, self.appender.runtime.lock(), outbox, wants_topics=wants_topics)
@@ -239,7 +239,7 @@ class SendProcessor(Serving):
     def _put_batch(self, asked: Asked, queue_id: int, outbox: Outbox) -> Parts | None:
         """Store all messages of a batch, or none; a long batch in turns."""
         properties = self._batch_properties(asked)
-        # # A message's own properties stay unchanged; 4.9 adds the request's after them, with CLUSTER.
+        # A message's own properties stay unchanged; 4.9 adds the request's after them, with CLUSTER.
         shared = properties | {CLUSTER: self.maker.cluster_name} if self.traits.merges_batch_properties else {}
         messages = self._batch_messages(asked, queue_id, shared)
         if len(asked.command.body) > LONG_SIZE:
@@ -320,7 +320,7 @@ class SendProcessor(Serving):
             if self.maker.inner_queues is not None and INNER_OFFSETS in part.properties:
                 own = write_properties(self.maker.without_offsets(part.properties), self.traits.properties_form)
             mark = b"\x02" if shared_text and own and not own.endswith(b"\x02") else b""
-            # # The request's properties come last, and a reader uses the last of two equal names.
+            # The request's properties come last, and a reader uses the last of two equal names.
             tag = shared.get(TAGS) or read_properties(part.properties).get(TAGS, "")
             message = self.maker.message(
                 asked.channel, asked.header, queue_id, part.body, own + mark + shared_text, tag, part.flag

@@ -82,7 +82,7 @@ def timed(
         raise _illegal()
     if is_full:
         raise SendRefusedError(ResponseCode.SYSTEM_ERROR, "timer message is under flow control: too many are waiting")
-    # # The last whole second before the delivery time.
+    # The last whole second before the delivery time.
     properties[TIMER_OUT_MS] = str((deliver_ms - 1) // PRECISION_MS * PRECISION_MS)
     waiting = moved(message, properties, TIMER_TOPIC, 0, form)
     size = len(waiting.properties)
