@@ -11,7 +11,7 @@ class BrokerError(LongpollError):
 
 
 class BrokerUserError(BrokerError, UserError):
-    """A mistake of the user; the text says what to do next."""
+    """A mistake of the user; the text gives the next step."""
 
 
 class StoreError(BrokerError):

@@ -1,7 +1,7 @@
 """Metrics for Prometheus: connections, requests, held pulls, the log's position, and lagging groups.
 
-`/health` reports whether the disk keeps what is stored, for a supervisor. Values are read on request; serving costs one
-counter per request. The HTTP server: see `longpoll serve --metrics`.
+`/health` reports disk failures to a supervisor. Values are read on request; serving costs one counter per request. The
+HTTP server: see `longpoll serve --metrics`.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class BrokerCollector(Collector):
         return found
 
     def _copies(self) -> Iterator[Metric]:
-        """Yield the slaves of this broker, and the state of its own copying."""
+        """Yield the metrics of slaves, or of this slave's copying."""
         replicating = self.broker.replicating
         if replicating.replicator is not None:
             found = GaugeMetricFamily(

@@ -348,7 +348,7 @@ class Outbox:
         self._sent: list[Callable[[], None]] = []
 
     def write(self, channel: Channel, parts: Parts, count: int = 1) -> None:
-        """Queue `count` commands, by default one, for a channel."""
+        """Queue one command or several (`count`) for a channel."""
         channel.write(parts)
         self._channels[channel] = self._channels.get(channel, 0) + count
         self._count += count

@@ -48,7 +48,7 @@ class Snapshot:
 
 @define(slots=True, eq=False)
 class Item:
-    """One sum. Invariant: each list of `samples` is (time ms, value, times), oldest first, within its maximum length."""
+    """One sum. Invariant: each list of `samples` is (time ms, value, times), oldest first, of limited length."""
 
     value: int = 0
     times: int = 0
