@@ -1,7 +1,7 @@
 """Progress of the delay levels and the timer, and the number of messages that wait for the timer.
 
 A timed message is delivered when it was read and its second has passed, so three numbers describe all of them. Saving:
-see `upkeep.config_files`. Delivery: see `rocketmq.timers`.
+see `upkeep.config_files`. Delivery: see `rocketmq.timers.timer_service`.
 """
 
 from __future__ import annotations
