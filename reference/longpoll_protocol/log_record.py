@@ -12,7 +12,7 @@ All integers are big-endian and signed unless said otherwise (`CommitLog.java`, 
     16      4     flag, the producer's
     20      8     queue offset; 0 for prepared and rolled-back transactional messages
     28      8     physical offset: where this record begins in the log
-    36      4     system flag: 0x1 compressed body, 0xC transaction type, 0x10 born host is IPv6, 0x20 store host is IPv6
+    36      4     system flag: 0x1 compressed body, 0xC transaction type, 0x10 born host IPv6, 0x20 store host IPv6
     40      8     born timestamp, milliseconds
     48      8|20  born host: address, then the port in 4 bytes
     .       8     store timestamp, milliseconds
