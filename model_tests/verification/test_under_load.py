@@ -54,7 +54,7 @@ from longpoll_conform.line import Address
 from longpoll_conform.suite import Outcome
 from longpoll_conform.vectors import recorded
 from longpoll_judge.contract.result import Result as Judged
-from longpoll_judge.run import job
+from longpoll_judge.run import pipeline as job
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime.real import RealRuntime
