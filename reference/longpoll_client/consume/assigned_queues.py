@@ -1,6 +1,6 @@
-"""The queues that are one consumer's now: begun where the group stands, pulled, paused, moved, and given up.
+"""The queues that one consumer has now: begin, pause, seek and give up.
 
-Leaves out which queues these are (`sharing`), pulling itself (`puller`) and where offsets are kept (`offsets`).
+`rebalance` chooses the queues, `puller` pulls them, and `offsets` stores their offsets.
 
 Source: `RebalanceImpl.updateProcessQueueTableInRebalance`, `AssignedMessageQueue.java`.
 """
@@ -27,12 +27,12 @@ MakePuller: TypeAlias = Callable[[MessageQueue, SubscriptionData, int, bool], Pu
 """Of a queue, what is wanted of it, the offset to begin at, and whether it is paused."""
 
 
-class Queues:
+class AssignedQueues:
     """A consumer's queues, without what is asked of brokers: the same on threads and on an event loop.
 
     Invariant: `_pullers` has one puller, not dropped, for each of them. Queues come and go under `_lock` and only
     within one rebalance at a time; at any time one puller may be replaced by another of the same queue (`seek`).
-    `_places` are of queues that are due and have not begun. `_paused` has the paused ones, those that are due too.
+    `_start_offsets` are of assigned queues that have not begun. `_paused` may have such queues too.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Queues:
         self._on_share = on_share
         self._lock = runtime.lock()
         self._pullers: dict[MessageQueue, Puller] = {}
-        self._places: dict[MessageQueue, int] = {}
+        self._start_offsets: dict[MessageQueue, int] = {}
         self._paused: set[MessageQueue] = set()
         self._is_all_paused = False
 
@@ -75,7 +75,7 @@ class Queues:
             if self._lifecycle.is_closed:
                 # By the user's own `on_assigned`, called for the queue before.
                 return
-            place = self._places.pop(queue, None)
+            place = self._start_offsets.pop(queue, None)
             if place is not None:
                 self._doubt(queue)
             if self._is_all_paused:
@@ -126,7 +126,7 @@ class Queues:
             if old is None:
                 if queue not in due:
                     raise _not_ours(queue)
-                self._places[queue] = offset
+                self._start_offsets[queue] = offset
                 return
             new = self._make(queue, old.subscription, offset, queue in self._paused)
             new.locked_until_ns = old.locked_until_ns
@@ -135,10 +135,10 @@ class Queues:
         old.drop()
         new.pull()
 
-    def keep_places(self, due: frozenset[MessageQueue]) -> None:
+    def keep_start_offsets(self, due: frozenset[MessageQueue]) -> None:
         """Forget what was said of queues that are not due any more."""
         with self._lock:
-            self._places = {queue: offset for queue, offset in self._places.items() if queue in due}
+            self._start_offsets = {queue: offset for queue, offset in self._start_offsets.items() if queue in due}
             self._paused &= due
 
     # ------------------------------------------------------------ pausing
@@ -174,7 +174,7 @@ class Queues:
         return [self._pullers[queue] for queue in queues if queue in self._pullers]
 
 
-class Leaving:
+class RevokedQueues:
     """Queues that were given up in order, and of which a listener may have messages still.
 
     Until it is done their locks are kept, and they are not begun anew, also where they are this client's again by then:
@@ -227,8 +227,8 @@ class Leaving:
         return found
 
 
-class OwnQueues(Queues):
-    """The queues of a consumer on threads, and where they stand; they come and go within `Sharing.rebalancing`."""
+class MemberQueues(AssignedQueues):
+    """The queues of a consumer on threads, and where they stand; they come and go within `Rebalancer.rebalancing`."""
 
     def __init__(
         self,

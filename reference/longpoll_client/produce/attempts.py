@@ -3,7 +3,7 @@
 Rule: values in, values out. No lock, no clock, no connection: the owner asks for routes, sends, and passes in the time
 and what came of it. A loop of threads, one of callbacks and one of asyncio make the same decisions so.
 
-    tries = Tries(parcel, queue_selector, deadline_ns)
+    tries = SendAttempts(parcel, queue_selector, deadline_ns)
     while True:
         attempt = tries.begin(route, turn, now_ns)
         outcome = ...  # the answer to the request, or the ClientError that came instead
@@ -86,7 +86,7 @@ def read_header(answer: Command) -> SendMessageResponseHeader:
 
 
 @with_table
-class Tries(msgspec.Struct, eq=False):
+class SendAttempts(msgspec.Struct, eq=False):
     """One send, over all of its tries.
 
     Invariant: `count` tries were begun and `failure` is how the last one ended, None before the first has ended.
@@ -121,7 +121,7 @@ class Tries(msgspec.Struct, eq=False):
         self.address = address = route.addresses[queue.broker_name]
         return Attempt(queue, address, (self.deadline_ns - now_ns) / 1e9)
 
-    def unbegin(self) -> None:
+    def cancel(self) -> None:
         """The try that has begun is not made; its queue's turn has passed."""
         self.count -= 1
         self._queue = None

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable
 
 
-def when_dropped(client: object, abandon: Callable[[], None], what: str) -> Callable[[], object]:
+def when_garbage_collected(client: object, abandon: Callable[[], None], what: str) -> Callable[[], object]:
     """Have `abandon` called when a client is dropped, and a ResourceWarning given; what to call when it is closed.
 
     Nothing that `abandon` or a thread holds may hold `client`.

@@ -1,6 +1,6 @@
-"""Where a member of an event loop stands in each queue: kept by the brokers, or by itself when it is broadcast to.
+"""Stores the offsets of an event loop's member: at the brokers, or in its own file when broadcasting.
 
-What is decided is decided as on threads (`longpoll_client.offsets`). Leaves out when an offset is stored (`member`).
+`member` chooses the times.
 
 Source: `RemoteBrokerOffsetStore.java`, `LocalFileOffsetStore.java`, `RebalancePushImpl.computePullFromWhere`.
 """
@@ -19,7 +19,7 @@ from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.headers import OffsetResponseHeader
 
 
-class Places(Protocol):
+class AsyncOffsetStore(Protocol):
     """Keeps a group's or a member's offsets; as `OffsetStore`, awaited."""
 
     async def begin(self, queue: MessageQueue) -> int:
@@ -47,7 +47,7 @@ class Places(Protocol):
         ...
 
 
-class BrokerPlaces:
+class AsyncRemoteOffsets:
     """The brokers keep them.
 
     Invariant: `_stored` has every queue that was begun, with the offset that its broker is known to have or to imply,
@@ -121,7 +121,7 @@ class BrokerPlaces:
         return offset
 
 
-class FilePlaces:
+class AsyncLocalOffsets:
     """The member keeps them itself, in its file if it has one, which is written on asyncio's executor.
 
     Invariant: one task at a time writes the file, under `_writing`, to its end also when who waits for it is cancelled:

@@ -25,33 +25,33 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_S: Final = 30.0
 """`heartbeatBrokerInterval`."""
-AGAIN_S: Final = 3.0
+HEARTBEAT_RETRY_S: Final = 3.0
 """The wait before another heartbeat to a broker that did not accept one."""
 
 
 @define(slots=True, eq=False)
-class Greeter:
+class ProducerHeartbeat:
     """The heartbeats of one producer group.
 
-    Invariant: `_greeted` has the connections with a heartbeat since the last round. Each change is one step, and a
+    Invariant: `_registered` has the connections with a heartbeat since the last round. Each change is one step, and a
     second heartbeat does no harm.
     """
 
     instance: ClientInstance
     group: str
-    _greeted: dict[str, RemotingClient] = field(factory=dict, init=False)
+    _registered: dict[str, RemotingClient] = field(factory=dict, init=False)
     _failed_ns: dict[str, int] = field(factory=dict, init=False)
 
-    def greet(self, address: str) -> None:
+    def heartbeat(self, address: str) -> None:
         """Send a heartbeat, unless this connection had one; errors are logged, and it is tried again later."""
         now_ns = self.instance.runtime.monotonic_ns()
         failed_ns = self._failed_ns.get(address)
-        if failed_ns is not None and now_ns - failed_ns < AGAIN_S * 1e9:
+        if failed_ns is not None and now_ns - failed_ns < HEARTBEAT_RETRY_S * 1e9:
             return
-        body = greeting_body(self.instance.client_id, self.group)
+        body = producer_heartbeat_body(self.instance.client_id, self.group)
         try:
             client = self.instance.client(address)
-            if self._greeted.get(address) is client:
+            if self._registered.get(address) is client:
                 return
             ask(client, RequestCode.HEART_BEAT, None, body)
         except ClientError as error:
@@ -59,28 +59,28 @@ class Greeter:
             log.warning("heartbeat of producer group %s: %s", self.group, error)
             return
         self._failed_ns.pop(address, None)
-        self._greeted[address] = client
+        self._registered[address] = client
 
-    def greet_all(self) -> None:
+    def heartbeat_new(self) -> None:
         """Send a heartbeat to every known broker whose connection had none."""
         for address in self.instance.broker_addresses():
-            self.greet(address)
+            self.heartbeat(address)
 
-    def greet_again(self) -> None:
+    def heartbeat_all(self) -> None:
         """Send a heartbeat to every broker. A broker forgets a producer after two minutes without one."""
-        self._greeted.clear()
-        self.greet_all()
+        self._registered.clear()
+        self.heartbeat_new()
 
     def leave(self) -> None:
         """Unregister the producer; errors are logged."""
         header = UnregisterClientRequestHeader(client_id=self.instance.client_id, producer_group=self.group)
-        for address in sorted(self._greeted):
+        for address in sorted(self._registered):
             try:
                 ask(self.instance.client(address), RequestCode.UNREGISTER_CLIENT, header)
             except LongpollError as error:
                 log.warning("leaving group %s: %s", self.group, error)
 
 
-def greeting_body(client_id: str, group: str) -> bytes:
+def producer_heartbeat_body(client_id: str, group: str) -> bytes:
     """The producer's entry in a heartbeat (34)."""
     return HeartbeatData(client_id=client_id, producer_data_set=[ProducerData(group_name=group)]).encode()

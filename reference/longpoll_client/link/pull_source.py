@@ -18,7 +18,7 @@ AWAY_S: Final = 3.0
 """How long a broker that could not be reached is not asked where there is another one."""
 
 
-class Knows(Protocol):
+class BrokerLookup(Protocol):
     """Where brokers are."""
 
     def broker_address_of(self, broker_name: str, broker_id: int, /) -> str:
@@ -30,10 +30,10 @@ class Knows(Protocol):
         ...
 
 
-class Source:
+class PullSource:
     """One queue's choice; the puller has one pull on its way at a time, so one thread uses it at a time."""
 
-    def __init__(self, brokers: Knows, broker_name: str) -> None:
+    def __init__(self, brokers: BrokerLookup, broker_name: str) -> None:
         self.broker_id = MASTER_ID
         """The broker that is asked, by the last answer or for want of the one that it named."""
         self._brokers = brokers
@@ -59,7 +59,7 @@ class Source:
         self._suggested_id = max(broker_id, MASTER_ID)
         self._away.pop(self._asked, None)
 
-    def gave_way(self, now_ns: int) -> bool:
+    def fell_back(self, now_ns: int) -> bool:
         """Note that the broker that was asked could not be; whether there is another to be asked at once."""
         asked = self._asked
         self._away = {address: until for address, until in self._away.items() if until > now_ns}

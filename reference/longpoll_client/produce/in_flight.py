@@ -1,6 +1,6 @@
-"""Many sends on their way from threads: each begun by its caller, ended by a callback, tried again without waiting.
+"""Sends of `send_nowait` on threads: the caller starts each, a callback ends it, and retries block nobody.
 
-What is decided is decided by `tries`. Leaves out what waits for its result (`producer`), and event loops (`aio`).
+`attempts` decides. Sends that block: see `producer`.
 
 Source: `DefaultMQProducerImpl.send(Message, SendCallback)`, `MQClientAPIImpl.onExceptionImpl`.
 """
@@ -18,13 +18,13 @@ from longpoll_client.errors import AnswerTimeoutError, ClientError, LifecycleErr
 from longpoll_client.instance import ClientInstance
 from longpoll_client.link.calls import Answer
 from longpoll_client.link.routes import Route
-from longpoll_client.link.shared_waits import SharedWaits
-from longpoll_client.link.waits import wait_ns
+from longpoll_client.link.single_flight import SingleFlight
+from longpoll_client.link.timeouts import wait_ns
+from longpoll_client.produce.attempts import Attempt, QueueSelector, SendAttempts, SendResult, Turn, is_lost
 from longpoll_client.produce.hooks import Outcome, Sending, Watch
 from longpoll_client.produce.outgoing import Parcel
 from longpoll_client.produce.slow_brokers import SlowBrokers
 from longpoll_client.produce.templates import HeadTemplates
-from longpoll_client.produce.tries import Attempt, QueueSelector, SendResult, Tries, Turn, is_lost
 from longpoll_client.remoting import RemotingClient
 from longpoll_runtime import Runtime
 from longpoll_runtime.faults import FAULTS
@@ -38,23 +38,23 @@ SendCallback: TypeAlias = Callable[[SendResult | LongpollError], object]
 
 
 @with_table
-class Begun(msgspec.Struct, eq=False):
+class StartedSend(msgspec.Struct, eq=False):
     """One send, over all of its tries."""
 
-    tries: Tries
+    tries: SendAttempts
     told_of: Sending | None
     """What the hooks were told of it, if there are any."""
     begun_ns: int
 
 
 @with_table
-class _Sending(Begun, eq=False):
+class _Sending(StartedSend, eq=False):
     """One send of which somebody is told."""
 
     callback: SendCallback
 
 
-class ManySends:
+class InFlightSends:
     """The sends of one producer that nobody waits for.
 
     A send that is tried again waits for a route or a connection beside those that wait for others. Each is told once:
@@ -77,7 +77,7 @@ class ManySends:
         self._slow = slow
         self._templates = templates
         self._watch = watch
-        self._waits = SharedWaits(runtime, "sends-again")
+        self._single_flight = SingleFlight(runtime, "sends-again")
 
     def begin(
         self, parcel: Parcel, queue_selector: QueueSelector | None, timeout_s: float, callback: SendCallback
@@ -87,7 +87,9 @@ class ManySends:
         Raises a ConfigError, NoRouteError, LifecycleError or LocalProtocolError at once; then `callback` is not called.
         """
         begun_ns = self._now_ns()
-        tries = Tries(parcel, queue_selector, begun_ns + wait_ns(timeout_s), self._slow, RemotingClient.sent_header)
+        tries = SendAttempts(
+            parcel, queue_selector, begun_ns + wait_ns(timeout_s), self._slow, RemotingClient.sent_header
+        )
         sending = _Sending(tries, self._watch.begin(parcel), begun_ns, callback)
         try:
             self._try(sending)
@@ -97,7 +99,7 @@ class ManySends:
 
     def close(self) -> None:
         """Tell those that were to be tried again; after the connections are closed, which told the others."""
-        self._waits.close()
+        self._single_flight.close()
 
     def _ended(self, sending: _Sending, outcome: Outcome) -> None:
         self._watch.ended(sending.told_of, sending.tries, outcome, self._now_ns() - sending.begun_ns)
@@ -148,7 +150,7 @@ class ManySends:
         if route is not None:
             self._routed(sending, route)
         else:
-            self._waits.wait(
+            self._single_flight.wait(
                 ("route", topic),
                 lambda: self._instance.publish_route(topic),
                 lambda found: self._routed(sending, found),
@@ -169,7 +171,7 @@ class ManySends:
             if client is not None:
                 self._connected(sending, attempt, client)
             else:
-                self._waits.wait(
+                self._single_flight.wait(
                     ("connection", attempt.address),
                     lambda: self._instance.client(attempt.address),
                     lambda found: self._connected(sending, attempt, found),
@@ -196,6 +198,6 @@ class ManySends:
         write = self._templates.writer(client, parcel, attempt.queue.queue_id)
         client.begin(parcel.code, write, partial(self._answered, sending), timeout_s)
 
-    def _doubt(self, tries: Tries, error: ClientError) -> None:
+    def _doubt(self, tries: SendAttempts, error: ClientError) -> None:
         if is_lost(error):
             self._instance.doubt_route(tries.parcel.topic)

@@ -1,13 +1,10 @@
-"""What becomes of messages that cannot be read, on an event loop.
-
-Leaves out how they are found (`consume.puller`).
-"""
+"""Handles messages that cannot be read, on an event loop. `consume.puller` finds them."""
 
 from __future__ import annotations
 
 import logging
 
-from longpoll_client.aio.group import GroupCalls, LoopReach
+from longpoll_client.aio.group import GroupCalls, LoopConnections
 from longpoll_client.consume.statistics import Statistics
 from longpoll_client.errors import ClientError, RefusedError
 from longpoll_client.messages import UnreadableMessage
@@ -19,17 +16,22 @@ from longpoll_runtime.faults import KeepGoing
 log = logging.getLogger(__name__)
 
 
-class Burials:
-    """Invariant: `_buried` says what became of messages that cannot be read, until their pullers have gone past."""
+class UnreadableMessages:
+    """The unreadable messages of one member.
 
-    def __init__(self, reach: LoopReach, calls: GroupCalls, config: MemberConfig, statistics: Statistics) -> None:
-        self._reach = reach
+    Invariant: `_results` has the result for each message whose dead letter was sent, until its puller moves past it.
+    """
+
+    def __init__(
+        self, connections: LoopConnections, calls: GroupCalls, config: MemberConfig, statistics: Statistics
+    ) -> None:
+        self._loop = connections
         self._calls = calls
         self._config = config
         self._statistics = statistics
-        self._buried: dict[tuple[MessageQueue, int], str] = {}
+        self._results: dict[tuple[MessageQueue, int], str] = {}
 
-    def pass_over(self, message: UnreadableMessage, queue: MessageQueue) -> None:
+    def handle_unreadable(self, message: UnreadableMessage, queue: MessageQueue) -> None:
         """Do with a message that cannot be read what the config says, and tell of it.
 
         Raises a LongpollError when it is to be asked for again: a dead letter is made meanwhile, which waits.
@@ -40,9 +42,9 @@ class Burials:
         became = "passed over"
         is_buried = self._config.unreadable is Unreadable.DEAD_LETTER and not self._config.is_broadcasting
         if is_buried and message.physical_offset is not None:
-            known = self._buried.pop((queue, message.queue_offset), None)
+            known = self._results.pop((queue, message.queue_offset), None)
             if known is None:
-                self._reach.begin(self._bury(message, queue, message.physical_offset))
+                self._loop.begin(self._send_to_dead_letters(message, queue, message.physical_offset))
                 raise RemoteProtocolError(f"{place} cannot be read and becomes a dead letter: {message.why}")
             became = known
         log.warning("%s is unreadable, so it is %s: %s", place, became, message.why)
@@ -51,7 +53,9 @@ class Burials:
             with KeepGoing(log, f"on_unreadable of group {self._config.group} failed"):
                 self._config.on_unreadable(message)
 
-    async def _bury(self, message: UnreadableMessage, queue: MessageQueue, physical_offset: int) -> None:
+    async def _send_to_dead_letters(
+        self, message: UnreadableMessage, queue: MessageQueue, physical_offset: int
+    ) -> None:
         became = "a dead letter"
         try:
             await self._calls.send_back(physical_offset, "", queue, DEAD_LEVEL)
@@ -60,4 +64,4 @@ class Burials:
         except ClientError as error:
             log.warning("a dead letter of group %s could not be sent: %s", self._config.group, error)
             return
-        self._buried[queue, message.queue_offset] = became
+        self._results[queue, message.queue_offset] = became

@@ -1,7 +1,7 @@
-"""What a broker asks of a group's member: its offsets (221), what it does (307), to consume one message (309), 220.
+"""Answers a broker's requests to a member: its offsets (221), its state (307), and one message to consume (309).
 
-Reads the member's state and makes the bodies that `mqadmin` shows. Leaves out what is done for it: rebalancing (40)
-and going on from other offsets (220) is `sharing`'s.
+It also starts a rebalance (40) and a reset of offsets (220), which `rebalance` does. The bodies are those that
+`mqadmin` shows.
 
 Source: `ClientRemotingProcessor.java`, `DefaultMQPushConsumerImpl.consumerRunningInfo`, `ConsumerRunningInfo.java`,
 `ConsumeMessageDirectlyResult.java`.
@@ -17,7 +17,7 @@ from typing import Final, Protocol, TypeAlias
 import msgspec
 from attrs import frozen
 
-from longpoll_client.consume.puller import Puller, Reach
+from longpoll_client.consume.puller import Connections, Puller
 from longpoll_client.consume.statistics import TopicStatistics
 from longpoll_client.messages import ReceivedMessage, as_first_sent, decode_messages
 from longpoll_client.settings import MemberConfig
@@ -59,7 +59,7 @@ class MemberState:
     statistics: Mapping[str, TopicStatistics]
 
 
-class Direct(Protocol):
+class DirectConsumer(Protocol):
     """A listener that a message can be given to at an administrator's wish."""
 
     def give(self, message: ReceivedMessage, then: Callable[[bool], None], /) -> None:
@@ -67,14 +67,14 @@ class Direct(Protocol):
         ...
 
 
-class Asked:
+class BrokerRequests:
     """Answers for one member, on reader threads. Invariant: `_direct_count` changes under `_lock`."""
 
     def __init__(
         self,
-        instance: Reach,
+        instance: Connections,
         state: Callable[[], MemberState],
-        direct: Direct | None,
+        direct: DirectConsumer | None,
         rebalance: Callable[[], None],
         move: Callable[[Mapping[MessageQueue, int]], None],
     ) -> None:

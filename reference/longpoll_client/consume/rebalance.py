@@ -1,7 +1,6 @@
-"""Which queues are a consumer's: its share of what its group wants, or those that it was assigned.
+"""Rebalances a consumer: its share of the group's queues, or the queues that it was assigned.
 
-Runs on the timer's thread (at the start on the caller's). Leaves out what becomes of a queue that is its own
-(`own_queues`) and how members share (`longpoll_client.rebalance`).
+Runs on the timer's thread, and at the start on the caller's. `longpoll_client.allocate` computes the shares.
 
 Source: `RebalanceImpl.java`, `RebalancePushImpl.java`.
 """
@@ -13,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Final
 
+from longpoll_client.consume.assigned_queues import MemberQueues, RevokedQueues
 from longpoll_client.consume.membership import LOCK_LIVE_S, LOCK_RENEWAL_S, BrokerLocks, Membership
-from longpoll_client.consume.own_queues import Leaving, OwnQueues
 from longpoll_client.consume.puller import RETRY_S, Puller
 from longpoll_client.errors import NoRouteError
 from longpoll_client.instance import ClientInstance
@@ -26,11 +25,11 @@ from longpoll_spec.errors import LongpollError
 
 log = logging.getLogger(__name__)
 
-SHARING_S: Final = 0.02
+BUSY_RETRY_S: Final = 0.02
 """How long until the timer's thread looks again whether somebody else still shares queues."""
 
 
-class Sharing:
+class Rebalancer:
     """Keeps a consumer's queues to its share.
 
     Invariant: queues come and go within `rebalancing` only: two rebalances at once, of which the first heartbeat's own
@@ -43,7 +42,7 @@ class Sharing:
         timer: Timer,
         membership: Membership,
         *,
-        queues: OwnQueues,
+        queues: MemberQueues,
         is_orderly: bool,
         is_busy: Callable[[Puller], bool],
     ) -> None:
@@ -56,7 +55,7 @@ class Sharing:
         self._queues = queues
         self._locks = BrokerLocks(instance, membership.config.group) if is_orderly else None
         self._is_busy = is_busy
-        self._leaving = Leaving()
+        self._revoked = RevokedQueues()
         self._retry_topic = RETRY_PREFIX + membership.config.group
         self._tries_soon = False
 
@@ -79,14 +78,14 @@ class Sharing:
         """The same on the timer's thread."""
         self._when_shared(self._rebalance_topics)
 
-    def wanted_anew(self) -> None:
+    def subscription_changed(self) -> None:
         """Something else is wanted: tell the brokers, and have the queues that go with it; on the timer's thread."""
         self.heartbeat()
         self.rebalance_later()
 
     def _heartbeat_again(self) -> None:
         """The same as the last time, but for what others want."""
-        self._membership.look_at_others()
+        self._membership.check_subscriptions()
         self.heartbeat()
 
     def heartbeat(self) -> None:
@@ -102,7 +101,7 @@ class Sharing:
         Who shares queues now may be in `on_assigned`, close this member there, and so wait for the timer's thread.
         """
         if not self.rebalancing.acquire(blocking=False):
-            self._timer.after(SHARING_S, lambda: self._when_shared(action))
+            self._timer.after(BUSY_RETRY_S, lambda: self._when_shared(action))
             return
         with ExitStack() as stack:
             stack.callback(self.rebalancing.release)
@@ -116,7 +115,7 @@ class Sharing:
 
     def _try_again(self) -> None:
         self._tries_soon = False
-        self.wanted_anew()
+        self.subscription_changed()
 
     # ------------------------------------------------------------ which
 
@@ -188,7 +187,7 @@ class Sharing:
             # The broker was restarted and has forgotten us: without this our queues would be given up.
             self._membership.heartbeat([route])
             members = self._membership.members(route)
-            self._membership.tell_if_unknown(route.topic, client_id, members)
+            self._membership.warn_if_unknown(route.topic, client_id, members)
         return self._config.allocate(client_id, members, route.readable)
 
     def _begin(self, queue: MessageQueue) -> None:
@@ -203,7 +202,7 @@ class Sharing:
         A listener that still has messages of it ends its lock when it is done.
         """
         puller = self._queues.pullers()[queue]
-        self._leaving.add(puller)
+        self._revoked.add(puller)
         with ExitStack() as stack:
             # Whatever an `on_revoked` raises.
             stack.callback(self._dropped, puller)
@@ -213,7 +212,7 @@ class Sharing:
                 self._queues.reset(queue, offset)
 
     def _dropped(self, puller: Puller) -> None:
-        self._leaving.stored(puller)
+        self._revoked.stored(puller)
         if not self._is_busy(puller):
             self.released(puller)
 
@@ -229,7 +228,7 @@ class Sharing:
         for puller in moving.values():
             puller.drop()
         if any(self._is_busy(puller) for puller in moving.values()):
-            self._timer.after(SHARING_S, lambda: self._when_shared(lambda: self._move(offsets)))
+            self._timer.after(BUSY_RETRY_S, lambda: self._when_shared(lambda: self._move(offsets)))
             return
         for queue in sorted(moving):
             self._give_up(queue, stores=False, offset=offsets[queue])
@@ -243,9 +242,9 @@ class Sharing:
 
     def released(self, puller: Puller) -> None:
         """A queue that was given up is not being consumed any more: let the next member have it, if it was not yet."""
-        if self._leaving.claim(puller):
+        if self._revoked.claim(puller):
             self.unlock([puller])
-            if self._leaving.end(puller.queue):
+            if self._revoked.end(puller.queue):
                 self._timer.after(0.0, self.rebalance_later)
 
     def unlock(self, pullers: Iterable[Puller]) -> None:
@@ -256,7 +255,7 @@ class Sharing:
     def unlock_all(self, pullers: Iterable[Puller]) -> None:
         """Let others have what is locked, these or not, also what never was begun; not what listeners have still."""
         if self._locks is not None:
-            busy = {puller.queue for puller in (*pullers, *self._leaving.pullers()) if self._is_busy(puller)}
+            busy = {puller.queue for puller in (*pullers, *self._revoked.pullers()) if self._is_busy(puller)}
             self._locks.unlock(self._locks.held - busy, self._lock_failed)
 
     def _renew_locks(self) -> None:
@@ -285,7 +284,7 @@ class Sharing:
 
     def _lockable(self, queues: set[MessageQueue]) -> set[MessageQueue]:
         """The queues that may be begun: when orderly those that the brokers keep for us, and the rest soon again."""
-        queues = self._leaving.free(queues)
+        queues = self._revoked.free(queues)
         if self._locks is None or not queues:
             return queues
         got, _refused = self._locks.lock(queues, self._lock_failed)

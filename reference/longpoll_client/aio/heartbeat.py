@@ -1,6 +1,6 @@
-"""Tells brokers from an event loop that a producer of a group is here, so that they can ask and answer it.
+"""Sends the heartbeats of a producer group from an event loop. The owner chooses the times.
 
-Leaves out when. Source: `MQClientInstance.sendHeartbeatToAllBroker`.
+Source: `MQClientInstance.sendHeartbeatToAllBroker`.
 """
 
 from __future__ import annotations
@@ -12,49 +12,49 @@ from longpoll_client.aio.connection import AsyncConnection
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.errors import ClientError
 from longpoll_client.offsets import succeeded
-from longpoll_client.produce.greeting import AGAIN_S, greeting_body
+from longpoll_client.produce.heartbeat import HEARTBEAT_RETRY_S, producer_heartbeat_body
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.headers import UnregisterClientRequestHeader
 
 log = logging.getLogger(__name__)
 
 
-class AsyncGreeter:
-    """Who was told of one producer group. Invariant: `_greeted` are the connections by which brokers were told."""
+class AsyncProducerHeartbeat:
+    """Who was told of one producer group. Invariant: `_registered` are the connections by which brokers were told."""
 
     def __init__(self, instance: AsyncInstance, group: str) -> None:
         self._instance = instance
         self._group = group
-        self._greeted: dict[str, AsyncConnection] = {}
+        self._registered: dict[str, AsyncConnection] = {}
         self._failed_ns: dict[str, int] = {}
 
-    async def greet_all(self) -> None:
+    async def heartbeat_new(self) -> None:
         """Tell every broker that a route has named and that was not told by its connection; errors are logged."""
-        await asyncio.gather(*(self._greet(address) for address in self._instance.routes.addresses()))
+        await asyncio.gather(*(self._heartbeat_one(address) for address in self._instance.routes.addresses()))
 
-    async def greet_again(self) -> None:
+    async def heartbeat_all(self) -> None:
         """Tell every broker, also who was told: they forget whom they do not hear for two minutes."""
-        self._greeted.clear()
-        await self.greet_all()
+        self._registered.clear()
+        await self.heartbeat_new()
 
     async def leave(self) -> None:
         """Say that the producer goes; errors are logged."""
         header = UnregisterClientRequestHeader(client_id=self._instance.client_id, producer_group=self._group)
-        for address, connection in self._greeted.items():
+        for address, connection in self._registered.items():
             if connection.is_open:
                 try:
                     await connection.call(RequestCode.UNREGISTER_CLIENT, header)
                 except ClientError as error:
                     log.warning("leaving group %s at %s: %s", self._group, address, error)
 
-    async def _greet(self, address: str) -> None:
-        known = self._greeted.get(address)
+    async def _heartbeat_one(self, address: str) -> None:
+        known = self._registered.get(address)
         now_ns = self._instance.runtime.monotonic_ns()
         failed_ns = self._failed_ns.get(address)
         is_known = known is not None and known is self._instance.opened(address)
-        if is_known or (failed_ns is not None and now_ns - failed_ns < AGAIN_S * 1e9):
+        if is_known or (failed_ns is not None and now_ns - failed_ns < HEARTBEAT_RETRY_S * 1e9):
             return
-        body = greeting_body(self._instance.client_id, self._group)
+        body = producer_heartbeat_body(self._instance.client_id, self._group)
         try:
             connection = await self._instance.connection(address)
             answer = await connection.call(RequestCode.HEART_BEAT, None, body)
@@ -64,4 +64,4 @@ class AsyncGreeter:
             log.warning("heartbeat of producer group %s: %s", self._group, error)
             return
         self._failed_ns.pop(address, None)
-        self._greeted[address] = connection
+        self._registered[address] = connection

@@ -26,7 +26,7 @@ Key: TypeAlias = tuple[str, str]
 _Tell: TypeAlias = Callable[[Any], None]
 
 
-class SharedWaits:
+class SingleFlight:
     """Waits, one for each key however many wait for it; each of them is told once.
 
     Invariant: `_waiting` has who is to be told of each key whose work has not ended, `_queued` the keys among them that

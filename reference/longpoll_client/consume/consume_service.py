@@ -1,6 +1,4 @@
-"""What both ways of giving messages to a listener have: its threads, and when they start and end.
-
-Leaves out which messages it gets and when (`concurrent`, `orderly`).
+"""The base class of the two consume services, which call a listener on threads: `concurrent` and `orderly`.
 
 Source: `ConsumeMessageService.java`.
 """
@@ -13,17 +11,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from longpoll_client.consume.consumer import GroupMember
+from longpoll_client.consume.member import Member
 from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.consume.workers import (
-    Answer,
+    CaughtError,
+    ConsumeResult,
     DirectListener,
-    Keeping,
     Listener,
     Reject,
     Retry,
     Workers,
-    read_answer,
+    read_result,
 )
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import MemberConfig
@@ -33,7 +31,7 @@ from longpoll_runtime.faults import KeepGoing
 log = logging.getLogger(__name__)
 
 
-class Deliveries:
+class HookCalls:
     """Tells the hooks of a config before and after each call of its listener, on threads or on an event loop."""
 
     def __init__(self, runtime: Runtime, config: MemberConfig) -> None:
@@ -66,18 +64,18 @@ class Deliveries:
                 )
 
 
-def watched(runtime: Runtime, config: MemberConfig, listener: Listener) -> Listener:
+def with_hooks(runtime: Runtime, config: MemberConfig, listener: Listener) -> Listener:
     """The listener, with the hooks of the config told before and after each call."""
     if not config.hooks:
         return listener
-    deliveries = Deliveries(runtime, config)
+    deliveries = HookCalls(runtime, config)
 
-    def listen(messages: Sequence[ReceivedMessage]) -> Answer:
+    def listen(messages: Sequence[ReceivedMessage]) -> ConsumeResult:
         delivery = deliveries.begin(messages)
         begun_ns = runtime.monotonic_ns()
-        answer: Answer = None
-        with Keeping() as kept:
-            answer = read_answer(listener(messages))
+        answer: ConsumeResult = None
+        with CaughtError() as kept:
+            answer = read_result(listener(messages))
         if isinstance(kept.error, Retry | Reject):
             kept.error, answer = None, kept.error
         latency_ns = runtime.monotonic_ns() - begun_ns
@@ -90,27 +88,27 @@ def watched(runtime: Runtime, config: MemberConfig, listener: Listener) -> Liste
     return listen
 
 
-class Listening(ABC):
+class ConsumeService(ABC):
     """A listener's threads; `direct` is where a message goes that an administrator wants consumed."""
 
     def __init__(self, runtime: Runtime, config: MemberConfig, listener: Listener, *, hang_check_s: float) -> None:
         """`hang_check_s` is how often listeners are looked for that hang."""
         self._runtime = runtime
         self._config = config
-        listener = watched(runtime, config, listener)
+        listener = with_hooks(runtime, config, listener)
         self._listener = listener
         self._hang_check_s = hang_check_s
         self._lock = runtime.lock()
         self._workers = Workers(runtime, config.group, config.thread_count)
         self.direct = DirectListener(self._workers, listener, config.group)
-        self._owner: GroupMember | None = None
+        self._owner: Member | None = None
 
     @property
-    def _member(self) -> GroupMember:
+    def _member(self) -> Member:
         assert self._owner is not None, "a listener belongs to a member before that is started"
         return self._owner
 
-    def belong_to(self, member: GroupMember) -> None:
+    def belong_to(self, member: Member) -> None:
         """Have this member's messages."""
         self._owner = member
 

@@ -1,7 +1,7 @@
-"""Hands messages to the thread that calls `poll`, of queues that are shared, or were chosen by hand.
+"""A consumer that gives messages to the thread that calls `poll`.
 
-At-least-once: an offset is stored only after its message was consumed, so messages come again after a crash or when a
-queue changes hands. Leaves out listeners (`push`).
+Delivery is at least once: an offset is stored after its message is consumed. After a crash or a rebalance, messages
+come again.
 
 Source: `DefaultLitePullConsumerImpl.java`.
 """
@@ -15,11 +15,11 @@ from typing import Final, Unpack
 from attrs import frozen
 
 from longpoll_client.checks import Addresses
-from longpoll_client.consume.consumer import GroupMember
-from longpoll_client.consume.member_consumer import MemberConsumer
+from longpoll_client.consume.consumer import Consumer
+from longpoll_client.consume.member import Member
 from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.consume.workers import Retry
-from longpoll_client.link.waits import check_count, wait_ns
+from longpoll_client.link.timeouts import check_count, wait_ns
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import DEAD_LEVEL, DELIVERY_CAPACITY, ConsumerOptions, MemberConfig, options_of
 from longpoll_protocol.bodies import MessageQueue
@@ -44,7 +44,7 @@ class _Woken:
     """Nothing came, but something else has changed."""
 
 
-class PullConsumer(MemberConsumer):
+class PullConsumer(Consumer):
     """Gives messages to the caller of `poll`; for one thread.
 
     Messages that `poll` returned are consumed when it is called again, or with `commit`.
@@ -62,14 +62,14 @@ class PullConsumer(MemberConsumer):
         given = options_of(name_server, **options)
         self._runtime = given.runtime
         self._queue: Queue[Batch | _Woken] = given.runtime.queue(DELIVERY_CAPACITY)
-        self._member = GroupMember(given, self)
+        self._member = Member(given, self)
         self._waiting: list[Batch] = []
         self._batch: Batch | None = None
         self._open: deque[ReceivedMessage] = deque()
         self._returned: list[ReceivedMessage] = []
 
     def start(self) -> None:
-        """Join the group and begin to pull; raises as `GroupMember.start`."""
+        """Join the group and begin to pull; raises as `Member.start`."""
         self._member.start()
 
     # ------------------------------------------------------------ which queues, and from where
