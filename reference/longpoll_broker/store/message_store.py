@@ -50,6 +50,7 @@ from longpoll_broker.store.queues.queue_table import QueueTable
 from longpoll_broker.store.queues.unread import unread_extended, unread_parts
 from longpoll_broker.store.read import ALL, GetResult, GetStatus, Matches
 from longpoll_broker.store.recovery import believed, file_count, gone_count, of_the_past, recover, safe_start
+from longpoll_broker.store.segment import make_durable
 from longpoll_broker.store.selection import nothing, read_queue
 from longpoll_protocol.log_record import (
     SCHEDULE_TOPIC,
@@ -134,7 +135,7 @@ class MessageStore:
         """
         check_config(config)
         files = runtime.files
-        files.make_directory(directory)
+        make_durable(files, directory)
         try:
             unlock = files.lock(f"{directory}/lock")
         except BlockingIOError as error:

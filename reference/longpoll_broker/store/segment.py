@@ -264,6 +264,15 @@ def sync_failed(failed: OSError, path: str) -> SyncFailedError:
     )
 
 
+def make_durable(files: Files, directory: str) -> None:
+    """Make a directory and its missing parents, each with its name on the disk. Raises OSError."""
+    if not files.exists(directory):
+        parent = _parent(directory)
+        make_durable(files, parent)
+        files.make_directory(directory)
+        files.sync_directory(parent)
+
+
 def make_beside(files: Files, directory: str) -> None:
     """Create a directory of a store durably; raises as `check_is_there`."""
     if not files.exists(directory):
