@@ -230,14 +230,14 @@ class Clients:
 
     def persist(self, consumer: Any) -> None:
         if self._loop is not None:
-            self._loop.call(consumer.client._member._persist)
+            member = consumer.client._member
+            self._loop.call(lambda: member.run(member.rebalancer.persist()))
         else:
-            consumer._member._queues.persist()
+            consumer._member.run(consumer._member.rebalancer.persist())
 
     def pullers(self, consumer: Any) -> Mapping[MessageQueue, Puller]:
-        found: Mapping[MessageQueue, Puller] = (
-            consumer.client._member.assigned_queues.pullers() if self.is_loop else consumer._member._queues.pullers()
-        )
+        member = (consumer.client if self.is_loop else consumer)._member
+        found: Mapping[MessageQueue, Puller] = member.assigned_queues.pullers()
         return {queue: puller for queue, puller in found.items() if not is_retry(queue)}
 
     def _made(self, kind: Callable[..., Any], **options: Any) -> Any:

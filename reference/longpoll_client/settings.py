@@ -11,7 +11,7 @@ import enum
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Final, Literal, Protocol, Required, TypeAlias, TypedDict, Unpack
+from typing import Final, Literal, Protocol, Required, TypeAlias, TypedDict, Unpack, cast
 
 from attrs import field, fields, frozen
 
@@ -225,25 +225,7 @@ def member_config(group: str, start_at: StartAt, config: ConsumerConfig | None) 
 
 
 OnQueues: TypeAlias = Callable[[Sequence[MessageQueue]], object]
-"""Gets the queues that this client was given, or gave up; on the timer's thread or the loop: it must not wait."""
-OnShare: TypeAlias = Callable[[MessageQueue, bool], None]
-"""Is told that this client got a queue (true) or gave it up (false)."""
-
-
-def on_share(on_assigned: OnQueues | None, on_revoked: OnQueues | None) -> OnShare | None:
-    """What calls the user for each queue; None where the user wants no call. Raises ConfigError."""
-    for name, called in (("on_assigned", on_assigned), ("on_revoked", on_revoked)):
-        if called is not None:
-            check_plain(name, called)
-    if on_assigned is None and on_revoked is None:
-        return None
-
-    def tell(queue: MessageQueue, is_ours: bool) -> None:
-        called = on_assigned if is_ours else on_revoked
-        if called is not None:
-            called((queue,))
-
-    return tell
+"""Gets the queues of one rebalance, on the timer's thread or the loop. It must not wait."""
 
 
 class ConsumerOptions(TypedDict, total=False):
@@ -258,9 +240,9 @@ class ConsumerOptions(TypedDict, total=False):
     config: ConsumerConfig
     """Everything else."""
     on_assigned: OnQueues
-    """Gets queues that this member was given, one or more at a time. It must not wait."""
+    """Called after a rebalance with all queues that this member got. It must not wait."""
     on_revoked: OnQueues
-    """Gets queues that this member gave up, likewise."""
+    """Called after a rebalance, before `on_assigned`, with all queues that this member gave up."""
     tls: ssl.SSLContext | None
     """How to connect over TLS. Default: plain connections."""
     credentials: Credentials | None
@@ -277,13 +259,17 @@ class MemberOptions:
     config: MemberConfig
     wanted: Mapping[str, str]
     """Expressions by topic."""
-    on_share: OnShare | None
+    on_assigned: OnQueues | None
+    on_revoked: OnQueues | None
     credentials: Credentials | None
     runtime: Runtime
 
 
 def options_of(name_server: Addresses, **options: Unpack[ConsumerOptions]) -> MemberOptions:
     """Check the options of a consumer; raises ConfigError, and TypeError for an unknown one."""
+    for name in ("on_assigned", "on_revoked"):
+        if options.get(name) is not None:
+            check_plain(name, cast("OnQueues", options[name]))
     unknown = options.keys() - ConsumerOptions.__annotations__.keys()
     if unknown or "group" not in options:
         raise TypeError(f"unknown option {min(unknown)}" if unknown else "missing option group")
@@ -291,7 +277,8 @@ def options_of(name_server: Addresses, **options: Unpack[ConsumerOptions]) -> Me
         name_servers_text(name_server),
         member_config(options["group"], options.get("start_at", "first"), options.get("config")),
         wanted_of(options.get("topics", ())),
-        on_share(options.get("on_assigned"), options.get("on_revoked")),
+        options.get("on_assigned"),
+        options.get("on_revoked"),
         options.get("credentials"),
         runtime_of(options.get("runtime"), options.get("tls")),
     )

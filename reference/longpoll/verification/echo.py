@@ -9,8 +9,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Final, Self
 
-from longpoll_client import RemotingClient
 from longpoll_client.errors import ClientError
+from longpoll_client.remoting import RemotingClient
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.headers import GetMaxOffsetRequestHeader
 from longpoll_runtime import Runtime

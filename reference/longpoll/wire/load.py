@@ -21,9 +21,9 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from longpoll_client import RemotingClient
 from longpoll_client.errors import ClientError
 from longpoll_client.messages import decode_messages
+from longpoll_client.remoting import RemotingClient
 from longpoll_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import ProtocolError
 from longpoll_protocol.frames.command import Command

@@ -60,15 +60,15 @@ class AsyncPullConsumer(AsyncConsumer):
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """As `PullConsumer.seek`."""
-        await self._member.seek(queue, offset)
+        await self._member.run(self._member.seek(queue, offset))
 
     async def seek_to_beginning(self, queue: MessageQueue) -> None:
         """As `PullConsumer.seek_to_beginning`."""
-        await self._member.seek_to(queue, "first")
+        await self._member.run(self._member.seek_to(queue, "first"))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """As `PullConsumer.seek_to_end`."""
-        await self._member.seek_to(queue, "last")
+        await self._member.run(self._member.seek_to(queue, "last"))
 
     # ------------------------------------------------------------ messages
 
@@ -103,7 +103,7 @@ class AsyncPullConsumer(AsyncConsumer):
     async def _put_off(self, message: ReceivedMessage, delay_level: int) -> None:
         check_returned(self._member.config, message, () if self._given is None else self._given.messages)
         assert self._given is not None
-        await self._member.send_back(message, self._given.puller.queue, delay_level)
+        await self._member.run(self._member.send_back(message, self._given.puller.queue, delay_level))
 
     async def commit(self) -> None:
         """Count every message that `poll` returned as consumed, and store the offsets; raises a LongpollError.

@@ -341,7 +341,7 @@ class AsyncPushConsumer(AsyncConsumer):
         kept = []
         for message in lot.messages:
             try:
-                await self._member.send_back(message, lot.puller.queue, delay_level)
+                await self._member.run(self._member.send_back(message, lot.puller.queue, delay_level))
             except LongpollError as error:
                 log.warning("sending back failed: %s; it is given again in %g s", error, LOCAL_RETRY_S)
                 kept.append(message)

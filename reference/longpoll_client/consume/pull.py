@@ -88,15 +88,15 @@ class PullConsumer(Consumer):
         Raises ConfigError for an offset that the queue does not have (its end will do), NotOursError for a queue that
         is another member's now, another ClientError when the broker does not answer, or LifecycleError.
         """
-        self._member.seek(queue, offset)
+        self._member.run(self._member.seek(queue, offset))
 
     def seek_to_beginning(self, queue: MessageQueue) -> None:
         """Go on at the queue's first message; raises as `seek`."""
-        self._member.seek_to(queue, "first")
+        self._member.run(self._member.seek_to(queue, "first"))
 
     def seek_to_end(self, queue: MessageQueue) -> None:
         """Go on with the message that comes next; raises as `seek`."""
-        self._member.seek_to(queue, "last")
+        self._member.run(self._member.seek_to(queue, "last"))
 
     # ------------------------------------------------------------ messages
 
@@ -162,7 +162,7 @@ class PullConsumer(Consumer):
     def _put_off(self, message: ReceivedMessage, delay_level: int) -> None:
         check_returned(self._member.config, message, self._returned)
         assert self._batch is not None
-        self._member.send_back(message, self._batch.puller.queue, delay_level)
+        self._member.run(self._member.send_back(message, self._batch.puller.queue, delay_level))
 
     def commit(self, *, sync: bool = False) -> None:
         """Count every message that `poll` returned as consumed; stored within seconds, or by `close`.

@@ -30,8 +30,8 @@ from longpoll.simulated.plan import Act, Mishap, Plan, Pull, plan_of
 from longpoll.simulated.soaked.way import RealWay
 from longpoll.verification.served import ServedBroker
 from longpoll_broker.store.verify import verify
-from longpoll_client import RemotingClient
 from longpoll_client.errors import ClientError
+from longpoll_client.remoting import RemotingClient
 from longpoll_judge.run.job import judge
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.headers import CreateTopicRequestHeader
