@@ -20,8 +20,9 @@ from longpoll_judge.contract.result import COMMIT_NEVER_REGRESSES
 from longpoll_judge.faults.recording import Recording, load
 from longpoll_judge.generate import BROKER, SOURCE, simulated_meta
 from longpoll_judge.read.convert import convert
-from longpoll_judge.run.growing import offsets, recent
-from longpoll_judge.run.job import judge
+from longpoll_judge.run.incremental import committed_offsets as offsets
+from longpoll_judge.run.incremental import recent_events as recent
+from longpoll_judge.run.pipeline import judge
 from longpoll_observe.observer import Observer
 from longpoll_protocol.codes import CommandFlag, PullSysFlag, RequestCode
 from longpoll_runtime.real import RealRuntime

@@ -36,7 +36,7 @@ from longpoll_judge.contract.result import Result
 from longpoll_judge.faults.plant import plant
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.read.source import find
-from longpoll_judge.run.job import LATE_MS, WAKE_MS, judge, judge_on
+from longpoll_judge.run.pipeline import LATE_MS, WAKE_MS, judge, judge_on
 from longpoll_judge.run.spark.engine import SparkEngine
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, NAMES, TIMEOUTS, named

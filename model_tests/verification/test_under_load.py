@@ -54,7 +54,7 @@ from longpoll_conform.line import Address
 from longpoll_conform.suite import Outcome
 from longpoll_conform.vectors import recorded
 from longpoll_judge.contract.result import Result as Judged
-from longpoll_judge.run import job
+from longpoll_judge.run import pipeline
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime.real import RealRuntime
@@ -257,7 +257,7 @@ def test_the_row_of_verify_names_the_first_clause_that_fails(good: Broker, monke
 @pytest.mark.long
 @pytest.mark.usefixtures("small")
 def test_a_record_with_a_hole_passes_nothing(good: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = job.judge
+    honest = pipeline.judge
 
     def judge(sources: list[Path], **more: Any) -> Judged:
         part = next(sources[0].rglob("part-*"))
