@@ -32,6 +32,7 @@ from model_tests.support.client import (
 from longpoll_broker.broker import Broker
 from longpoll_client import (
     Admin,
+    AsyncAdmin,
     AsyncProducer,
     AsyncPullConsumer,
     AsyncPushConsumer,
@@ -45,6 +46,7 @@ from longpoll_client import (
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.aio.loop_connections import LoopConnections
 from longpoll_client.consume import puller
+from longpoll_client.errors import NoRouteError
 from longpoll_client.offsets import LocalOffsets, OffsetsFile
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode
@@ -498,3 +500,28 @@ def test_what_is_begun_and_ended_at_once_is_not_warned_of(recwarn: pytest.Warnin
     run(story)
     gc.collect()
     assert [str(warned.message) for warned in recwarn] == []
+
+
+def test_an_administrator_on_an_event_loop_does_what_the_other_does(name_server: str, topic: str) -> None:
+    async def story() -> None:
+        async with AsyncAdmin(name_server) as admin, AsyncProducer(name_server) as producer:
+            await admin.create_topic(made, 2)
+            assert made in await admin.topic_names()
+            queues = (await admin.topic(made)).readable
+            assert len(queues) == 2
+            await producer.send(made, b"x", queue_id=0)
+            async with AsyncPullConsumer(name_server, group=f"G-{made}", topics=made) as consumer:
+                assert (await anext(aiter(consumer))).body == b"x"
+                assert f"G-{made}" in [group.name for group in await admin.groups() if group.members]
+            assert await admin.set_offset(f"G-{made}", queues[0], "last") == 1
+            assert [row.lag for row in await admin.offsets(f"G-{made}", [made])] == [0, 0]
+            await admin.delete_topic(made)
+            with pytest.raises(ConfigError, match="topic"):
+                await admin.create_topic("no topic!", 1)
+            with pytest.raises(NoRouteError):
+                await admin.topic(made)
+        with pytest.raises(LifecycleError, match="closed"):
+            await admin.masters()
+
+    made = f"made-{topic}"
+    run(story)

@@ -36,9 +36,13 @@ from longpoll_judge.read.damage import Damage
 from longpoll_judge.read.source import InputSplit, read_split
 from longpoll_judge.run import follow as following
 from longpoll_judge.run.follow import follow
+<<<<<<< HEAD
 from longpoll_judge.run.incremental import recent_events as recent
 from longpoll_judge.run.incremental import recent_sends as beside
 from longpoll_judge.run.incremental import request_ids
+=======
+from longpoll_judge.run.incremental import recent_events, recent_sends, request_ids
+>>>>>>> main
 from longpoll_judge.run.incremental.request_ids import CAME_AGAIN, TOO_MANY, Asked
 from longpoll_judge.run.pipeline import judge
 
@@ -150,11 +154,11 @@ def test_a_log_that_is_let_go_too_early_is_no_sum(tmp_path: Path, monkeypatch: p
 
 def test_sends_are_judged_beside_the_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault of a send is told while the history grows, and the sum does not pass for the whole."""
-    monkeypatch.setattr(recent, "FRESH_NS", 0)
+    monkeypatch.setattr(recent_events, "FRESH_NS", 0)
     recording = simulated(4, 800)
     FAULTS["sends_inverted"].apply(recording)
     found, whole = check(recording, tmp_path / "history", 8, 1)
-    monkeypatch.setattr(beside, "EVENTS_MAX", 200)
+    monkeypatch.setattr(recent_sends, "EVENTS_MAX", 200)
     fewer = follow_pieces(tmp_path / "history", 8, 1, looks=0.3)
 
     assert not found.is_whole

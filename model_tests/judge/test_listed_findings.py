@@ -27,10 +27,14 @@ from longpoll_judge.read.files import absolute
 from longpoll_judge.read.source import find
 from longpoll_judge.run import queue_verdict
 from longpoll_judge.run.follow import Progress
+<<<<<<< HEAD
 from longpoll_judge.run.incremental import committed_offsets as offsets
 from longpoll_judge.run.incremental import log_findings as logged
 from longpoll_judge.run.incremental import recent_events as recent
 from longpoll_judge.run.incremental import recent_sends as beside
+=======
+from longpoll_judge.run.incremental import committed_offsets, log_findings, recent_events, recent_sends
+>>>>>>> main
 from longpoll_judge.run.incremental.latest_values import Latest
 from longpoll_judge.run.incremental.listed_findings import NOT_TOLD, left_to_the_end
 from longpoll_judge.run.incremental.state_file import STATE_FILE
@@ -357,9 +361,9 @@ def offsets_forgotten(_events: list[Event]) -> list[Event]:
 @pytest.mark.parametrize(
     ("wrong", "place", "clause"),
     [
-        (ends_moved_back, (logged, "LOGGED_MAX"), "log.visible.monotone"),
-        pytest.param(least_that_falls, (beside, "FINDINGS_MAX"), "pull.min.never_falls", marks=pytest.mark.long),
-        (offsets_forgotten, (offsets, "FINDINGS_MAX"), "commit.told.kept"),
+        (ends_moved_back, (log_findings, "LOGGED_MAX"), "log.visible.monotone"),
+        pytest.param(least_that_falls, (recent_sends, "FINDINGS_MAX"), "pull.min.never_falls", marks=pytest.mark.long),
+        (offsets_forgotten, (committed_offsets, "FINDINGS_MAX"), "commit.told.kept"),
     ],
 )
 def test_what_is_found_beside_the_queues_goes_on_too(
@@ -370,8 +374,8 @@ def test_what_is_found_beside_the_queues_goes_on_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of logs, of ends that fall, and of committed offsets, with a handful kept; each over restarts too."""
-    monkeypatch.setattr(recent, "FRESH_NS", 0)
-    monkeypatch.setattr(beside, "EVENTS_MAX", 150)
+    monkeypatch.setattr(recent_events, "FRESH_NS", 0)
+    monkeypatch.setattr(recent_sends, "EVENTS_MAX", 150)
     plain = list(simulate(Load(events=700, queues=1, consumers=("*",), timeout_ms=60)))
     history = written(Recording(list(wrong(plain)), simulated_meta()), tmp_path / "history")
     whole = {name for name, one in certain(judge([history], engine="local")).items() if one.clause == clause}

@@ -229,7 +229,9 @@ class ClientInstance(Closeable):
     def _answer(self, question: Question) -> object:
         if isinstance(question, WriteFile):
             content = question.file.unwritten()
-            return None if content is None else question.file.write(content)
+            if content is not None:
+                question.file.write(content)
+            return None
         if isinstance(question, Together):
             return [self._result(each) for each in question.steps]
         if isinstance(question, FindRoute):

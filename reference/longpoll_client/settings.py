@@ -11,7 +11,7 @@ import enum
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Final, Literal, Protocol, Required, TypeAlias, TypedDict, Unpack, cast
+from typing import Final, Literal, Protocol, Required, TypeAlias, TypedDict, Unpack
 
 from attrs import field, fields, frozen
 
@@ -269,7 +269,7 @@ def options_of(name_server: Addresses, **options: Unpack[ConsumerOptions]) -> Me
     """Check the options of a consumer; raises ConfigError, and TypeError for an unknown one."""
     for name in ("on_assigned", "on_revoked"):
         if options.get(name) is not None:
-            check_plain(name, cast("OnQueues", options[name]))
+            check_plain(name, options[name])
     unknown = options.keys() - ConsumerOptions.__annotations__.keys()
     if unknown or "group" not in options:
         raise TypeError(f"unknown option {min(unknown)}" if unknown else "missing option group")

@@ -108,6 +108,7 @@ class OrderlyQueues:
                 active.attempts.pop(message.queue_offset, None)
             self._look(puller)
         else:
+            assert answer is not None, "a message that is consumed is done"
             for message in messages:
                 active.attempts[message.queue_offset] = active.attempts.get(message.queue_offset, 0) + 1
             self._member.connections.after(wait_s(self._config, answer), lambda: self._look(puller))

@@ -131,6 +131,7 @@ class OrderlyConsumeService(ConsumeService):
         elif is_done:
             self._submit(puller)
         else:
+            assert answer is not None, "a message that is consumed is done"
             for message in messages:
                 active.attempts[message.queue_offset] = active.attempts.get(message.queue_offset, 0) + 1
             self._member.after(wait_s(self._config, answer), lambda: self._submit(puller))

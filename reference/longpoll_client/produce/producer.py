@@ -99,7 +99,9 @@ class Producer(Closeable, RequestNowait):
         slow = SlowBrokers() if avoids_slow_brokers else None
         self._set_up(instance, group, Packing(compression, compress_over_bytes), hooks, slow)
         asked.requests = self._requests
-        self._closed = when_garbage_collected(self, instance.abandon, f"a producer of group {group}")
+        self._closed: Callable[[], object] = when_garbage_collected(
+            self, instance.abandon, f"a producer of group {group}"
+        )
 
     def _set_up(
         self,
@@ -117,7 +119,6 @@ class Producer(Closeable, RequestNowait):
         self._slow = slow
         self._watch = Watch(runtime, hooks)
         self._requests = Requests(instance, group)
-        self._closed: Callable[[], object] = lambda: None
         self._now_ns = runtime.monotonic_ns
         self._next_turn = count().__next__
         self._ids = MessageIds(runtime)
@@ -374,6 +375,7 @@ class PreparedProducer(Producer):
     """Sends the prepared messages of a `TransactionProducer`, over its connections."""
 
     def __init__(self, instance: ClientInstance, group: str, packing: Packing, hooks: Sequence[SendHook]) -> None:
+        self._closed = lambda: None
         self._set_up(instance, group, packing, hooks, None)
 
     def send_prepared(

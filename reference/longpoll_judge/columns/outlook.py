@@ -1,6 +1,6 @@
 """What lies outside of the part of a queue's log that is at hand.
 
-Leaves out how it is known (`plan`) and what is made of it (`home`).
+Leaves out how it is known (`windows`) and what is made of it (`window_pulls`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """When a broker's queues began anew, or may have: topics that were deleted, and times of which nobody tells.
 
-Leaves out what follows for requests (`lives`), and where a source's own holes are (`source_survey`).
+Leaves out what follows for requests (`generations`), and where a source's own holes are (`source_survey`).
 """
 
 from __future__ import annotations

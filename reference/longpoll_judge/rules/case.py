@@ -1,6 +1,6 @@
 """What is judged at once, one queue, and what a property's code hands back: suspects, each with a way to explain it.
 
-Leaves out the properties (`promptness`, `rightness`) and their assembly (`verdict`).
+Leaves out the properties (`promptness`, `rightness`) and their assembly (`queue_verdict`).
 """
 
 from __future__ import annotations

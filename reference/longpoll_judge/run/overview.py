@@ -1,7 +1,7 @@
 """What a split shows before anything is judged: its survey, and of each queue's log a few numbers.
 
 Both are read from a third of the columns. The numbers say which part of a log a request can hang on, and whether a log
-can be judged piece by piece (`plan`). Leaves out everything about requests.
+can be judged piece by piece (`windows`). Leaves out everything about requests.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Adds up result rows as they come, so that no more is kept than a result can show.
 
-Leaves out what the sums mean (`job`).
+Leaves out what the sums mean (`pipeline`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Where a large history is cut, and what each cut piece may rely on.
+"""Cuts a large history into time windows, and says what a queue's log has outside of each.
 
 Splits in the order of time are joined to windows. A window is judged beside the log of itself and its two
 neighbours; an `Outlook` says what of a queue's log lies outside of these, so that a rule that judges a request knows
 whether anything out there could matter. Nothing here assumes that splits lie apart in time or that logs grow evenly:
-where they do not, less can be judged at home, and the rest is judged beside the whole log. Leaves out requests: `home`.
+where they do not, fewer requests can be judged within a window (`window_pulls`), and the others are judged next to the
+whole log (`wide_pulls`).
 """
 
 from __future__ import annotations
@@ -108,27 +109,27 @@ class WindowPlan:
         """Every queue of which any log is seen."""
         return self._queues
 
-    def home(self, first: int, last: int, name: QueueName) -> Outlook:
+    def around(self, first: int, last: int, name: QueueName) -> Outlook:
         """What a queue's log has outside of the windows from first to last and their neighbours."""
         return self._outlook(name, slice(0, max(first - REACH, 0)), slice(last + REACH + 1, None))
 
-    def apart(self, read: tuple[int, int], home: tuple[int, int], name: QueueName) -> Outlook:
+    def apart(self, read: tuple[int, int], asked: tuple[int, int], name: QueueName) -> Outlook:
         """What a queue's log has outside of two runs of windows (first, last), each with its neighbours.
 
         Args:
             read: The earlier run, whose messages are read.
-            home: The later one, in which they are asked for and told.
+            asked: The later one, in which they are asked for and told.
             name: The queue.
         """
-        outlook = self.home(*home, name)
+        outlook = self.around(*asked, name)
         seen = self._queues.get(name)
-        between = slice(read[1] + REACH + 1, max(home[0] - REACH, read[1] + REACH + 1))
+        between = slice(read[1] + REACH + 1, max(asked[0] - REACH, read[1] + REACH + 1))
         older = slice(0, max(read[0] - REACH, 0))
         if seen is None:
             return outlook
         before = self._outlook(name, older, slice(0, 0))
         if not seen.counts[between].any():
-            # `home` is told of the earlier run as if it were not at hand.
+            # `around` is told of the earlier run as if it were not at hand.
             return evolve(
                 outlook,
                 first_before=before.first_before,

@@ -1,6 +1,6 @@
 """What a case of pulls tells of what may come yet.
 
-Leaves out what follows (`queues`).
+Leaves out what follows (`queue_judge`).
 """
 
 from __future__ import annotations

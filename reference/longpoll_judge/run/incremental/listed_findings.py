@@ -3,7 +3,7 @@
 A judgement of the whole history lists the earliest findings of each queue, property and verdict. A follower lists new
 ones first, then a few of the earliest, then the latest. New findings beyond the limit are counted.
 
-The command reports them; `tally` and `latest` keep them.
+The command reports them; `tally` and `latest_values` keep them.
 """
 
 from __future__ import annotations

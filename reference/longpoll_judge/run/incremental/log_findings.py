@@ -1,6 +1,6 @@
 """What is certainly wrong with logs while a history grows, of which each look finds some again.
 
-Leaves out which logs are looked at (`queues`).
+Leaves out which logs are looked at (`queue_judge`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The numbers of logs as they grow, and what they say of the part of a log that is not at hand.
 
-Leaves out where the numbers come from (`overview`) and which part is at hand (`queues`).
+Leaves out where the numbers come from (`overview`) and which part is at hand (`queue_judge`).
 """
 
 from __future__ import annotations

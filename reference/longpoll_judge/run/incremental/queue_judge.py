@@ -2,14 +2,15 @@
 
 Events come in pieces. A request is judged once all that can matter to it has come: its events lie before the settled
 moment, which is as far before the end of the record as the record was ever seen out of order, and its messages are in
-the log that is at hand (`window`), the last seconds of it. That is `home`'s question, asked of the past and of the
-future alike. Of the log before the window a few numbers are kept for each queue (`Before`). What is still open waits.
+the log that is at hand (`window`), the last seconds of it. `window_pulls` asks the same, here of
+the past and of the future. Of the log before the window a few numbers are kept for each queue (`Before`). What is
+still open waits.
 
 What is judged so rests on what has come, and some of what may come yet would change it: an event from before the
 settled moment, a lower offset, a hole. `doubts` names each such thing that did come. So the sum tells what is found
 while a record goes on, and the last word is that of a judgement of the whole.
 
-Leaves out what belongs to no queue alone (`beside`), and reading (`tail`).
+Leaves out what belongs to no queue alone (`recent_sends`), and reading (`tail`).
 """
 
 from __future__ import annotations
@@ -371,8 +372,13 @@ class Growing:
         """Note what is certainly wrong with the logs at hand, of the queues whose numbers do not show that none is."""
         if not self.disordered:
             return
+<<<<<<< HEAD
         home = WindowJudge(self._log(), self._outlook(NEVER + 1), context)
         rows = judge_logs({name: home.log_of(name) for name in sorted(self.disordered)}, context)
+=======
+        judge = WindowJudge(self._log(), self._outlook(NEVER + 1), context)
+        rows = judge_logs({name: judge.log_of(name) for name in sorted(self.disordered)}, context)
+>>>>>>> main
         count = self.logged.add(rows)
         if count:
             self.doubt("a log that is at fault", count)
@@ -389,11 +395,16 @@ class Growing:
     def so_far(self, history: History) -> SoFar:
         """A judgement of everything that has come, as if nothing came after it; who asks tells what is new in it."""
         context, gaps = self._context(history)
+<<<<<<< HEAD
         home = WindowJudge(self._log(), self._outlook(NEVER + 1), context)
         settled = home.settle(self.pending, unanswered=True)
+=======
+        judge = WindowJudge(self._log(), self._outlook(NEVER + 1), context)
+        settled = judge.settle(self.pending, unanswered=True)
+>>>>>>> main
         batch = make_batch(settled.open)
         rows = [self.tally.look(), settled.rows, queue_rows({log[:3] for log in self.all_spans}), repeated_rows(batch)]
-        rows += [judge_queue(name, events, home.log_of(name), context) for name, events in batch.queues()]
+        rows += [judge_queue(name, events, judge.log_of(name), context) for name, events in batch.queues()]
         if context.answers_on_stop:
             ended = {name for name, facts in context.sources.items() if facts.stopped_ns is not None}
             rows.append(as_table([("judged", 0, self.unstopped[name], ANSWERED_ON_STOP) for name in ended]))

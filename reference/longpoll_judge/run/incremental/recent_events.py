@@ -1,6 +1,6 @@
 """The last events of some kinds while a history grows, which are judged again and again as a record by itself.
 
-What came before them is a hole of this record. Leaves out what is judged (`beside`, `offsets`).
+What came before them is a hole of this record. Leaves out what is judged (`recent_sends`, `committed_offsets`).
 """
 
 from __future__ import annotations

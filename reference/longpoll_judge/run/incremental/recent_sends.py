@@ -4,8 +4,8 @@ The last seconds are judged as a record by itself, again and again, each event t
 hole of this record, and what may come after it too, so what would rest on either is unknown here, and what is certain
 stands. What lies further apart than the seconds that are at hand is left to a judgement of the whole.
 
-Identifiers that come again are noticed here too (`asked`). Leaves out what groups are told of their offsets (`offsets`)
-and how many pulls are held at once (`held`), of which more has to be at hand.
+Identifiers that come again are noticed here too (`request_ids`). More has to be at hand for committed offsets
+(`committed_offsets`) and for how many pulls are held at once (`held_pulls`).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 | judge sends, ends and commits | a rule | its outcome | none |
 
 No event passes through the JVM: an exchange of whole events costs some four microseconds of processor time each, and
-to judge one less than one. What is judged: `sweep`, `rest`. The session: `session`. Parts must lie where
+to judge one less than one. What is judged: `window_sweep`, `wide_pulls`. The session: `session`. Parts must lie where
 every worker and the driver can read them.
 """
 
@@ -139,7 +139,11 @@ class SparkReading:
     _overviews: list[Overview] = field(factory=list)
 
     def surveys(self) -> Iterator[Survey]:
+<<<<<<< HEAD
         """See `job.Reading.surveys`."""
+=======
+        """See `pipeline.Reading.surveys`."""
+>>>>>>> main
         with stage(self._running, f"look over {len(self._splits)} splits"), unclosed_sockets_ignored():
             rows = self.looked_over().toArrow()
         for row in np.argsort(rows["split"].to_numpy()).tolist():
@@ -154,12 +158,16 @@ class SparkReading:
         return self._map("split", count, tasks, _looker(self._splits), SPLITS)
 
     def tables(self) -> Iterator[tuple[int, pa.Table]]:
+<<<<<<< HEAD
         """See `job.Reading.tables`; they are read by the driver."""
+=======
+        """See `pipeline.Reading.tables`; they are read by the driver."""
+>>>>>>> main
         for number, part in enumerate(self._splits):
             yield number, fill(read_again(part, self._overviews[number].extent))
 
     def outcomes(self, rules: Sequence[Rule], context: Context) -> list[Outcome]:
-        """See `job.Reading.outcomes`; each rule is a task."""
+        """See `pipeline.Reading.outcomes`; each rule is a task."""
         extents = [overview.extent for overview in self._overviews]
         found = self._map("rule", len(rules), len(rules), _ruler(self._splits, extents, rules, context), OUTCOMES)
         with stage(self._running, "judge sends, ends and commits"), unclosed_sockets_ignored():
@@ -167,7 +175,11 @@ class SparkReading:
         return [msgspec.msgpack.decode(outcome.as_buffer(), type=Outcome) for outcome in rows["outcome"]]
 
     def verdicts(self, context: Context, *, unplaced: bool) -> pa.Table:
+<<<<<<< HEAD
         """See `job.Reading.verdicts`."""
+=======
+        """See `pipeline.Reading.verdicts`."""
+>>>>>>> main
         plan = WindowPlan(self._overviews, self._window_events)
         splits, extents = self._splits, [overview.extent for overview in self._overviews]
         windows = WindowReader(plan, lambda number: read_again(splits[number], extents[number]), unplaced)
@@ -254,7 +266,11 @@ class SparkEngine:
 
     @contextmanager
     def read(self, splits: Sequence[InputSplit]) -> Iterator[SparkReading]:
+<<<<<<< HEAD
         """See `job.Engine.read`; a failure is told where it happens, so that who follows may judge again."""
+=======
+        """See `pipeline.Engine.read`; a failure is told where it happens, so that who follows may judge again."""
+>>>>>>> main
         with failures_told():
             yield SparkReading(self.running, self.parallel, splits, self.window_events)
 

@@ -2,7 +2,7 @@
 
 For a follower that keeps itself how far it came: a query begins where that says, and its own checkpoint counts for
 nothing, so where it goes on and what it knows stand in one file. Leaves out what is whole (`read.growth`), and who is
-handed the rows (`news`).
+handed the rows (`event_stream`).
 """
 
 from __future__ import annotations

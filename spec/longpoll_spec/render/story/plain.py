@@ -1,6 +1,6 @@
-"""Steps whose words are the same wherever they happen: those of the law's aspects.
+"""The fixed descriptions of steps, mostly those of the features.
 
-Leaves out the steps whose words depend on the state around them (`story`).
+Steps whose description depends on the state: see `story`.
 """
 
 from __future__ import annotations
@@ -30,4 +30,4 @@ PLAIN: Final[dict[str, tuple[str, str, str]]] = {
     "flush": ("store", "flush", "writes what was appended to disk"),
     "crash_and_recover": ("bucket", "crash and restart", "kills the broker and starts it anew with what is on disk"),
 }
-"""Action -> (whom it is done to, a few words for an arrow, the rest of a sentence after who acts)."""
+"""Action -> (the key of the target, a few words for an arrow, the rest of a sentence after the actor)."""

@@ -1,7 +1,7 @@
 """Each step in words: which thread does what to which request, from the values before and after the step.
 
-Where there are several queues a sentence says of which it speaks, and where there are tags which one it is. Steps that
-read alike wherever they happen are in `plain`. Leaves out who acts and what is wrong at the end (`story`, `wrong`).
+With several queues a sentence names its queue, and with tags its tag. Steps with fixed descriptions are in `plain`.
+Actors and the final fault: `story`, `wrong`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from longpoll_spec.threads import thread_of
 
 @frozen
 class Beat:
-    """One step with the values around it, which the tellers read."""
+    """One step with the values around it."""
 
     model: Model
     action: Action
@@ -27,14 +27,14 @@ class Beat:
 
     @property
     def slot(self) -> int:
-        """The request that takes part."""
+        """The request of the step."""
         return next(actor for actor in reversed(self.action.actors) if isinstance(actor, int))
 
     @property
     def queue(self) -> str:
-        """The queue that the step is about, by name; empty where there is one only.
+        """The name of the step's queue; empty if there is only one.
 
-        It is the one that the action names, or that its request reads, or at which its notifier is or was.
+        It is the queue that the action names, that its request reads, or at which its notifier is or was.
         """
         names = [queue.name for queue in self.model.state.queues]
         if len(names) == 1:
@@ -50,7 +50,7 @@ class Beat:
 
     @property
     def of_queue(self) -> str:
-        """What follows a word where there are several queues, such as ` of q1`."""
+        """The suffix with several queues, such as ` of q1`."""
         return f" of {self.queue}" if self.queue else ""
 
     @property
@@ -60,17 +60,17 @@ class Beat:
 
     @property
     def tag(self) -> str:
-        """The tag that the step names; empty where there are none."""
+        """The tag that the step names; empty if there are none."""
         named = [str(actor) for actor in self.action.actors if str(actor).startswith("t")]
         return named[0] if named else ""
 
     def end(self, name: str, *, after: bool = False) -> int:
-        """An end of the queue that the step is about."""
+        """An end of the step's queue."""
         values = self.after if after else self.before
         return values[f"{name}_{self.queue}" if self.queue else name]
 
     def phase(self, slot: int, *, after: bool = True) -> str:
-        """Where a request stands."""
+        """The phase of a request."""
         return self.model.state.phases.labels[(self.after if after else self.before)[f"phase_{slot}"]]
 
     def has_more(self, slot: int) -> bool:
@@ -78,11 +78,11 @@ class Beat:
         return self.before[f"offset_{slot}"] < self.end("visible_end")
 
     def filtered(self, slot: int) -> bool:
-        """Whether there was something to read, and none of it passes the request's filter."""
+        """Whether there was something to read, but nothing that passes the request's filter."""
         return self.has_more(slot) and not self.before.get(f"passes_{slot}", 1)
 
     def moved(self, prefix: str) -> list[int]:
-        """The requests that this step brought into a phase that begins so."""
+        """The requests that this step moved into a phase with this prefix."""
         return [
             slot
             for slot in range(self.model.bounds.requests)
@@ -91,7 +91,7 @@ class Beat:
 
 
 Told = tuple[str, str, str]
-"""(key of the arrow's target, a few words for the arrow, the rest of the sentence after who acts)."""
+"""(key of the arrow's target, a few words for the arrow, the rest of the sentence after the actor)."""
 
 
 def _append(beat: Beat) -> Told:

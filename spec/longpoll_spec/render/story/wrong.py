@@ -1,7 +1,7 @@
-"""What is wrong at the end of a counterexample, and between which Java methods the window lies.
+"""Explain what is wrong at the end of a counterexample, and between which Java methods the window lies.
 
-Read off the last state and the steps that led there. Leaves out judging: a trace is a counterexample because an engine
-says so, and a trace of a property that is meant to be reached has nothing wrong in it.
+Derived from the last state and the steps before it. The trace is already known to be a counterexample; a trace of a
+`sometimes` property has no fault.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from longpoll_spec.model import Action, Trace
 from longpoll_spec.render.story.wrong_of_aspects import WRONG
 
 SCAN_MS: Final = 5000
-"""How long `PullRequestHoldService.run` waits between two scans."""
+"""The wait of `PullRequestHoldService.run` between two scans."""
 
 
 @frozen
 class End:
-    """How a trace ends."""
+    """The end of a trace."""
 
     trace: Trace
 
@@ -42,7 +42,7 @@ class End:
         return range(self.trace.model.bounds.requests)
 
     def phase(self, slot: int) -> str:
-        """Where a request stands at the end."""
+        """The phase of a request at the end."""
         return self.trace.model.state.phases.labels[self.values[f"phase_{slot}"]]
 
     def end_of(self, slot: int, name: str) -> int:
@@ -51,13 +51,13 @@ class End:
         return self.values[name if queue is None else f"{name}_q{queue}"]
 
     def has_more(self, slot: int) -> bool:
-        """Whether the request would find something to read that passes its filter; it reads a queue."""
+        """Whether the request has something to read that passes its filter; it reads a queue."""
         reads = self.values.get(f"queue_{slot}", 0) < self.trace.model.bounds.queues
         passes = self.values.get(f"passes_{slot}", 1)
         return bool(reads and passes and self.values[f"offset_{slot}"] < self.end_of(slot, "visible_end"))
 
     def latest(self, *labels: str, before: int | None = None) -> int | None:
-        """The number of the last step, or the last before another, that is one of these actions."""
+        """The number of the last step with one of these actions, optionally before another step."""
         stop = len(self.trace.steps) if before is None else before
         found = [
             number
@@ -68,7 +68,7 @@ class End:
 
 
 def wrong_in(trace: Trace) -> tuple[str, ...]:
-    """The sentences that say what is wrong; none if the trace shows no violation."""
+    """The sentences that say what is wrong; empty if the trace shows no violation."""
     stated = {item.name: item for item in properties_of(trace.model)}
     item = stated.get(trace.property_name)
     if item is None or item.kind == "sometimes":
@@ -122,7 +122,7 @@ def _window(end: End, slot: int) -> Iterable[str]:
 
 
 def _unannounced(end: End, slot: int) -> Iterable[str]:
-    """Nobody walked between: what is due announces another message than the one that the request waits for."""
+    """No traversal came between: the due one announces another message than the request waits for."""
     announced, tags = end.values.get("announced"), end.trace.model.bounds.tags
     if announced is not None and announced < tags:
         yield (

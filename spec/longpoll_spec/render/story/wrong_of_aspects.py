@@ -1,6 +1,6 @@
-"""What is wrong at the end of a run that breaks a promise about an aspect of the world: where it lies, what closes it.
+"""What is wrong at the end of a run that breaks a property of a feature: location and fix.
 
-These read alike wherever they happen. Leaves out what depends on the last state (`wrong`).
+These texts are fixed. Texts that depend on the last state: `wrong`.
 """
 
 from __future__ import annotations
@@ -93,4 +93,4 @@ WRONG: Final[dict[str, tuple[str, str]]] = {
         "Remedy: take each list in one step, whether it is empty or not (knob on_master_return=answer).",
     ),
 }
-"""Property -> (where it lies, what closes it)."""
+"""Property -> (location, fix)."""
