@@ -20,12 +20,7 @@ from longpoll_judge.contract.result import COMMIT_NEVER_REGRESSES
 from longpoll_judge.faults.recording import Recording, load
 from longpoll_judge.generate import BROKER, SOURCE, simulated_meta
 from longpoll_judge.read.convert import convert
-<<<<<<< HEAD
-from longpoll_judge.run.incremental import committed_offsets as offsets
-from longpoll_judge.run.incremental import recent_events as recent
-=======
 from longpoll_judge.run.incremental import committed_offsets, recent_events
->>>>>>> main
 from longpoll_judge.run.pipeline import judge
 from longpoll_observe.observer import Observer
 from longpoll_protocol.codes import CommandFlag, PullSysFlag, RequestCode

@@ -36,13 +36,7 @@ from longpoll_judge.read.damage import Damage
 from longpoll_judge.read.source import InputSplit, read_split
 from longpoll_judge.run import follow as following
 from longpoll_judge.run.follow import follow
-<<<<<<< HEAD
-from longpoll_judge.run.incremental import recent_events as recent
-from longpoll_judge.run.incremental import recent_sends as beside
-from longpoll_judge.run.incremental import request_ids
-=======
 from longpoll_judge.run.incremental import recent_events, recent_sends, request_ids
->>>>>>> main
 from longpoll_judge.run.incremental.request_ids import CAME_AGAIN, TOO_MANY, Asked
 from longpoll_judge.run.pipeline import judge
 

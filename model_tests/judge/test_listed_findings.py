@@ -27,14 +27,7 @@ from longpoll_judge.read.files import absolute
 from longpoll_judge.read.source import find
 from longpoll_judge.run import queue_verdict
 from longpoll_judge.run.follow import Progress
-<<<<<<< HEAD
-from longpoll_judge.run.incremental import committed_offsets as offsets
-from longpoll_judge.run.incremental import log_findings as logged
-from longpoll_judge.run.incremental import recent_events as recent
-from longpoll_judge.run.incremental import recent_sends as beside
-=======
 from longpoll_judge.run.incremental import committed_offsets, log_findings, recent_events, recent_sends
->>>>>>> main
 from longpoll_judge.run.incremental.latest_values import Latest
 from longpoll_judge.run.incremental.listed_findings import NOT_TOLD, left_to_the_end
 from longpoll_judge.run.incremental.state_file import STATE_FILE

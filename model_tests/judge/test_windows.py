@@ -89,11 +89,7 @@ def test_the_hostile_histories_are_of_every_kind() -> None:
 
 
 def test_a_judge_that_knows_less_than_matters_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-<<<<<<< HEAD
-    """If every pull were judged at home, some of these histories would be judged otherwise."""
-=======
     """If every pull were judged within its window, some of these histories would be judged otherwise."""
->>>>>>> main
     monkeypatch.setattr(window_pulls, "is_away", lambda case, _outlook: np.zeros(len(case.pulls), dtype=np.bool_))
 
     assert any(len(set(map(str, both(hostile(seed))))) > 1 for seed in (18, 21))
@@ -268,11 +264,7 @@ def test_an_end_before_its_message_is_seen_in_windows(fault: str) -> None:
 
 
 def swept(windows: WindowReader) -> Swept:
-<<<<<<< HEAD
-    """What is judged at home, and what is left."""
-=======
     """What is judged within its window, and what is left."""
->>>>>>> main
     return sweep(windows, (0, len(windows.plan.windows)), STEADY, NO_KEYS, lambda _keys: None)
 
 

@@ -1,11 +1,7 @@
 """What the whole history says about its own evidence: where each source begins and ends, and what is missing.
 
 A survey is taken of each split and the surveys are merged; merging is associative and commutative, so neither the order
-<<<<<<< HEAD
-of the files nor their number matters. Leaves out verdicts on requests: `verdict` makes them with a `Context` from here.
-=======
 of the files nor their number matters. `run.queue_verdict` judges requests with a `Context` from here.
->>>>>>> main
 """
 
 from __future__ import annotations

@@ -1,13 +1,7 @@
 """Judges in this process, without Spark: the same rules over Arrow tables.
 
-<<<<<<< HEAD
-A small history is judged in one piece; a larger one is read twice, first to see where its sources and logs begin and
-end, then window by window to be judged. Leaves out what is judged (`home`, `rest`, `verdict`) and how results are
-added up (`job`).
-=======
 A small history is judged in one piece. A larger one is read twice: first to see where its sources and logs begin and
 end, then window by window to judge it. The rules: `window_pulls`, `wide_pulls`, `queue_verdict`. The sum: `pipeline`.
->>>>>>> main
 """
 
 from __future__ import annotations
@@ -52,11 +46,7 @@ class LocalReading:
     """Of each split what tells that it is what was kept of it; made before the split is read."""
 
     def surveys(self) -> Iterator[Survey]:
-<<<<<<< HEAD
-        """See `job.Reading.surveys`."""
-=======
         """See `pipeline.Reading.surveys`."""
->>>>>>> main
         self._marks = [self._mark(part) for part in self._splits]
         known = [self._known(number) for number in range(len(self._splits))]
         looked_over = self._read_ahead([part for part, seen in zip(self._splits, known, strict=True) if seen is None])
@@ -94,11 +84,7 @@ class LocalReading:
                 yield waiting.popleft().result()
 
     def tables(self) -> Iterator[tuple[int, pa.Table]]:
-<<<<<<< HEAD
-        """See `job.Reading.tables`."""
-=======
         """See `pipeline.Reading.tables`."""
->>>>>>> main
         for number in range(len(self._splits)):
             yield number, fill(self._read(number))
 
@@ -107,11 +93,7 @@ class LocalReading:
         return [rule(self.tables, context) for rule in rules]
 
     def verdicts(self, context: Context, *, unplaced: bool) -> pa.Table:
-<<<<<<< HEAD
-        """See `job.Reading.verdicts`."""
-=======
         """See `pipeline.Reading.verdicts`."""
->>>>>>> main
         plan = WindowPlan(self._overviews, self._engine.window_events)
         windows = WindowReader(plan, self._read, unplaced)
         if len(plan.windows) <= 1:
@@ -166,11 +148,7 @@ class LocalEngine:
 
     @contextmanager
     def read(self, splits: Sequence[InputSplit]) -> Iterator[LocalReading]:
-<<<<<<< HEAD
-        """See `job.Engine.read`."""
-=======
         """See `pipeline.Engine.read`."""
->>>>>>> main
         keep_freed_memory()
         with open_spill() as spill:
             yield LocalReading(splits, self, spill, self.kept)

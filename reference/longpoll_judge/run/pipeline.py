@@ -75,11 +75,7 @@ class Reading(Protocol):
         ...
 
     def verdicts(self, context: Context, *, unplaced: bool) -> pa.Table:
-<<<<<<< HEAD
-        """All rows that `queue_verdict.judge_queue` gives, in any order; `unplaced`: there are answers that name no queue."""
-=======
         """All rows of `queue_verdict.judge_queue`, in any order; `unplaced`: some answers name no queue."""
->>>>>>> main
         ...
 
     def outcomes(self, rules: Sequence[Rule], context: Context) -> list[Outcome]:

@@ -5,11 +5,7 @@ much of their logs as can matter, and the logs that may be at fault. What a log 
 grows with a history, and only where consumers lag, pulls wait in vain for long or logs are uneven.
 
 The rules that need the whole record (sends and messages, ends that fall, committed offsets) are a task each. It reads
-<<<<<<< HEAD
-the splits itself: in this process, or on an executor (`job.Reading.outcomes`).
-=======
 the splits itself: in this process, or on an executor (`pipeline.Reading.outcomes`).
->>>>>>> main
 """
 
 from __future__ import annotations
@@ -56,11 +52,7 @@ def judge_rest(windows: WindowReader, rest: pa.Table, faulty: Iterable[QueueName
     single, others = _by_window(windows.plan, rest)
     for first, last, table in single:
         logs = [windows.log(window) for window in range(first - REACH, last + REACH + 1)]
-<<<<<<< HEAD
-        settled = windows.home(first, last, logs, context).settle(table, unanswered=True)
-=======
         settled = windows.judge(first, last, logs, context).settle(table, unanswered=True)
->>>>>>> main
         judged.append(settled.rows)
         left += [settled.open, settled.far]
     batch = make_batch(joined([others, *left]))

@@ -12,11 +12,7 @@ A request is judged here only if all its events are here and nothing outside cou
 Of a request that has no answer anywhere the same must hold up to the moment at which there was a message for it.
 
 Each is checked against an `Outlook`, so it is known and not hoped. What is not judged is handed back: `open` is what
-<<<<<<< HEAD
-lacks its request or its answer, which the next window may have, `far` needs more of the log (`rest`).
-=======
 lacks its request or its answer, which the next window may have, `far` needs more of the log (`wide_pulls`).
->>>>>>> main
 """
 
 from __future__ import annotations

@@ -3,11 +3,7 @@
 Two windows are held at a time, the one that is judged and the one after it, and what is still open from before. What
 asks for messages from long ago is judged beside two pieces of the log: the window's own, and that of the windows in
 which these messages came. Runs of windows can be swept apart from each other; what they leave is put together
-<<<<<<< HEAD
-(`rest`). Leaves out what is judged in a window (`home`).
-=======
 (`wide_pulls`). Leaves out what is judged in a window (`window_pulls`).
->>>>>>> main
 """
 
 from __future__ import annotations
@@ -75,15 +71,9 @@ class WindowReader:
         """The log events of a window."""
         return log_of(self.events(window)) if 0 <= window < len(self.plan.windows) else joined([])
 
-<<<<<<< HEAD
-    def home(self, first: int, last: int, logs: Iterable[pa.Table], context: Context) -> WindowJudge:
-        """Where windows from first to last are judged, given the logs of them and their neighbours."""
-        return WindowJudge(joined(logs), partial(self.plan.home, first, last), context, place=self.placed)
-=======
     def judge(self, first: int, last: int, logs: Iterable[pa.Table], context: Context) -> WindowJudge:
         """Where windows from first to last are judged, given the logs of them and their neighbours."""
         return WindowJudge(joined(logs), partial(self.plan.around, first, last), context, place=self.placed)
->>>>>>> main
 
 
 @frozen(eq=False)
@@ -134,15 +124,9 @@ def sweep(
         for window in range(first, end):
             coming = ahead.submit(windows.events, window + 1) if window + 1 < end else None
             logs.append(log_of(coming.result()) if coming else windows.log(window + 1))
-<<<<<<< HEAD
-            home = windows.home(window, window, logs, context)
-            faulty |= home.faulty_logs(windows.plan.doubtful)
-            settled = home.settle(table, held)
-=======
             judge = windows.judge(window, window, logs, context)
             faulty |= judge.faulty_logs(windows.plan.doubtful)
             settled = judge.settle(table, held)
->>>>>>> main
             # What comes next is all that is held while that is judged which looks far back.
             del judge, table
             tally.add(settled.rows)

@@ -31,10 +31,7 @@ from longpoll.simulated.soaked.way import RealWay
 from longpoll.verification.served import ServedBroker
 from longpoll_broker.store.verify import verify
 from longpoll_client.errors import ClientError
-<<<<<<< HEAD
 from longpoll_client.remoting import RemotingClient
-=======
->>>>>>> main
 from longpoll_judge.run.pipeline import judge
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.headers import CreateTopicRequestHeader

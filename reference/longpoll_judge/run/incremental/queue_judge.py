@@ -372,13 +372,8 @@ class Growing:
         """Note what is certainly wrong with the logs at hand, of the queues whose numbers do not show that none is."""
         if not self.disordered:
             return
-<<<<<<< HEAD
-        home = WindowJudge(self._log(), self._outlook(NEVER + 1), context)
-        rows = judge_logs({name: home.log_of(name) for name in sorted(self.disordered)}, context)
-=======
         judge = WindowJudge(self._log(), self._outlook(NEVER + 1), context)
         rows = judge_logs({name: judge.log_of(name) for name in sorted(self.disordered)}, context)
->>>>>>> main
         count = self.logged.add(rows)
         if count:
             self.doubt("a log that is at fault", count)
@@ -395,13 +390,8 @@ class Growing:
     def so_far(self, history: History) -> SoFar:
         """A judgement of everything that has come, as if nothing came after it; who asks tells what is new in it."""
         context, gaps = self._context(history)
-<<<<<<< HEAD
-        home = WindowJudge(self._log(), self._outlook(NEVER + 1), context)
-        settled = home.settle(self.pending, unanswered=True)
-=======
         judge = WindowJudge(self._log(), self._outlook(NEVER + 1), context)
         settled = judge.settle(self.pending, unanswered=True)
->>>>>>> main
         batch = make_batch(settled.open)
         rows = [self.tally.look(), settled.rows, queue_rows({log[:3] for log in self.all_spans}), repeated_rows(batch)]
         rows += [judge_queue(name, events, judge.log_of(name), context) for name, events in batch.queues()]

@@ -139,11 +139,7 @@ class SparkReading:
     _overviews: list[Overview] = field(factory=list)
 
     def surveys(self) -> Iterator[Survey]:
-<<<<<<< HEAD
-        """See `job.Reading.surveys`."""
-=======
         """See `pipeline.Reading.surveys`."""
->>>>>>> main
         with stage(self._running, f"look over {len(self._splits)} splits"), unclosed_sockets_ignored():
             rows = self.looked_over().toArrow()
         for row in np.argsort(rows["split"].to_numpy()).tolist():
@@ -158,11 +154,7 @@ class SparkReading:
         return self._map("split", count, tasks, _looker(self._splits), SPLITS)
 
     def tables(self) -> Iterator[tuple[int, pa.Table]]:
-<<<<<<< HEAD
-        """See `job.Reading.tables`; they are read by the driver."""
-=======
         """See `pipeline.Reading.tables`; they are read by the driver."""
->>>>>>> main
         for number, part in enumerate(self._splits):
             yield number, fill(read_again(part, self._overviews[number].extent))
 
@@ -175,11 +167,7 @@ class SparkReading:
         return [msgspec.msgpack.decode(outcome.as_buffer(), type=Outcome) for outcome in rows["outcome"]]
 
     def verdicts(self, context: Context, *, unplaced: bool) -> pa.Table:
-<<<<<<< HEAD
-        """See `job.Reading.verdicts`."""
-=======
         """See `pipeline.Reading.verdicts`."""
->>>>>>> main
         plan = WindowPlan(self._overviews, self._window_events)
         splits, extents = self._splits, [overview.extent for overview in self._overviews]
         windows = WindowReader(plan, lambda number: read_again(splits[number], extents[number]), unplaced)
@@ -266,11 +254,7 @@ class SparkEngine:
 
     @contextmanager
     def read(self, splits: Sequence[InputSplit]) -> Iterator[SparkReading]:
-<<<<<<< HEAD
-        """See `job.Engine.read`; a failure is told where it happens, so that who follows may judge again."""
-=======
         """See `pipeline.Engine.read`; a failure is told where it happens, so that who follows may judge again."""
->>>>>>> main
         with failures_told():
             yield SparkReading(self.running, self.parallel, splits, self.window_events)
 

@@ -1,10 +1,6 @@
 """Brings new events to who follows, by Structured Streaming: what the workers have read, in batches of one query.
 
-<<<<<<< HEAD
-Leaves out how a growing history is cut into batches (`splits`) and what is done about them (`follow`).
-=======
 Leaves out how a growing history is cut into batches (`stream_source`) and what is done about them (`follow`).
->>>>>>> main
 """
 
 from __future__ import annotations
