@@ -109,7 +109,7 @@ class Half:
     def before_send(self, sending: object) -> None:
         """Told."""
 
-    async def after_send(self, sending: object, outcome: object, latency_ns: int, address: str) -> None:
+    async def after_send(self, sending: object, outcome: object, latency_s: float, address: str) -> None:
         """Not told."""
 
 

@@ -353,8 +353,8 @@ class Told:
     def before_send(self, sending: Sending) -> None:
         self._note("before", sending)
 
-    def after_send(self, sending: Sending, outcome: Outcome, latency_ns: int, address: str) -> None:
-        self._note("after", sending, outcome, latency_ns, address)
+    def after_send(self, sending: Sending, outcome: Outcome, latency_s: float, address: str) -> None:
+        self._note("after", sending, outcome, latency_s, address)
 
     def before_consume(self, group: str, delivery: str, messages: Sequence[ReceivedMessage]) -> None:
         self._note("before", group, delivery, messages)
@@ -367,9 +367,9 @@ class Told:
         error: Exception | None,
         *,
         is_consumed: bool,
-        latency_ns: int,
+        latency_s: float,
     ) -> None:
-        self._note("after", group, delivery, messages, error, is_consumed, latency_ns)
+        self._note("after", group, delivery, messages, error, is_consumed, latency_s)
 
     def _note(self, *event: object) -> None:
         self.events.append(event)

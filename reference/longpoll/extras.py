@@ -22,6 +22,7 @@ PACKAGES: Final = {
     "dpkt": "import",
     "lz4": "compression",
     "zstandard": "compression",
+    "opentelemetry": "opentelemetry",
 }
 """A package that may be missing -> the extra that installs it."""
 COMMANDS: Final = {

@@ -72,10 +72,14 @@ class Unreadable(enum.Enum):
 
 
 class ConsumeHook(Protocol):
-    """Told of everything that a push consumer's listener is given, on the listener's threads."""
+    """Called before and after each call of a push consumer's listener, on the thread or in the task of that call.
+
+    A hook may also have a method `after_receive(group, messages, latency_s)`, which is called after each `poll` that
+    returns messages.
+    """
 
     def before_consume(self, group: str, delivery: str, messages: Sequence[ReceivedMessage]) -> object:
-        """The listener is about to get them; `delivery` is a text that no other delivery has."""
+        """The listener is about to get the messages. `delivery` is unique to this call."""
         ...
 
     def after_consume(
@@ -86,9 +90,9 @@ class ConsumeHook(Protocol):
         error: Exception | None,
         *,
         is_consumed: bool,
-        latency_ns: int,
+        latency_s: float,
     ) -> object:
-        """It has answered after so long, or raised the error."""
+        """The listener returned, or raised the error, after `latency_s`."""
         ...
 
 

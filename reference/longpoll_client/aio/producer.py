@@ -163,6 +163,7 @@ class AsyncProducer(RequestNowait):
     ) -> tuple[SendResult, ...]:
         """As `Producer.send_batch`, with its errors."""
         check_batch(messages)
+        messages = self._watch.marked(topic, messages)
         parcel = batch_parcel(self.group, topic, messages, self._ids.new(len(messages)), self._runtime.unix_ms())
         return await self._send(parcel, selector(topic, queue_id, queue_selector), timeout_s)
 
@@ -297,6 +298,7 @@ class AsyncProducer(RequestNowait):
         code: RequestCode = RequestCode.SEND_MESSAGE_V2,
     ) -> Parcel:
         msg_id, born_ms = self._ids.one()
+        marks = self._watch.marks(topic, marks)
         return single_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing, marks=marks, code=code)
 
     # ------------------------------------------------------------ one send that is awaited
@@ -425,7 +427,8 @@ class AsyncPreparedProducer(AsyncProducer):
     ) -> SendResult:
         """As `PreparedProducer.send_prepared`, with its errors."""
         msg_id, born_ms = self._ids.one()
-        parcel = prepared_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing)
+        marks = self._watch.marks(topic)
+        parcel = prepared_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing, marks=marks)
         (result,) = await self._send(parcel, queue_selector, timeout_s)
         return result
 

@@ -12,6 +12,7 @@ from typing import Unpack
 from longpoll_client.aio.consumer import AsyncConsumer
 from longpoll_client.aio.member import AsyncMember
 from longpoll_client.checks import Addresses
+from longpoll_client.consume.hook_calls import HookCalls
 from longpoll_client.consume.pull import POLL_S, check_returned
 from longpoll_client.consume.puller import Batch
 from longpoll_client.consume.workers import Retry
@@ -37,7 +38,10 @@ class AsyncPullConsumer(AsyncConsumer):
         **options: Unpack[ConsumerOptions],
     ) -> None:
         """As `PullConsumer`; raises ConfigError."""
-        self._member = AsyncMember(options_of(name_server, **options), self._deliver)
+        given = options_of(name_server, **options)
+        self._member = AsyncMember(given, self._deliver)
+        self._now_ns = given.runtime.monotonic_ns
+        self._hook_calls = HookCalls(given.runtime, given.config)
         self._batches: list[Batch] = []
         self._came = asyncio.Event()
         self._closing = Closing()
@@ -79,6 +83,7 @@ class AsyncPullConsumer(AsyncConsumer):
         """
         check_count(count_max)
         self._settle()
+        begun_ns = self._now_ns()
         batch, self._rest = self._rest, None
         if batch is not None and batch.puller.is_paused:
             self._batches.insert(0, batch)
@@ -90,7 +95,9 @@ class AsyncPullConsumer(AsyncConsumer):
         given, rest = batch.messages[:count_max], batch.messages[len(batch.messages[:count_max]) :]
         self._rest = Batch(batch.puller, rest) if rest else None
         self._given = Batch(batch.puller, given)
-        return self._member.shown(given)
+        shown = self._member.shown(given)
+        self._hook_calls.received(shown, self._now_ns() - begun_ns)
+        return shown
 
     async def retry(self, message: ReceivedMessage, delay_s: float | None = None) -> None:
         """As `PullConsumer.retry`."""

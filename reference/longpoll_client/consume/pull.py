@@ -16,6 +16,7 @@ from attrs import frozen
 
 from longpoll_client.checks import Addresses
 from longpoll_client.consume.consumer import Consumer
+from longpoll_client.consume.hook_calls import HookCalls
 from longpoll_client.consume.member import Member
 from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.consume.workers import Retry
@@ -63,6 +64,7 @@ class PullConsumer(Consumer):
         self._runtime = given.runtime
         self._queue: Queue[Batch | _Woken] = given.runtime.queue(DELIVERY_CAPACITY)
         self._member = Member(given, self)
+        self._hook_calls = HookCalls(given.runtime, given.config)
         self._waiting: list[Batch] = []
         self._batch: Batch | None = None
         self._open: deque[ReceivedMessage] = deque()
@@ -113,6 +115,7 @@ class PullConsumer(Consumer):
         check_count(count_max)
         self._settle()
         self._look_at_rest()
+        begun_ns = self._runtime.monotonic_ns()
         if not self._open:
             batch = self._next_batch(timeout_s)
             if batch is None:
@@ -121,7 +124,9 @@ class PullConsumer(Consumer):
             self._open.extend(batch.messages)
         count = len(self._open) if count_max is None else min(count_max, len(self._open))
         self._returned = [self._open.popleft() for _ in range(count)]
-        return self._member.shown(self._returned)
+        shown = self._member.shown(self._returned)
+        self._hook_calls.received(shown, self._runtime.monotonic_ns() - begun_ns)
+        return shown
 
     def _look_at_rest(self) -> None:
         """Leave what is left of the last batch, if its queue was given up or paused meanwhile."""

@@ -244,6 +244,7 @@ class Producer(Closeable, RequestNowait):
         Otherwise as `send`.
         """
         check_batch(messages)
+        messages = self._watch.marked(topic, messages)
         parcel = batch_parcel(self.group, topic, messages, self._ids.new(len(messages)), self._runtime.unix_ms())
         return self._send(parcel, selector(topic, queue_id, queue_selector), timeout_s)
 
@@ -368,6 +369,7 @@ class Producer(Closeable, RequestNowait):
         code: RequestCode = RequestCode.SEND_MESSAGE_V2,
     ) -> Parcel:
         msg_id, born_ms = self._ids.one()
+        marks = self._watch.marks(topic, marks)
         return single_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing, marks=marks, code=code)
 
 
@@ -383,7 +385,8 @@ class PreparedProducer(Producer):
     ) -> SendResult:
         """Send a message that consumers get only after its commit; otherwise as `send`."""
         msg_id, born_ms = self._ids.one()
-        parcel = prepared_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing)
+        marks = self._watch.marks(topic)
+        parcel = prepared_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing, marks=marks)
         (result,) = self._send(parcel, queue_selector, timeout_s)
         return result
 
