@@ -42,9 +42,9 @@ from longpoll_client import (
     ReceivedMessage,
     Retry,
 )
-from longpoll_client.aio.group import GroupCalls, LoopReach
+from longpoll_client.aio.group import GroupCalls, LoopConnections
 from longpoll_client.aio.instance import AsyncInstance
-from longpoll_client.aio.places import BrokerPlaces, FilePlaces
+from longpoll_client.aio.offsets import AsyncLocalOffsets, AsyncRemoteOffsets
 from longpoll_client.consume import puller
 from longpoll_client.errors import RefusedError
 from longpoll_client.offsets import OffsetsFile
@@ -432,11 +432,11 @@ class Slow(RealFiles):
         super().write_atomic(path, content)
 
 
-def places_of(file: OffsetsFile) -> FilePlaces:
+def places_of(file: OffsetsFile) -> AsyncLocalOffsets:
     """Those of a member that asks nobody."""
     instance = AsyncInstance(RUNTIME, "127.0.0.1:1")
     member = broadcast("T")
-    return FilePlaces(GroupCalls(instance, member, ConsumeType.CONSUME_ACTIVELY), member, file)
+    return AsyncLocalOffsets(GroupCalls(instance, member, ConsumeType.CONSUME_ACTIVELY), member, file)
 
 
 def offsets_of(content: bytes) -> list[int]:
@@ -491,7 +491,7 @@ def test_a_group_that_a_broker_has_never_heard_of_begins_all_the_same(monkeypatc
 
     async def story() -> None:
         calls = GroupCalls(AsyncInstance(RUNTIME, "127.0.0.1:1"), broadcast("T"), ConsumeType.CONSUME_ACTIVELY)
-        places = BrokerPlaces(calls, broadcast("T"))
+        places = AsyncRemoteOffsets(calls, broadcast("T"))
 
         async def find(*_asked: object) -> int:
             return 7
@@ -521,7 +521,7 @@ def test_what_is_begun_and_ended_at_once_is_not_warned_of(recwarn: pytest.Warnin
     """A consumer that is closed while it is about to do something."""
 
     async def story() -> None:
-        reach = LoopReach(AsyncInstance(RUNTIME, "127.0.0.1:1"))
+        reach = LoopConnections(AsyncInstance(RUNTIME, "127.0.0.1:1"))
         reach.begin(asyncio.sleep(0))
         await reach.close()
         reach.begin(asyncio.sleep(0))

@@ -36,10 +36,10 @@ from longpoll_client import (
 )
 from longpoll_client.aio.group import GroupCalls
 from longpoll_client.checks import check_plain
+from longpoll_client.consume.assigned_queues import check_seek
 from longpoll_client.consume.membership import Membership
-from longpoll_client.consume.own_queues import check_seek
 from longpoll_client.errors import AnswerTimeoutError, RefusedError
-from longpoll_client.link.waits import WAIT_S_MAX
+from longpoll_client.link.timeouts import WAIT_S_MAX
 from longpoll_client.produce.transactions import state_of
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode, ResponseCode

@@ -46,7 +46,7 @@ from longpoll_client import (
     remoting,
 )
 from longpoll_client.aio import member
-from longpoll_client.consume import sharing
+from longpoll_client.consume import rebalance as sharing
 from longpoll_client.errors import NoRouteError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.lifecycle import Closing, State
@@ -116,7 +116,7 @@ def let_the_timer_share(consumer: PushConsumer) -> None:
     """The group has changed meanwhile: the timer's thread comes to share queues too, and must not wait for us."""
     passed = threading.Event()
     member = consumer._member
-    assert member._asked.requested(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 0, 0), "")
+    assert member._broker_requests.requested(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 0, 0), "")
     member._timer.after(0.0, passed.set)
     assert passed.wait(PATIENCE_S), "the timer's thread waits for who closes the member"
 
@@ -144,7 +144,7 @@ def test_a_share_s_callback_may_close_its_consumer(name_server: str, topic: str,
     if not ours:
         # Its queues are another's as soon as the group's members are told to be others.
         member = made[0]._member
-        member._timer.after(0.0, lambda: member._sharing._lose(member.queues))
+        member._timer.after(0.0, lambda: member._rebalancer._lose(member.queues))
     assert closed.wait(PATIENCE_S)
     assert_over(made[0], before)
     assert made[0].queues == () or ours

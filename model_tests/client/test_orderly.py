@@ -21,7 +21,7 @@ from longpoll_client import (
     ReceivedMessage,
     Retry,
 )
-from longpoll_client.consume.own_queues import Leaving
+from longpoll_client.consume.assigned_queues import RevokedQueues
 from longpoll_client.consume.puller import Puller
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import MessageQueue
@@ -256,7 +256,7 @@ def test_the_lock_is_given_back_when_the_offset_is_stored(name_server: str, topi
     )
     steps: list[str] = []
     is_released = threading.Event()
-    sharing, offsets = consumer._member._sharing, consumer._member._offsets
+    sharing, offsets = consumer._member._rebalancer, consumer._member._offsets
     release, store, unlock = sharing.released, offsets.store, sharing.unlock
 
     def released(puller: Puller) -> None:
@@ -305,11 +305,11 @@ def test_the_lock_is_given_back_when_the_queue_goes_on_elsewhere(
         (queue,) = [each for each in consumer.queues if each.topic == topic]
         if isinstance(consumer, OnLoop):
             member = consumer.client._member
-            noted(member.places, "reset")
+            noted(member.offsets, "reset")
             noted(member.locks, "unlock")
             loop.loop.call_soon_threadsafe(member._move_soon, {queue: 0})
         else:
-            sharing = consumer._member._sharing
+            sharing = consumer._member._rebalancer
             noted(consumer._member._offsets, "reset")
             noted(sharing, "unlock")
             sharing.move_later({queue: 0})
@@ -352,7 +352,7 @@ def test_a_loop_gives_the_lock_back_when_the_offset_is_stored(name_server: str, 
 
 def test_who_wants_a_queue_that_is_leaving_is_told_and_nobody_else() -> None:
     """Else it came back with the next look alone, twenty seconds later; and each end would begin a look for nothing."""
-    leaving, queue = Leaving(), MessageQueue(topic="T", broker_name="b", queue_id=0)
+    leaving, queue = RevokedQueues(), MessageQueue(topic="T", broker_name="b", queue_id=0)
     puller = mock.Mock(queue=queue)
 
     def leave(is_wanted_since: bool) -> bool:
@@ -498,7 +498,7 @@ def test_a_reset_waits_for_the_listener_that_has_the_queue(name_server: str) -> 
         async with consumer:
             assert await got.get() == b"0"
             (queue,) = [queue for queue in consumer.queues if queue.topic == topic]
-            given_up = consumer._member.own.pullers()[queue]
+            given_up = consumer._member.assigned_queues.pullers()[queue]
             moving = asyncio.create_task(consumer._member._move({queue: 3}))
             await moving
             assert given_up.is_dropped

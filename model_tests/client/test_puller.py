@@ -20,7 +20,7 @@ from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 from model_tests.support.client import RUNTIME
 
 from longpoll_client import StartAt, offsets
-from longpoll_client.consume.consumer import GroupMember
+from longpoll_client.consume.member import Member
 from longpoll_client.consume.process_queue import FlowLimits, ProcessQueue
 from longpoll_client.consume.puller import Batch, Puller, PullSettings
 from longpoll_client.consume.statistics import GIVEN_COUNT_MAX, Statistics
@@ -86,7 +86,7 @@ def puller_of(calls: Calls, *, count_max: int = 1000, deliver: Callable[[Batch],
         subscription=SubscriptionData(topic="T", sub_string="*"),
         offset=5,
         deliver=deliver,
-        pass_over=lambda _message: None,
+        handle_unreadable=lambda _message: None,
     )
 
 
@@ -143,7 +143,7 @@ def test_a_consumer_waits_longer_than_it_asks_to_be_held() -> None:
     """An answer at the deadline has its way to make still; the settings say how long that may take."""
     delivery: Any = SimpleNamespace(deliver=None, is_busy=None)
     config = MemberConfig(group="G")
-    consumer = GroupMember(options_of("127.0.0.1:1", **member_options(config)), delivery)
+    consumer = Member(options_of("127.0.0.1:1", **member_options(config)), delivery)
     try:
         settings = consumer._settings
         assert settings.timeout_s == config.pull_timeout_s

@@ -27,11 +27,11 @@ from longpoll_client import (
 )
 from longpoll_client.aio.group import GroupCalls
 from longpoll_client.aio.member import AsyncMember
-from longpoll_client.consume.membership import Membership, Others, make_subscription
+from longpoll_client.allocate import Allocate
+from longpoll_client.consume.membership import Membership, SubscriptionCheck, make_subscription
 from longpoll_client.consume.statistics import Statistics
 from longpoll_client.errors import AnswerTimeoutError
 from longpoll_client.link.routes import Route
-from longpoll_client.rebalance import Allocate
 from longpoll_client.settings import MemberConfig, options_of
 from longpoll_protocol.bodies import (
     ConsumeFromWhere,
@@ -162,10 +162,10 @@ def told(subscriptions: dict[str, SubscriptionData]) -> Command:
     return Command(ResponseCode.SUCCESS, 1, 1, None, memoryview(body.encode()))
 
 
-def others_of() -> tuple[Others, Statistics]:
+def others_of() -> tuple[SubscriptionCheck, Statistics]:
     """What a member has."""
     statistics = Statistics(RUNTIME)
-    return Others(MemberConfig(group="G"), statistics), statistics
+    return SubscriptionCheck(MemberConfig(group="G"), statistics), statistics
 
 
 @pytest.mark.parametrize(
@@ -191,16 +191,16 @@ def test_what_differs_is_counted_and_said(
     """Counted each time, for the topics that are wanted here; said once, until it is something else."""
     others, statistics = others_of()
     with caplog.at_level(logging.WARNING, LOGGER):
-        others.look(told(there), own)
-        others.look(told(there), own)
+        others.compare(told(there), own)
+        others.compare(told(there), own)
     expected = [f"members of group G want different messages, and lose some: {said}"] if said else []
     assert caplog.messages == expected
     assert {topic: counts.differing_count for topic, counts in statistics.snapshot().items()} == dict.fromkeys(
         counted, 2
     )
     with caplog.at_level(logging.WARNING, LOGGER):
-        others.look(told(own), own)
-        others.look(told(there), own)
+        others.compare(told(own), own)
+        others.compare(told(there), own)
     assert caplog.messages == expected * 2
 
 
@@ -208,7 +208,7 @@ def test_a_line_says_what_others_want_of_ten_topics(caplog: pytest.LogCaptureFix
     """And how many there are more."""
     others, _statistics = others_of()
     with caplog.at_level(logging.WARNING, LOGGER):
-        others.look(told(wanted(T="*", **{f"U{number:02}": "a" for number in range(12)})), wanted(T="*"))
+        others.compare(told(wanted(T="*", **{f"U{number:02}": "a" for number in range(12)})), wanted(T="*"))
     (line,) = caplog.messages
     assert line.count("nothing here, a there") == 10
     assert line.endswith("U09: nothing here, a there; and 2 topics more")
@@ -218,8 +218,8 @@ def test_of_what_cannot_be_read_nothing_is_said(caplog: pytest.LogCaptureFixture
     """Nor of an answer that is no success, as that of a broker that knows no member yet, or lets no client ask."""
     others, statistics = others_of()
     with caplog.at_level(logging.WARNING, LOGGER):
-        others.look(Command(ResponseCode.CONSUMER_NOT_ONLINE, 1, 1, None, told(wanted(T="a")).body), wanted(T="*"))
-        others.look(Command(ResponseCode.SUCCESS, 1, 1, None, memoryview(b"{")), wanted(T="*"))
+        others.compare(Command(ResponseCode.CONSUMER_NOT_ONLINE, 1, 1, None, told(wanted(T="a")).body), wanted(T="*"))
+        others.compare(Command(ResponseCode.SUCCESS, 1, 1, None, memoryview(b"{")), wanted(T="*"))
     assert (caplog.messages, statistics.snapshot()) == ([], {})
 
 
@@ -280,18 +280,18 @@ async def tell(member: Membership | AsyncMember, *, looks: bool) -> None:
     with suppress(AnswerTimeoutError):
         if isinstance(member, Membership):
             if looks:
-                member.look_at_others()
+                member.check_subscriptions()
             member.heartbeat([ROUTE])
             return
         if looks:
-            await member._look_at_others()
+            await member._check_subscriptions()
         await member._tell([ROUTE])
 
 
 def want(member: Membership | AsyncMember, topic: str) -> None:
     """Have it want one topic more."""
-    wanted_there = member if isinstance(member, Membership) else member.wanted
-    wanted_there.want(make_subscription(topic, "*", "TAG", 1))
+    wanted_there = member if isinstance(member, Membership) else member.subscription_state
+    wanted_there.subscribe(make_subscription(topic, "*", "TAG", 1))
 
 
 @pytest.mark.parametrize("is_loop", [False, True])
@@ -372,13 +372,13 @@ def test_members_that_want_the_same_are_told_nothing(
 ) -> None:
     """However often they look."""
     looks: list[int] = []
-    honest = Others.look
+    honest = SubscriptionCheck.compare
 
-    def look(self: Others, answer: Command, own: Mapping[str, SubscriptionData]) -> None:
+    def look(self: SubscriptionCheck, answer: Command, own: Mapping[str, SubscriptionData]) -> None:
         looks.append(answer.code)
         honest(self, answer, own)
 
-    monkeypatch.setattr(Others, "look", look)
+    monkeypatch.setattr(SubscriptionCheck, "compare", look)
     members = [wanting(clients, topic, "blue") for _number in range(2)]
     wait_until(lambda: looks.count(ResponseCode.SUCCESS) > 9)
     assert all(counts.differing_count == 0 for member in members for counts in member.statistics.values())

@@ -190,7 +190,7 @@ def test_what_fails_for_long_is_not_tried_ever_more(broker: Broker, monkeypatch:
             member = consumer._member
             monkeypatch.setattr(member._timer, "after", lambda _delay_s, action: due.append(action))
             for _time in range(5):
-                member._sharing.rebalance()
-            assert due.count(member._sharing._try_again) == 1
-            member._sharing._try_again()
-            assert due.count(member._sharing._try_again) == 2
+                member._rebalancer.rebalance()
+            assert due.count(member._rebalancer._try_again) == 1
+            member._rebalancer._try_again()
+            assert due.count(member._rebalancer._try_again) == 2

@@ -236,7 +236,7 @@ class Clients:
 
     def pullers(self, consumer: Any) -> Mapping[MessageQueue, Puller]:
         found: Mapping[MessageQueue, Puller] = (
-            consumer.client._member.own.pullers() if self.is_loop else consumer._member._queues.pullers()
+            consumer.client._member.assigned_queues.pullers() if self.is_loop else consumer._member._queues.pullers()
         )
         return {queue: puller for queue, puller in found.items() if not is_retry(queue)}
 

@@ -55,7 +55,7 @@ from longpoll_judge.contract.result import (
 from longpoll_judge.faults.fault import Fault
 from longpoll_judge.faults.plant import plant
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
-from longpoll_judge.run.job import judge
+from longpoll_judge.run.pipeline import judge
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime.real import RealRuntime

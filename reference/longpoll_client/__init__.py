@@ -1,9 +1,15 @@
-"""A RocketMQ client: producer, push consumer and pull consumer, for our broker and the Java one alike.
+"""A RocketMQ client: producers, push and pull consumers and an administrator, for our broker and Java's.
 
-`remoting` is one connection, `instance` all of a client's connections and routes, `producer` sends, `consumer` shares
-queues and pulls them, `delivery` gives messages to the caller of `poll`, `push` to a listener, `aio` to
-asyncio, `transactions` sends what is delivered only once it is committed, and `admin` asks and changes what there is.
-Leaves out pulling without a group. `docs/client.md` shows how it is used.
+| module | content |
+| --- | --- |
+| `remoting`, `link` | one connection |
+| `instance` | all connections and routes of a client |
+| `produce` | sending, transactions, requests, hooks |
+| `consume`, `allocate`, `offsets` | members of a group: queues, pulls, listeners |
+| `aio` | the same on asyncio |
+| `admin` | topics, groups and offsets |
+
+Every public name is in `__all__`; `docs/client.md` shows how to use it. Other modules may change in any release.
 """
 
 from longpoll_client.admin import Admin, GroupInfo, OffsetInfo, TopicInfo
@@ -14,8 +20,15 @@ from longpoll_client.aio import (
     AsyncPushConsumer,
     AsyncTransactionProducer,
 )
+from longpoll_client.allocate import (
+    allocate_averagely,
+    allocate_by_circle,
+    allocate_by_consistent_hash,
+    allocate_by_machine_room,
+    allocate_near,
+)
 from longpoll_client.checks import Addresses, Sql, Topics
-from longpoll_client.consume.delivery import PullConsumer
+from longpoll_client.consume.pull import PullConsumer
 from longpoll_client.consume.push import PushConsumer
 from longpoll_client.consume.statistics import TopicStatistics
 from longpoll_client.consume.workers import Listener, Reject, Retry
@@ -32,21 +45,14 @@ from longpoll_client.errors import (
 )
 from longpoll_client.instance import ClientInstance
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage
+from longpoll_client.produce.attempts import QueueSelector, SendResult
 from longpoll_client.produce.hooks import SendHook, Sending, SendMetrics
+from longpoll_client.produce.in_flight import SendCallback
 from longpoll_client.produce.outgoing import OutgoingMessage
 from longpoll_client.produce.producer import Producer
 from longpoll_client.produce.requests import ReplyCallback
-from longpoll_client.produce.sending import SendCallback
 from longpoll_client.produce.trace import Tracing
 from longpoll_client.produce.transactions import TransactionProducer, TransactionResult, TransactionState
-from longpoll_client.produce.tries import QueueSelector, SendResult
-from longpoll_client.rebalance import (
-    allocate_averagely,
-    allocate_by_circle,
-    allocate_by_consistent_hash,
-    allocate_by_machine_room,
-    allocate_near,
-)
 from longpoll_client.remoting import RemotingClient
 from longpoll_client.settings import ConsumeHook, ConsumerConfig, ConsumerOptions, OnQueues, StartAt, Unreadable
 from longpoll_protocol.bodies import MessageModel, MessageQueue

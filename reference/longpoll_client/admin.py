@@ -15,7 +15,7 @@ from attrs import frozen
 from longpoll_client.checks import Addresses, runtime_of
 from longpoll_client.errors import NoRouteError, RefusedError
 from longpoll_client.instance import ClientInstance
-from longpoll_client.link.dropped import when_dropped
+from longpoll_client.link.finalizer import when_garbage_collected
 from longpoll_client.link.routes import MASTER_ID
 from longpoll_client.offsets import ask, ask_offset, find_start, succeeded
 from longpoll_client.remoting import RemotingClient
@@ -95,7 +95,7 @@ class Admin(Closeable):
     ) -> None:
         """As `Producer`; raises ConfigError."""
         self._instance = ClientInstance(runtime_of(runtime, tls), name_server, credentials=credentials)
-        self._closed = when_dropped(self, self._instance.abandon, "an Admin")
+        self._closed = when_garbage_collected(self, self._instance.abandon, "an Admin")
 
     def close(self) -> None:
         """Close every connection."""

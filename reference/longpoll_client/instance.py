@@ -20,7 +20,7 @@ from longpoll_client.link.routes import (
     Routes,
     split_address,
 )
-from longpoll_client.link.shared_waits import SharedWaits
+from longpoll_client.link.single_flight import SingleFlight
 from longpoll_client.remoting import RemotingClient
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
@@ -65,7 +65,7 @@ class ClientInstance(Closeable):
         self._connecting: dict[tuple[str, int], Lock] = {}
         self._clients: dict[tuple[str, int], RemotingClient] = {}
         self._routes = Routes()
-        self._waits = SharedWaits(runtime, "client-routes")
+        self._single_flight = SingleFlight(runtime, "client-routes")
         self.is_abandoned = False
         """Whether it ends as soon as nothing waits any more."""
         runtime.when_forked(self)
@@ -84,7 +84,7 @@ class ClientInstance(Closeable):
         """Close every connection; what is asked afterwards is a LifecycleError."""
         self._lifecycle.end()
         self.disconnect()
-        self._waits.close()
+        self._single_flight.close()
 
     def disconnect(self) -> None:
         """Close every connection; what is asked afterwards makes new ones."""
@@ -139,7 +139,7 @@ class ClientInstance(Closeable):
             outcomes.append(outcome)
             answered.set()
 
-        self._waits.wait(("route", topic), lambda: self._ask_publish_route(topic), tell)
+        self._single_flight.wait(("route", topic), lambda: self._ask_publish_route(topic), tell)
         if usable is None:
             answered.wait(DOUBT_WAIT_S)
         outcome = outcomes[0] if outcomes else known

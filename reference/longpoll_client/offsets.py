@@ -131,7 +131,7 @@ class RemoteOffsets:
         """Where a group begins that has not; the broker is told, so that the next member goes on from there.
 
         A broker of 5.x takes no offset of a group that it has never heard of, and one that assigns its queues does not
-        greet it: then it is told after the first pull, which makes the group there.
+        heartbeat it: then it is told after the first pull, which makes the group there.
         """
         offset = find_start(self._client(queue), queue, start_at)
         try:

@@ -15,6 +15,7 @@ from typing import Final, Literal, Protocol, Required, TypeAlias, TypedDict, Unp
 
 from attrs import field, fields, frozen
 
+from longpoll_client.allocate import Allocate, allocate_averagely
 from longpoll_client.checks import (
     Addresses,
     Topics,
@@ -31,7 +32,6 @@ from longpoll_client.checks import (
     wanted_of,
 )
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage
-from longpoll_client.rebalance import Allocate, allocate_averagely
 from longpoll_protocol.bodies import MessageModel, MessageQueue
 from longpoll_protocol.signature import Credentials
 from longpoll_protocol.sizes import MIB

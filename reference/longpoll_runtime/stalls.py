@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from bisect import bisect_right
 from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
@@ -70,7 +71,8 @@ class StallWatch:
     def stalled_ms(self, begin_ns: int, end_ns: int) -> float:
         """How long the machine was seen to stand still between two moments of the monotonic clock."""
         with self._changed:
-            stalls = sorted((max(begin, begin_ns), min(end, end_ns)) for begin, end in self._stalls)
+            first = bisect_right(self._stalls, begin_ns, key=lambda stall: stall[1])
+            stalls = sorted((max(begin, begin_ns), min(end, end_ns)) for begin, end in self._stalls[first:])
         stalled_ns, counted_to = 0, begin_ns
         for begin, end in stalls:
             stalled_ns += max(0, end - max(begin, counted_to))

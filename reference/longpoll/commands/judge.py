@@ -1,6 +1,6 @@
 """`longpoll judge`: check recorded histories and report what the broker did wrong.
 
-The work is done in `longpoll_judge.run.job`.
+The work is done in `longpoll_judge.run.pipeline`.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from longpoll_judge.contract.result import PROPERTIES, Finding, Result
 from longpoll_judge.errors import ReportNotWrittenError
 from longpoll_judge.read.files import absolute
 from longpoll_judge.run.follow import Progress, follow
-from longpoll_judge.run.growing.kept import STATE_FILE
-from longpoll_judge.run.job import LATE_MS, WAKE_MS, EngineName
-from longpoll_judge.run.job import judge as judge_paths
-from longpoll_judge.run.own import USERS_FAULTS, OwnProperty
+from longpoll_judge.run.incremental.state_file import STATE_FILE
+from longpoll_judge.run.pipeline import LATE_MS, WAKE_MS, EngineName
+from longpoll_judge.run.pipeline import judge as judge_paths
+from longpoll_judge.run.user_properties import USERS_FAULTS, OwnProperty
 from longpoll_judge.show.page.gather import Drawn, gather
 from longpoll_judge.show.page.render import render_html
 from longpoll_judge.show.report_text import render_junit, render_markdown, told_of

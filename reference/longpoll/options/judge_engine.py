@@ -19,7 +19,7 @@ from longpoll import extras
 from longpoll_judge.read import files
 from longpoll_judge.read.arrow import parquet
 from longpoll_judge.read.source import kind_of
-from longpoll_judge.run.job import EngineName
+from longpoll_judge.run.pipeline import EngineName
 from longpoll_spec.history import NDJSON_SUFFIX, PARQUET_SUFFIX, PART_FILES
 
 LOCAL_EVENTS_MAX: Final = 10_000_000

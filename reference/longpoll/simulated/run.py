@@ -186,7 +186,9 @@ class Run:
             record_directory=None if self.record_directory is None else f"{self.record_directory}/{life}",
             is_fast=plan.is_fast,
         )
-        self.broker.topics.put(TopicConfig(plan.topic, QUEUE_COUNT, QUEUE_COUNT))
+        if not life:  # no peer is there yet, and later lives must find the topic in the store
+            self.broker.topics.put(TopicConfig(plan.topic, QUEUE_COUNT, QUEUE_COUNT))
+            self.broker.keeping.saves.config_files.save_names()
 
     def _spent_ms(self) -> float:
         return self.world.stalled_ms + self.bad_disk.spent_ms + self.world.step * self.world.step_ns / 1e6

@@ -20,7 +20,7 @@ from longpoll_judge.contract.result import (
     COMMIT_NEVER_REGRESSES,
     NO_LOST_WAKEUP,
 )
-from longpoll_judge.run.job import LATE_MS, WAKE_MS
+from longpoll_judge.run.pipeline import LATE_MS, WAKE_MS
 from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.survey import survey

@@ -18,7 +18,7 @@ from longpoll.verification.declared import OF_BOTH, Declared, Limits
 from longpoll.verification.page import Outcome, Row, Stopwatch
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP, Finding, Result, overall
 from longpoll_judge.faults.plant import ALLOWANCE_MS, WAKE_DELAY_MS, plant
-from longpoll_judge.run.job import judge
+from longpoll_judge.run.pipeline import judge
 
 OUTCOMES: Final[dict[str, Outcome]] = {"valid": "ok", "invalid": "violated", "unknown": "unknown"}
 PLANTED: Final = ("answer_deleted", "answer_delayed", "wake_delayed", "answer_duplicated", "next_wrong")

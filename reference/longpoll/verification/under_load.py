@@ -23,7 +23,7 @@ from longpoll_conform.suite import Outcome, Result, Seen
 from longpoll_judge.contract.clauses import CLAUSE
 from longpoll_judge.contract.result import COMMIT_IS_TOLD, COMMIT_NEVER_REGRESSES, Finding
 from longpoll_judge.contract.result import Result as Judged
-from longpoll_judge.run.job import judge
+from longpoll_judge.run.pipeline import judge
 from longpoll_observe.observer import Observer, name_of
 from longpoll_runtime import Address, Runtime
 from longpoll_runtime.faults import FAULTS

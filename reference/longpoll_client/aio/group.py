@@ -1,8 +1,6 @@
-"""What a member of a group on an event loop asks of brokers, and how its pullers reach them.
+"""Requests of a group's member on an event loop, and how its pullers reach brokers.
 
-The requests are those of the threads' client (`offsets`, `consume.membership`), and so is what is made of the answers.
-
-Leaves out when anything is asked (`member`), and where offsets are kept (`places`).
+`offsets` and `consume.membership` make the requests and read the answers, as on threads. `member` chooses the times.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from itertools import compress
 from typing import Any
 
 from longpoll_client.aio.instance import AsyncInstance
-from longpoll_client.consume.membership import Told, back_header, heartbeat_body, others_request
+from longpoll_client.consume.membership import SentHeartbeats, back_header, connection_list_request, heartbeat_body
 from longpoll_client.errors import ClientError, RefusedError
 from longpoll_client.link.calls import Callback
 from longpoll_client.link.routes import Route
@@ -36,8 +34,8 @@ from longpoll_runtime.faults import KeepGoing
 log = logging.getLogger(__name__)
 
 
-class LoopReach:
-    """What `Puller` and `Asked` ask of a client, on an event loop: connections, and a time later.
+class LoopConnections:
+    """What `Puller` and `BrokerRequests` ask of a client, on an event loop: connections, and a time later.
 
     Invariant: `_tasks` and `_handles` have everything that is still to happen; `close` ends it.
     """
@@ -126,7 +124,7 @@ class LoopReach:
 class _Asking:
     """A broker that a puller asks."""
 
-    def __init__(self, reach: LoopReach, instance: AsyncInstance, address: str) -> None:
+    def __init__(self, reach: LoopConnections, instance: AsyncInstance, address: str) -> None:
         self._reach = reach
         self._instance = instance
         self._address = address
@@ -155,7 +153,7 @@ class GroupCalls:
         self._instance = instance
         self._config = config
         self._consume_type = consume_type
-        self._told = Told()
+        self._sent = SentHeartbeats()
 
     async def ask(self, address: str, code: RequestCode, header: Header | None = None, body: Buffer = EMPTY) -> Command:
         """Call, and take no answer but success; raises RefusedError or another ClientError."""
@@ -179,7 +177,7 @@ class GroupCalls:
         Without a route those are told that were the last time: nothing is wanted there any more.
         """
         body = heartbeat_body(self._instance.client_id, self._config, self._consume_type, subscriptions)
-        told = self._told
+        told = self._sent
         addresses = sorted({address for route in routes for address in route.addresses.values()}) or told.addresses
         told.addresses = addresses
         answers = await asyncio.gather(
@@ -198,9 +196,9 @@ class GroupCalls:
 
     async def others(self, own: Mapping[str, SubscriptionData]) -> Command | None:
         """What others want, by the first broker that answers and has what is wanted here; None where none does."""
-        for address in self._told.who_has(own):
+        for address in self._sent.who_has(own):
             try:
-                return await (await self._instance.connection(address)).call(*others_request(self._config))
+                return await (await self._instance.connection(address)).call(*connection_list_request(self._config))
             except ClientError as error:
                 log.debug("the members of group %s are not known: %s", self._config.group, error)
         return None

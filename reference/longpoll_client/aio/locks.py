@@ -1,6 +1,6 @@
-"""Has brokers keep queues for one member on an event loop alone, so that their messages are consumed in order.
+"""Locks queues at their brokers for one member of an event loop, so that their messages are consumed in order.
 
-Leaves out when (`member`). Source: `RebalanceImpl.lockAll`, `RebalanceImpl.unlock`.
+`member` chooses the times. Source: `RebalanceImpl.lockAll`, `RebalanceImpl.unlock`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""A member of a consumer group on an event loop: shares the queues with the others, has them pulled, keeps offsets.
+"""A member of a consumer group on an event loop: rebalances, pulls its queues and stores their offsets.
 
-Its pullers, the answers to what brokers ask, and how members share are those of the client on threads; what waits is
-awaited here. Leaves out where offsets are kept (`places`).
+Pullers, answers to brokers and the allocation of queues are those of the client on threads.
 
 Source: `RebalanceImpl.java`, `RebalancePushImpl.java`.
 """
@@ -12,17 +11,17 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from longpoll_client.aio.burials import Burials
-from longpoll_client.aio.group import GroupCalls, LoopReach
+from longpoll_client.aio.group import GroupCalls, LoopConnections
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.aio.locks import AsyncLocks
-from longpoll_client.aio.places import BrokerPlaces, FilePlaces, Places
+from longpoll_client.aio.offsets import AsyncLocalOffsets, AsyncOffsetStore, AsyncRemoteOffsets
+from longpoll_client.aio.unreadable import UnreadableMessages
 from longpoll_client.checks import Sql
-from longpoll_client.consume.asked import Asked, Direct, MemberState
-from longpoll_client.consume.membership import LOCK_RENEWAL_S, Others, Wanted
-from longpoll_client.consume.own_queues import Leaving, Queues, check_seek
+from longpoll_client.consume.assigned_queues import AssignedQueues, RevokedQueues, check_seek
+from longpoll_client.consume.broker_requests import BrokerRequests, DirectConsumer, MemberState
+from longpoll_client.consume.membership import LOCK_RENEWAL_S, SubscriptionCheck, SubscriptionState
 from longpoll_client.consume.puller import RETRY_S, Batch, Puller, PullSettings
-from longpoll_client.consume.sharing import SHARING_S
+from longpoll_client.consume.rebalance import BUSY_RETRY_S
 from longpoll_client.consume.statistics import Statistics
 from longpoll_client.errors import NoRouteError
 from longpoll_client.lifecycle import Lifecycle, State
@@ -42,7 +41,7 @@ log = logging.getLogger(__name__)
 class AsyncMember:
     """Keeps this client in its group and its share of the queues pulled; batches go to `deliver`.
 
-    Invariant: queues come and go within `_sharing` only.
+    Invariant: queues come and go within `_rebalancing` only.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class AsyncMember:
         options: MemberOptions,
         deliver: Callable[[Batch], None],
         *,
-        direct: Direct | None = None,
+        direct: DirectConsumer | None = None,
         is_orderly: bool = False,
         is_busy: Callable[[Puller], bool] = lambda _puller: False,
     ) -> None:
@@ -63,9 +62,9 @@ class AsyncMember:
         self.statistics = Statistics(runtime)
         self.lifecycle = Lifecycle(runtime, f"the consumer of group {config.group}")
         self.retry_topic = RETRY_PREFIX + config.group
-        self.wanted = Wanted(runtime, config)
+        self.subscription_state = SubscriptionState(runtime, config)
         for topic, expression in options.wanted.items():
-            self.wanted.want(self.wanted.make(topic, expression))
+            self.subscription_state.subscribe(self.subscription_state.make(topic, expression))
         self._runtime = runtime
         self._name_server = options.name_server
         self._deliver = deliver
@@ -81,62 +80,64 @@ class AsyncMember:
             on_request=self._requested,
             credentials=options.credentials,
         )
-        self.reach = LoopReach(self._instance)
+        self.connections = LoopConnections(self._instance)
         self.calls = GroupCalls(self._instance, config, self._consume_type)
-        self._asked = Asked(self.reach, self._state, direct, self.rebalance_soon, self._move_soon)
-        self.places: Places
+        self._broker_requests = BrokerRequests(
+            self.connections, self._state, direct, self.rebalance_soon, self._move_soon
+        )
+        self.offsets: AsyncOffsetStore
         if config.is_broadcasting:
-            self.places = FilePlaces(self.calls, config, OffsetsFile(runtime.files, config.offsets_file))
+            self.offsets = AsyncLocalOffsets(self.calls, config, OffsetsFile(runtime.files, config.offsets_file))
         else:
-            self.places = BrokerPlaces(self.calls, config)
+            self.offsets = AsyncRemoteOffsets(self.calls, config)
         self.locks = AsyncLocks(self._instance, self.calls, config.group, is_orderly=self._is_orderly)
         self._settings = PullSettings.of(config, is_orderly=self._is_orderly)
-        self.own = Queues(
-            runtime, self.lifecycle, doubt=self.places.doubt, make=self._make_puller, on_share=self._shared
+        self.assigned_queues = AssignedQueues(
+            runtime, self.lifecycle, doubt=self.offsets.doubt, make=self._make_puller, on_share=self._shared
         )
-        self._unreadable = Burials(self.reach, self.calls, config, self.statistics)
-        self._others = Others(config, self.statistics)
-        self._leaving = Leaving()
-        self._sharing = asyncio.Lock()
+        self._unreadable = UnreadableMessages(self.connections, self.calls, config, self.statistics)
+        self._subscription_check = SubscriptionCheck(config, self.statistics)
+        self._revoked = RevokedQueues()
+        self._rebalancing = asyncio.Lock()
         self._tries_soon = False
 
     @property
     def queues(self) -> tuple[MessageQueue, ...]:
         """The queues of the user's topics that are this client's now."""
-        return tuple(sorted(queue for queue in self.own.pullers() if queue.topic != self.retry_topic))
+        return tuple(sorted(queue for queue in self.assigned_queues.pullers() if queue.topic != self.retry_topic))
 
     # ------------------------------------------------------------ what is wanted
 
     def subscribe(self, topic: str, expression: str) -> None:
         """Want messages of a topic; while it runs this takes effect soon. Raises ConfigError or LifecycleError."""
-        subscription = self.wanted.make(topic, expression)
+        subscription = self.subscription_state.make(topic, expression)
         if isinstance(expression, Sql):
             self.lifecycle.check_created("a subscription by SQL92")
         else:
             self.lifecycle.check_open()
-        self.wanted.want(subscription)
-        self._wanted_anew()
+        self.subscription_state.subscribe(subscription)
+        self._subscription_changed()
 
     def unsubscribe(self, topic: str) -> None:
         """Want nothing of a topic any more, likewise."""
         self.lifecycle.check_open()
         if topic == self.retry_topic:
             raise ConfigError(f"{topic[:140]!r} belongs to the group and cannot be unsubscribed")
-        self.wanted.leave_topic(topic)
-        self._wanted_anew()
+        self.subscription_state.unsubscribe(topic)
+        self._subscription_changed()
 
     def assign(self, queues: Collection[MessageQueue], expression: str) -> None:
         """Want these queues instead of a share, likewise."""
         self.lifecycle.check_open()
-        self.wanted.assign(queues, expression)
-        self.own.keep_places(frozenset(queues))
-        self._wanted_anew()
+        self.subscription_state.assign(queues, expression)
+        self.assigned_queues.keep_start_offsets(frozenset(queues))
+        self._subscription_changed()
 
-    def _wanted_anew(self) -> None:
+    def _subscription_changed(self) -> None:
         if self.lifecycle.state is State.RUNNING:
-            self.reach.begin(self._have_wanted())
+            self.connections.begin(self._apply_subscription())
 
-    async def _have_wanted(self) -> None:
+    async def _apply_subscription(self) -> None:
         await self._heartbeat_all()
         await self._rebalance()
 
@@ -144,7 +145,7 @@ class AsyncMember:
 
     def due(self) -> frozenset[MessageQueue]:
         """Queues that will be ours in a moment, if they are not already."""
-        return self.wanted.assigned or frozenset()
+        return self.subscription_state.assigned or frozenset()
 
     async def route(self, topic: str) -> Route:
         """Where a topic is; raises NoRouteError, another ClientError or LifecycleError."""
@@ -163,15 +164,15 @@ class AsyncMember:
         self.lifecycle.check_running("seek")
         first, end = await self.find(queue, "first"), await self.find(queue, "last")
         check_seek(queue, offset, first, end)
-        self.own.seek(queue, offset, self.due())
+        self.assigned_queues.seek(queue, offset, self.due())
 
     async def seek_to(self, queue: MessageQueue, start_at: StartAt) -> None:
         """Go on at a queue's first message, or at its end; raises NotOursError or another ClientError."""
         self.lifecycle.check_running("seek")
-        self.own.seek(queue, await self.find(queue, start_at), self.due())
+        self.assigned_queues.seek(queue, await self.find(queue, start_at), self.due())
 
     async def start(self) -> None:
-        """Join the group and begin to pull; raises as `GroupMember.start`. One that is cancelled may be tried again."""
+        """Join the group and begin to pull; raises as `Member.start`. One that is cancelled may be tried again."""
         self.lifecycle.begin()
         try:
             await self._join()
@@ -184,9 +185,9 @@ class AsyncMember:
 
         Cancelled it waits for no broker: what one keeps for this member in order it gives away after 60 s.
         """
-        queues = sorted(self.own.pullers())
+        queues = sorted(self.assigned_queues.pullers())
         for queue in queues:
-            self.own.let_go(queue, is_for_good=True)
+            self.assigned_queues.let_go(queue, is_for_good=True)
         try:
             if queues and not is_cancelled:
                 await self.locks.unlock(queues)
@@ -194,38 +195,38 @@ class AsyncMember:
             # The brokers notice that the connections are gone: nobody is to be told by new ones.
             self._started_ms = 0
             self.lifecycle.begin_failed()
-            ending = [*self.reach.cut(), *self._instance.disconnect()]
+            ending = [*self.connections.cut(), *self._instance.disconnect()]
             await asyncio.gather(*ending, return_exceptions=True)
 
     async def _join(self) -> None:
-        if not self.wanted.subscriptions:
+        if not self.subscription_state.subscriptions:
             raise ConfigError(f"group {self.config.group} has no topic; pass topics, or call assign before start")
         self._started_ms = self._runtime.unix_ms()
         routes = await self._routes(is_patient=self.config.waits_for_topics)
         for topic, route in routes.items():
-            await self.calls.check_filter(self.wanted.subscriptions[topic], route)
-        if self.wanted.assigned is None and not self.config.is_broadcasting:
+            await self.calls.check_filter(self.subscription_state.subscriptions[topic], route)
+        if self.subscription_state.assigned is None and not self.config.is_broadcasting:
             # The heartbeat makes this topic on every broker; its route is there once a name server has heard of it.
-            self.wanted.want(self.wanted.make(self.retry_topic, "*"))
+            self.subscription_state.subscribe(self.subscription_state.make(self.retry_topic, "*"))
         await self._tell(list(routes.values()))
         await self._rebalance()
         self.every(self.config.heartbeat_s, self._heartbeat)
         self.every(self.config.rebalance_s, self.rebalance_soon)
-        self.every(self.config.persist_s, lambda: self.reach.begin(self._persist()))
+        self.every(self.config.persist_s, lambda: self.connections.begin(self._persist()))
         if self._is_orderly:
-            self.every(LOCK_RENEWAL_S, lambda: self.reach.begin(self._renew_locks()))
+            self.every(LOCK_RENEWAL_S, lambda: self.connections.begin(self._renew_locks()))
 
     async def close(self) -> None:
         """Stop pulling, store the offsets, leave the group, once; after `lifecycle.end`. Errors are logged."""
-        await self.reach.close()
-        pullers = self.own.drop_all()
+        await self.connections.close()
+        pullers = self.assigned_queues.drop_all()
         if self._started_ms:
             await self._persist()
-            await self.places.close()
+            await self.offsets.close()
             # A listener that was left behind has its messages still, of a queue that was given up before maybe.
-            busy = {puller.queue for puller in (*pullers, *self._leaving.pullers()) if self._is_busy(puller)}
+            busy = {puller.queue for puller in (*pullers, *self._revoked.pullers()) if self._is_busy(puller)}
             await self.locks.unlock(self.locks.held - busy)
-            if self.wanted.assigned is None:
+            if self.subscription_state.assigned is None:
                 await self.calls.leave()
         await self._instance.close()
 
@@ -250,26 +251,26 @@ class AsyncMember:
 
         def act() -> None:
             action()
-            self.reach.after(period_s, act)
+            self.connections.after(period_s, act)
 
-        self.reach.after(period_s, act)
+        self.connections.after(period_s, act)
 
     def _heartbeat(self) -> None:
-        self.reach.begin(self._heartbeat_again())
+        self.connections.begin(self._heartbeat_again())
 
     async def _heartbeat_again(self) -> None:
         """The same as the last time, but for what others want."""
-        await self._look_at_others()
+        await self._check_subscriptions()
         await self._heartbeat_all()
 
-    async def _look_at_others(self) -> None:
+    async def _check_subscriptions(self) -> None:
         """See what other members want; before brokers are told again what we want."""
-        own = self.wanted.subscriptions
-        if self.wanted.assigned is None:
+        own = self.subscription_state.subscriptions
+        if self.subscription_state.assigned is None:
             answer = await self.calls.others(own)
             # Changed meanwhile, it may have been told already, and be what the answer has.
-            if answer is not None and self.wanted.subscriptions is own:
-                self._others.look(answer, own)
+            if answer is not None and self.subscription_state.subscriptions is own:
+                self._subscription_check.compare(answer, own)
 
     async def _heartbeat_all(self) -> None:
         try:
@@ -280,18 +281,20 @@ class AsyncMember:
 
     async def _tell(self, routes: list[Route]) -> None:
         """Tell brokers who we are; who has its queues assigned is no member of the group, and tells nobody."""
-        if self.wanted.assigned is None:
-            await self.calls.heartbeat(routes, self.wanted.subscriptions)
+        if self.subscription_state.assigned is None:
+            await self.calls.heartbeat(routes, self.subscription_state.subscriptions)
 
     async def _persist(self) -> LongpollError | None:
         """Store every offset that has moved; one of the errors, which are logged."""
-        stored = await asyncio.gather(*(self._store(queue, puller) for queue, puller in self.own.pullers().items()))
+        stored = await asyncio.gather(
+            *(self._store(queue, puller) for queue, puller in self.assigned_queues.pullers().items())
+        )
         return next(filter(None, stored), None)
 
     async def _store(self, queue: MessageQueue, puller: Puller) -> LongpollError | None:
         if puller.is_locked:
             try:
-                await self.places.store(queue, puller.offset_done)
+                await self.offsets.store(queue, puller.offset_done)
             except LongpollError as error:
                 log.warning("offset of %s queue %d: %s", queue.topic, queue.queue_id, error)
                 return error
@@ -306,7 +309,7 @@ class AsyncMember:
     async def _routes(self, *, is_patient: bool) -> dict[str, Route]:
         """The routes of the user's topics; without those that are not there if it is patient. Raises a ClientError."""
         found = {}
-        for topic in self.wanted.subscriptions:
+        for topic in self.subscription_state.subscriptions:
             if topic == self.retry_topic:
                 continue
             try:
@@ -321,16 +324,16 @@ class AsyncMember:
 
     def rebalance_soon(self) -> None:
         """Share queues anew, in a task of its own."""
-        self.reach.begin(self._rebalance())
+        self.connections.begin(self._rebalance())
 
     async def _rebalance(self) -> None:
         """Take and give up queues so that this client has its share; what fails is tried again soon."""
-        async with self._sharing:
-            subscriptions = self.wanted.subscriptions
-            for queue in sorted(self.own.pullers()):
+        async with self._rebalancing:
+            subscriptions = self.subscription_state.subscriptions
+            for queue in sorted(self.assigned_queues.pullers()):
                 if queue.topic not in subscriptions:
                     await self._give_up(queue, stores=True)
-            self.own.resubscribe(subscriptions)
+            self.assigned_queues.resubscribe(subscriptions)
             for topic in subscriptions:
                 try:
                     await self._rebalance_topic(topic)
@@ -343,21 +346,21 @@ class AsyncMember:
         """Join and share again, once, however much failed by then."""
         if not self._tries_soon:
             self._tries_soon = True
-            self.reach.after(RETRY_S, lambda: self.reach.begin(self._try_again()))
+            self.connections.after(RETRY_S, lambda: self.connections.begin(self._try_again()))
 
     async def _try_again(self) -> None:
         self._tries_soon = False
-        await self._have_wanted()
+        await self._apply_subscription()
 
     async def _rebalance_topic(self, topic: str) -> None:
         route = await self._instance.route(topic)
         share = set(await self._share(route))
-        own = self.own.of_topic(topic)
+        own = self.assigned_queues.of_topic(topic)
         for queue in sorted(own - share):
             await self._give_up(queue, stores=True)
         if not route.readable and topic != self.retry_topic:
             raise NoRouteError(f"topic {topic!r} is not readable: its permission lacks R")
-        free = self._leaving.free(share - own)
+        free = self._revoked.free(share - own)
         locked, _others = await self.locks.lock(free)
         if locked != free:
             self._try_soon()
@@ -370,7 +373,7 @@ class AsyncMember:
 
     async def _share(self, route: Route) -> tuple[MessageQueue, ...]:
         """The queues of a topic that are this client's."""
-        assigned = self.wanted.assigned
+        assigned = self.subscription_state.assigned
         if assigned is not None:
             return tuple(queue for queue in assigned if queue.topic == route.topic)
         if self.config.is_broadcasting:
@@ -380,54 +383,54 @@ class AsyncMember:
             # The broker was restarted and has forgotten us: without this our queues would be given up.
             await self._tell([route])
             members = await self.calls.members(route)
-            self.wanted.tell_if_unknown(route.topic, self._instance.client_id, members)
+            self.subscription_state.warn_if_unknown(route.topic, self._instance.client_id, members)
         return self.config.allocate(self._instance.client_id, members, route.readable)
 
     async def _begin(self, queue: MessageQueue, locked_until_ns: int | None) -> None:
-        offset = await self.places.begin(queue)
-        subscription = self.wanted.subscriptions.get(queue.topic)
+        offset = await self.offsets.begin(queue)
+        subscription = self.subscription_state.subscriptions.get(queue.topic)
         if subscription is not None:
             # Else it is not wanted any more since a moment ago, and the next rebalance knows.
-            self.own.begin_at(queue, subscription, offset, locked_until_ns)
+            self.assigned_queues.begin_at(queue, subscription, offset, locked_until_ns)
 
     def _make_puller(self, queue: MessageQueue, subscription: SubscriptionData, offset: int, is_paused: bool) -> Puller:
         return Puller(
-            instance=self.reach,
-            timer=self.reach,
+            instance=self.connections,
+            timer=self.connections,
             statistics=self.statistics,
             settings=self._settings,
             queue=queue,
             subscription=subscription,
             offset=offset,
             deliver=self._deliver,
-            pass_over=lambda message: self._unreadable.pass_over(message, queue),
+            handle_unreadable=lambda message: self._unreadable.handle_unreadable(message, queue),
             is_paused=is_paused,
         )
 
     async def _give_up(self, queue: MessageQueue, *, stores: bool, offset: int | None = None) -> None:
-        puller = self.own.pullers()[queue]
-        self._leaving.add(puller)
-        self.own.let_go(queue, is_for_good=stores)
+        puller = self.assigned_queues.pullers()[queue]
+        self._revoked.add(puller)
+        self.assigned_queues.let_go(queue, is_for_good=stores)
         if stores:
             await self._store(queue, puller)
         if offset is not None:
             # While nobody else may have the queue, who would begin it where it stood.
             await self._reset(queue, offset)
-        self._leaving.stored(puller)
+        self._revoked.stored(puller)
         if not self._is_busy(puller):
             await self.released(puller)
 
     async def released(self, puller: Puller) -> None:
         """A queue that was given up is not being consumed any more: let the next member have it, if it was not yet."""
-        if self._leaving.claim(puller):
+        if self._revoked.claim(puller):
             await self.locks.unlock([puller.queue])
-            if self._leaving.end(puller.queue):
+            if self._revoked.end(puller.queue):
                 self.rebalance_soon()
 
     async def _renew_locks(self) -> None:
         """Keep the queues; one that another member has got meanwhile is given up, and not its offset overwritten."""
-        async with self._sharing:
-            pullers = self.own.pullers()
+        async with self._rebalancing:
+            pullers = self.assigned_queues.pullers()
             end_ns = self.locks.end_ns
             got, refused = await self.locks.lock(pullers)
             for queue in got:
@@ -447,26 +450,27 @@ class AsyncMember:
     # ------------------------------------------------------------ what brokers ask
 
     def _requested(self, command: Command, address: str) -> bool:
-        return self._asked.requested(command, address)
+        return self._broker_requests.requested(command, address)
 
     def _state(self) -> MemberState:
         return MemberState(
             self.config, self._name_server, self._consume_type, self._is_orderly, self._started_ms,
-            self._runtime.unix_ms(), self.wanted.subscriptions, self.own.pullers(), self.statistics.snapshot(),
+            self._runtime.unix_ms(), self.subscription_state.subscriptions, self.assigned_queues.pullers(),
+            self.statistics.snapshot(),
         )  # fmt: skip
 
     def _move_soon(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Go on elsewhere (220) in those of the queues that are ours."""
-        self.reach.begin(self._move(offsets))
+        self.connections.begin(self._move(offsets))
 
     async def _move(self, offsets: Mapping[MessageQueue, int]) -> None:
-        async with self._sharing:
-            moving = {queue: puller for queue, puller in self.own.pullers().items() if queue in offsets}
+        async with self._rebalancing:
+            moving = {queue: puller for queue, puller in self.assigned_queues.pullers().items() if queue in offsets}
             for puller in moving.values():
                 puller.drop()
             if any(self._is_busy(puller) for puller in moving.values()):
                 # For order's sake they go on only when no listener has messages of them.
-                self.reach.after(SHARING_S, lambda: self._move_soon(offsets))
+                self.connections.after(BUSY_RETRY_S, lambda: self._move_soon(offsets))
                 return
             for queue in sorted(moving):
                 await self._give_up(queue, stores=False, offset=offsets[queue])
@@ -474,6 +478,6 @@ class AsyncMember:
 
     async def _reset(self, queue: MessageQueue, offset: int) -> None:
         try:
-            await self.places.reset(queue, offset)
+            await self.offsets.reset(queue, offset)
         except LongpollError as error:
             log.warning("offset of %s queue %d is not reset: %s", queue.topic, queue.queue_id, error)

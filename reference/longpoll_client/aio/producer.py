@@ -1,6 +1,6 @@
-"""Sends messages from an event loop, many at once: what `Producer` does on threads, decided by the same `tries`.
+"""Sends messages from an event loop, many at once. `produce.attempts` decides, as for `Producer`.
 
-Leaves out how transactions end (`transactions`). Source: `DefaultMQProducerImpl.java`.
+Transactions: see `transactions`. Source: `DefaultMQProducerImpl.java`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from longpoll_client.aio.requests import AsyncRequests
 from longpoll_client.checks import Addresses, check_group, check_plain, runtime_of
 from longpoll_client.errors import ClientError, LifecycleError
 from longpoll_client.link.exchange import CALL_TIMEOUT_S, PENDING_COUNT_MAX
-from longpoll_client.link.waits import wait_ns
+from longpoll_client.link.timeouts import wait_ns
 from longpoll_client.messages import ReceivedMessage
+from longpoll_client.produce.attempts import Attempt, QueueSelector, SendAttempts, SendResult, is_lost, pick, selector
 from longpoll_client.produce.hooks import Outcome, SendHook, SendMetrics, Watch
+from longpoll_client.produce.in_flight import SendCallback, StartedSend
 from longpoll_client.produce.message_ids import MessageIds
 from longpoll_client.produce.outgoing import (
     COMPRESS_OVER_BYTES,
@@ -36,11 +38,9 @@ from longpoll_client.produce.outgoing import (
     prepared_parcel,
     single_parcel,
 )
-from longpoll_client.produce.requests import AsksLater, ReplyCallback, reply_to
-from longpoll_client.produce.sending import Begun, SendCallback
+from longpoll_client.produce.requests import ReplyCallback, RequestNowait, reply_to
 from longpoll_client.produce.slow_brokers import SlowBrokers
 from longpoll_client.produce.templates import HeadTemplates
-from longpoll_client.produce.tries import Attempt, QueueSelector, SendResult, Tries, is_lost, pick, selector
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.compression import Compression
 from longpoll_protocol.errors import LocalProtocolError
@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 _UNENDED: Final = ClientError("the send did not finish: it was cancelled, or its queue selector failed")
 
 
-class AsyncProducer(AsksLater):
+class AsyncProducer(RequestNowait):
     """Sends messages to any topic, from the tasks of one event loop.
 
     A send that is cancelled is not tried again; its message may be stored all the same.
@@ -304,10 +304,10 @@ class AsyncProducer(AsksLater):
 
     # ------------------------------------------------------------ one send that is awaited
 
-    def _begin(self, parcel: Parcel, queue_selector: QueueSelector | None, timeout_s: float) -> Begun:
+    def _begin(self, parcel: Parcel, queue_selector: QueueSelector | None, timeout_s: float) -> StartedSend:
         now_ns = self._now_ns()
-        tries = Tries(parcel, queue_selector, now_ns + wait_ns(timeout_s), self._slow, header_of)
-        return Begun(tries, self._watch.begin(parcel), now_ns)
+        tries = SendAttempts(parcel, queue_selector, now_ns + wait_ns(timeout_s), self._slow, header_of)
+        return StartedSend(tries, self._watch.begin(parcel), now_ns)
 
     async def _send(
         self, parcel: Parcel, queue_selector: QueueSelector | None, timeout_s: float
@@ -316,7 +316,7 @@ class AsyncProducer(AsksLater):
         self._instance.check()
         return await self._tried(self._begin(parcel, queue_selector, timeout_s))
 
-    async def _tried(self, sending: Begun) -> tuple[SendResult, ...]:
+    async def _tried(self, sending: StartedSend) -> tuple[SendResult, ...]:
         """Try until it has ended, and tell the hooks; also the second try of a send that was begun by `send_nowait`."""
         outcome: Outcome = _UNENDED
         tries = sending.tries
@@ -356,12 +356,12 @@ class AsyncProducer(AsksLater):
         if is_lost(error):
             self._instance.doubt_route(parcel.topic)
 
-    def _ended(self, sending: Begun, outcome: Outcome) -> None:
+    def _ended(self, sending: StartedSend, outcome: Outcome) -> None:
         self._watch.ended(sending.told_of, sending.tries, outcome, self._now_ns() - sending.begun_ns)
 
     # ------------------------------------------------------------ one send that nobody awaits
 
-    def _sent_at_once(self, sending: Begun, callback: SendCallback) -> bool:
+    def _sent_at_once(self, sending: StartedSend, callback: SendCallback) -> bool:
         """Send without a task, where route and connection are there and the broker reads; else false."""
         tries = sending.tries
         route = self._instance.routes.fresh(tries.parcel.topic, sending.begun_ns)
@@ -371,7 +371,7 @@ class AsyncProducer(AsksLater):
             attempt = tries.begin(route, self._turns.__next__, sending.begun_ns)
             connection = self._instance.opened(attempt.address)
             if connection is None or not connection.has_room:
-                tries.unbegin()
+                tries.cancel()
                 return False
             write = self._templates.writer(connection, tries.parcel, attempt.queue.queue_id)
             connection.begin(tries.parcel.code, write, partial(self._answered, sending, callback), attempt.timeout_s)
@@ -382,7 +382,7 @@ class AsyncProducer(AsksLater):
             asyncio.get_running_loop().call_soon(_tell, callback, outcome)
         return True
 
-    def _answered(self, sending: Begun, callback: SendCallback, answer: Command | ClientError) -> None:
+    def _answered(self, sending: StartedSend, callback: SendCallback, answer: Command | ClientError) -> None:
         """Tell what came of it, or have a task try it again."""
         self._on_way -= 1
         if isinstance(answer, ClientError):
@@ -399,7 +399,7 @@ class AsyncProducer(AsksLater):
         self._ended(sending, found)
         _tell(callback, found[0])
 
-    def _send_later(self, sending: Begun, callback: SendCallback) -> None:
+    def _send_later(self, sending: StartedSend, callback: SendCallback) -> None:
         self._keep(self._tell_later(sending, callback))
 
     def _keep(self, work: Coroutine[None, None, None]) -> None:
@@ -408,7 +408,7 @@ class AsyncProducer(AsksLater):
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
-    async def _tell_later(self, sending: Begun, callback: SendCallback) -> None:
+    async def _tell_later(self, sending: StartedSend, callback: SendCallback) -> None:
         outcome: SendResult | LongpollError
         try:
             (outcome,) = await self._tried(sending)

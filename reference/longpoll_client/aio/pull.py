@@ -1,6 +1,4 @@
-"""Hands messages to the task that awaits `poll`, of queues that are shared with the group's other members.
-
-At-least-once, as on threads. Leaves out coroutines that are given messages (`push`).
+"""A consumer that gives messages to the task that awaits `poll`. Delivery is at least once, as on threads.
 
 Source: `DefaultLitePullConsumerImpl.java`.
 """
@@ -14,11 +12,11 @@ from typing import Unpack
 from longpoll_client.aio.consumer import AsyncConsumer
 from longpoll_client.aio.member import AsyncMember
 from longpoll_client.checks import Addresses
-from longpoll_client.consume.delivery import POLL_S, check_returned
+from longpoll_client.consume.pull import POLL_S, check_returned
 from longpoll_client.consume.puller import Batch
 from longpoll_client.consume.workers import Retry
 from longpoll_client.lifecycle import Closing
-from longpoll_client.link.waits import check_count, wait_ns
+from longpoll_client.link.timeouts import check_count, wait_ns
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import DEAD_LEVEL, ConsumerOptions, options_of
 from longpoll_protocol.bodies import MessageQueue

@@ -1,6 +1,6 @@
-"""What a consumer wants, tells brokers of itself, and is told by them of its group: 34, 35, 38, 41, 42, 46 and 203.
+"""A member's subscriptions and its requests about its group: 34, 35, 38, 41, 42, 46 and 203.
 
-Leaves out when (`consumer`, `sharing`) and what follows from it.
+`member` and `rebalance` choose the times.
 
 Source: `MQClientInstance.sendHeartbeatToAllBrokerWithLock`, `checkClientInBroker`, `unregisterClient`,
 `RebalanceImpl.lockAll`, `RebalanceImpl.unlock`.
@@ -60,7 +60,7 @@ SAID_MAX: Final = 10
 """Topics of which a line of the log says what others want."""
 
 
-class Others:
+class SubscriptionCheck:
     """What other members of a group want, as its broker has it: what the broker was told last.
 
     Members that want different things lose messages and nobody is told, as with Java's client: the broker keeps what
@@ -73,7 +73,7 @@ class Others:
         self._statistics = statistics
         self._said = ""
 
-    def look(self, answer: Command, own: Mapping[str, SubscriptionData]) -> None:
+    def compare(self, answer: Command, own: Mapping[str, SubscriptionData]) -> None:
         """Count the topics of which another one wants something else, and log what it is when that changes.
 
         `own` is what is wanted here and what that broker was told last. Of an answer that is no success, or that cannot
@@ -107,7 +107,7 @@ def _asked(subscription: SubscriptionData | None) -> str:
     return "everything" if tags is None else f"{subscription.expression_type} {subscription.sub_string[:140]}"
 
 
-class Told:
+class SentHeartbeats:
     """Who was told of one member. Invariant: `has` is what each broker was told last, as far as it has said so."""
 
     def __init__(self) -> None:
@@ -120,13 +120,13 @@ class Told:
         return [address for address in self.addresses if self.has.get(address) is own]
 
 
-def others_request(config: MemberConfig) -> tuple[RequestCode, Header]:
+def connection_list_request(config: MemberConfig) -> tuple[RequestCode, Header]:
     """What asks a broker for a group's members and what they want (203)."""
     header = GetConsumerConnectionListRequestHeader(consumer_group=config.group)
     return RequestCode.GET_CONSUMER_CONNECTION_LIST, header
 
 
-class Wanted:
+class SubscriptionState:
     """What one member wants: topics, each with its expression, or queues that were chosen by hand.
 
     The same on threads and on an event loop; who is told of it is left out. Invariant: `subscriptions` and `assigned`
@@ -154,7 +154,7 @@ class Wanted:
         is_same = known is not None and (known.sub_string, known.expression_type) == (made.sub_string, expression_type)
         return known if is_same and known is not None else made
 
-    def want(self, subscription: SubscriptionData) -> None:
+    def subscribe(self, subscription: SubscriptionData) -> None:
         """Want messages of a topic; raises ConfigError."""
         with self._lock:
             if self.assigned is not None:
@@ -165,7 +165,7 @@ class Wanted:
                 raise ConfigError(f"{SUBSCRIPTION_COUNT_MAX} topics are already subscribed, which is the limit")
             self.subscriptions = {**self.subscriptions, subscription.topic: subscription}
 
-    def leave_topic(self, topic: str) -> None:
+    def unsubscribe(self, topic: str) -> None:
         """Want nothing of a topic any more; raises ConfigError when it is not subscribed."""
         with self._lock:
             if topic not in self.subscriptions or self.assigned is not None:
@@ -184,7 +184,7 @@ class Wanted:
                 )
             self.assigned, self.subscriptions = chosen, made
 
-    def tell_if_unknown(self, topic: str, client_id: str, members: Iterable[str]) -> None:
+    def warn_if_unknown(self, topic: str, client_id: str, members: Iterable[str]) -> None:
         """Log that brokers do not have this member, which has just told them that it is there: it is given no queue.
 
         Those of 5.x answer the heartbeat of a group with success whose name they do not take.
@@ -196,7 +196,7 @@ class Wanted:
             )  # fmt: skip
 
 
-class Membership(Wanted):
+class Membership(SubscriptionState):
     """One client's membership of one group; what names a route may wait for brokers."""
 
     def __init__(
@@ -205,8 +205,8 @@ class Membership(Wanted):
         super().__init__(instance.runtime, config)
         self._instance = instance
         self._consume_type = consume_type
-        self._others = Others(config, statistics)
-        self._told = Told()
+        self._subscription_check = SubscriptionCheck(config, statistics)
+        self._sent = SentHeartbeats()
 
     def check_filter(self, subscription: SubscriptionData, route: Route) -> None:
         """Ask every broker whether it filters other than by tags as we want (`checkClientInBroker`)."""
@@ -226,7 +226,7 @@ class Membership(Wanted):
         """
         if self.assigned is not None:
             return
-        own, told = self.subscriptions, self._told
+        own, told = self.subscriptions, self._sent
         body = heartbeat_body(self._instance.client_id, self.config, self._consume_type, own)
         addresses = sorted({address for route in routes for address in route.addresses.values()}) or told.addresses
         told.addresses = addresses
@@ -245,13 +245,13 @@ class Membership(Wanted):
         for failure in failures:
             log.warning("heartbeat of group %s: %s; the other brokers have it", self.config.group, failure)
 
-    def look_at_others(self) -> None:
+    def check_subscriptions(self) -> None:
         """See what other members want, by the first broker that answers; before it is told again what we want."""
         own = self.subscriptions
         if self.assigned is not None:
             return
-        code, header = others_request(self.config)
-        for address in self._told.who_has(own):
+        code, header = connection_list_request(self.config)
+        for address in self._sent.who_has(own):
             try:
                 answer = self._instance.client(address).call(code, header)
             except ClientError as error:
@@ -259,7 +259,7 @@ class Membership(Wanted):
             else:
                 # Changed meanwhile, it may have been told already, and be what the answer has.
                 if self.subscriptions is own:
-                    self._others.look(answer, own)
+                    self._subscription_check.compare(answer, own)
                 return
 
     def members(self, route: Route) -> list[str]:

@@ -1,8 +1,7 @@
-"""Gives each queue's messages to a listener one lot after the other, never two at once and never out of order.
+"""Calls a listener with each queue's messages in order, one call per queue at a time.
 
-What the listener puts off holds its queue up until it is consumed, or is a dead letter. A queue is only consumed while
-its broker keeps it for this client.
-Leaves out committing by hand and rolling back. A consumer that dies while it holds a queue holds it up for 60 s.
+A retried message blocks its queue until it is consumed or a dead letter. A queue is consumed only while its broker
+locks it for this client. A consumer that dies blocks its queues for 60 s.
 
 Source: `ConsumeMessageOrderlyService.java`.
 """
@@ -15,10 +14,10 @@ from typing import Final, Literal
 
 from attrs import define, field
 
-from longpoll_client.consume.concurrent import tell_not_again
-from longpoll_client.consume.listening import Listening
+from longpoll_client.consume.concurrent import log_not_retried
+from longpoll_client.consume.consume_service import ConsumeService
 from longpoll_client.consume.puller import Batch, Puller
-from longpoll_client.consume.workers import Answer, Listener, Reject, Retry, ask_listener
+from longpoll_client.consume.workers import ConsumeResult, Listener, Reject, Retry, call_listener
 from longpoll_client.messages import ReceivedMessage, as_shown
 from longpoll_client.settings import DEAD_LEVEL, MemberConfig
 from longpoll_runtime import Runtime
@@ -36,7 +35,7 @@ def fate_of(
     """What becomes of messages that a listener has put off; over: when broadcasting, a rejected one is skipped."""
     most = config.max_attempts
     if config.is_broadcasting and isinstance(answer, Reject):
-        tell_not_again(config.group, shown)
+        log_not_retried(config.group, shown)
         return "over"
     is_last = most is not None and all(message.attempt >= most for message in shown)
     return "dead" if isinstance(answer, Reject) or (is_last and not config.is_broadcasting) else "again"
@@ -59,7 +58,7 @@ class _Active:
     is_told: bool = False
 
 
-class OrderlyListening(Listening):
+class OrderlyConsumeService(ConsumeService):
     """The listener's threads.
 
     Invariant: `_active` has each queue with exactly one task, which is queued, running, waiting on the timer or
@@ -102,7 +101,7 @@ class OrderlyListening(Listening):
                 return
             active.is_running, active.began_ns, active.is_told = True, self._runtime.monotonic_ns(), False
             shown = [self._shown(message, active) for message in messages]
-        answer = ask_listener(self._listener, shown, self._config.group)
+        answer = call_listener(self._listener, shown, self._config.group)
         with self._lock:
             active.is_running = False
         self._answered(puller, active, messages, answer)
@@ -110,7 +109,9 @@ class OrderlyListening(Listening):
     def _shown(self, message: ReceivedMessage, active: _Active) -> ReceivedMessage:
         return as_shown(message, self._member.retry_topic, active.attempts.get(message.queue_offset, 0))
 
-    def _answered(self, puller: Puller, active: _Active, messages: list[ReceivedMessage], answer: Answer) -> None:
+    def _answered(
+        self, puller: Puller, active: _Active, messages: list[ReceivedMessage], answer: ConsumeResult
+    ) -> None:
         took_ms = (self._runtime.monotonic_ns() - active.began_ns) / 1e6
         counted = {"consumed_count" if answer is None else "later_count": len(messages)}
         self._member.statistics.add(puller.queue.topic, consume_ms=took_ms, **counted)

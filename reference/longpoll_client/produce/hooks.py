@@ -15,8 +15,8 @@ from typing import Protocol, TypeAlias
 from attrs import define, field, frozen
 
 from longpoll_client.checks import check_hooks
+from longpoll_client.produce.attempts import SendAttempts, SendResult
 from longpoll_client.produce.outgoing import Parcel
-from longpoll_client.produce.tries import SendResult, Tries
 from longpoll_protocol.properties import read_properties
 from longpoll_runtime import Lock, Runtime
 from longpoll_runtime.faults import KeepGoing
@@ -125,7 +125,7 @@ class Watch:
                 hook.before_send(sending)
         return sending
 
-    def ended(self, sending: Sending | None, tries: Tries, outcome: Outcome, latency_ns: int) -> None:
+    def ended(self, sending: Sending | None, tries: SendAttempts, outcome: Outcome, latency_ns: int) -> None:
         """Count, and tell the hooks."""
         with self._lock:
             self._sends += 1

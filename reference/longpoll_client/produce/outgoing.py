@@ -1,6 +1,6 @@
 """What a producer sends: a message or a batch, checked and written before anybody is asked.
 
-Leaves out to which queue it goes (`tries`), and how a body is packed (`compression`).
+`attempts` chooses the queue.
 
 Source: `Message.java`, `MessageBatch.java`, `Validators.checkMessage`, `DefaultMQProducerImpl.sendKernelImpl`.
 """

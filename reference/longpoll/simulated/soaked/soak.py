@@ -32,7 +32,7 @@ from longpoll.verification.served import ServedBroker
 from longpoll_broker.store.verify import verify
 from longpoll_client import RemotingClient
 from longpoll_client.errors import ClientError
-from longpoll_judge.run.job import judge
+from longpoll_judge.run.pipeline import judge
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.headers import CreateTopicRequestHeader
 from longpoll_runtime import Address, Thread
