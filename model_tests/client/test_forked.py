@@ -99,7 +99,7 @@ def test_a_child_that_closes_its_parent_s_consumer_leaves_it_alone(name_server: 
             # Wherever the parent stands by now: the child knows of one message, which was not stored when it was made.
             assert [message.body for message in consumer.poll(PATIENCE_S, 1)] == [b"2"]
             consumer.commit()
-            consumer._member._queues.persist()
+            consumer._member.run(consumer._member.rebalancer.persist())
             os.write(resume, b"x")
 
         told = in_child(story, go_on)
@@ -112,8 +112,8 @@ def test_a_child_that_closes_its_parent_s_consumer_leaves_it_alone(name_server: 
         assert stored() == 2
         # Nobody has said that the parent is gone: its group has it as its one member.
         member = consumer._member
-        (route,) = member._rebalancer.routes().values()
-        assert member._membership.members(route) == [consumer._member.client_id]
+        (route,) = member.run(member.rebalancer.routes()).values()
+        assert member.run(member.membership.members(route)) == [consumer._member.client_id]
         producer.send(topic, b"3")
         assert [message.body for message in consumer.poll(PATIENCE_S)] == [b"3"]
 

@@ -43,7 +43,7 @@ from longpoll_client.aio.push import AsyncListener
 from longpoll_client.consume import concurrent
 from longpoll_client.consume.concurrent import ConcurrentConsumeService
 from longpoll_client.consume.member import Member
-from longpoll_client.consume.membership import BrokerLocks
+from longpoll_client.consume.membership import QueueLocks
 from longpoll_client.consume.puller import Puller
 from longpoll_client.consume.statistics import Statistics
 from longpoll_client.consume.workers import Listener, Workers
@@ -144,7 +144,8 @@ def consumed_at(runtime: Watched, listener: Listener) -> tuple[list[object], lis
     member: Any = SimpleNamespace(
         retry_topic="%RETRY%G",
         statistics=Statistics(runtime),
-        send_back=lambda message, _queue, _level: back.append(message),
+        send_back=lambda message, _queue, _level: message,
+        run=back.append,
     )
     listening.belong_to(member)
     puller: Any = SimpleNamespace(
@@ -245,15 +246,15 @@ def test_a_queue_that_another_member_has_locked_is_left_alone(clients: Clients, 
 
     send(clients.name_server, topic, b"x")
     with ClientInstance(RUNTIME, clients.name_server) as stranger:
-        locks = BrokerLocks(stranger, "G")
+        locks = QueueLocks(RUNTIME, "G", lambda: stranger.client_id, is_orderly=True)
         (queue,) = stranger.route(topic).readable
-        assert locks.lock([queue], _fail) == ({queue}, set())
+        assert stranger.run(locks.lock([queue])) == ({queue}, set())
         consumer = clients.push(from_first(rebalance_s=0.02), listen, is_orderly=True)
         consumer.subscribe(topic)
         consumer.start()
         assert queue not in consumer.queues
         assert seen == []
-        locks.unlock([queue], _fail)
+        stranger.run(locks.unlock([queue]))
         wait_until(lambda: seen == [b"x"])
 
 

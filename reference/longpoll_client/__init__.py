@@ -12,8 +12,11 @@
 Every public name is in `__all__`; `docs/client.md` shows how to use it. Other modules may change in any release.
 """
 
+from typing import TYPE_CHECKING
+
 from longpoll_client.admin import Admin, GroupInfo, OffsetInfo, TopicInfo
 from longpoll_client.aio import (
+    AsyncAdmin,
     AsyncListener,
     AsyncProducer,
     AsyncPullConsumer,
@@ -43,7 +46,6 @@ from longpoll_client.errors import (
     ReplyTimeoutError,
     UnreachableError,
 )
-from longpoll_client.instance import ClientInstance
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage
 from longpoll_client.produce.attempts import QueueSelector, SendResult
 from longpoll_client.produce.hooks import SendHook, Sending, SendMetrics
@@ -53,7 +55,6 @@ from longpoll_client.produce.producer import Producer
 from longpoll_client.produce.requests import ReplyCallback
 from longpoll_client.produce.trace import Tracing
 from longpoll_client.produce.transactions import TransactionProducer, TransactionResult, TransactionState
-from longpoll_client.remoting import RemotingClient
 from longpoll_client.settings import ConsumeHook, ConsumerConfig, ConsumerOptions, OnQueues, StartAt, Unreadable
 from longpoll_protocol.bodies import MessageModel, MessageQueue
 from longpoll_protocol.codes import Permission
@@ -62,17 +63,20 @@ from longpoll_protocol.errors import LocalProtocolError
 from longpoll_protocol.signature import Credentials
 from longpoll_spec.errors import ConfigError, LongpollError
 
+if TYPE_CHECKING:
+    __version__: str
+
 __all__ = [
     "Addresses",
     "Admin",
     "AnswerTimeoutError",
+    "AsyncAdmin",
     "AsyncListener",
     "AsyncProducer",
     "AsyncPullConsumer",
     "AsyncPushConsumer",
     "AsyncTransactionProducer",
     "ClientError",
-    "ClientInstance",
     "Compression",
     "ConfigError",
     "ConnectionLostError",
@@ -100,7 +104,6 @@ __all__ = [
     "ReceivedMessage",
     "RefusedError",
     "Reject",
-    "RemotingClient",
     "ReplyCallback",
     "ReplyTimeoutError",
     "Retry",
@@ -121,9 +124,22 @@ __all__ = [
     "UnreachableError",
     "Unreadable",
     "UnreadableMessage",
+    "__version__",
     "allocate_averagely",
     "allocate_by_circle",
     "allocate_by_consistent_hash",
     "allocate_by_machine_room",
     "allocate_near",
 ]
+
+
+def __getattr__(name: str) -> str:
+    """The version, which is read only on demand."""
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - a slow import
+
+    try:
+        return version("longpoll-client")
+    except PackageNotFoundError:
+        return version("longpoll")

@@ -11,7 +11,7 @@ import logging
 from longpoll_client.aio.connection import AsyncConnection
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.errors import ClientError
-from longpoll_client.offsets import succeeded
+from longpoll_client.link.steps import succeeded
 from longpoll_client.produce.heartbeat import HEARTBEAT_RETRY_S, producer_heartbeat_body
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.headers import UnregisterClientRequestHeader

@@ -67,7 +67,7 @@ class OrderlyQueues:
         """Give the listener the queue's first messages, if the queue is still this client's."""
         if puller.defer(lambda: self._look(puller)):
             return
-        if not self._member.locks.is_locked(puller):
+        if not puller.is_locked:
             self._member.connections.after(LOCK_WAIT_S, lambda: self._look(puller))
             return
         messages = puller.first(self._config.consume_count_max)
@@ -79,24 +79,36 @@ class OrderlyQueues:
         active.is_running = True
         try:
             answer = await ask([self._shown(message, active) for message in messages])
+            took_ns = self._runtime.monotonic_ns() - began_ns
+            self._member.statistics.given(puller.queue.topic, len(messages), took_ns, is_consumed=answer is None)
+            # A queue that was given up may be another member's once its lock is lost.
+            is_lost = puller.is_dropped and not puller.is_locked
+            is_done = not is_lost and (answer is None or await self._are_dead(puller, active, messages, answer))
+            if is_done:
+                puller.done(messages)
         finally:
+            # Only now: the offset of a queue that is given up is stored when its listener is not busy.
             active.is_running = False
-        took_ns = self._runtime.monotonic_ns() - began_ns
-        self._member.statistics.given(puller.queue.topic, len(messages), took_ns, is_consumed=answer is None)
-        await self._answered(puller, active, messages, answer)
+        self._answered(puller, active, messages, answer, is_done=is_done)
 
-    async def _answered(
-        self, puller: Puller, active: _Active, messages: list[ReceivedMessage], answer: ConsumeResult
+    def _answered(
+        self,
+        puller: Puller,
+        active: _Active,
+        messages: list[ReceivedMessage],
+        answer: ConsumeResult,
+        *,
+        is_done: bool,
     ) -> None:
         if puller.is_dropped:
             del self._active[puller]
-            await self._member.released(puller)
-        elif answer is None or await self._are_dead(puller, active, messages, answer):
+            self._member.release_soon(puller)
+        elif is_done:
             for message in messages:
                 active.attempts.pop(message.queue_offset, None)
-            puller.done(messages)
             self._look(puller)
         else:
+            assert answer is not None, "a message that is consumed is done"
             for message in messages:
                 active.attempts[message.queue_offset] = active.attempts.get(message.queue_offset, 0) + 1
             self._member.connections.after(wait_s(self._config, answer), lambda: self._look(puller))
@@ -111,7 +123,7 @@ class OrderlyQueues:
         fate = fate_of(self._config, answer, [self._shown(message, active) for message in messages])
         try:
             for message in messages if fate == "dead" else ():
-                await self._member.send_back(message, puller.queue, DEAD_LEVEL)
+                await self._member.run(self._member.send_back(message, puller.queue, DEAD_LEVEL))
         except LongpollError as error:
             log.warning("a dead letter of group %s could not be sent: %s; it is tried again", self._config.group, error)
             return False

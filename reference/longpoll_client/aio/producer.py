@@ -49,7 +49,7 @@ from longpoll_protocol.frames.command import Command
 from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
 from longpoll_runtime.faults import FAULTS, KeepGoing
-from longpoll_spec.errors import ConfigError, LongpollError
+from longpoll_spec.errors import LongpollError
 
 log = logging.getLogger(__name__)
 
@@ -76,21 +76,30 @@ class AsyncProducer(RequestNowait):
         compress_over_bytes: int = COMPRESS_OVER_BYTES,
         avoids_slow_brokers: bool = False,
         hooks: Sequence[SendHook] = (),
-        instance: AsyncInstance | None = None,
         runtime: Runtime | None = None,
     ) -> None:
         """As `Producer`; raises ConfigError. Connections are made by the first send."""
-        runtime = runtime_of(runtime, tls) if instance is None else instance.runtime
         check_group(group)
+        runtime = runtime_of(runtime, tls)
+        instance = AsyncInstance(runtime, name_server, on_request=self._requested, credentials=credentials)
+        slow = SlowBrokers() if avoids_slow_brokers else None
+        self._set_up(instance, group, Packing(compression, compress_over_bytes), hooks, slow)
+
+    def _set_up(
+        self,
+        instance: AsyncInstance,
+        group: str,
+        packing: Packing,
+        hooks: Sequence[SendHook],
+        slow: SlowBrokers | None,
+    ) -> None:
+        runtime = instance.runtime
         self.group = group
-        self._runtime = runtime
-        self._requests: AsyncRequests | None = None
-        if instance is None:
-            instance = AsyncInstance(runtime, name_server, on_request=self._requested, credentials=credentials)
-            self._requests = AsyncRequests(instance, group)
         self._instance = instance
-        self._slow = SlowBrokers() if avoids_slow_brokers else None
-        self._packing = Packing(compression, compress_over_bytes)
+        self._runtime = runtime
+        self._packing = packing
+        self._slow = slow
+        self._requests = AsyncRequests(instance, group)
         self._ids = MessageIds(runtime)
         self._turns = count()
         self._templates = HeadTemplates()
@@ -115,8 +124,7 @@ class AsyncProducer(RequestNowait):
         await self._instance.closing.wait(self._close)
 
     async def _close(self) -> None:
-        if self._requests is not None:
-            await self._requests.leave()
+        await self._requests.leave()
         await self._instance.close()
         while self._sending:
             await asyncio.wait(self._sending)
@@ -155,17 +163,9 @@ class AsyncProducer(RequestNowait):
     ) -> tuple[SendResult, ...]:
         """As `Producer.send_batch`, with its errors."""
         check_batch(messages)
+        messages = self._watch.marked(topic, messages)
         parcel = batch_parcel(self.group, topic, messages, self._ids.new(len(messages)), self._runtime.unix_ms())
         return await self._send(parcel, selector(topic, queue_id, queue_selector), timeout_s)
-
-    async def send_prepared(
-        self, topic: str, message: OutgoingMessage, queue_selector: QueueSelector | None, timeout_s: float
-    ) -> SendResult:
-        """As `Producer.send_prepared`, with its errors."""
-        msg_id, born_ms = self._ids.one()
-        parcel = prepared_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing)
-        (result,) = await self._send(parcel, queue_selector, timeout_s)
-        return result
 
     async def send_one_way(
         self,
@@ -214,10 +214,8 @@ class AsyncProducer(RequestNowait):
         self._keep(self._reply_later(replied, on_reply))
 
     def _asking(self) -> AsyncRequests:
-        """What waits for replies; raises LifecycleError, and ConfigError where nothing does."""
+        """The requests of this producer; raises LifecycleError after the close."""
         self._instance.check()
-        if self._requests is None:
-            raise ConfigError("a producer that shares another client's connections cannot wait for replies")
         return self._requests
 
     async def _replied(
@@ -256,7 +254,7 @@ class AsyncProducer(RequestNowait):
     def _requested(self, command: Command, address: str) -> bool:
         """What a broker asks of us."""
         is_reply = command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
-        return is_reply and self._requests is not None and self._requests.requested(command, address)
+        return is_reply and self._requests.requested(command, address)
 
     def send_nowait(
         self,
@@ -300,6 +298,7 @@ class AsyncProducer(RequestNowait):
         code: RequestCode = RequestCode.SEND_MESSAGE_V2,
     ) -> Parcel:
         msg_id, born_ms = self._ids.one()
+        marks = self._watch.marks(topic, marks)
         return single_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing, marks=marks, code=code)
 
     # ------------------------------------------------------------ one send that is awaited
@@ -415,6 +414,23 @@ class AsyncProducer(RequestNowait):
         except FAULTS as error:
             outcome = _as_told(error)
         _tell(callback, outcome)
+
+
+class AsyncPreparedProducer(AsyncProducer):
+    """Sends the prepared messages of an `AsyncTransactionProducer`, over its connections."""
+
+    def __init__(self, instance: AsyncInstance, group: str, packing: Packing, hooks: Sequence[SendHook]) -> None:
+        self._set_up(instance, group, packing, hooks, None)
+
+    async def send_prepared(
+        self, topic: str, message: OutgoingMessage, queue_selector: QueueSelector | None, timeout_s: float
+    ) -> SendResult:
+        """As `PreparedProducer.send_prepared`, with its errors."""
+        msg_id, born_ms = self._ids.one()
+        marks = self._watch.marks(topic)
+        parcel = prepared_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing, marks=marks)
+        (result,) = await self._send(parcel, queue_selector, timeout_s)
+        return result
 
 
 def _as_told(error: Exception) -> LongpollError:

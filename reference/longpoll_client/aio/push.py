@@ -21,7 +21,7 @@ from longpoll_client.aio.member import AsyncMember
 from longpoll_client.aio.orderly import OrderlyQueues
 from longpoll_client.checks import Addresses, check_callable
 from longpoll_client.consume.concurrent import HANG_CHECKS, LOCAL_RETRY_S, log_not_retried
-from longpoll_client.consume.consume_service import HookCalls
+from longpoll_client.consume.hook_calls import HookCalls
 from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.consume.workers import ConsumeResult, Reject, Retry, place_of, read_result
 from longpoll_client.lifecycle import Closing
@@ -341,7 +341,7 @@ class AsyncPushConsumer(AsyncConsumer):
         kept = []
         for message in lot.messages:
             try:
-                await self._member.send_back(message, lot.puller.queue, delay_level)
+                await self._member.run(self._member.send_back(message, lot.puller.queue, delay_level))
             except LongpollError as error:
                 log.warning("sending back failed: %s; it is given again in %g s", error, LOCAL_RETRY_S)
                 kept.append(message)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-from longpoll_client.aio.group import LoopConnections
 from longpoll_client.aio.heartbeat import AsyncProducerHeartbeat
 from longpoll_client.aio.instance import AsyncInstance
+from longpoll_client.aio.loop_connections import LoopConnections
 from longpoll_client.errors import ClientError
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.produce.heartbeat import HEARTBEAT_S

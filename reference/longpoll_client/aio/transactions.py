@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeAlias
 
-from longpoll_client.aio.group import LoopConnections
 from longpoll_client.aio.heartbeat import AsyncProducerHeartbeat
 from longpoll_client.aio.instance import AsyncInstance
-from longpoll_client.aio.producer import AsyncProducer
-from longpoll_client.checks import Addresses, check_callable, runtime_of
+from longpoll_client.aio.loop_connections import LoopConnections
+from longpoll_client.aio.producer import AsyncPreparedProducer
+from longpoll_client.checks import Addresses, check_callable, check_group, runtime_of
 from longpoll_client.errors import ClientError
 from longpoll_client.lifecycle import Closing, Lifecycle
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
@@ -24,7 +24,7 @@ from longpoll_client.messages import ReceivedMessage
 from longpoll_client.produce.attempts import QueueSelector, SendResult
 from longpoll_client.produce.heartbeat import HEARTBEAT_S
 from longpoll_client.produce.hooks import SendHook, SendMetrics
-from longpoll_client.produce.outgoing import COMPRESS_OVER_BYTES, OutgoingMessage
+from longpoll_client.produce.outgoing import COMPRESS_OVER_BYTES, OutgoingMessage, Packing
 from longpoll_client.produce.transactions import (
     Question,
     TransactionResult,
@@ -70,17 +70,11 @@ class AsyncTransactionProducer:
         """As `TransactionProducer`; raises ConfigError. Connections are made by the first send."""
         runtime = runtime_of(runtime, tls)
         check_callable("check_transaction", check_transaction)
+        check_group(group)
         self.group = group
         self._check = check_transaction
         self._instance = AsyncInstance(runtime, name_server, on_request=self._requested, credentials=credentials)
-        self._producer = AsyncProducer(
-            name_server,
-            group=group,
-            instance=self._instance,
-            compression=compression,
-            compress_over_bytes=compress_over_bytes,
-            hooks=hooks,
-        )
+        self._producer = AsyncPreparedProducer(self._instance, group, Packing(compression, compress_over_bytes), hooks)
         self._loop = LoopConnections(self._instance)
         self._heartbeat = AsyncProducerHeartbeat(self._instance, group)
         self._lifecycle = Lifecycle(runtime, f"the producer of group {group}")

@@ -15,11 +15,12 @@ from longpoll_client.checks import check_whole
 from longpoll_client.consume.puller import Puller
 from longpoll_client.errors import NotOursError
 from longpoll_client.lifecycle import Lifecycle
-from longpoll_client.offsets import OffsetStore, is_retry
-from longpoll_client.settings import MemberConfig, OnShare
+from longpoll_client.offsets import is_retry
+from longpoll_client.settings import OnQueues
 from longpoll_protocol.bodies import MessageQueue, SubscriptionData
 from longpoll_runtime import Runtime
-from longpoll_spec.errors import ConfigError, LongpollError
+from longpoll_runtime.faults import KeepGoing
+from longpoll_spec.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -28,11 +29,13 @@ MakePuller: TypeAlias = Callable[[MessageQueue, SubscriptionData, int, bool], Pu
 
 
 class AssignedQueues:
-    """A consumer's queues, without what is asked of brokers: the same on threads and on an event loop.
+    """A consumer's queues, without requests to brokers: the same on threads and on an event loop.
 
-    Invariant: `_pullers` has one puller, not dropped, for each of them. Queues come and go under `_lock` and only
-    within one rebalance at a time; at any time one puller may be replaced by another of the same queue (`seek`).
-    `_start_offsets` are of assigned queues that have not begun. `_paused` may have such queues too.
+    `announce` reports the changes since the last call, and starts to pull the new queues.
+
+    Invariant: `_pullers` has one puller for each queue. Queues come and go under `_lock` and only within one exchange
+    of the rebalancer at a time; `seek` may replace a puller at any time. `_start_offsets` are of assigned queues that
+    have not begun. `_paused` may have such queues too.
     """
 
     def __init__(
@@ -42,13 +45,17 @@ class AssignedQueues:
         *,
         doubt: Callable[[MessageQueue], None],
         make: MakePuller,
-        on_share: OnShare | None,
+        on_assigned: OnQueues | None,
+        on_revoked: OnQueues | None,
     ) -> None:
-        """`doubt` is told of a queue whose next place is to be stored, also when it is one that was stored before."""
+        """`doubt` gets each queue whose next offset must be stored in any case."""
         self._lifecycle = lifecycle
         self._doubt = doubt
         self._make = make
-        self._on_share = on_share
+        self._on_assigned = on_assigned
+        self._on_revoked = on_revoked
+        self._begun: list[Puller] = []
+        self._given_up: list[MessageQueue] = []
         self._lock = runtime.lock()
         self._pullers: dict[MessageQueue, Puller] = {}
         self._start_offsets: dict[MessageQueue, int] = {}
@@ -70,10 +77,9 @@ class AssignedQueues:
     def begin_at(
         self, queue: MessageQueue, subscription: SubscriptionData, offset: int, locked_until_ns: int | None = None
     ) -> None:
-        """Pull a queue from where the group stands, or from where it was sent before."""
+        """Have a queue, from an offset or from an earlier `seek`. `announce` starts to pull it."""
         with self._lock:
             if self._lifecycle.is_closed:
-                # By the user's own `on_assigned`, called for the queue before.
                 return
             place = self._start_offsets.pop(queue, None)
             if place is not None:
@@ -83,22 +89,36 @@ class AssignedQueues:
             puller = self._make(queue, subscription, offset if place is None else place, queue in self._paused)
             puller.locked_until_ns = locked_until_ns
             self._pullers[queue] = puller
-        self._shared(queue, True)
-        puller.pull()
+        self._begun.append(puller)
 
     def let_go(self, queue: MessageQueue, *, is_for_good: bool) -> Puller:
-        """Have a queue no more; its puller, whose messages may be consumed still."""
+        """Give a queue up. A listener may still have messages of the puller that this returns."""
         with self._lock:
             puller = self._pullers.pop(queue)
             if is_for_good:
                 self._paused.discard(queue)
         puller.drop()
-        self._shared(queue, False)
+        if puller in self._begun:
+            self._begun.remove(puller)
+        else:
+            self._given_up.append(queue)
         return puller
 
-    def _shared(self, queue: MessageQueue, is_ours: bool) -> None:
-        if self._on_share is not None and not is_retry(queue):
-            self._on_share(queue, is_ours)
+    def announce(self) -> None:
+        """Call `on_revoked` and `on_assigned` with the changes, and start to pull the new queues."""
+        begun, self._begun = self._begun, []
+        given_up, self._given_up = self._given_up, []
+        for called, queues in (
+            (self._on_revoked, given_up),
+            (self._on_assigned, [puller.queue for puller in begun]),
+        ):
+            changed = tuple(queue for queue in queues if not is_retry(queue))
+            if called is not None and changed:
+                with KeepGoing(log, "on_assigned or on_revoked failed"):
+                    called(changed)
+        for puller in begun:
+            if not self._lifecycle.is_closed:
+                puller.pull()
 
     def drop_all(self) -> list[Puller]:
         """Pull and deliver nothing more; every puller."""
@@ -175,110 +195,42 @@ class AssignedQueues:
 
 
 class RevokedQueues:
-    """Queues that were given up in order, and of which a listener may have messages still.
+    """Queues that were given up while a listener may still have messages of them.
 
-    Until it is done their locks are kept, and they are not begun anew, also where they are this client's again by then:
-    two listeners would have one queue's messages, and the end of the first would give the second one's lock away.
+    Until the listener returns, the queue stays locked and is not begun again, even if it is assigned again. Otherwise
+    two listeners would have its messages at once, and the end of the first would unlock the queue of the second.
 
-    Used by several threads; each change is one step. Invariant: `_unclaimed` has those of `_pullers` whose offset is
-    stored, if it is to be, and whose lock nobody has begun to give back.
+    Changes only within one exchange of the rebalancer at a time.
     """
 
     def __init__(self) -> None:
         self._pullers: dict[MessageQueue, Puller] = {}
-        self._unclaimed: set[Puller] = set()
         self._wanted: set[MessageQueue] = set()
 
     def add(self, puller: Puller) -> None:
-        """It is about to be dropped: from then on its listener may be done at any moment."""
+        """A queue that is about to be given up."""
         self._pullers[puller.queue] = puller
 
-    def stored(self, puller: Puller) -> None:
-        """Its lock may be given back: not before, or the next member began at an older offset, and lost its own."""
-        self._unclaimed.add(puller)
+    def has(self, puller: Puller) -> bool:
+        """Whether this puller's queue is not yet released."""
+        return self._pullers.get(puller.queue) is puller
 
     def pullers(self) -> list[Puller]:
-        """Every one that is here still."""
+        """The pullers of the queues that are not yet released."""
         return list(self._pullers.values())
 
-    def claim(self, puller: Puller) -> bool:
-        """Whether its lock is to be given back by who asks this, which the first one does; `end` comes after."""
-        try:
-            self._unclaimed.remove(puller)
-        except KeyError:
-            return False
-        return True
-
-    def end(self, queue: MessageQueue) -> bool:
-        """It may be begun anew; whether somebody has wanted that meanwhile."""
-        # Only then: who finds it still here has said before that it is wanted.
+    def release(self, queue: MessageQueue) -> bool:
+        """The queue may be begun again; whether it was wanted in the meantime."""
         del self._pullers[queue]
-        try:
-            self._wanted.remove(queue)
-        except KeyError:
-            return False
-        return True
+        is_wanted = queue in self._wanted
+        self._wanted.discard(queue)
+        return is_wanted
 
     def free(self, queues: Collection[MessageQueue]) -> set[MessageQueue]:
-        """Those that may be begun now; of the others `end` will say that they are wanted."""
-        self._wanted.update(queues)
+        """Those queues that may be begun now. `release` reports the others as wanted."""
         found = {queue for queue in queues if queue not in self._pullers}
-        self._wanted.difference_update(found)
+        self._wanted.update(set(queues) - found)
         return found
-
-
-class MemberQueues(AssignedQueues):
-    """The queues of a consumer on threads, and where they stand; they come and go within `Rebalancer.rebalancing`."""
-
-    def __init__(
-        self,
-        runtime: Runtime,
-        config: MemberConfig,
-        lifecycle: Lifecycle,
-        *,
-        offsets: OffsetStore,
-        make: MakePuller,
-        on_share: OnShare | None,
-    ) -> None:
-        super().__init__(runtime, lifecycle, doubt=offsets.doubt, make=make, on_share=on_share)
-        self._config = config
-        self._offsets = offsets
-
-    def begin(self, queue: MessageQueue, subscription: SubscriptionData, locked_until_ns: int | None) -> None:
-        """Pull a queue from where the group stands, or from where it was sent before; raises a ClientError."""
-        offset = self._offsets.begin(queue, self._config.start_at)
-        self.begin_at(queue, subscription, offset, locked_until_ns)
-
-    def give_up(self, queue: MessageQueue, *, stores: bool) -> Puller:
-        """Let a queue go, and keep where it stands if it `stores`; its puller, whose messages may be consumed still."""
-        puller = self.let_go(queue, is_for_good=stores)
-        if stores:
-            self._store(queue, puller)
-        return puller
-
-    def persist(self, failed: Callable[[LongpollError], object] = lambda _error: None) -> None:
-        """Store every offset that has moved; `failed` gets each error."""
-        for queue, puller in self.pullers().items():
-            self._store(queue, puller, failed)
-
-    def _store(
-        self, queue: MessageQueue, puller: Puller, failed: Callable[[LongpollError], object] = lambda _error: None
-    ) -> None:
-        """Store where a queue stands, unless another member may have it by now; errors are logged."""
-        if not puller.is_locked:
-            return
-        try:
-            self._offsets.store(queue, puller.offset_done)
-        except LongpollError as error:
-            log.warning("offset of %s queue %d: %s", queue.topic, queue.queue_id, error)
-            failed(error)
-
-    def reset(self, queue: MessageQueue, offset: int) -> None:
-        """Store where a queue that was given up is to be begun; errors are logged."""
-        try:
-            self._offsets.reset(queue, offset)
-        except LongpollError as error:
-            log.warning("offset of %s queue %d is not reset: %s", queue.topic, queue.queue_id, error)
 
 
 def check_seek(queue: MessageQueue, offset: int, first: int, end: int) -> None:

@@ -160,7 +160,7 @@ class ConcurrentConsumeService(ConsumeService):
         kept = []
         for message in messages:
             try:
-                self._member.send_back(message, puller.queue, delay_level)
+                self._member.run(self._member.send_back(message, puller.queue, delay_level))
             except LongpollError as error:
                 log.warning("sending back failed: %s; the message is given again in %g s", error, LOCAL_RETRY_S)
                 kept.append(message)

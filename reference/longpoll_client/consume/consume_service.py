@@ -5,12 +5,12 @@ Source: `ConsumeMessageService.java`.
 
 from __future__ import annotations
 
-import itertools
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
+from longpoll_client.consume.hook_calls import HookCalls
 from longpoll_client.consume.member import Member
 from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.consume.workers import (
@@ -26,46 +26,12 @@ from longpoll_client.consume.workers import (
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import MemberConfig
 from longpoll_runtime import Runtime
-from longpoll_runtime.faults import KeepGoing
 
 log = logging.getLogger(__name__)
 
 
-class HookCalls:
-    """Tells the hooks of a config before and after each call of its listener, on threads or on an event loop."""
-
-    def __init__(self, runtime: Runtime, config: MemberConfig) -> None:
-        self._config = config
-        self._first = f"{runtime.unix_ms():X}{runtime.monotonic_ns():X}-"
-        self._number = itertools.count(1)
-
-    def begin(self, messages: Sequence[ReceivedMessage]) -> str:
-        """The listener is about to get them; what names this delivery."""
-        delivery = f"{self._first}{next(self._number)}"
-        for hook in self._config.hooks:
-            with KeepGoing(log, "a hook before a listener failed"):
-                hook.before_consume(self._config.group, delivery, messages)
-        return delivery
-
-    def ended(
-        self,
-        delivery: str,
-        messages: Sequence[ReceivedMessage],
-        error: Exception | None,
-        *,
-        is_consumed: bool,
-        latency_ns: int,
-    ) -> None:
-        """It has answered, or raised the error."""
-        for hook in self._config.hooks:
-            with KeepGoing(log, "a hook after a listener failed"):
-                hook.after_consume(
-                    self._config.group, delivery, messages, error, is_consumed=is_consumed, latency_ns=latency_ns
-                )
-
-
 def with_hooks(runtime: Runtime, config: MemberConfig, listener: Listener) -> Listener:
-    """The listener, with the hooks of the config told before and after each call."""
+    """The listener, with calls of the hooks before and after it."""
     if not config.hooks:
         return listener
     deliveries = HookCalls(runtime, config)

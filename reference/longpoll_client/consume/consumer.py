@@ -64,21 +64,21 @@ class Consumer(Closeable):
 
     def topic_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """All queues of a topic; raises NoRouteError, another ClientError or LifecycleError."""
-        return self._member.topic_queues(topic)
+        return self._member.run(self._member.topic_queues(topic))
 
     def committed(self, queue: MessageQueue) -> int | None:
         """The offset that is stored of the group, or by itself when broadcasting; None where there is none.
 
         A broker of 4.x says 0 instead while the queue still has its first message. Raises a ClientError.
         """
-        return self._member.committed(queue)
+        return self._member.run(self._member.committed(queue))
 
     def offset_for_timestamp(self, queue: MessageQueue, timestamp: datetime) -> int:
         """The offset of a message that was stored at a time, or else of the first after it, as its broker says (29).
 
         Of several messages of that millisecond a broker of 4.x names any. Raises a ClientError.
         """
-        return self._member.find(queue, timestamp)
+        return self._member.run(self._member.find(queue, timestamp))
 
     def _wake(self) -> None:
         """Have who waits for messages look again; nobody does."""

@@ -90,7 +90,7 @@ class OrderlyConsumeService(ConsumeService):
         """Give the listener the queue's first messages, if the queue is still this client's."""
         if puller.defer(lambda: self._submit(puller)):
             return
-        if not self._member.is_locked(puller):
+        if not puller.is_locked:
             self._member.after(LOCK_WAIT_S, lambda: self._submit(puller))
             return
         with self._lock:
@@ -102,8 +102,6 @@ class OrderlyConsumeService(ConsumeService):
             active.is_running, active.began_ns, active.is_told = True, self._runtime.monotonic_ns(), False
             shown = [self._shown(message, active) for message in messages]
         answer = call_listener(self._listener, shown, self._config.group)
-        with self._lock:
-            active.is_running = False
         self._answered(puller, active, messages, answer)
 
     def _shown(self, message: ReceivedMessage, active: _Active) -> ReceivedMessage:
@@ -115,16 +113,25 @@ class OrderlyConsumeService(ConsumeService):
         took_ms = (self._runtime.monotonic_ns() - active.began_ns) / 1e6
         counted = {"consumed_count" if answer is None else "later_count": len(messages)}
         self._member.statistics.add(puller.queue.topic, consume_ms=took_ms, **counted)
-        if puller.is_dropped:
-            with self._lock:
-                del self._active[puller]
-            self._member.released(puller)
-        elif answer is None or self._are_dead(puller, active, messages, answer):
+        # A queue that was given up may be another member's once its lock is lost.
+        is_lost = puller.is_dropped and not puller.is_locked
+        is_done = not is_lost and (answer is None or self._are_dead(puller, active, messages, answer))
+        if is_done:
             for message in messages:
                 active.attempts.pop(message.queue_offset, None)
             puller.done(messages)
+        with self._lock:
+            # Only now: the offset of a queue that is given up is stored when its listener is not busy.
+            active.is_running = False
+            is_dropped = puller.is_dropped
+            if is_dropped:
+                del self._active[puller]
+        if is_dropped:
+            self._member.release_soon(puller)
+        elif is_done:
             self._submit(puller)
         else:
+            assert answer is not None, "a message that is consumed is done"
             for message in messages:
                 active.attempts[message.queue_offset] = active.attempts.get(message.queue_offset, 0) + 1
             self._member.after(wait_s(self._config, answer), lambda: self._submit(puller))
@@ -136,7 +143,7 @@ class OrderlyConsumeService(ConsumeService):
         fate = fate_of(self._config, answer, [self._shown(message, active) for message in messages])
         try:
             for message in messages if fate == "dead" else ():
-                self._member.send_back(message, puller.queue, DEAD_LEVEL)
+                self._member.run(self._member.send_back(message, puller.queue, DEAD_LEVEL))
         except LongpollError as error:
             log.warning("a dead letter of group %s could not be sent: %s; it is tried again", self._config.group, error)
             return False

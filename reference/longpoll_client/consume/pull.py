@@ -16,6 +16,7 @@ from attrs import frozen
 
 from longpoll_client.checks import Addresses
 from longpoll_client.consume.consumer import Consumer
+from longpoll_client.consume.hook_calls import HookCalls
 from longpoll_client.consume.member import Member
 from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.consume.workers import Retry
@@ -63,6 +64,7 @@ class PullConsumer(Consumer):
         self._runtime = given.runtime
         self._queue: Queue[Batch | _Woken] = given.runtime.queue(DELIVERY_CAPACITY)
         self._member = Member(given, self)
+        self._hook_calls = HookCalls(given.runtime, given.config)
         self._waiting: list[Batch] = []
         self._batch: Batch | None = None
         self._open: deque[ReceivedMessage] = deque()
@@ -88,15 +90,15 @@ class PullConsumer(Consumer):
         Raises ConfigError for an offset that the queue does not have (its end will do), NotOursError for a queue that
         is another member's now, another ClientError when the broker does not answer, or LifecycleError.
         """
-        self._member.seek(queue, offset)
+        self._member.run(self._member.seek(queue, offset))
 
     def seek_to_beginning(self, queue: MessageQueue) -> None:
         """Go on at the queue's first message; raises as `seek`."""
-        self._member.seek_to(queue, "first")
+        self._member.run(self._member.seek_to(queue, "first"))
 
     def seek_to_end(self, queue: MessageQueue) -> None:
         """Go on with the message that comes next; raises as `seek`."""
-        self._member.seek_to(queue, "last")
+        self._member.run(self._member.seek_to(queue, "last"))
 
     # ------------------------------------------------------------ messages
 
@@ -113,6 +115,7 @@ class PullConsumer(Consumer):
         check_count(count_max)
         self._settle()
         self._look_at_rest()
+        begun_ns = self._runtime.monotonic_ns()
         if not self._open:
             batch = self._next_batch(timeout_s)
             if batch is None:
@@ -121,7 +124,9 @@ class PullConsumer(Consumer):
             self._open.extend(batch.messages)
         count = len(self._open) if count_max is None else min(count_max, len(self._open))
         self._returned = [self._open.popleft() for _ in range(count)]
-        return self._member.shown(self._returned)
+        shown = self._member.shown(self._returned)
+        self._hook_calls.received(shown, self._runtime.monotonic_ns() - begun_ns)
+        return shown
 
     def _look_at_rest(self) -> None:
         """Leave what is left of the last batch, if its queue was given up or paused meanwhile."""
@@ -162,7 +167,7 @@ class PullConsumer(Consumer):
     def _put_off(self, message: ReceivedMessage, delay_level: int) -> None:
         check_returned(self._member.config, message, self._returned)
         assert self._batch is not None
-        self._member.send_back(message, self._batch.puller.queue, delay_level)
+        self._member.run(self._member.send_back(message, self._batch.puller.queue, delay_level))
 
     def commit(self, *, sync: bool = False) -> None:
         """Count every message that `poll` returned as consumed; stored within seconds, or by `close`.

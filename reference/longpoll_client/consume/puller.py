@@ -154,12 +154,13 @@ class Puller:
         subscription: SubscriptionData,
         offset: int,
         deliver: Callable[[Batch], None],
-        handle_unreadable: Callable[[UnreadableMessage], None],
+        handle_unreadable: Callable[[UnreadableMessage, Callable[[LongpollError | None], None]], None],
         is_paused: bool = False,
     ) -> None:
-        """`handle_unreadable`, on the timer's thread, does with a message that cannot be read what is to be done.
+        """`handle_unreadable` gets an unreadable message and a callback; it must not wait.
 
-        When it raises a LongpollError the message is asked for again. Paused, it begins with `resume`.
+        The callback with None moves past the message; with an error the message is pulled again. A paused puller
+        begins with `resume`.
         """
         self.queue = queue
         self.locked_until_ns: int | None = None
@@ -310,9 +311,9 @@ class Puller:
     def _settle(self) -> None:
         """Take out what was noted. With the lock, under which alone notes are taken."""
         # Taken out last: who is interrupted before (Ctrl-C) leaves them to be noted again, which changes nothing.
+        # Also of a dropped queue: its last offset is stored when an orderly listener returns.
         noted = list(self._consumed)
-        if not self._is_dropped:
-            self._waiting.done(chain.from_iterable(noted))
+        self._waiting.done(chain.from_iterable(noted))
         for _messages in noted:
             self._consumed.popleft()
 
@@ -425,13 +426,10 @@ class Puller:
             self.pull()
             return
         message = UnreadableMessage(self.queue.topic, self.queue.queue_id, offset_next - 1, why, bytes(answer.body))
-        # What is done with it may wait for the broker, which a reader thread must not.
-        self._timer.after(0.0, lambda: self._move_past(message, turn))
+        self._handle_unreadable(message, lambda error: self._move_past(message, turn, error))
 
-    def _move_past(self, message: UnreadableMessage, turn: int) -> None:
-        try:
-            self._handle_unreadable(message)
-        except LongpollError as error:
+    def _move_past(self, message: UnreadableMessage, turn: int, error: LongpollError | None) -> None:
+        if error is not None:
             self._failed(error, RETRY_S, turn)
             return
         self._take((), message.queue_offset + 1, turn, is_moved=False)

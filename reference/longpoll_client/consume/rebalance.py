@@ -1,6 +1,7 @@
 """Rebalances a consumer: its share of the group's queues, or the queues that it was assigned.
 
-Runs on the timer's thread, and at the start on the caller's. `longpoll_client.allocate` computes the shares.
+`longpoll_client.allocate` computes the shares. Every method is an exchange (`link.steps`); the member runs one of them
+at a time. Otherwise two rebalances would begin the same queue, and each of its messages would come twice.
 
 Source: `RebalanceImpl.java`, `RebalancePushImpl.java`.
 """
@@ -9,16 +10,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
 from typing import Final
 
-from longpoll_client.consume.assigned_queues import MemberQueues, RevokedQueues
-from longpoll_client.consume.membership import LOCK_LIVE_S, LOCK_RENEWAL_S, BrokerLocks, Membership
-from longpoll_client.consume.puller import RETRY_S, Puller
-from longpoll_client.errors import NoRouteError
-from longpoll_client.instance import ClientInstance
+from longpoll_client.consume.assigned_queues import AssignedQueues, RevokedQueues
+from longpoll_client.consume.membership import Membership, QueueLocks, by_broker
+from longpoll_client.consume.puller import Puller
+from longpoll_client.errors import NoRouteError, UnreachableError
 from longpoll_client.link.routes import Route
-from longpoll_client.timer import Timer
+from longpoll_client.link.steps import FindRoute, Steps, Together
+from longpoll_client.offsets import OffsetStore
 from longpoll_protocol.bodies import MessageQueue
 from longpoll_protocol.names import RETRY_PREFIX
 from longpoll_spec.errors import LongpollError
@@ -26,271 +26,218 @@ from longpoll_spec.errors import LongpollError
 log = logging.getLogger(__name__)
 
 BUSY_RETRY_S: Final = 0.02
-"""How long until the timer's thread looks again whether somebody else still shares queues."""
+"""The wait before another try while a rebalance runs, or while a listener has messages of a queue that is reset."""
 
 
 class Rebalancer:
-    """Keeps a consumer's queues to its share.
-
-    Invariant: queues come and go within `rebalancing` only: two rebalances at once, of which the first heartbeat's own
-    notice makes a second, would each begin the same queue, and every message of it would come twice.
-    """
+    """Keeps a consumer's queues to its share."""
 
     def __init__(
         self,
-        instance: ClientInstance,
-        timer: Timer,
         membership: Membership,
+        queues: AssignedQueues,
+        offsets: OffsetStore,
+        locks: QueueLocks,
         *,
-        queues: MemberQueues,
-        is_orderly: bool,
         is_busy: Callable[[Puller], bool],
+        try_soon: Callable[[], None],
+        rebalance_soon: Callable[[], None],
     ) -> None:
-        """`is_busy` says whether a listener has messages of a queue right now, in order."""
-        self.rebalancing = instance.runtime.lock()
-        self._instance = instance
-        self._timer = timer
+        """`is_busy` says whether a listener has messages of an orderly queue; `try_soon` retries after a failure."""
         self._membership = membership
         self._config = membership.config
         self._queues = queues
-        self._locks = BrokerLocks(instance, membership.config.group) if is_orderly else None
+        self._offsets = offsets
+        self._locks = locks
         self._is_busy = is_busy
+        self._try_soon = try_soon
+        self._rebalance_soon = rebalance_soon
         self._revoked = RevokedQueues()
         self._retry_topic = RETRY_PREFIX + membership.config.group
-        self._tries_soon = False
 
-    # ------------------------------------------------------------ when
+    # ------------------------------------------------------------ routes
 
-    def start(self) -> None:
-        """Have the first share, on the caller's thread, and look again from time to time."""
-        self.rebalance()
-        self._timer.every(self._config.heartbeat_s, self._heartbeat_again)
-        self._timer.every(self._config.rebalance_s, self.rebalance_later)
-        if self._locks is not None:
-            self._timer.every(LOCK_RENEWAL_S, self._renew_locks)
-
-    def rebalance(self) -> None:
-        """Take and give up queues so that this client has its share; what fails is tried again soon."""
-        with self.rebalancing:
-            self._rebalance_topics()
-
-    def rebalance_later(self) -> None:
-        """The same on the timer's thread."""
-        self._when_shared(self._rebalance_topics)
-
-    def subscription_changed(self) -> None:
-        """Something else is wanted: tell the brokers, and have the queues that go with it; on the timer's thread."""
-        self.heartbeat()
-        self.rebalance_later()
-
-    def _heartbeat_again(self) -> None:
-        """The same as the last time, but for what others want."""
-        self._membership.check_subscriptions()
-        self.heartbeat()
-
-    def heartbeat(self) -> None:
-        """Tell the brokers that this client is there, and what it wants."""
-        try:
-            self._membership.heartbeat(list(self.routes().values()))
-        except LongpollError as error:
-            log.warning("heartbeat of group %s: %s", self._config.group, error)
-
-    def _when_shared(self, action: Callable[[], None]) -> None:
-        """Do something within `rebalancing`, on the timer's thread, which never waits for it.
-
-        Who shares queues now may be in `on_assigned`, close this member there, and so wait for the timer's thread.
-        """
-        if not self.rebalancing.acquire(blocking=False):
-            self._timer.after(BUSY_RETRY_S, lambda: self._when_shared(action))
-            return
-        with ExitStack() as stack:
-            stack.callback(self.rebalancing.release)
-            action()
-
-    def _try_soon(self) -> None:
-        """Join and share again, once, however much failed by then: else what fails for long is tried ever more."""
-        if not self._tries_soon:
-            self._tries_soon = True
-            self._timer.after(RETRY_S, self._try_again)
-
-    def _try_again(self) -> None:
-        self._tries_soon = False
-        self.subscription_changed()
-
-    # ------------------------------------------------------------ which
-
-    def own_topics(self) -> list[str]:
-        """The topics that the user asked for."""
-        return [topic for topic in self._membership.subscriptions if topic != self._retry_topic]
-
-    def all_routes(self) -> dict[str, Route]:
-        """The routes of the topics that the user asked for; raises NoRouteError or another ClientError."""
-        return {topic: self._instance.route(topic) for topic in self.own_topics()}
-
-    def routes(self) -> dict[str, Route]:
-        """The routes of the topics that the user asked for, as far as these are there; raises a ClientError."""
-        found = {}
-        for topic in self.own_topics():
+    def routes(self, *, is_patient: bool = True) -> Steps[dict[str, Route]]:
+        """The routes of the user's topics. Missing topics are logged if it `is_patient`, else raise NoRouteError."""
+        found: dict[str, Route] = {}
+        for topic in self._membership.subscriptions:
+            if topic == self._retry_topic:
+                continue
             try:
-                found[topic] = self._instance.route(topic)
+                found[topic] = yield FindRoute(topic)
             except NoRouteError as error:
+                if not is_patient:
+                    raise
                 log.warning("group %s waits for its topic: %s", self._config.group, error)
         return found
 
-    def _rebalance_topics(self) -> None:
+    # ------------------------------------------------------------ one rebalance
+
+    def rebalance(self) -> Steps[None]:
+        """Begin and give up queues until this client has its share. Failures are logged and retried soon."""
+        try:
+            yield from self._rebalance()
+        except Exception:
+            # The user's `allocate`, most likely: the queues that have begun are pulled anyway.
+            self._queues.announce()
+            raise
+        self._queues.announce()
+
+    def _rebalance(self) -> Steps[None]:
         subscriptions = self._membership.subscriptions
         for queue in sorted(self._queues.pullers()):
             if queue.topic not in subscriptions:
-                self._give_up(queue, stores=True)
+                yield from self.give_up(queue, stores=True)
         self._queues.resubscribe(subscriptions)
         for topic in subscriptions:
             try:
-                self._rebalance_topic(topic)
-            except NoRouteError as error:
-                if topic != self._retry_topic:
-                    self._rebalance_failed(topic, error)
+                yield from self._rebalance_topic(topic)
             except LongpollError as error:
-                self._rebalance_failed(topic, error)
+                if topic != self._retry_topic or not isinstance(error, NoRouteError):
+                    log.warning("rebalance of %s for group %s: %s", topic, self._config.group, error)
+                    self._try_soon()
 
-    def _rebalance_failed(self, topic: str, error: LongpollError) -> None:
-        log.warning("rebalance of %s for group %s: %s", topic, self._config.group, error)
-        self._try_soon()
-
-    def _rebalance_topic(self, topic: str) -> None:
-        route = self._instance.route(topic)
-        share = set(self._share(route))
+    def _rebalance_topic(self, topic: str) -> Steps[None]:
+        route: Route = yield FindRoute(topic)
+        share = set((yield from self._share(route)))
         own = self._queues.of_topic(topic)
         for queue in sorted(own - share):
-            self._give_up(queue, stores=True)
+            yield from self.give_up(queue, stores=True)
         if not route.readable and topic != self._retry_topic:
             raise NoRouteError(f"topic {topic!r} is not readable: its permission lacks R")
-        failure: LongpollError | None = None
-        for queue in sorted(self._lockable(share - own)):
-            try:
-                self._begin(queue)
-            except LongpollError as error:
-                failure = error
-        if failure is not None:
-            # Told once for all queues of a broker that is down; the others have begun.
-            raise failure
+        free = self._revoked.free(share - own)
+        locked, _refused = yield from self._locks.lock(free)
+        if locked != free:
+            self._try_soon()
+        begun = yield Together([self._begin_all(queues) for queues in by_broker(locked).values()])
+        failures = [error for error in begun if error is not None]
+        if failures:
+            # Logged once for all queues of a broker that is down; the others have begun.
+            raise failures[0]
 
-    def _share(self, route: Route) -> tuple[MessageQueue, ...]:
-        """The queues of a topic that are this client's."""
+    def _share(self, route: Route) -> Steps[Iterable[MessageQueue]]:
+        """The queues of a topic that this client should have."""
         assigned = self._membership.assigned
         if assigned is not None:
             return tuple(queue for queue in assigned if queue.topic == route.topic)
         if self._config.is_broadcasting:
             return route.readable
-        client_id = self._instance.client_id
-        members = self._membership.members(route)
+        client_id = self._membership.client_id()
+        members = yield from self._membership.members(route)
         if client_id not in members:
-            # The broker was restarted and has forgotten us: without this our queues would be given up.
-            self._membership.heartbeat([route])
-            members = self._membership.members(route)
+            # The broker was restarted and has forgotten this client: without a heartbeat it would lose its queues.
+            yield from self._membership.heartbeat([route])
+            members = yield from self._membership.members(route)
             self._membership.warn_if_unknown(route.topic, client_id, members)
         return self._config.allocate(client_id, members, route.readable)
 
-    def _begin(self, queue: MessageQueue) -> None:
-        subscription = self._membership.subscriptions.get(queue.topic)
-        if subscription is not None:
-            # Else it is not wanted any more since a moment ago, and the next rebalance knows.
-            self._queues.begin(queue, subscription, self._lock_end_ns())
+    def _begin_all(self, queues: Iterable[MessageQueue]) -> Steps[None]:
+        """Begin the queues of one broker; raises the last error, and tries no more if the broker is unreachable."""
+        failure: LongpollError | None = None
+        end_ns = self._locks.end_ns
+        for queue in queues:
+            try:
+                offset = yield from self._offsets.begin(queue)
+            except LongpollError as error:
+                failure = error
+                if isinstance(error, UnreachableError):
+                    break
+                continue
+            subscription = self._membership.subscriptions.get(queue.topic)
+            # None if the user unsubscribed in the meantime; the next rebalance follows.
+            if subscription is not None:
+                self._queues.begin_at(queue, subscription, offset, end_ns)
+        if failure is not None:
+            raise failure
 
-    def _give_up(self, queue: MessageQueue, *, stores: bool, offset: int | None = None) -> None:
-        """Let a queue go, which is to be begun at an `offset`, if one is given.
+    # ------------------------------------------------------------ giving up
 
-        A listener that still has messages of it ends its lock when it is done.
+    def give_up(self, queue: MessageQueue, *, stores: bool, offset: int | None = None) -> Steps[None]:
+        """Give a queue up; if it `stores`, store its offset, and if an `offset` is given, that one.
+
+        If a listener still has messages of an orderly queue, the queue stays locked until `release`.
         """
         puller = self._queues.pullers()[queue]
         self._revoked.add(puller)
-        with ExitStack() as stack:
-            # Whatever an `on_revoked` raises.
-            stack.callback(self._dropped, puller)
-            self._queues.give_up(queue, stores=stores)
-            if offset is not None:
-                # While nobody else may have the queue, who would begin it where it stood.
-                self._queues.reset(queue, offset)
-
-    def _dropped(self, puller: Puller) -> None:
-        self._revoked.stored(puller)
+        self._queues.let_go(queue, is_for_good=stores)
+        if stores:
+            yield from self.store(queue, puller)
+        if offset is not None:
+            # Before another member can begin the queue.
+            yield from self._reset(queue, offset)
         if not self._is_busy(puller):
-            self.released(puller)
+            yield from self._end(puller)
 
-    # ------------------------------------------------------------ going on elsewhere
+    def release(self, puller: Puller) -> Steps[None]:
+        """The listener has returned for a queue that was given up: store the offset, then unlock."""
+        if self._revoked.has(puller):
+            yield from self.store(puller.queue, puller)
+            yield from self._end(puller)
 
-    def move_later(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Go on from other offsets where the queues are ours; soon, on the timer's thread."""
-        self._timer.after(0.0, lambda: self._when_shared(lambda: self._move(offsets)))
+    def _end(self, puller: Puller) -> Steps[None]:
+        yield from self._locks.unlock([puller.queue])
+        if self._revoked.release(puller.queue):
+            self._rebalance_soon()
 
-    def _move(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Stop consuming the queues; go on once no listener has messages of them, for order's sake."""
+    def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> Steps[bool]:
+        """Continue at other offsets (220) in those queues that are ours; false while a listener has messages of one."""
         moving = {queue: puller for queue, puller in self._queues.pullers().items() if queue in offsets}
         for puller in moving.values():
             puller.drop()
         if any(self._is_busy(puller) for puller in moving.values()):
-            self._timer.after(BUSY_RETRY_S, lambda: self._when_shared(lambda: self._move(offsets)))
-            return
+            return False
         for queue in sorted(moving):
-            self._give_up(queue, stores=False, offset=offsets[queue])
-        self._rebalance_topics()
+            yield from self.give_up(queue, stores=False, offset=offsets[queue])
+        yield from self.rebalance()
+        return True
 
-    # ------------------------------------------------------------ locks
+    def leave(self, pullers: Iterable[Puller]) -> Steps[None]:
+        """At the close: store every offset, and unlock every queue, except those that a listener still has."""
+        revoked = [puller for puller in self._revoked.pullers() if not self._is_busy(puller)]
+        for puller in revoked:
+            yield from self.store(puller.queue, puller)
+        busy = {puller.queue for puller in (*pullers, *self._revoked.pullers()) if self._is_busy(puller)}
+        yield from self._locks.unlock(self._locks.held - busy)
 
-    def is_locked(self, puller: Puller) -> bool:
-        """Whether the queue's messages may be consumed in order now: the broker keeps it for this client."""
-        return puller.is_locked
+    # ------------------------------------------------------------ offsets and locks
 
-    def released(self, puller: Puller) -> None:
-        """A queue that was given up is not being consumed any more: let the next member have it, if it was not yet."""
-        if self._revoked.claim(puller):
-            self.unlock([puller])
-            if self._revoked.end(puller.queue):
-                self._timer.after(0.0, self.rebalance_later)
+    def persist(self) -> Steps[list[LongpollError]]:
+        """Store every offset that has changed; the errors, which are logged."""
+        stored = yield Together([self.store(queue, puller) for queue, puller in self._queues.pullers().items()])
+        return [error for error in stored if error is not None]
 
-    def unlock(self, pullers: Iterable[Puller]) -> None:
-        """Let others have the queues, if they are locked at all."""
-        if self._locks is not None:
-            self._locks.unlock([puller.queue for puller in pullers], self._lock_failed)
+    def store(self, queue: MessageQueue, puller: Puller) -> Steps[LongpollError | None]:
+        """Store a queue's offset, unless its lock is lost: another member may have the queue. Errors are logged."""
+        if puller.is_locked:
+            try:
+                yield from self._offsets.store(queue, puller.offset_done)
+            except LongpollError as error:
+                log.warning("offset of %s queue %d: %s", queue.topic, queue.queue_id, error)
+                return error
+        return None
 
-    def unlock_all(self, pullers: Iterable[Puller]) -> None:
-        """Let others have what is locked, these or not, also what never was begun; not what listeners have still."""
-        if self._locks is not None:
-            busy = {puller.queue for puller in (*pullers, *self._revoked.pullers()) if self._is_busy(puller)}
-            self._locks.unlock(self._locks.held - busy, self._lock_failed)
+    def _reset(self, queue: MessageQueue, offset: int) -> Steps[None]:
+        try:
+            yield from self._offsets.reset(queue, offset)
+        except LongpollError as error:
+            log.warning("offset of %s queue %d is not reset: %s", queue.topic, queue.queue_id, error)
 
-    def _renew_locks(self) -> None:
-        """Keep the queues; one that another member has got meanwhile is given up, and not its offset overwritten."""
-        self._when_shared(self._renew)
-
-    def _renew(self) -> None:
-        assert self._locks is not None
+    def renew_locks(self) -> Steps[None]:
+        """Renew every lock. A queue that another member has by now is given up, and its offset is not stored."""
         pullers = self._queues.pullers()
-        end_ns = self._lock_end_ns()
-        got, refused = self._locks.lock(pullers, self._lock_failed)
+        end_ns = self._locks.end_ns
+        got, refused = yield from self._locks.lock(pullers)
         for queue in got:
             pullers[queue].locked_until_ns = end_ns
-        self._lose(refused)
+        yield from self.lose(refused)
 
-    def _lose(self, queues: Iterable[MessageQueue]) -> None:
+    def lose(self, queues: Iterable[MessageQueue]) -> Steps[None]:
+        """Give up queues that another member has locked."""
         for queue in sorted(queues):
             log.warning(
                 "%s queue %d: another member of group %s has it", queue.topic, queue.queue_id, self._config.group
             )
-            self._give_up(queue, stores=False)
+            self._queues.pullers()[queue].locked_until_ns = 0
+            yield from self.give_up(queue, stores=False)
             self._try_soon()
-
-    def _lock_end_ns(self) -> int | None:
-        return None if self._locks is None else self._instance.runtime.monotonic_ns() + int(LOCK_LIVE_S * 1e9)
-
-    def _lockable(self, queues: set[MessageQueue]) -> set[MessageQueue]:
-        """The queues that may be begun: when orderly those that the brokers keep for us, and the rest soon again."""
-        queues = self._revoked.free(queues)
-        if self._locks is None or not queues:
-            return queues
-        got, _refused = self._locks.lock(queues, self._lock_failed)
-        if got != queues:
-            self._try_soon()
-        return got
-
-    def _lock_failed(self, broker_name: str, error: LongpollError) -> None:
-        log.warning("locks of group %s at %s: %s", self._config.group, broker_name, error)
+        self._queues.announce()

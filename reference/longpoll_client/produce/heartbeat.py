@@ -14,7 +14,7 @@ from attrs import define, field
 
 from longpoll_client.errors import ClientError
 from longpoll_client.instance import ClientInstance
-from longpoll_client.offsets import ask
+from longpoll_client.link.steps import Ask, ask_once
 from longpoll_client.remoting import RemotingClient
 from longpoll_protocol.bodies import HeartbeatData, ProducerData
 from longpoll_protocol.codes import RequestCode
@@ -53,7 +53,7 @@ class ProducerHeartbeat:
             client = self.instance.client(address)
             if self._registered.get(address) is client:
                 return
-            ask(client, RequestCode.HEART_BEAT, None, body)
+            self.instance.run(ask_once(Ask(RequestCode.HEART_BEAT, None, body, address)))
         except ClientError as error:
             self._failed_ns[address] = now_ns
             log.warning("heartbeat of producer group %s: %s", self.group, error)
@@ -76,7 +76,7 @@ class ProducerHeartbeat:
         header = UnregisterClientRequestHeader(client_id=self.instance.client_id, producer_group=self.group)
         for address in sorted(self._registered):
             try:
-                ask(self.instance.client(address), RequestCode.UNREGISTER_CLIENT, header)
+                self.instance.run(ask_once(Ask(RequestCode.UNREGISTER_CLIENT, header, address=address)))
             except LongpollError as error:
                 log.warning("leaving group %s: %s", self.group, error)
 

@@ -76,7 +76,6 @@ class Producer(Closeable, RequestNowait):
         compress_over_bytes: int = COMPRESS_OVER_BYTES,
         avoids_slow_brokers: bool = False,
         hooks: Sequence[SendHook] = (),
-        instance: ClientInstance | None = None,
         runtime: Runtime | None = None,
     ) -> None:
         """Create a producer; it connects with its first send. Raises ConfigError.
@@ -90,24 +89,36 @@ class Producer(Closeable, RequestNowait):
             compress_over_bytes: The least size of a body that is compressed.
             avoids_slow_brokers: Stay away for seconds from brokers that were slow or failed (`sendLatencyFaultEnable`).
             hooks: Called before and after every send.
-            instance: Connections to share; closed with the producer.
             runtime: For tests.
         """
-        runtime = runtime_of(runtime, tls) if instance is None else instance.runtime
         check_group(group)
-        self._slow = SlowBrokers() if avoids_slow_brokers else None
-        self._watch = Watch(runtime, hooks)
-        self._packing = Packing(compression, compress_over_bytes)
+        asked = _BrokerRequests()
+        instance = ClientInstance(
+            runtime_of(runtime, tls), name_server, on_request=asked.requested, credentials=credentials
+        )
+        slow = SlowBrokers() if avoids_slow_brokers else None
+        self._set_up(instance, group, Packing(compression, compress_over_bytes), hooks, slow)
+        asked.requests = self._requests
+        self._closed: Callable[[], object] = when_garbage_collected(
+            self, instance.abandon, f"a producer of group {group}"
+        )
+
+    def _set_up(
+        self,
+        instance: ClientInstance,
+        group: str,
+        packing: Packing,
+        hooks: Sequence[SendHook],
+        slow: SlowBrokers | None,
+    ) -> None:
+        runtime = instance.runtime
         self.group = group
-        self._requests: Requests | None = None
-        self._closed: Callable[[], object] = lambda: None
-        if instance is None:
-            asked = _BrokerRequests()
-            instance = ClientInstance(runtime, name_server, on_request=asked.requested, credentials=credentials)
-            self._requests = asked.requests = Requests(instance, group)
-            self._closed = when_garbage_collected(self, instance.abandon, f"a producer of group {group}")
         self._instance = instance
         self._runtime = runtime
+        self._packing = packing
+        self._slow = slow
+        self._watch = Watch(runtime, hooks)
+        self._requests = Requests(instance, group)
         self._now_ns = runtime.monotonic_ns
         self._next_turn = count().__next__
         self._ids = MessageIds(runtime)
@@ -119,8 +130,7 @@ class Producer(Closeable, RequestNowait):
     def close(self) -> None:
         """Close every connection; what `send_nowait` has on its way fails, and its callers are told."""
         self._closed()
-        if self._requests is not None:
-            self._requests.close()
+        self._requests.close()
         self._instance.close()
         self._in_flight.close()
 
@@ -220,15 +230,6 @@ class Producer(Closeable, RequestNowait):
         self._in_flight.begin(parcel, selector(topic, queue_id, queue_selector), timeout_s, callback)
         return future
 
-    def send_prepared(
-        self, topic: str, message: OutgoingMessage, queue_selector: QueueSelector | None, timeout_s: float
-    ) -> SendResult:
-        """Send a message that nobody gets before its transaction is committed; otherwise as `send`."""
-        msg_id, born_ms = self._ids.one()
-        parcel = prepared_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing)
-        (result,) = self._send(parcel, queue_selector, timeout_s)
-        return result
-
     def send_batch(
         self,
         topic: str,
@@ -243,6 +244,7 @@ class Producer(Closeable, RequestNowait):
         Otherwise as `send`.
         """
         check_batch(messages)
+        messages = self._watch.marked(topic, messages)
         parcel = batch_parcel(self.group, topic, messages, self._ids.new(len(messages)), self._runtime.unix_ms())
         return self._send(parcel, selector(topic, queue_id, queue_selector), timeout_s)
 
@@ -305,8 +307,6 @@ class Producer(Closeable, RequestNowait):
         queue_selector: QueueSelector | None,
         timeout_s: float,
     ) -> None:
-        if self._requests is None:
-            raise ConfigError("a producer that shares another client's connections cannot wait for replies")
         self._instance.publish_route(topic)
         (correlation_id,) = self._ids.new(1)
         marks = self._requests.expect(correlation_id, wait_ns(timeout_s) / 1e9, on_reply)
@@ -369,7 +369,26 @@ class Producer(Closeable, RequestNowait):
         code: RequestCode = RequestCode.SEND_MESSAGE_V2,
     ) -> Parcel:
         msg_id, born_ms = self._ids.one()
+        marks = self._watch.marks(topic, marks)
         return single_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing, marks=marks, code=code)
+
+
+class PreparedProducer(Producer):
+    """Sends the prepared messages of a `TransactionProducer`, over its connections."""
+
+    def __init__(self, instance: ClientInstance, group: str, packing: Packing, hooks: Sequence[SendHook]) -> None:
+        self._closed = lambda: None
+        self._set_up(instance, group, packing, hooks, None)
+
+    def send_prepared(
+        self, topic: str, message: OutgoingMessage, queue_selector: QueueSelector | None, timeout_s: float
+    ) -> SendResult:
+        """Send a message that consumers get only after its commit; otherwise as `send`."""
+        msg_id, born_ms = self._ids.one()
+        marks = self._watch.marks(topic)
+        parcel = prepared_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing, marks=marks)
+        (result,) = self._send(parcel, queue_selector, timeout_s)
+        return result
 
 
 def _settle(future: Future[SendResult], outcome: SendResult | LongpollError) -> None:

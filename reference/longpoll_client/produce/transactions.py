@@ -20,7 +20,7 @@ from contextlib import suppress
 
 from attrs import frozen
 
-from longpoll_client.checks import Addresses, check_plain, runtime_of
+from longpoll_client.checks import Addresses, check_group, check_plain, runtime_of
 from longpoll_client.consume.workers import CaughtError
 from longpoll_client.errors import ClientError
 from longpoll_client.instance import ClientInstance
@@ -30,8 +30,8 @@ from longpoll_client.messages import ReceivedMessage, decode_messages
 from longpoll_client.produce.attempts import QueueSelector, SendResult
 from longpoll_client.produce.heartbeat import HEARTBEAT_S, ProducerHeartbeat
 from longpoll_client.produce.hooks import SendHook, SendMetrics
-from longpoll_client.produce.outgoing import COMPRESS_OVER_BYTES, OutgoingMessage
-from longpoll_client.produce.producer import Producer
+from longpoll_client.produce.outgoing import COMPRESS_OVER_BYTES, OutgoingMessage, Packing
+from longpoll_client.produce.producer import PreparedProducer
 from longpoll_client.timer import Timer
 from longpoll_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.compression import Compression
@@ -149,23 +149,26 @@ class TransactionProducer(Closeable):
         hooks: Sequence[SendHook] = (),
         runtime: Runtime | None = None,
     ) -> None:
-        """As `Producer`; raises ConfigError.
+        """Create a producer; it connects with its first send. Raises ConfigError.
 
-        `check_transaction` gets a message whose transaction the broker asks about, maybe one of another process.
+        Args:
+            name_server: HOST:PORT; several as a list, or separated by semicolons.
+            group: The producer group. A broker may ask any of its members about a transaction.
+            check_transaction: Gets a message, maybe of another process, and returns the state of its transaction.
+            tls: How to connect over TLS. Default: plain connections.
+            credentials: The account, for a broker with access control.
+            compression: How to compress bodies of `compress_over_bytes` or more; None: not at all.
+            compress_over_bytes: The least size of a body that is compressed.
+            hooks: Called before and after every send.
+            runtime: For tests.
         """
         check_plain("check_transaction", check_transaction)
+        check_group(group)
         self.runtime = runtime_of(runtime, tls)
         self.group = group
         self._check = check_transaction
         self._instance = ClientInstance(self.runtime, name_server, on_request=self._requested, credentials=credentials)
-        self._producer = Producer(
-            name_server,
-            group=group,
-            compression=compression,
-            compress_over_bytes=compress_over_bytes,
-            hooks=hooks,
-            instance=self._instance,
-        )
+        self._producer = PreparedProducer(self._instance, group, Packing(compression, compress_over_bytes), hooks)
         self._heartbeat_process: int | None = None
         self._heartbeat = ProducerHeartbeat(self._instance, group)
         self._lifecycle = Lifecycle(self.runtime, f"the producer of group {self.group}")

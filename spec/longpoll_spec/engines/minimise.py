@@ -113,7 +113,6 @@ class _Pass:
         return list(following)
 
     def _closed_after(self, steps: int) -> Mapping[int, Sequence[tuple[int, Question]]]:
-        """Action -> the properties that it may close in a shortest run of `steps` steps, each with its question."""
         due = {
             index: [(item, ask) for item, ask in asked if self.lengths[item] == steps]
             for index, asked in self.closing.items()

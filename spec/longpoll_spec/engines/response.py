@@ -64,7 +64,6 @@ def response_bounds(policy: Policy, bounds: Bounds = BOUNDS, engine: str = EXPLO
 
 
 def _reaches(model: Model, name: str, ticks: int) -> Property:
-    """Some request's count reaches `ticks`."""
     term = any_of(_COUNTS[name](request) >= ticks for request in model.state.requests)
     return Property(f"{name}_by_{ticks}", "sometimes", _SENTENCES[name], term, here=term)
 

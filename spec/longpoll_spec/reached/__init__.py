@@ -59,7 +59,6 @@ def _beside(state: State, request: Request) -> Iterable[Bool]:
 
 
 def _answers(model: Model) -> Iterable[Property]:
-    """Every cause of an answer."""
     state = model.state
     more = {request.index: state.has_more(request) for request in state.requests}
     reads = _enabled(model, "pull_read", more)
@@ -76,7 +75,6 @@ def _answers(model: Model) -> Iterable[Property]:
 
 
 def _filtered(model: Model) -> Iterable[Property]:
-    """The effects of a filter on answers."""
     state = model.state
     for name, sentence in (("pull_read", "A first read"), ("run", "A woken pull")):
         moved = _enabled(model, name, {each.index: state.has_more(each) & ~state.fits(each) for each in state.requests})
@@ -90,7 +88,6 @@ def _filtered(model: Model) -> Iterable[Property]:
 
 
 def _remedies(model: Model) -> Iterable[Property]:
-    """Every fix of the policy meets the fault that it is for."""
     state = model.state
     rescues = {request.index: request.is_("held") & state.has_more(request) for request in state.requests}
     if state.policy.recheck_after_hold == "after_insert" and state.policy.recheck == "self":
@@ -121,7 +118,6 @@ def _two_notifiers(state: State) -> Property:
 
 
 def _of_aspects(model: Model) -> Iterable[Property]:
-    """Every feature shows the behaviour that it is for."""
     state = model.state
     if model.bounds.has("commits"):
         older = _enabled(model, "pull_read", {each.index: each.carried < each.committed for each in state.requests})
@@ -162,7 +158,6 @@ def _of_aspects(model: Model) -> Iterable[Property]:
 
 
 def _int_after(term: Int, action: Action) -> Int:
-    """An integer after the action's step."""
     made = substitute(term, action.effect)
     assert isinstance(made, Int)
     return made

@@ -239,7 +239,6 @@ def _properties() -> Iterator[str]:
 
 
 def _by_construction() -> Iterator[str]:
-    """The properties that hold vacuously in a preset, and so are no evidence for it."""
     yield (
         "By construction: where the law's text leaves a property nothing to say, for instance since the policy lacks "
         "the action that could break it, it holds whatever happens, and neither exploring nor a proof shows anything. "

@@ -72,7 +72,6 @@ class Orbits:
                 np.copyto(word, other, where=better)
 
     def _sort(self, words: Words) -> None:
-        """Sort every request's group, the greatest last."""
         groups = self._groups(words)
         for low, high in _comparators(self.requests):
             groups[low], groups[high] = np.minimum(groups[low], groups[high]), np.maximum(groups[low], groups[high])
@@ -82,7 +81,6 @@ class Orbits:
             words[place.word] |= group << np.uint64(place.shift)
 
     def _others(self, word: int) -> np.uint64:
-        """The bits of a word that belong to no request."""
         taken = sum(((1 << self.width) - 1) << place.shift for place in self.groups if place.word == word)
         return np.uint64(~taken & ((1 << WORD_BITS) - 1))
 

@@ -231,7 +231,6 @@ def _asked(
 
 
 def _joined(by_size: Sequence[Outcomes]) -> list[Obligation]:
-    """One obligation for all numbers of requests: proved if it is proved at each."""
     whole: dict[tuple[str, StepName], Outcome] = {}
     for outcomes in by_size:
         for key, outcome in outcomes.items():
@@ -337,7 +336,6 @@ def compare(read: Statements, smaller: Statements, rests: Rests) -> None:
 
 
 def _conditions(item: Property) -> Mapping[str, Bool]:
-    """The condition under which each step breaks a property."""
     found: dict[str, Bool] = {}
     for label, condition in item.closing:
         found[label] = found.get(label, FALSE) | condition
@@ -347,7 +345,6 @@ def _conditions(item: Property) -> Mapping[str, Bool]:
 def _said(
     action: Action, other: Action, dropped: frozenset[int]
 ) -> Iterator[tuple[str, tuple[int, ...], Term, Term | None]]:
-    """Each term of an action with the requests it names, and its counterpart in the other action, None if missing."""
     actors = tuple(_requests(action))
     yield action.label, actors, action.guard, other.guard
     for name in dict.fromkeys((*action.effect, *other.effect)):
@@ -360,7 +357,6 @@ def _said(
 def _stated(
     item: Property, other: Property, actions: Mapping[str, Action]
 ) -> Iterator[tuple[str, tuple[int, ...], Term, Term]]:
-    """Each term of a statement with the requests it names, and its counterpart in the other statement."""
     yield item.name, (), item.here, other.here
     mine, theirs = _conditions(item), _conditions(other)
     for label in dict.fromkeys((*mine, *theirs)):

@@ -104,7 +104,6 @@ class Rest:
         return self._named_by(parts)
 
     def _quantifiers(self, junction: Term) -> Mapping[int, Sequence[Term]]:
-        """Shape -> the parts of a junction with it, one for every request of the rest."""
         if id(junction) not in self.quantified:
             by_shape: dict[int, list[Term]] = {}
             for part in junction.args:
@@ -136,7 +135,6 @@ class Rests:
 
 
 def _inside(node: Term, sign: Polarity) -> Sequence[tuple[Term, Polarity]]:
-    """The subterms of a term, each with the effect of its truth on the whole."""
     parts = [arg for arg in node.args if isinstance(arg, (Int, Bool))]
     match node.op:
         case "and" | "or":

@@ -164,7 +164,6 @@ def _in_world(name: str, report: Report | None) -> Report | None:
 
 
 def _kept(found: AnyProof) -> frozenset[str]:
-    """The statements proved of every state."""
     proof = found.proof
     broken = {row.property_name for row in proof.obligations if row.verdict != "proved"}
     return frozenset(row.property_name for row in proof.obligations) - broken

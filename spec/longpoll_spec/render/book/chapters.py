@@ -76,7 +76,6 @@ def pages(slips: Sequence[Slipped]) -> dict[str, str]:
 
 
 def _names() -> list[str]:
-    """The actions that some preset has."""
     return [name for name in ACTION_NAMES if name in touched()]
 
 
@@ -146,7 +145,6 @@ def _actions() -> Lines:
 
 
 def _worlds(name: str) -> Iterator[tuple[str, Bounds]]:
-    """Where an action is described: without features; or, if it needs one, with that."""
     if any(action_lines(name, policy, OPEN) for policy in PRESETS.values()):
         yield "", OPEN
         return
@@ -195,7 +193,6 @@ def _marked(names: Iterable[str]) -> str:
 
 
 def _texts(name: str, aspect: str, bounds: Bounds) -> Lines:
-    """Guard and effect, once for all presets in which they are equal."""
     groups: dict[tuple[str, ...], list[Policy]] = {}
     for policy in PRESETS.values():
         lines = action_lines(name, policy, bounds)
@@ -215,7 +212,6 @@ def _texts(name: str, aspect: str, bounds: Bounds) -> Lines:
 
 
 def _by_aspects(name: str) -> Lines:
-    """Where a feature changes the action in `strict`."""
     strict = PRESETS["strict"]
     before = action_lines(name, strict, OPEN)
     found = [each for each, size in WORLDS.items() if action_lines(name, strict, opened(size)) not in ((), before)]

@@ -235,7 +235,6 @@ class _Writer:
         return _binary(sign, self._write(left, self._words_of(right)), self._write(right, self._words_of(left)))
 
     def _words_of(self, term: Int) -> Sequence[str]:
-        """The words of the variable that the term is, or that it chooses a value of."""
         return self._words.get(term.args[0], ()) if term.op == "var" else ()
 
 

@@ -267,7 +267,6 @@ def _operators(family: Family, state: State) -> Iterator[Operator]:
 
 
 def _actors(family: Family, action: Action) -> Iterator[Actor | None]:
-    """The participants, one per kind; a single tag has no name in an action."""
     left = list(action.actors)
     for kind in family.who:
         yield None if kind in {"tag", "wish"} and not left else left.pop(0)

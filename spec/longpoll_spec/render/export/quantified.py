@@ -255,7 +255,6 @@ def _of_its_queue(op: str, body: Expression, letter: str) -> Expression | None:
 
 
 def _merged(op: str, parts: Iterable[Expression]) -> list[Expression]:
-    """The parts, with quantifiers over the same domain merged."""
     found: dict[Expression, list[Expression]] = {}
     for part in parts:
         quantified = part[0] == _JUNCTIONS[op]
@@ -267,7 +266,6 @@ def _merged(op: str, parts: Iterable[Expression]) -> list[Expression]:
 
 
 def _memberships(op: str, parts: list[Expression]) -> list[Expression]:
-    """The parts, with comparisons of one expression with several words merged."""
     found: dict[object, list[int]] = {}
     for place, part in enumerate(parts):
         equality = part if op == "or" else part[1] if part[0] == "not" else ()

@@ -156,7 +156,6 @@ def _guards(guards: Sequence[tuple[Action, str]], plain: Writer) -> Iterator[str
 
 
 def _bulleted(name: str, term: Bool, writer: Writer) -> Iterator[str]:
-    """A definition, with one line per part of a conjunction."""
     if term.op != "and":
         yield f"{name} == {writer.text(term)}"
         return
@@ -190,7 +189,6 @@ def _actions(model: Model, guards: Sequence[tuple[Action, str]], writer: Writer)
 
 
 def _progress(model: Model) -> Iterator[str]:
-    """The fairness assumptions (`law.fairness_of`), and that every pull is then answered."""
     yield "\\* The broker's threads run, and so does time: each of these comes about, if it could from some moment on."
     yield f"{FAIRNESS} =="
     for label in fairness_of(model).weak:

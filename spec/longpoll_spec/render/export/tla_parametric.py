@@ -243,7 +243,6 @@ def _first(module: Module, variable: Variable) -> str:
 
 
 def _definitions(module: Module, body: str) -> Iterator[str]:
-    """The predicates that the body uses, directly or indirectly."""
     before = ""
     for sentence, text in _used(module, body):
         if sentence != before:
@@ -253,7 +252,6 @@ def _definitions(module: Module, body: str) -> Iterator[str]:
 
 
 def _used(module: Module, body: str) -> list[tuple[str, list[str]]]:
-    """Sentence and text of the predicates that a text uses."""
     told: list[tuple[str, list[str]]] = []
     for name, (predicate, says) in reversed(module.definitions.items()):
         head = f"{name}({LETTERS[predicate.kind][0]})" if predicate.kind else name
@@ -300,7 +298,6 @@ def _waits(module: Module) -> list[Expression]:
 
 
 def _changes(module: Module, operator: Operator) -> Iterator[tuple[str, Expression]]:
-    """Each changed variable's name -> its value after the step."""
     terms = {each.name: each for each in module.state.variables}
     found: dict[str, dict[Slot | None, Expression]] = {}
     for name, term in operator.action.effect.items():
@@ -315,7 +312,6 @@ def _changes(module: Module, operator: Operator) -> Iterator[tuple[str, Expressi
 
 
 def _function(base: str, values: Mapping[Slot | None, Expression], bound: Bound) -> Expression:
-    """A new value of some of the requests or queues."""
     kind = next(slot[0] for slot in values if slot is not None)
     actor = (kind, 0) if (kind, 0) in bound else None
     if actor is not None and set(values) == {actor}:

@@ -126,7 +126,6 @@ def _next(model: Model, hidden: set[str]) -> Iterator[str]:
 
 
 def _separated(lines: Iterable[str]) -> Iterator[str]:
-    """The lines with commas between them."""
     held = list(lines)
     yield from (f"{line}," for line in held[:-1])
     yield from held[-1:]

@@ -172,7 +172,6 @@ def _check_bars(groups: Sequence[Bars]) -> None:
 
 
 def _decades(series: Sequence[Line]) -> tuple[int, int]:
-    """The powers of ten at both ends of the axis."""
     values = [x for each in series for x, _ in each.points]
     first = math.floor(math.log10(min(values)))
     last = max(math.ceil(math.log10(max(values))), first + 1)
