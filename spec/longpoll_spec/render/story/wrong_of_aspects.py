@@ -69,7 +69,8 @@ WRONG: Final[dict[str, tuple[str, str]]] = {
     "told_of_master_return": (
         (
             "No traversal after the master's return reaches this request: 4.9 has none, and that of 5.x misses "
-            "requests in a notifier's list or on its way into its bucket. It keeps waiting, and is not sent to the master."
+            "requests in a notifier's list or on their way into the bucket. The request keeps waiting, and is not sent "
+            "to the master."
         ),
         (
             "Fix: answer the held requests when the master is back, and at their insert those that missed before "
