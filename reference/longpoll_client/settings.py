@@ -74,8 +74,8 @@ class Unreadable(enum.Enum):
 class ConsumeHook(Protocol):
     """Called before and after each call of a push consumer's listener, on the thread or in the task of that call.
 
-    A hook may also have a method `after_receive(group, messages, latency_s)`, which is called after each `poll` that
-    returns messages.
+    A hook may also have a method `after_receive(group, messages, begun_s, latency_s)`, which is called after each
+    `poll` that returns messages. `begun_s` is the Unix time of the call.
     """
 
     def before_consume(self, group: str, delivery: str, messages: Sequence[ReceivedMessage]) -> object:
