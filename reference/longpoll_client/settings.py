@@ -1,6 +1,4 @@
-"""How a consumer behaves: Java's options under names with units, with Java's defaults.
-
-Leaves out what they bring about (`puller`, `consumer`, `concurrent`, `orderly`).
+"""The options of a consumer: Java's options, under names with units and with Java's defaults.
 
 Source: `DefaultMQPushConsumer.java`, `DefaultMQPushConsumerImpl.java`.
 """
@@ -60,7 +58,7 @@ of 4.x reports 0 for both.
 
 
 class Unreadable(enum.Enum):
-    """What becomes of a message that cannot be read; the log, the statistics and `on_unreadable` tell of each."""
+    """What to do with an unreadable message. Each is logged, counted and passed to `on_unreadable`."""
 
     DEAD_LETTER = "dead letter"
     """Its broker puts it in `%DLQ%group`, where it can be had, and its queue goes on; what it does not take is passed
