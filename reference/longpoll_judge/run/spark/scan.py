@@ -45,12 +45,13 @@ Read = Callable[[bytes], Iterator[pa.RecordBatch]]
 
 def ddl_of(schema: pa.Schema) -> str:
     """The schema as Spark writes it."""
-    return ", ".join(f"`{column.name}` {_sql_type(column.type)}" for column in schema)
+    return ", ".join(f"`{column.name}` {sql_type(column.type)}" for column in schema)
 
 
-def _sql_type(kind: pa.DataType) -> str:
+def sql_type(kind: pa.DataType) -> str:
+    """A type of `PLAIN_SCHEMA` or of a result as Spark writes it."""
     if pa.types.is_struct(kind):
-        return f"struct<{', '.join(f'`{column.name}`: {_sql_type(column.type)}' for column in kind)}>"
+        return f"struct<{', '.join(f'`{column.name}`: {sql_type(column.type)}' for column in kind)}>"
     return _SQL_TYPES.get(kind, "array<bigint>")
 
 
