@@ -116,9 +116,9 @@ def _many_only(state: State, action: Action) -> Bool:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        pytest.param(lambda state, _action: ~_pairs(state), "not treated as the others", marks=pytest.mark.long),
+        pytest.param(lambda state, _action: ~_pairs(state), "not treated like the others", marks=pytest.mark.long),
         (_spares_one, "not interchangeable"),
-        pytest.param(_many_only, "append is another with 1 requests", marks=pytest.mark.long),
+        pytest.param(_many_only, "append differs with 1 requests", marks=pytest.mark.long),
     ],
 )
 def test_a_law_that_is_not_monadic_is_unknown(change: Callable[[State, Action], Bool], why: str) -> None:
@@ -349,9 +349,9 @@ class _Begun:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        pytest.param(_without_last, "other actions", id="an action less"),
-        pytest.param(_with_more, "other actions", id="an action more"),
-        pytest.param(_with_other, "other actions", id="another action"),
+        pytest.param(_without_last, "the actions differ", id="an action less"),
+        pytest.param(_with_more, "the actions differ", id="an action more"),
+        pytest.param(_with_other, "the actions differ", id="another action"),
         pytest.param(_first_only(lambda each: attrs.evolve(each, guard=TRUE)), "hold.0. is another", id="a guard"),
         pytest.param(_first_only(_wrong_effect), "after hold.0. is another", id="an effect"),
         pytest.param(_first_only(_less_effect), "after hold.0. is another", id="an effect less"),
@@ -372,9 +372,9 @@ class _Begun:
         pytest.param(
             _with_property(_closes_elsewhere, "stated", _closes), " at .* is another", id="a step more that breaks"
         ),
-        pytest.param(_with_property(_other_name, "helping", _says), "other statements", id="a lemma's name"),
-        pytest.param(lambda one: attrs.evolve(one, helping=one.helping[1:]), "other statements", id="a lemma less"),
-        pytest.param(_begins_otherwise, "first state is another", id="the first state"),
+        pytest.param(_with_property(_other_name, "helping", _says), "the statements differ", id="a lemma's name"),
+        pytest.param(lambda one: attrs.evolve(one, helping=one.helping[1:]), "the statements differ", id="a lemma less"),
+        pytest.param(_begins_otherwise, "first state differs", id="the first state"),
     ],
 )
 def test_a_law_that_is_another_with_fewer_requests_is_refused(

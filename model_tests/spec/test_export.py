@@ -195,7 +195,7 @@ def test_what_is_said_of_one_request_alone_has_no_parametric_text() -> None:
         generalised(("and", *idle[:2]), {})
     with pytest.raises(NotUniformError, match="request 1 alone"):
         generalised(idle[1], {("request", 0): "r"})
-    with pytest.raises(NotUniformError, match="does not say the same"):
+    with pytest.raises(NotUniformError, match="is not the same for every"):
         all_alike("Lost", idle[:2])
 
 

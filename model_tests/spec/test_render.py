@@ -102,12 +102,12 @@ def test_suspend_after_notify_is_told() -> None:
     ("name", "words"),
     [
         ("no_lost_wakeup", "its wakeup is lost"),
-        ("answered_by_deadline", "and time went on"),
+        ("answered_by_deadline", "and time passed"),
         ("woken_within", "Time passes while request"),
-        ("nothing_dropped", "waits for an answer that nobody will send"),
+        ("nothing_dropped", "waits for an answer that will never come"),
         ("dropped_by_reject", "submit() throws RejectedExecutionException"),
         ("dropped_by_throw", "no try/finally"),
-        ("answered_on_stop", "stands in the table of a stopped broker"),
+        ("answered_on_stop", "is in the table of a stopped broker"),
     ],
 )
 def test_every_violation_says_what_is_wrong(name: str, words: str) -> None:
@@ -126,7 +126,7 @@ def test_the_remedy_belongs_to_the_policy_that_lacks_it() -> None:
     assert token is not None
     told = _flat(text.render(story_of(replay(token))))
 
-    assert "time went on" in told
+    assert "time passed" in told
     assert "checkHoldRequest" not in told
 
 

@@ -57,7 +57,7 @@ class Delivery:
         return (
             f"queue {self.queue}, offset {self.offset}: its send acknowledged at {self.acknowledged_ms:,.1f} ms, "
             f"pull asked at {self.asked_ms:,.1f} ms, {answered} ({self.delay_ms:,.1f} ms late, "
-            f"of which the host paused for {self.stalled_ms:,.1f} ms, {self.overtaken_count:,} others delivered meanwhile)"
+            f"of which the host paused for {self.stalled_ms:,.1f} ms, {self.overtaken_count:,} others delivered)"
         )
 
 
