@@ -352,25 +352,25 @@ class _Begun:
         pytest.param(_without_last, "the actions differ", id="an action less"),
         pytest.param(_with_more, "the actions differ", id="an action more"),
         pytest.param(_with_other, "the actions differ", id="another action"),
-        pytest.param(_first_only(lambda each: attrs.evolve(each, guard=TRUE)), "hold.0. is another", id="a guard"),
-        pytest.param(_first_only(_wrong_effect), "after hold.0. is another", id="an effect"),
-        pytest.param(_first_only(_less_effect), "after hold.0. is another", id="an effect less"),
-        pytest.param(_first_only(_more_effect), "after hold.0. is another", id="an effect more"),
-        pytest.param(_with_property(_says_less, "stated", _says), "is another", id="a property"),
-        pytest.param(_with_property(_says_less, "helping", _says), "is another", id="a lemma"),
+        pytest.param(_first_only(lambda each: attrs.evolve(each, guard=TRUE)), "hold.0. differs", id="a guard"),
+        pytest.param(_first_only(_wrong_effect), "after hold.0. differs", id="an effect"),
+        pytest.param(_first_only(_less_effect), "after hold.0. differs", id="an effect less"),
+        pytest.param(_first_only(_more_effect), "after hold.0. differs", id="an effect more"),
+        pytest.param(_with_property(_says_less, "stated", _says), "differs", id="a property"),
+        pytest.param(_with_property(_says_less, "helping", _says), "differs", id="a lemma"),
         pytest.param(
-            _with_property(_never_closes, "stated", _closes), " at .* is another", id="a step less that breaks"
+            _with_property(_never_closes, "stated", _closes), " at .* differs", id="a step less that breaks"
         ),
         pytest.param(
-            _with_property(_always_closes, "stated", _closes), " at .* is another", id="a step that always breaks"
+            _with_property(_always_closes, "stated", _closes), " at .* differs", id="a step that always breaks"
         ),
         pytest.param(
             _with_property(_closes_twice, "stated", _closes),
-            " at .* is another",
+            " at .* differs",
             id="a step that breaks in another case as well",
         ),
         pytest.param(
-            _with_property(_closes_elsewhere, "stated", _closes), " at .* is another", id="a step more that breaks"
+            _with_property(_closes_elsewhere, "stated", _closes), " at .* differs", id="a step more that breaks"
         ),
         pytest.param(_with_property(_other_name, "helping", _says), "the statements differ", id="a lemma's name"),
         pytest.param(lambda one: attrs.evolve(one, helping=one.helping[1:]), "the statements differ", id="a lemma less"),
