@@ -1,12 +1,24 @@
-"""Committed offsets."""
+"""Tables of the broker: committed offsets, queue locks and statistics."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from model_tests.support.service import in_turns, whole
 
+from longpoll_broker.rocketmq.tables import queue_locks
+from longpoll_broker.rocketmq.tables.queue_locks import LIFE_MS, QueueLocks
 from longpoll_broker.shared import offsets as offsets_module
+from longpoll_broker.shared import statistics as module
 from longpoll_broker.shared.offsets import Offsets
+from longpoll_broker.shared.statistics import (
+    BROKER_GET_NUMS,
+    GROUP_GET_LATENCY,
+    GROUP_GET_NUMS,
+    GROUP_GET_SIZE,
+    Statistics,
+)
 
 
 def test_the_last_commit_counts_even_if_it_is_lower() -> None:
@@ -148,3 +160,200 @@ def test_a_large_table_is_gone_through_in_turns(monkeypatch: pytest.MonkeyPatch)
     assert in_turns(offsets.topics_of("G@" * 4)) == (topics, 1)
     assert in_turns(offsets.groups_of("T3")) == (["G@" * 4], 1)
     assert in_turns(offsets.topics_by_group(["G@" * 4])) == ({"G@" * 4: topics}, 10)
+
+
+def test_a_queue_has_one_holder_a_group() -> None:
+    """Another client gets what is free, another group everything."""
+    locks = QueueLocks()
+    assert locks.lock("G", "a", ["q0", "q1"], 0) == ["q0", "q1"]
+    assert locks.lock("G", "b", ["q1", "q2"], 1) == ["q2"]
+    assert locks.lock("H", "b", ["q1"], 1) == ["q1"]
+    assert locks.lock("G", "a", [], 1) == []
+
+
+def test_a_lock_dies_when_it_is_not_renewed() -> None:
+    """At a minute it still holds; asking again renews it."""
+    locks = QueueLocks()
+    locks.lock("G", "a", ["q"], 0)
+    assert locks.lock("G", "b", ["q"], LIFE_MS) == []
+    assert locks.lock("G", "a", ["q"], LIFE_MS) == ["q"]
+    assert locks.lock("G", "b", ["q"], LIFE_MS + 1) == []
+    assert locks.lock("G", "b", ["q"], 2 * LIFE_MS + 1) == ["q"]
+
+
+def test_only_the_holder_lets_go() -> None:
+    locks = QueueLocks()
+    locks.lock("G", "a", ["q"], 0)
+    locks.unlock("G", "b", ["q"])
+    assert locks.lock("G", "b", ["q"], 0) == []
+    locks.unlock("G", "a", ["q", "never"])
+    assert locks.lock("G", "b", ["q"], 0) == ["q"]
+
+
+def test_there_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over it nobody gets another lock; what is let go counts no more."""
+    monkeypatch.setattr(queue_locks, "LOCK_COUNT_MAX", 2)
+    locks = QueueLocks()
+    assert locks.lock("G", "a", ["q0", "q1", "q2"], 0) == ["q0", "q1"]
+    assert locks.lock("H", "a", ["q"], 0) == []
+    locks.unlock("G", "a", ["q0"])
+    assert locks.lock("H", "a", ["q"], 0) == ["q"]
+
+
+def test_renewing_takes_no_more_of_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock counts once, however often its holder asks, and also after another client has taken it over."""
+    monkeypatch.setattr(queue_locks, "LOCK_COUNT_MAX", 2)
+    locks = QueueLocks()
+    for now_ms in (0, 1, 2):
+        assert locks.lock("G", "a", ["q0"], now_ms) == ["q0"]
+    assert locks.lock("G", "b", ["q0"], LIFE_MS + 3) == ["q0"]
+    assert locks.lock("G", "b", ["q1", "q2"], LIFE_MS + 3) == ["q1"]
+
+
+def test_a_group_that_holds_nothing_is_not_kept() -> None:
+    """Names of groups come from clients: asking for nothing, or letting go of everything, leaves nothing behind."""
+    locks = QueueLocks()
+    locks.lock("G", "a", [], 0)
+    assert not locks._holders
+    locks.lock("G", "a", ["q0", "q1"], 0)
+    locks.unlock("G", "a", ["q0"])
+    assert list(locks._holders) == [("G", "q1")]
+    locks.unlock("G", "a", ["q1"])
+    assert not locks._holders
+    assert locks.quota.used == 0
+
+
+def test_locks_that_were_not_renewed_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of other groups, and of clients that have gone."""
+    monkeypatch.setattr(queue_locks, "LOCK_COUNT_MAX", 2)
+    locks = QueueLocks()
+    assert locks.lock("G", "a", ["q0", "q1"], 0) == ["q0", "q1"]
+    assert locks.lock("H", "b", ["q"], LIFE_MS) == []
+    assert locks.lock("H", "b", ["q"], LIFE_MS + 1) == ["q"]
+
+
+def counted(minutes: int) -> Statistics:
+    """Ten messages of 100 bytes a second for some minutes, sampled twice a second."""
+    statistics = Statistics()
+    for now_ms in range(0, minutes * 60_000, 500):
+        statistics.count_get("T", "G", 3, messages=5, size=500, latency_ms=2)
+        statistics.sample(now_ms)
+    return statistics
+
+
+def test_a_rate_is_that_of_the_span() -> None:
+    """Ten messages a second, five at a time; the day has no two samples yet and says nothing."""
+    found = counted(30).snapshots(GROUP_GET_NUMS, "T@G")
+    assert found is not None
+    assert (found["statsMinute"].sum, found["statsMinute"].tps, found["statsMinute"].average) == (600, 10.0, 5.0)
+    assert (found["statsHour"].tps, found["statsHour"].average) == (10.0, 5.0)
+    assert (found["statsDay"].sum, found["statsDay"].tps) == (0, 0.0)
+
+
+def test_what_was_long_ago_is_not_in_the_last_minute() -> None:
+    """The minute forgets, the hour does not."""
+    statistics = counted(20)
+    for now_ms in range(20 * 60_000, 25 * 60_000, 500):
+        statistics.sample(now_ms)
+    found = statistics.snapshots(GROUP_GET_SIZE, "T@G")
+    assert found is not None
+    assert found["statsMinute"].sum == 0
+    assert found["statsHour"].sum > 0
+
+
+def test_latency_is_counted_by_queue_and_messages_by_broker() -> None:
+    """RocketMQ's keys; the broker's sum has no key of its own."""
+    statistics = counted(2)
+    latency = statistics.snapshots(GROUP_GET_LATENCY, "3@T@G")
+    assert latency is not None
+    assert latency["statsMinute"].average == 2.0
+    assert statistics.snapshots(GROUP_GET_LATENCY, "4@T@G") is None
+    assert statistics.snapshots(BROKER_GET_NUMS, "DefaultCluster") is not None
+
+
+def test_many_alike_are_counted_as_one_by_one() -> None:
+    """In each of the four sums."""
+    alike, singly = Statistics(), Statistics()
+    alike.count_get("T", "G", 3, messages=2, size=100, latency_ms=4, times=5)
+    for _ in range(5):
+        singly.count_get("T", "G", 3, messages=2, size=100, latency_ms=4)
+    counts = [{key: (item.value, item.times) for key, item in each._items.items()} for each in (alike, singly)]
+    assert counts[0] == counts[1]
+    assert counts[0] == {
+        (GROUP_GET_NUMS, ("T", "G")): (10, 5),
+        (GROUP_GET_SIZE, ("T", "G")): (500, 5),
+        (GROUP_GET_LATENCY, (3, "T", "G")): (20, 5),
+        (BROKER_GET_NUMS, ()): (10, 5),
+    }
+
+
+def test_nothing_got_in_a_span_has_an_average_of_nothing() -> None:
+    """Neither one sample, nor two that nothing was counted between, say more."""
+    statistics = Statistics()
+    statistics.count_get("T", "G", 3, messages=5, size=500, latency_ms=2)
+    for now_ms in (0, 10_000):
+        statistics.sample(now_ms)
+        found = statistics.snapshots(GROUP_GET_NUMS, "T@G")
+        assert found is not None
+        minute = found["statsMinute"]
+        assert (minute.sum, minute.tps, minute.average) == (0, 0.0, 0.0)
+
+
+class NotedGuard:
+    """A lock of one thread that knows whether it is held."""
+
+    held = False
+
+    def __enter__(self) -> None:
+        self.held = True
+
+    def __exit__(self, *_: object) -> None:
+        self.held = False
+
+
+class Guarded(dict[Any, Any]):
+    """Items that are only gone through with the guard held: another thread's count would change them meanwhile."""
+
+    def __init__(self, guard: NotedGuard) -> None:
+        self.guard = guard
+        self.walks = 0
+
+    def values(self) -> Any:
+        assert self.guard.held
+        self.walks += 1
+        return super().values()
+
+    def items(self) -> Any:
+        assert self.guard.held
+        self.walks += 1
+        return super().items()
+
+
+def test_samples_and_snapshots_hold_the_guard() -> None:
+    """Whoever goes through the items has it, and gives it back."""
+    guard = NotedGuard()
+    statistics = Statistics(guard=guard)
+    statistics._items = items = Guarded(guard)
+    statistics.count_get("T", "G", 3, messages=5, size=500, latency_ms=2)
+    statistics.sample(0)
+    assert statistics.snapshots(GROUP_GET_NUMS, "T@G") is not None
+    assert (items.walks, guard.held) == (2, False)
+
+
+def test_items_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes first is counted on, what comes over the limit is not."""
+    monkeypatch.setattr(module, "ITEM_COUNT_MAX", 4)
+    statistics = Statistics()
+    statistics.count_get("T", "G", 0, messages=1, size=1, latency_ms=0)
+    statistics.count_get("T", "H", 0, messages=1, size=1, latency_ms=0)
+    assert statistics.snapshots(GROUP_GET_NUMS, "T@G") is not None
+    assert statistics.snapshots(GROUP_GET_NUMS, "T@H") is None
+
+
+def test_the_broker_s_messages_are_those_of_all_groups() -> None:
+    """None before the first; every queue and group counts."""
+    statistics = Statistics()
+    assert statistics.given() == 0
+    statistics.count_get("T", "G", 0, messages=2, size=1, latency_ms=0)
+    statistics.count_get("U", "H", 1, messages=3, size=1, latency_ms=0, times=2)
+    assert statistics.given() == 8

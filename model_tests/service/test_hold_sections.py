@@ -1,4 +1,4 @@
-"""The hold service step by step: which critical sections of the table there are, under the lock, and who is told."""
+"""The hold service step by step: its critical sections, the scanner, and the lost wake-up of RocketMQ issue 7358."""
 
 from __future__ import annotations
 
@@ -8,14 +8,27 @@ from typing import Any, Final
 
 import attrs
 import pytest
+from attrs import define, field
 from model_tests.service.test_hold_service import BY_NAME, KEY, Bench
+from model_tests.support.broker.brokers import Connect, StartBroker
+from model_tests.support.broker.gates import GatedRuntime
+from model_tests.support.broker.raw_client import RawClient, pull_fields, send_message
 
+from longpoll_broker.broker import Broker
+from longpoll_broker.config import BrokerConfig
+from longpoll_broker.hold import scan_service
+from longpoll_broker.hold.dispatch_service import DispatchService
 from longpoll_broker.hold.hold_service import NOTIFY, Shard
 from longpoll_broker.hold.hold_table import HELD, HoldTable, Pull
 from longpoll_broker.hold.notifier import LARGE_HERD
 from longpoll_broker.hold.pull_events import PullEvents
+from longpoll_broker.hold.scan_service import ScanService
+from longpoll_broker.io.channel import Outbox
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command
 from longpoll_runtime import Lock
-from longpoll_spec.policy import ROCKETMQ_5, ROCKETMQ_LMQ, ROCKETMQ_PR7359, STRICT, STRICT_CLONE, Policy
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, ROCKETMQ_LMQ, ROCKETMQ_PR7359, STRICT, STRICT_CLONE, Policy
 
 ANSWERS_ON_RETURN: Final = attrs.evolve(STRICT, on_master_return="answer")
 
@@ -241,3 +254,146 @@ def test_the_stop() -> None:
     pull = bench.hold()
     assert bench.since(lambda: bench.service.stop(bench.outbox)) == []
     assert (pull.phase, bench.refused) == (HELD, [])
+
+
+FAULTS = (OSError("no room on the disk"), ValueError("a number that does not fit"), RuntimeError("a bug"))
+
+
+@define
+class Rounds:
+    """A runtime whose thread a test runs, an event that ends it after two rounds, a hold table and a store."""
+
+    error: Exception | None = None
+    notes: list[str] = field(factory=list)
+    waits: list[float] = field(factory=list)
+    body: Callable[[], None] = lambda: None
+    dispatched_end: int = 0
+    dispatchable_end: int = 1
+    is_behind: bool = False
+
+    def spawn(self, _name: str, target: Callable[[], None]) -> None:
+        self.body = target
+
+    def event(self) -> Rounds:
+        return self
+
+    def wait(self, seconds: float) -> bool:
+        self.waits.append(seconds)
+        return len(self.waits) > 2
+
+    def scan(self, _outbox: Outbox) -> None:
+        self._do("scan")
+
+    def dispatch(self, _limit: int) -> tuple[()]:
+        self._do("dispatch")
+        return ()
+
+    def _do(self, name: str) -> None:
+        self.notes.append(name)
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.parametrize("error", [None, *FAULTS], ids=lambda error: type(error).__name__)
+def test_the_scanner_scans_once_a_period(error: Exception | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits first, and flushes the answers of each round, whatever the round raises."""
+    rounds: Any = Rounds(error)
+
+    class Noting(Outbox):
+        def flush(self) -> None:
+            rounds.notes.append("flush")
+
+    monkeypatch.setattr(scan_service, "Outbox", Noting)
+    ScanService(rounds, rounds, 5_000).start()
+    rounds.body()
+    assert rounds.notes == ["scan", "flush"] * 2
+    assert rounds.waits == [5.0] * 3
+
+
+@pytest.mark.parametrize("error", FAULTS, ids=lambda error: type(error).__name__)
+def test_what_cannot_be_made_visible_is_left_for_the_next_run(error: Exception) -> None:
+    store: Any = Rounds(error)
+    dispatcher = DispatchService(RealRuntime(), store, store, PullEvents(), notifies=True)
+    for _append in range(2):
+        dispatcher.run(Outbox())
+    assert store.notes == ["dispatch"] * 2
+    dispatcher.stop()
+
+
+LONG_MS = 30_000
+SHORT_S = 0.3
+"""How long an answer that must not come is waited for."""
+
+
+def lose_the_wakeup(policy: Policy, start_broker: StartBroker, connect: Connect) -> tuple[Broker, RawClient, int]:
+    """Stop a pull between its read and its hold, let a message be stored and notified, let the pull go on."""
+    runtime = GatedRuntime()
+    # Two I/O threads: the first connection is served by one of them and stops there, the others by the other one.
+    config = BrokerConfig(io_thread_count=2, scan_period_ms=1_000_000)
+    broker = start_broker(runtime=runtime, policy=policy, config=config)
+    puller = connect(broker.address)
+    puller.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("T"))
+    puller.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("MARK"))
+    gate = runtime.gate("hold")
+    opaque = puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0, timeout_ms=LONG_MS))
+    gate.wait_reached()
+    sender = connect(broker.address)
+    # The marker's pull is held and woken by a later message, so the notifier of the first one has ended by then.
+    marker = sender.send(RequestCode.PULL_MESSAGE, pull_fields("MARK", 0, timeout_ms=LONG_MS))
+    send_message(sender, "T")
+    send_message(sender, "MARK")
+    assert sender.answer(marker).code == 0
+    gate.open()
+    return broker, puller, opaque
+
+
+def is_found(reply: Command | None) -> bool:
+    return reply is not None and reply.code == 0
+
+
+def test_rocketmq_loses_the_wakeup_until_the_scan(start_broker: StartBroker, connect: Connect) -> None:
+    """The message is visible and the pull is held; only the scanner finds that out."""
+    broker, puller, opaque = lose_the_wakeup(ROCKETMQ_4_9, start_broker, connect)
+    assert puller.reply(opaque, SHORT_S) is None
+    assert broker.store.visible_end("T", 0) == 1
+    assert len(broker.hold_service) == 1
+    outbox = Outbox()
+    broker.hold_service.scan(outbox)
+    outbox.flush()
+    assert is_found(puller.reply(opaque))
+
+
+def test_the_recheck_answers_once_when_a_notifier_was_first(start_broker: StartBroker, connect: Connect) -> None:
+    """Stopped between insert and recheck, the notifier takes the pull and answers; the recheck then does nothing."""
+    runtime = GatedRuntime()
+    broker = start_broker(runtime=runtime, config=BrokerConfig(io_thread_count=2))
+    puller = connect(broker.address)
+    puller.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("T"))
+    gate = runtime.gate("recheck")
+    opaque = puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0, timeout_ms=LONG_MS))
+    gate.wait_reached()
+    sender = connect(broker.address)
+    send_message(sender, "T")
+    assert is_found(puller.reply(opaque))
+    gate.open()
+    # The connection's next reply is the next request's: nothing was answered twice.
+    assert puller.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
+    assert puller.reply(opaque, SHORT_S) is None
+    assert len(broker.hold_service) == 0
+
+
+def scan(broker: Broker) -> None:
+    outbox = Outbox()
+    broker.hold_service.scan(outbox)
+    outbox.flush()
+
+
+@pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE], ids=lambda policy: policy.name)
+def test_a_recheck_answers_at_once(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
+    broker, puller, opaque = lose_the_wakeup(policy, start_broker, connect)
+    assert is_found(puller.reply(opaque, LONG_MS / 1000 / 2))
+    assert len(broker.hold_service) == 0
+
+
+def topic_fields(topic: str) -> dict[str, str]:
+    return {"topic": topic, "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}

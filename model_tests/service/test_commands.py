@@ -1,10 +1,12 @@
-"""`longpoll send` and `longpoll consume` against the embedded broker."""
+"""The commands `longpoll serve`, `send` and `consume` as a user runs them."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,13 +16,153 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from model_tests.service.commands import StartCommand, commands
+from model_tests.support.broker.brokers import Connect
+from model_tests.support.broker.raw_client import send_message
 
+from longpoll.addresses import address_of
 from longpoll.cli import main
 from longpoll.commands.client import read_start
+from longpoll.options.broker_conf import BrokerPlace, read_broker_conf
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
+from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import ConfigError
+from longpoll_spec.history import META_FILE
+
+READY = re.compile(r"ready broker=(\S+):(\d+) name-server=(\S+):(\d+) store=(\S+)")
+
+
+@pytest.fixture
+def serve() -> Iterator[StartCommand]:
+    """Start `longpoll serve`; killed at the end if it still runs."""
+    with commands("serve") as start:
+        yield start
+
+
+ANY = ("--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0")
+
+
+def test_it_serves_until_ctrl_c(serve: StartCommand, connect: Connect, tmp_path: Path) -> None:
+    """One ready line, messages served, exit 0, nothing on stderr, the store closed and the history there."""
+    store, history = tmp_path / "store", tmp_path / "history"
+    process = serve(*ANY, "--store", str(store), "--record", str(history))
+    assert process.stdout is not None
+    ready = READY.fullmatch(process.stdout.readline().strip())
+    assert ready is not None
+    assert ready[5] == str(store)
+    assert send_message(connect((ready[1], int(ready[2]))), "T") == 0
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (0, "", "")
+    assert not (store / "abort").exists()
+    assert (history / META_FILE).exists()
+
+
+def test_a_users_mistake_is_one_line_and_exit_2(tmp_path: Path) -> None:
+    """A port in use, no address, an unknown policy or knob, a bad or missing config file, a store that is a file."""
+    bad_conf = tmp_path / "bad.conf"
+    bad_conf.write_text("maxMessageSize=many\n")
+    file = tmp_path / "file"
+    file.write_text("")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        mistakes = (
+            (("--listen", f"127.0.0.1:{port}", "--name-server", "127.0.0.1:0"), "choose another address"),
+            (("--listen", "here"), "HOST:PORT"),
+            (("--policy", "best"), "unknown policy"),
+            (("--knob", "luck=more"), "unknown knob"),
+            (("--config", str(bad_conf)), "maxMessageSize"),
+            (("--config", str(tmp_path / "none.conf")), "cannot read"),
+            ((*ANY, "--store", str(file)), "--store"),
+        )
+        for options, text in mistakes:
+            done = CliRunner().invoke(main, ["serve", "--store", str(tmp_path / "store"), *options])
+            assert (done.exit_code, done.stdout) == (2, ""), done.stderr
+            assert text in done.stderr.replace("\n", " ")
+            assert "Traceback" not in done.stderr
+
+
+def test_broker_conf_keys_become_settings(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("mappedFileSizeCommitLog=65536\nflushDiskType=SYNC_FLUSH\nlongPollingEnable=false\n! note\n\n")
+    broker, store, place, unknown = read_broker_conf(conf)
+    assert not broker.property_filter
+    assert place == BrokerPlace()
+    assert (store.commit_log_file_size, store.flush_disk_sync, broker.long_polling, unknown) == (65536, True, False, [])
+    conf.write_text("enablePropertyFilter=true\n")
+    assert read_broker_conf(conf)[0].property_filter
+    for line in (
+        "longPollingEnable=perhaps", "flushDiskType=NOW", "maxMessageSize=-1", "nonsense", "listenPort=70000",
+        "listenPort=x", "messageDelayLevel=1s 2",
+    ):  # fmt: skip
+        conf.write_text("brokerName=a\n" + line)
+        with pytest.raises(ConfigError, match="line 2"):
+            read_broker_conf(conf)
+
+
+def test_a_broker_conf_names_the_account_that_the_broker_signs_by(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text('innerClientAuthenticationCredentials={"accessKey":"slave","secretKey":"a=b"}\n')
+    broker, _store, _place, unknown = read_broker_conf(conf)
+    assert (broker.access_key, broker.secret_key, unknown) == ("slave", "a=b", [])
+    assert "a=b" not in repr(broker)
+    for value in ("{", '{"accessKey":"secret77"}', '["secret77"]', '{"accessKey":1,"secretKey":"secret77"}'):
+        conf.write_text(f"innerClientAuthenticationCredentials={value}\n")
+        with pytest.raises(ConfigError, match="line 1") as caught:
+            read_broker_conf(conf)
+        assert "secret77" not in str(caught.value)
+
+
+def test_a_broker_conf_says_where_the_store_is(serve: StartCommand, connect: Connect, tmp_path: Path) -> None:
+    conf, root, log = tmp_path / "broker.conf", tmp_path / "root", tmp_path / "elsewhere" / "log"
+    conf.write_text(
+        f"# comment\nlistenPort=0\nbrokerIP1=10.1.2.3\nbrokerIP2=127.0.0.1\nmessageDelayLevel=7s 1d\n"
+        f"storePathRootDir={root}\nstorePathCommitLog={log}\nstorePathIndex={root}/index\n"
+    )
+    logs = ("--log-format", "json", "--log-level", "info")
+    process = serve("--name-server", "127.0.0.1:0", "--config", str(conf), "--json", *logs)
+    assert process.stdout is not None
+    ready = json.loads(process.stdout.readline())
+    assert (ready["ready"], ready["store"]) == (True, str(root))
+    client = connect(address_of(ready["broker"]))
+    assert send_message(client, "T") == 0
+    settings = bytes(client.call(RequestCode.GET_BROKER_CONFIG, {}).body).decode().splitlines()
+    assert "messageDelayLevel=7s 1d" in settings
+    name_server = connect(address_of(ready["name-server"]))
+    route = json.loads(bytes(name_server.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}).body))
+    assert route["brokerDatas"][0]["brokerAddrs"]["0"] == f"10.1.2.3:{address_of(ready['broker'])[1]}"
+    process.send_signal(signal.SIGTERM)
+    _out, err = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "ignored: brokerIP2" in err.replace("\n", " ")
+    assert "store_recovered" in [json.loads(line)["event"] for line in err.splitlines() if line.startswith("{")]
+    for _start in range(2):
+        assert [file.name for file in log.iterdir()] == ["0" * 20]
+        assert (root / "commitlog").resolve() == log.resolve()
+        read_broker_conf(conf)[2].link(root)
+
+
+@pytest.mark.parametrize("levels", ["", "1s 5", "1s 4000d", "1s,5s"])
+def test_delay_levels_that_cannot_be_are_refused_with_their_line(levels: str, tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"brokerName=b\nmessageDelayLevel={levels}\n")
+    with pytest.raises(ConfigError, match=r"line 2: messageDelayLevel cannot be .*; .*write"):
+        read_broker_conf(conf)
+
+
+def test_a_store_is_not_looked_for_in_two_places(tmp_path: Path) -> None:
+    (tmp_path / "root" / "commitlog").mkdir(parents=True)
+    place = BrokerPlace(directory=tmp_path / "root", commitlog=tmp_path / "log")
+    with pytest.raises(ConfigError, match="exists and is not"):
+        place.link(tmp_path / "root")
+    assert BrokerPlace(commitlog=tmp_path / "a" / "commitlog").root == tmp_path / "a"
+    assert BrokerPlace(commitlog=tmp_path / "log").root is None
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be the store's index"):
+        BrokerPlace(index=tmp_path / "file").link(tmp_path / "other")
+
 
 PATIENCE_S = 20.0
 

@@ -1,10 +1,10 @@
-"""The file of accounts: its text, when it is read, what of it counts, and how requests 50 to 54 change it."""
+"""Accounts: the file, when it is read, requests 50 to 54, and access control over the wire."""
 
 from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, cast
@@ -15,7 +15,8 @@ from attrs import define, field
 from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.support.broker.brokers import SMALL_STORE
-from model_tests.support.broker.raw_client import RawClient, send_fields
+from model_tests.support.broker.client_scenarios import member_options
+from model_tests.support.broker.raw_client import RawClient, pull_fields, send_fields
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -24,7 +25,9 @@ from longpoll_broker.rocketmq.accounts import access_control
 from longpoll_broker.rocketmq.accounts.access import Right, Rules
 from longpoll_broker.rocketmq.accounts.access_control import LOOK_S, AccessControl, read_rules
 from longpoll_broker.rocketmq.accounts.account_file import AccountFile
-from longpoll_client import Credentials
+from longpoll_client import Admin, Credentials, OutgoingMessage, Producer, PullConsumer
+from longpoll_client.errors import RefusedError
+from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime.files import RealFiles
@@ -399,11 +402,21 @@ def test_what_cannot_be_is_refused_and_changes_nothing(broker: Broker, accounts:
 def test_an_account_of_the_shortest_key_is_made_with_all_that_it_may(broker: Broker, accounts: Path) -> None:
     """Seven characters; what is empty at the end of a list is not there, and an empty default changes none."""
     made = put(
-        broker, accessKey="seven77", secretKey="1234567", admin="true", defaultTopicPerm="PUB", topicPerms="T=PUB,,"
+        broker,
+        accessKey="seven77",
+        secretKey="1234567",
+        admin="true",
+        defaultTopicPerm="PUB",
+        topicPerms="T=PUB,,",
     )
     assert made.code == 0, made.remark
     again = put(
-        broker, accessKey="seven77", secretKey="1234567", admin="true", defaultTopicPerm="", groupPerms="G=SUB,"
+        broker,
+        accessKey="seven77",
+        secretKey="1234567",
+        admin="true",
+        defaultTopicPerm="",
+        groupPerms="G=SUB,",
     )
     assert again.code == 0, again.remark
     assert yaml.safe_load(accounts.read_text())["accounts"][-1] == {
@@ -484,3 +497,172 @@ def test_the_file_holds_what_a_plain_table_holds(steps: list[tuple[str, str | No
             table[key] = table.pop(key, {"accessKey": key}) | values
         content = file.text()
         assert AccountFile.parse(content).values().get("accounts", []) == list(table.values())
+
+
+PATIENCE_S = 10.0
+ACCESS_CONTROL_ACCOUNTS = """
+globalWhiteRemoteAddresses:
+{white}
+accounts:
+  - accessKey: RocketMQ
+    secretKey: 12345678
+    whiteRemoteAddress: {own}
+    admin: false
+    defaultTopicPerm: DENY
+    defaultGroupPerm: SUB
+    topicPerms:
+      - open=PUB|SUB
+      - readable=SUB
+      - writable=PUB
+    groupPerms:
+      # the group should convert to retry topic
+      - closed=DENY
+  - accessKey: administrator
+    secretKey: 87654321
+    admin: true
+"""
+CONSUMER = Credentials("RocketMQ", "12345678")
+OPERATOR = Credentials("administrator", "87654321")
+
+
+@pytest.fixture
+def rights(tmp_path: Path) -> Path:
+    """A file with an account of a user and one of an administrator."""
+    path = tmp_path / "plain_acl.yml"
+    path.write_text(ACCESS_CONTROL_ACCOUNTS.format(white="", own=""))
+    return path
+
+
+@pytest.fixture
+def guarded(tmp_path: Path, rights: Path) -> Iterator[Broker]:
+    """A broker that asks for accounts and has the topics."""
+    config = BrokerConfig(acl_file=str(rights))
+    with Broker.start(RUNTIME, str(tmp_path / "store"), config=config, store_config=SMALL_STORE) as started:
+        with Admin(name_server(started), credentials=OPERATOR) as admin:
+            for topic in ("open", "readable", "writable", "secret"):
+                admin.create_topic(topic, 1)
+        yield started
+
+
+def name_server(guarded: Broker) -> str:
+    return "{}:{}".format(*guarded.name_server_address)
+
+
+def send(guarded: Broker, credentials: Credentials | None, topic: str = "open") -> None:
+    with Producer(name_server(guarded), credentials=credentials) as producer:
+        producer.send(topic, b"x")
+
+
+def consume(guarded: Broker, credentials: Credentials | None, topic: str = "open", group: str = "G") -> bytes:
+    config = MemberConfig(group=group, start_at="first")
+    with PullConsumer(
+        name_server(guarded), topics=topic, **member_options(config), credentials=credentials
+    ) as consumer:
+        return consumer.poll(PATIENCE_S)[0].body
+
+
+def send_batch(guarded: Broker, topic: str) -> int:
+    with Producer(name_server(guarded), credentials=CONSUMER) as producer:
+        return len(producer.send_batch(topic, [OutgoingMessage(b"y")] * 3))
+
+
+def make_topic(guarded: Broker) -> None:
+    with Admin(name_server(guarded), credentials=CONSUMER) as admin:
+        admin.create_topic("new", 1)
+
+
+def test_the_right_key_is_let_in(guarded: Broker) -> None:
+    send(guarded, CONSUMER)
+    assert consume(guarded, CONSUMER) == b"x"
+    assert send_batch(guarded, "open") == 3
+    send(guarded, CONSUMER, "writable")
+    send(guarded, OPERATOR, "secret")
+    assert consume(guarded, OPERATOR, "secret", "closed") == b"x"
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        (lambda guarded: send(guarded, None), "No accessKey is configured"),
+        (lambda guarded: send(guarded, Credentials("stranger", "12345678")), "No acl config for stranger"),
+        (lambda guarded: send(guarded, Credentials("RocketMQ", "12345679")), "Check signature failed for accessKey="),
+        (lambda guarded: send(guarded, CONSUMER, "secret"), "No default permission for topic:secret"),
+        (lambda guarded: send(guarded, CONSUMER, "readable"), "No default permission for topic:readable"),
+        (lambda guarded: consume(guarded, CONSUMER, "writable"), "No default permission for topic:writable"),
+        (lambda guarded: consume(guarded, CONSUMER, "open", "closed"), "No default permission for group:closed"),
+        (lambda guarded: send_batch(guarded, "secret"), "permission for topic:secret"),
+        (make_topic, "Need admin permission for request code=17"),
+    ],
+)  # fmt: skip
+def test_everyone_else_is_refused_in_rocketmqs_words(
+    guarded: Broker, act: Callable[[Broker], None], words: str
+) -> None:
+    with pytest.raises(RefusedError, match=words) as caught:
+        act(guarded)
+    assert caught.value.code == 1
+    assert caught.value.remark is not None
+    assert caught.value.remark.startswith("org.apache.rocketmq.acl.common.AclException: ")
+
+
+def test_a_request_replayed_on_another_topic_is_refused(guarded: Broker) -> None:
+    """The signature is over the fields: what was signed for one topic is worth nothing for another."""
+    fields = CONSUMER.signed(send_fields("open", 0), b"x")
+    with RawClient(guarded.address) as client:
+        assert client.call(RequestCode.SEND_MESSAGE_V2, fields, b"x").code == 0
+        replayed = client.call(RequestCode.SEND_MESSAGE_V2, fields | {"b": "writable"}, b"x")
+        changed = client.call(RequestCode.SEND_MESSAGE_V2, fields, b"y")
+    for answer in (replayed, changed):
+        assert answer.code == 1
+        assert "Check signature failed" in str(answer.remark)
+
+
+@pytest.mark.parametrize(("white", "own"), [("  - 127.0.0.*", ""), ("", "127.0.0.1")])
+def test_a_white_address_needs_no_signature(tmp_path: Path, white: str, own: str) -> None:
+    path = tmp_path / "plain_acl.yml"
+    for inside in (True, False):
+        text = ACCESS_CONTROL_ACCOUNTS.format(white=white, own=own)
+        path.write_text(text if inside else text.replace("127.0.0", "10.0.0"))
+        config = BrokerConfig(acl_file=str(path))
+        store = str(tmp_path / f"store-{inside}")
+        with (
+            Broker.start(RUNTIME, store, config=config, store_config=SMALL_STORE) as guarded,
+            RawClient(guarded.address) as client,
+        ):
+            fields = pull_fields("open", 0) | {"AccessKey": "RocketMQ"}
+            answer = client.call(RequestCode.PULL_MESSAGE, fields)
+        assert (answer.code == 17) is inside, answer.remark
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("accounts: [", "cannot be used"),
+        ("- a\n- b", "cannot be used"),
+        ("accounts:\n  - accessKey: short\n    secretKey: 12345678", "length >= 7"),
+        ("accounts:\n  - accessKey: RocketMQ", "secretKey"),
+        ("accounts:\n  - {accessKey: RocketMQ, secretKey: 12345678, topicPerms: [open]}", "is not NAME=RIGHT"),
+        ("accounts:\n  - {accessKey: RocketMQ, secretKey: 12345678, groupPerms: [g=ALL]}", "is not NAME=RIGHT"),
+        ("accounts:\n" + "  - {accessKey: RocketMQ, secretKey: 12345678}\n" * 2, "occurs twice"),
+        ("globalWhiteRemoteAddresses: [here]", "is not an IP address"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_told_of(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        read_rules(text.encode(), "plain_acl.yml")
+    assert "\n" not in str(caught.value)
+
+
+def test_no_file_and_no_name_of_one_are_the_users_mistakes(tmp_path: Path) -> None:
+    for config, words in (
+        (BrokerConfig(acl_file=str(tmp_path / "none.yml")), "cannot be read"),
+        (BrokerConfig(acl_enable=True), "--acl FILE"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            Broker.start(RUNTIME, str(tmp_path / "store"), config=config)
+
+
+def test_a_heartbeat_that_cannot_be_read_is_refused(guarded: Broker) -> None:
+    with RawClient(guarded.address) as client:
+        answer: Command = client.call(RequestCode.HEART_BEAT, CONSUMER.signed({}, b"{"), b"{")
+    assert answer.code == 1
+    assert "AclException" in str(answer.remark)
