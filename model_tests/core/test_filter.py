@@ -223,7 +223,6 @@ def differing(records: list[dict[str, Any]], form: PropertiesForm = FORM_4_9) ->
 def test_the_order_is_that_of_the_java_broker() -> None:
     """Over a thousand stored records, with one to ten properties each."""
     records = java_records()
-
     assert len(records) > 1000
     assert differing(records) == []
 
@@ -231,7 +230,6 @@ def test_the_order_is_that_of_the_java_broker() -> None:
 def test_the_order_is_that_of_the_newer_java_broker() -> None:
     """5.5.0 begins with a larger map and marks the last pair too."""
     records = java_answers()
-
     assert len(records) > 20
     assert differing(records, FORM_5) == []
 

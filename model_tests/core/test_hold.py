@@ -210,7 +210,6 @@ def test_what_is_due_comes_in_parts(armed: list[tuple[int, bool]], count_max: in
     parts = []
     while part := deadlines[0].pop_due(now_ms, count_max):
         parts.append(part)
-
     assert [item for part in parts for item in part] == deadlines[1].pop_due(now_ms)
     assert all(len(part) == count_max for part in parts[:-1])
     assert list(deadlines[0]) == list(deadlines[1])
@@ -284,7 +283,6 @@ def test_a_topics_end_is_no_other_topics() -> None:
     gone, stays = missed(), missed(topic="U")
     for pull in (gone, stays):
         table.hold(pull)
-
     assert table.drain("T") == [gone]
     assert stays.phase is HELD
 
@@ -298,7 +296,6 @@ def test_a_machine_that_has_long_been_up_has_the_same_order(now_ms: int) -> None
     deadlines = Deadlines[str]()
     for name, wait_ms in (("c", 30_000), ("a", 1), ("b", 15_000)):
         deadlines.add(name, now_ms + wait_ms)
-
     assert deadlines.next_ms() == now_ms + 1
     assert deadlines.pop_due(now_ms + 20_000) == ["a", "b"]
     assert deadlines.next_ms() == now_ms + 30_000
@@ -312,7 +309,6 @@ def test_what_is_left_when_stale_entries_are_thrown_away_is_in_order() -> None:
     left = [*range(0, 5_000, 5), 4_999]
     for deadline_ms in set(range(5_000)) - set(left):
         deadlines.remove(deadline_ms, deadline_ms)
-
     assert deadlines.next_ms() == 0
     assert deadlines.pop_due(1_000) == list(range(0, 1_001, 5))
     assert deadlines.pop_due(5_000) == [*range(1_005, 5_000, 5), 4_999]
@@ -328,7 +324,6 @@ def test_stale_entries_are_thrown_away_when_they_are_many_and_not_for_each(armed
     for deadline_ms in range(kept, armed):
         deadlines.remove(deadline_ms, deadline_ms)
         sizes.append(len(deadlines._heap))
-
     assert sizes == [armed] * (armed - kept - 1) + [kept]
 
 
@@ -337,6 +332,5 @@ def test_a_part_of_what_is_due_counts_what_earlier_times_gave() -> None:
     deadlines = Deadlines[str]()
     for name, deadline_ms in (("a", 1), ("b", 2), ("c", 2), ("d", 2)):
         deadlines.add(name, deadline_ms)
-
     assert deadlines.pop_due(5, 2) == ["a", "b"]
     assert (list(deadlines), deadlines.next_ms()) == (["c", "d"], 2)

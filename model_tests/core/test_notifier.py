@@ -110,13 +110,11 @@ def test_a_filter_that_raises_loses_the_rest_only_where_the_policy_says_so() -> 
     assert raised
     assert wakes == [Wake(pulls[0], "woken")]
     assert not table.has(KEY)
-
     keep_rest = attrs.evolve(STRICT_CLONE, on_throw="keep_rest")
     table, pulls, wakes, raised = broken_walk(keep_rest)
     assert not raised
     assert wakes == [Wake(pulls[0], "woken")]
     assert [pull.phase for pull in pulls[1:]] == [HELD, HELD]
-
     for policy in (STRICT, STRICT_CLONE):
         table, pulls, wakes, raised = broken_walk(policy)
         assert not raised
@@ -268,7 +266,6 @@ def test_a_walk_asks_the_store_once_more_for_who_waits_beyond_the_end_that_it_wa
 
     near, far = held(table, 4), held(table, 5)
     walker = Walk(policy, table, KEY, 5, None, 0, read_visible_end)
-
     assert walker.start() == [near, far]
     assert [walker.each(), walker.each()] == [Wake(near, "woken"), Wake(far, "woken")]
     assert asked == [6], "nobody asks for who reads what was told of"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from model_tests.support.present import present
 from model_tests.support.service import in_turns, whole
 
 from longpoll_broker.rocketmq.tables import queue_locks
@@ -243,8 +244,7 @@ def counted(minutes: int) -> Statistics:
 
 def test_a_rate_is_that_of_the_span() -> None:
     """Ten messages a second, five at a time; the day has no two samples yet and says nothing."""
-    found = counted(30).snapshots(GROUP_GET_NUMS, "T@G")
-    assert found is not None
+    found = present(counted(30).snapshots(GROUP_GET_NUMS, "T@G"))
     assert (found["statsMinute"].sum, found["statsMinute"].tps, found["statsMinute"].average) == (600, 10.0, 5.0)
     assert (found["statsHour"].tps, found["statsHour"].average) == (10.0, 5.0)
     assert (found["statsDay"].sum, found["statsDay"].tps) == (0, 0.0)
@@ -255,8 +255,7 @@ def test_what_was_long_ago_is_not_in_the_last_minute() -> None:
     statistics = counted(20)
     for now_ms in range(20 * 60_000, 25 * 60_000, 500):
         statistics.sample(now_ms)
-    found = statistics.snapshots(GROUP_GET_SIZE, "T@G")
-    assert found is not None
+    found = present(statistics.snapshots(GROUP_GET_SIZE, "T@G"))
     assert found["statsMinute"].sum == 0
     assert found["statsHour"].sum > 0
 
@@ -264,8 +263,7 @@ def test_what_was_long_ago_is_not_in_the_last_minute() -> None:
 def test_latency_is_counted_by_queue_and_messages_by_broker() -> None:
     """RocketMQ's keys; the broker's sum has no key of its own."""
     statistics = counted(2)
-    latency = statistics.snapshots(GROUP_GET_LATENCY, "3@T@G")
-    assert latency is not None
+    latency = present(statistics.snapshots(GROUP_GET_LATENCY, "3@T@G"))
     assert latency["statsMinute"].average == 2.0
     assert statistics.snapshots(GROUP_GET_LATENCY, "4@T@G") is None
     assert statistics.snapshots(BROKER_GET_NUMS, "DefaultCluster") is not None
@@ -293,8 +291,7 @@ def test_nothing_got_in_a_span_has_an_average_of_nothing() -> None:
     statistics.count_get("T", "G", 3, messages=5, size=500, latency_ms=2)
     for now_ms in (0, 10_000):
         statistics.sample(now_ms)
-        found = statistics.snapshots(GROUP_GET_NUMS, "T@G")
-        assert found is not None
+        found = present(statistics.snapshots(GROUP_GET_NUMS, "T@G"))
         minute = found["statsMinute"]
         assert (minute.sum, minute.tps, minute.average) == (0, 0.0, 0.0)
 

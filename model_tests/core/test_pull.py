@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import attrs
 import pytest
+from model_tests.support.present import present
 
 from longpoll.simulated.beside_law.memory_queues import MemoryQueues, Message
 from longpoll_broker.hold import pull as module
@@ -278,8 +279,7 @@ def test_a_filter_server_has_the_last_word() -> None:
     """Under `classFilterMode` everything is let through, whatever is registered for the group."""
     tables = attrs.evolve(desk(), property_filter=True)
     beat(tables, "CLUSTERING", topic="T", version=1, expression="a > 3", kind="SQL92")
-    group = tables.clients.group("G")
-    assert group is not None
+    group = present(tables.clients.group("G"))
     group.subscriptions["T"] = subscription_of("T", "a > 3", "SQL92", 1, class_filter=True)
     wanted = check(pull(sys_flag=0, sub_version=1), tables)
     assert isinstance(wanted, TagFilter)

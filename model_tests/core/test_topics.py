@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from model_tests.support.present import present
 
 from longpoll_broker.shared import subscription as subscriptions
 from longpoll_broker.shared import topics as module
@@ -33,8 +34,7 @@ def test_a_send_makes_the_topic_from_the_default_topic() -> None:
     topics = Topics(default_queue_count=8)
     topics.add_system_topics("broker-a", "DefaultCluster")
     for name, asked, count in (("A", 4, 4), ("B", 16, 8), ("C", -3, 0)):
-        made = topics.make_for_send(name, DEFAULT_TOPIC, asked)
-        assert made is not None
+        made = present(topics.make_for_send(name, DEFAULT_TOPIC, asked))
         assert (made.read_queue_nums, made.write_queue_nums, made.perm) == (count, count, 6)
     assert topics.make_for_send("D", "A", 4) is None
 
@@ -193,8 +193,7 @@ def test_the_topics_of_a_unit_say_so() -> None:
     for unit, topics in made.items():
         topics.add_system_topics("b", "c")
         for name, flag in (("mine", UNIT_FLAG), ("%RETRY%g", UNIT_RETRY_FLAG)):
-            topic = topics.make_for_send(name, DEFAULT_TOPIC, 4, unit=unit)
-            assert topic is not None
+            topic = present(topics.make_for_send(name, DEFAULT_TOPIC, 4, unit=unit))
             assert topic.topic_sys_flag == (flag if unit else 0)
 
 
@@ -204,8 +203,7 @@ def test_a_group_is_made_with_a_name_that_may_be() -> None:
     assert strict.find("no name") is None
     assert lax.find("no name") is not None
     for groups in (strict, lax):
-        made = groups.find("good_name")
-        assert made is not None
+        made = present(groups.find("good_name"))
         assert made.group_name == "good_name"
 
 
@@ -231,8 +229,7 @@ def test_members_are_told_of_a_new_member_or_topic_and_of_nothing_else() -> None
     assert not beat(clients, "c1", first)
     assert beat(clients, "c2", first)
     assert not beat(clients, "c1", [subscription_of("T", "b", "TAG", 2)])
-    group = clients.group("G")
-    assert group is not None
+    group = present(clients.group("G"))
     assert group.subscriptions["T"].tags.expression == "b"
     assert beat(clients, "c1", [subscription_of("U", "*", "TAG", 3)])
     assert list(group.subscriptions) == ["U"]
@@ -244,8 +241,7 @@ def test_only_a_later_version_replaces_a_subscription(version: int) -> None:
     clients = Clients()
     beat(clients, "c1", [subscription_of("T", "new", "TAG", 5)])
     beat(clients, "c2", [subscription_of("T", "old", "TAG", version)])
-    group = clients.group("G")
-    assert group is not None
+    group = present(clients.group("G"))
     assert group.subscriptions["T"].tags.expression == "new"
 
 
@@ -308,8 +304,7 @@ def test_a_subscription_by_tag_has_no_filter_beside_it() -> None:
     """A pull of such a group is not told that a filter is missing or old."""
     clients = Clients()
     beat(clients, "c1", [subscription_of("T", "a > 1", "SQL92", 1)])
-    known = clients.filters.get("T", "G")
-    assert known is not None
+    known = present(clients.filters.get("T", "G"))
     beat(clients, "c1", [subscription_of("T", "a", "TAG", 2)])
     assert clients.filters.get("T", "G") is known
 
@@ -320,8 +315,7 @@ def test_a_heartbeat_without_subscriptions_leaves_those_that_there_are() -> None
     beat(clients, "c1", [subscription_of("T", "a", "TAG", 1)])
     assert beat(clients, "c2", None)
     assert beat(clients, "c2", None) is False
-    group = clients.group("G")
-    assert group is not None
+    group = present(clients.group("G"))
     assert list(group.subscriptions) == ["T"]
 
 
@@ -337,8 +331,7 @@ def test_how_a_group_consumes_is_what_its_last_heartbeat_said() -> None:
         subscriptions=None,
         consume_from_where="CONSUME_FROM_FIRST_OFFSET",
     )
-    group = clients.group("G")
-    assert group is not None
+    group = present(clients.group("G"))
     assert (group.message_model, group.consume_type) == ("BROADCASTING", "CONSUME_ACTIVELY")
     assert group.consume_from_where == "CONSUME_FROM_FIRST_OFFSET"
 
@@ -390,8 +383,7 @@ def test_an_encoded_list_of_members_is_good_until_they_change() -> None:
     """A heartbeat of the same member leaves it; another id on a channel, a new member and one that leaves do not."""
     clients = Clients()
     beat(clients, "c1", [])
-    group = clients.group("G")
-    assert group is not None
+    group = present(clients.group("G"))
     changes: list[tuple[Callable[[], bool], bool]] = [
         (lambda: beat(clients, "c1", []), True),
         (lambda: beat(clients, "c1", [], "renamed"), False),

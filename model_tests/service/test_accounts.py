@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from model_tests.support.broker.brokers import SMALL_STORE
 from model_tests.support.broker.client_scenarios import member_options
 from model_tests.support.broker.raw_client import RawClient, pull_fields, send_fields
+from model_tests.support.present import present
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -143,8 +144,7 @@ class World:
             self.path.unlink(missing_ok=True)
         else:
             self.path.write_bytes(content)
-        refused = self.control.refusal(CHANNEL, PULL)
-        assert refused is not None
+        refused = present(self.control.refusal(CHANNEL, PULL))
         return "unknown" if b"No acl config" in b"".join(map(bytes, refused)) else "known"
 
 

@@ -9,6 +9,7 @@ import attrs
 import pytest
 from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import RawClient, pull_fields, send_message
+from model_tests.support.present import present
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.rocketmq.accounts.access import ADMIN_CODES, Right
@@ -64,8 +65,7 @@ def test_a_topics_queues_are_told(broker: Broker, client: RawClient) -> None:
     wait_until(lambda: broker.store.visible_end("T", 0) == 2)
     body = client.call(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"}).body
     found = decode_by_queue(body, "offsetTable")
-    topic = broker.topics.get("T")
-    assert topic is not None
+    topic = present(broker.topics.get("T"))
     assert set(found) == {queue(number) for number in range(topic.write_queue_nums)}
     stored_ms = broker.store.store_ms_of("T", 0, 1)
     assert found[queue(0)] == {"minOffset": 0, "maxOffset": 2, "lastUpdateTimestamp": stored_ms}
@@ -123,8 +123,7 @@ def test_a_queues_entries_are_told(broker: Broker, connect: Connect) -> None:
 
     found = json.loads(bytes(entries(consumerGroup="G").body))
     assert (found["minQueueIndex"], found["maxQueueIndex"], len(found["queueData"])) == (0, 3, 2)
-    unit = broker.store.unit("T", 0, 1)
-    assert unit is not None
+    unit = present(broker.store.unit("T", 0, 1))
     assert (found["queueData"][0]["physicOffset"], found["queueData"][0]["physicSize"]) == unit[:2]
     assert sorted(found["subscriptionData"]["tagsSet"]) == ["a", "b"]
     assert "not online" in json.loads(bytes(entries(consumerGroup="H").body))["filterData"]

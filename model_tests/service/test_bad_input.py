@@ -66,17 +66,15 @@ def still_serves(broker: Broker, connect: Connect) -> bool:
 
 
 @pytest.mark.parametrize("name", CLOSING)
-def test_an_unreadable_frame_closes_its_connection_only(name: str, start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
-    client = connect(broker.address)
+def test_an_unreadable_frame_closes_its_connection_only(
+    name: str, broker: Broker, client: RawClient, connect: Connect
+) -> None:
     client.send_bytes(CLOSING[name])
     assert client.wait_closed()
     assert still_serves(broker, connect)
 
 
-def test_what_came_before_the_bad_frame_is_answered(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
-    client = connect(broker.address)
+def test_what_came_before_the_bad_frame_is_answered(broker: Broker, client: RawClient) -> None:
     opaque = client.send(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})
     client.send_bytes(CLOSING["garbage JSON"])
     assert client.reply(opaque) is not None
@@ -136,10 +134,8 @@ def test_only_5_waits_for_twelve_bytes_before_it_closes(
     ],
 )
 def test_a_wrong_request_gets_rocketmqs_code(
-    code: int, fields: dict[str, str], expected: int, start_broker: StartBroker, connect: Connect
+    *, code: int, fields: dict[str, str], expected: int, broker: Broker, client: RawClient, connect: Connect
 ) -> None:
-    broker = start_broker()
-    client = connect(broker.address)
     send_message(client, "T")
     reply = client.call(code, fields)
     assert (reply.code, reply.remark is not None) == (expected, True)
@@ -157,17 +153,13 @@ def test_a_path_in_a_name_makes_no_file(start_broker: StartBroker, connect: Conn
     assert broker.runtime.files.list(str(tmp_path)) == ["inner"]
 
 
-def test_a_reply_sent_to_the_broker_is_passed_over(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
-    client = connect(broker.address)
+def test_a_reply_sent_to_the_broker_is_passed_over(broker: Broker, client: RawClient) -> None:
     opaque = client.send(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}, flag=CommandFlag.RESPONSE)
     assert client.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
     assert client.reply(opaque, 0.05) is None
 
 
-def test_a_one_way_request_is_done_and_not_answered(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
-    client = connect(broker.address)
+def test_a_one_way_request_is_done_and_not_answered(broker: Broker, client: RawClient) -> None:
     fields = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "5"}
     opaque = client.send(RequestCode.UPDATE_CONSUMER_OFFSET, fields, flag=CommandFlag.ONE_WAY)
     asked = client.call(RequestCode.QUERY_CONSUMER_OFFSET, {"consumerGroup": "G", "topic": "T", "queueId": "0"})
@@ -448,7 +440,6 @@ def test_a_count_of_tries_that_overflows(start_broker: StartBroker, connect: Con
     assert set(found) <= {as_int32(times + 1) for times in EDGE_TIMES}
     assert_serves(broker, connect)
     broker.stop()
-
     again = start_broker(policy=preset(policy))
     assert sent_back(connect(again.address), 2**31 - 1) == 0
     assert_serves(again, connect)
@@ -484,7 +475,6 @@ def test_what_a_processor_raises_is_answered(
     broker, client = served(start_broker, connect, hooks=[Raises(RequestCode.GET_MAX_OFFSET, make)])
     reply = client.call(RequestCode.GET_MAX_OFFSET, QUEUE)
     told = [record for record in caplog.records if record.levelno >= logging.ERROR]
-
     assert (reply.code, (reply.remark or "").split(":")[0]) == (1, type(make()).__name__)
     assert len(told) == 1
     assert "request 30 of /127.0.0.1" in told[0].getMessage()
@@ -534,8 +524,7 @@ def test_what_reading_raises_costs_the_connection_only(
     assert_serves(broker, connect)
 
 
-def test_faults_beside_requests(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = start_broker()
+def test_faults_beside_requests(broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     raised: list[str] = []
 
     def once(name: str, then: Callable[..., Any]) -> Callable[..., Any]:

@@ -195,7 +195,6 @@ def test_what_has_not_left_is_told_until_it_has() -> None:
     channel.flush()
     assert (channel.unsent(), bytes(sock.sent), loop.watches) == (False, b"answer", [True, False])
     assert loop.reads == [True, True]
-
     channel.write((b"late",))
     channel.close()
     assert not channel.unsent()
@@ -208,7 +207,6 @@ def test_a_peer_that_does_not_read_is_given_up_once_and_costs_nothing_more() -> 
     assert (channel.broken, channel.unsent(), loop.given_up) == (False, True, [])
     tell(channel, (b"x",))
     assert (channel.broken, channel.unsent(), loop.given_up) == (True, False, [channel])
-
     # The rest of a frame that was cut would be read as the beginning of another.
     sock.room = 1000
     tell(channel, (b"more",))

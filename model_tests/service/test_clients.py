@@ -13,6 +13,7 @@ import pytest
 from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
 from model_tests.support.broker.client_scenarios import member_options
 from model_tests.support.broker.raw_client import RawClient, pull_fields, send_fields, send_message
+from model_tests.support.present import present
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -321,8 +322,7 @@ def test_a_message_is_taken_to_a_member(broker: Broker, connect: Connect) -> Non
     one_queue(broker, client, 1)
     opaque = client.send(RequestCode.CONSUME_MESSAGE_DIRECTLY, ASKED | {"msgId": message_id("127.0.0.1", 1, 0)})
     request = pushed(member, RequestCode.CONSUME_MESSAGE_DIRECTLY)
-    record = broker.store.record_at(0)
-    assert record is not None
+    record = present(broker.store.record_at(0))
     assert bytes(request.body) == bytes(record)
     assert request.ext_fields is not None
     assert request.ext_fields["brokerName"] == "broker-a"

@@ -19,6 +19,7 @@ from click.testing import CliRunner, Result
 from model_tests.service.commands import StartCommand, commands
 from model_tests.support.broker.brokers import Connect
 from model_tests.support.broker.raw_client import send_message
+from model_tests.support.present import present
 
 from longpoll.addresses import address_of
 from longpoll.cli import main
@@ -49,8 +50,7 @@ def test_it_serves_until_ctrl_c(serve: StartCommand, connect: Connect, tmp_path:
     store, history = tmp_path / "store", tmp_path / "history"
     process = serve(*ANY, "--store", str(store), "--record", str(history))
     assert process.stdout is not None
-    ready = READY.fullmatch(process.stdout.readline().strip())
-    assert ready is not None
+    ready = present(READY.fullmatch(process.stdout.readline().strip()))
     assert ready[5] == str(store)
     assert send_message(connect((ready[1], int(ready[2]))), "T") == 0
     process.send_signal(signal.SIGINT)

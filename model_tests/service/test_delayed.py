@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from model_tests.support.present import present
 from model_tests.support.service import ShiftedRuntime, answer_of, served, served_two
 
 from longpoll_broker.broker import Broker
@@ -86,7 +87,6 @@ def test_delivery_goes_on_where_it_stood(start_broker: StartBroker, connect: Con
     runtime.ahead_ms = 3 * 3600 * 1000
     broker = start_broker(runtime=runtime, directory=directory)
     wait_until(lambda: broker.store.visible_end("T", 0) == 2)
-
     assert [bytes(record.body) for record in messages(connect(broker.address), "T")] == [b"first", b"second"]
 
 
@@ -148,13 +148,11 @@ def test_levels_of_ones_own_are_waited_for(start_broker: StartBroker, connect: C
     assert [broker.store.visible_end(SCHEDULE, queue_id) for queue_id in range(4)] == [1, 3, 0, 0]
     delays_ms = []
     for queue_id, offset in ((0, 0), (1, 0), (1, 1), (1, 2)):
-        unit = broker.store.unit(SCHEDULE, queue_id, offset)
-        assert unit is not None
+        unit = present(broker.store.unit(SCHEDULE, queue_id, offset))
         record = broker.store.read_record(unit[0])
         assert record is not None
         delays_ms.append(unit[2] - record.store_ms)
     assert delays_ms == [2 * HOUR_MS, 72 * HOUR_MS, 72 * HOUR_MS, 72 * HOUR_MS]
-
     # A crash that leaves no queue: what is due when is told by the log.
     copy = tmp_path / "crashed"
     shutil.copytree(directory, copy, ignore=shutil.ignore_patterns("consumequeue", "lock"))
@@ -203,7 +201,6 @@ def test_a_prepared_message_is_seen_once_committed(policy: Policy, start_broker:
     assert client.call(RequestCode.END_TRANSACTION, dropped | {"commitOrRollback": "12"}).code == 0
     assert client.call(RequestCode.END_TRANSACTION, kept | {"commitOrRollback": "8"}).code == 0
     wait_until(lambda: broker.store.visible_end("T", 0) == 1)
-
     (found,) = messages(client, "T")
     assert (bytes(found.body), found.sys_flag, found.prepared_offset) == (b"half", 8, int(kept["commitLogOffset"]))
     wait_until(lambda: broker.store.visible_end("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0) == 2)
@@ -236,7 +233,6 @@ def test_a_message_sent_back_comes_again_and_then_dies(start_broker: StartBroker
         wait_until(lambda name=topic, end=times % 2 + 1: broker.store.visible_end(name, 0) == end)  # type: ignore[misc]
         record = messages(client, topic)[-1]
         assert (record.reconsume_times, bytes(record.body)) == (times + 1, b"bad")
-
     assert [broker.store.visible_end(SCHEDULE, level - 1) for level in (3, 4, 5)] == [1, 1, 0]
 
 
@@ -366,8 +362,7 @@ def test_what_was_ended_in_time_is_never_asked_about(tmp_path: Path, connect: Co
             prepare_message(client, b"%d" % number)
         halves = [checking.store.unit(HALF_TOPIC, 0, offset) for offset in range(4)]
         for number in (1, 0, 3):
-            unit = halves[number]
-            assert unit is not None
+            unit = present(halves[number])
             fields = {"tranStateTableOffset": str(number), "commitLogOffset": str(unit[0]), "msgId": "unique"}
             end(client, Command(RequestCode.CHECK_TRANSACTION_STATE, 1, ext_fields=fields), COMMIT)
         check_now(checking)

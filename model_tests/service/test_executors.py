@@ -11,6 +11,7 @@ import attrs
 import pytest
 from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import PATIENCE_S, RawClient, pull_fields, records_of, send_message
+from model_tests.support.present import present
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -147,8 +148,7 @@ def test_a_late_pull_is_refused_while_every_worker_stands_still(
     client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
     assert stuck.begun.wait(PATIENCE_S)
     behind = client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
-    pool = broker.pulling.pool
-    assert pool is not None
+    pool = present(broker.pulling.pool)
     wait_until(lambda: len(pool._tasks) == 1)
     passed_ns[0] = config.pull_wait_ms_max * 1_000_000
     early = client.reply(behind, early_s)
@@ -415,8 +415,7 @@ class Counted:
 
         counted = self
         monkeypatch.setattr(BrokerHandler, "end_pass", end_pass)
-        inline = broker.pulling.inline
-        assert inline is not None
+        inline = present(broker.pulling.inline)
         monkeypatch.setattr(inline, "run", lambda *asked: count_run(runner, *asked))
 
 

@@ -450,7 +450,6 @@ def test_many_stores_stay_whole_whatever_is_sent(tmp_path: Path) -> None:
 
 def test_planted_flags_that_are_believed_do_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit_log, "HOST_BITS", 0)
-
     assert any("is not what it was" in line for line in harm(tmp_path, 13))
 
 

@@ -242,7 +242,6 @@ def test_the_batch_that_came_first_is_worked_at_whoever_has_the_turn() -> None:
     for each in (first, second, third):
         assert batches.begin(each, command, noted(each.name, 3, notes), outbox) is None
         assert (each.rest_size, each.gives_way) == (4, True)
-
     turn(outbox, third)
     turn(outbox, second)
     assert notes == ["first", "second", "third", "first", "first"]

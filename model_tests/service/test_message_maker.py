@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 import pytest
 from model_tests.support.broker.stores import message
+from model_tests.support.present import present
 from msgspec.structs import replace
 
 from longpoll_broker.send.append import HALF_TOPIC, Appender, brought_back, delayed, moved
@@ -336,22 +337,19 @@ def test_a_message_comes_back_to_its_own_topic() -> None:
     """With its tag's hash, and without the bits of a transaction; the properties that brought it here stay."""
     properties = {"REAL_TOPIC": "T", "REAL_QID": "5", "TAGS": "a"}
     for forgets, left in ((False, properties), (True, {"TAGS": "a"})):
-        back = brought_back(record_of(properties, sys_flag=0xF), FORM_4_9, forgets_place=forgets)
-        assert back is not None
+        back = present(brought_back(record_of(properties, sys_flag=0xF), FORM_4_9, forgets_place=forgets))
         found, tag = back
         assert (found.topic, found.queue_id, found.body, tag) == ("T", 5, b"body", "a")
         assert (found.tags_code, found.sys_flag) == (java_hash("a"), 0x3)
         assert read_properties(found.properties.decode()) == left
-    back = brought_back(record_of({"REAL_TOPIC": "T", "REAL_QID": "5"}), FORM_4_9)
-    assert back is not None
+    back = present(brought_back(record_of({"REAL_TOPIC": "T", "REAL_QID": "5"}), FORM_4_9))
     assert (back[0].tags_code, back[1]) == (0, "")
     assert "REAL_TOPIC" in read_properties(back[0].properties.decode())
 
 
 def test_a_message_that_comes_back_may_be_given_further_properties() -> None:
     record = record_of({"REAL_TOPIC": "T", "REAL_QID": "5", "A": "1"})
-    back = brought_back(record, FORM_4_9, forgets_place=True, more={"A": "2", "B": "3"})
-    assert back is not None
+    back = present(brought_back(record, FORM_4_9, forgets_place=True, more={"A": "2", "B": "3"}))
     assert read_properties(back[0].properties.decode()) == {"A": "2", "B": "3"}
 
 

@@ -27,6 +27,7 @@ from model_tests.support.broker.raw_client import pull_fields, send_message
 from model_tests.support.ports import closed_port
 
 from longpoll.cli import main
+from longpoll_broker.broker import Broker
 from longpoll_judge.run.job import judge
 from longpoll_observe import Observer, loop, observer
 from longpoll_observe.links import Door, Link, Tap, Visitor
@@ -310,8 +311,7 @@ def test_a_client_that_only_says_that_it_sends_no_more_is_answered(waits: bool, 
     assert answered_ns <= closed.before_ns
 
 
-def test_two_hundred_connections_share_a_thread(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    broker = start_broker()
+def test_two_hundred_connections_share_a_thread(broker: Broker, connect: Connect, tmp_path: Path) -> None:
     with ExitStack() as stack:
         proxy = stack.enter_context(observing(broker.address, tmp_path / "history"))
         (door,) = proxy.doors.values()
@@ -353,9 +353,8 @@ def names() -> SlowNames:
     return SlowNames()
 
 
-def test_a_slow_name_look_up(names: SlowNames, start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+def test_a_slow_name_look_up(names: SlowNames, broker: Broker, connect: Connect, tmp_path: Path) -> None:
     """Clients of another broker are served meanwhile, and those of the named one once its address is there."""
-    broker = start_broker()
     port = broker.address[1]
     with Observer.start(
         names, brokers=[broker.address, (NAME, port)], record_directory=str(tmp_path / "history")
@@ -493,10 +492,9 @@ def ready_words(process: subprocess.Popen[str]) -> dict[str, str]:
 
 
 def test_a_signal_ends_it_with_the_whole_history(
-    observe: StartCommand, start_broker: StartBroker, connect: Connect, tmp_path: Path
+    observe: StartCommand, broker: Broker, connect: Connect, tmp_path: Path
 ) -> None:
     """One ready line, every answer served, exit 0, nothing on stderr, and a history that is valid to its end."""
-    broker = start_broker()
     broker_text = "{}:{}".format(*broker.address)
     history = tmp_path / "history"
     process = observe("--listen", "127.0.0.1:0", "--broker", broker_text, "--record", str(history))
@@ -516,8 +514,7 @@ def test_a_signal_ends_it_with_the_whole_history(
     assert (result.verdict, result.requests) == ("valid", 2)
 
 
-def test_a_killed_proxy(observe: StartCommand, start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    broker = start_broker()
+def test_a_killed_proxy(observe: StartCommand, broker: Broker, connect: Connect, tmp_path: Path) -> None:
     history = tmp_path / "history"
     process = observe(
         "--listen", "127.0.0.1:0", "--broker", "{}:{}".format(*broker.address), "--record", str(history), "--json"

@@ -21,6 +21,7 @@ from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import PATIENCE_S, RawClient, pull_fields, send_fields, send_message
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 from model_tests.support.ports import closed_port
+from model_tests.support.present import present
 
 from longpoll_judge.contract.result import Result
 from longpoll_judge.rules.messages import OF_MESSAGES, OF_POLLS
@@ -510,8 +511,7 @@ def command_of(content: bytes) -> Command:
     """The one command of these bytes."""
     reader = FrameReader()
     reader.feed(content)
-    frame = reader.next_frame()
-    assert frame is not None
+    frame = present(reader.next_frame())
     return decode_frame(frame)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 import pytest
 from model_tests.support.broker.raw_client import pull_fields
+from model_tests.support.present import present
 from model_tests.support.service import Box, decoded
 
 from longpoll_broker.config import BrokerConfig
@@ -140,7 +141,6 @@ def test_a_refused_pull_reads_and_commits_nothing() -> None:
     world = World()
     assert received(world.processor(), queueId=99, sysFlag=COMMIT | SUBSCRIPTION, commitOffset=3) == "1 immediate JSON"
     assert world.notes == [("received", RECEIVED_NS, "Refused", 3), ("count", "Refused", RECEIVED_NS)]
-
     world = World(Refused(1, "less than none"))
     assert received(world.processor(), sysFlag=COMMIT | SUBSCRIPTION) == "1 immediate JSON"
     assert [each for each in world.notes if each[0] in {"commit", "hold"}] == []
@@ -375,7 +375,6 @@ def test_what_a_group_gets_is_counted_and_a_moved_offset_is_told() -> None:
     runner.count(pull_of(), looked(runner, pull_of()), 2_000 * SECOND_NS)
     assert counted(runner) == [2, 10, 3_000_000]
     assert world.notes == ["get"]
-
     for status, notes in (
         (GetStatus.OFFSET_TOO_SMALL, ["get", ("moved", "T", 8)]),
         (GetStatus.NO_MATCHED_MESSAGE, ["get"]),
@@ -397,14 +396,12 @@ def test_a_pull_is_run_from_its_first_check_on() -> None:
     assert world.notes == ["now", "run", "get", ("ran", 7), (0, "woken", read), "get"]
     assert [(each.code, each.opaque, bytes(each.body)) for each in outbox.replies] == [(0, 11, b"0123456789")]
     assert (pull.phase, counted(runner)[:2]) == (ANSWERED, [2, 10])
-
     world, outbox = RunnerWorld(GetStatus.OFFSET_OVERFLOW_ONE), Box()
     decision = world.runner().run_now(pull_of(), "expired", 4, outbox)
     assert isinstance(decision, Miss)
     assert [(each.code, each.ext_fields and each.ext_fields["nextBeginOffset"]) for each in outbox.replies] == [
         (19, "8")
     ]
-
     world, outbox = RunnerWorld(), Box()
     decision = world.runner().run_now(pull_of(topic="gone"), "woken", 4, outbox)
     assert isinstance(decision, Refused)
@@ -418,7 +415,6 @@ def test_a_run_that_fails_is_answered_or_raises_as_the_policy_says() -> None:
     assert decision == Refused(1, "OSError: no disk")
     assert world.notes == ["get", ("ran", 4), (1, "thrown", None)]
     assert [(each.code, each.remark) for each in outbox.replies] == [(1, "OSError: no disk")]
-
     outbox = Box()
     runner = world.runner(policy=attrs.evolve(STRICT, on_throw="drop_rest"))
     with pytest.raises(OSError, match="no disk"):
@@ -434,8 +430,7 @@ def test_a_pull_that_is_not_run_is_answered_why() -> None:
         runner.refuse(pull_of(), cause, outbox)
     unread = GetResult(GetStatus.OFFSET_OVERFLOW_ONE, 5, 3, 9, [], [], 0, suggest_slave=False)
     assert world.notes == [(19, "stopped", unread), (2, "busy", None), (1, "thrown", None)]
-    stopped = outbox.replies[0].ext_fields
-    assert stopped is not None
+    stopped = present(outbox.replies[0].ext_fields)
     assert [stopped[name] for name in ("nextBeginOffset", "minOffset", "maxOffset")] == ["5", "3", "9"]
     assert [each.code for each in outbox.replies] == [19, 2, 1]
 

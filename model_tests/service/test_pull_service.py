@@ -138,7 +138,6 @@ def test_woken_pulls_in_a_herd_get_what_each_asked_for(
 ) -> None:
     monkeypatch.setattr(notifier, "LARGE_HERD", large_herd)
     broker = start_broker()
-
     assert answers_of_herd(broker, connect) == HERDS
     assert broker.shared.statistics._items[GROUP_GET_NUMS, ("T", "G")].value == 20
 
@@ -189,7 +188,6 @@ def test_a_herd_is_told_what_each_would_be_told_alone(
     runtime = Counting()
     together = told_in_herd(start_broker(runtime=runtime), connect, bytes(size))
     assert (runtime.passed["notify_each"], runtime.passed["run"]) == (360, 360)
-
     monkeypatch.setattr(HerdRunner, "_herd_key", lambda *_arguments: None)
     alone = told_in_herd(start_broker(directory=str(tmp_path / "alone")), connect, bytes(size))
     assert together == alone

@@ -53,7 +53,6 @@ def test_the_events_of_a_wake(policy: Policy, start_broker: StartBroker, connect
     expired = puller.call(RequestCode.PULL_MESSAGE, pull_fields("T", 2, timeout_ms=20))
     assert expired.code == 19
     broker.stop()
-
     events = events_of(directory)
     assert [event.sequence for event in events] == list(range(len(events)))
     assert all(event.after_ns <= event.before_ns for event in events)
@@ -90,7 +89,6 @@ def test_each_woken_pull_has_its_events(start_broker: StartBroker, connect: Conn
     send_message(sender, "T")
     assert all(puller.reply(opaque) is not None for opaque in opaques)
     broker.stop()
-
     events = events_of(directory)
     asked = [event.request for event in events if event.event == "request_received" and event.may_hold]
     assert len(set(asked)) == WOKEN_COUNT
@@ -107,7 +105,6 @@ def test_prepared_messages(flag: MessageSysFlag, start_broker: StartBroker, conn
     for sys_flag in (0, int(flag)):
         assert client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T") | {"f": str(sys_flag)}).code == 0
     broker.stop()
-
     events = events_of(directory)
     listed, other = (event.request for event in events if event.event == "request_received")
     assert one(events, "append").queue_offset == 0
@@ -127,7 +124,6 @@ def test_numbers_beyond_the_schema_are_cut(start_broker: StartBroker, connect: C
     client.call(RequestCode.UPDATE_CONSUMER_OFFSET, group | {"commitOffset": str(beyond)})
     assert client.call(RequestCode.QUERY_CONSUMER_OFFSET, group).ext_fields == {"offset": str(beyond)}
     broker.stop()
-
     pulls = [event for event in events_of(directory) if event.code == RequestCode.PULL_MESSAGE]
     assert [event.offset for event in pulls] == [NUMBER_MAX, -NUMBER_MAX]
     assert judge([directory], engine="local").gaps == []

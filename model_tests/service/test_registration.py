@@ -17,8 +17,10 @@ from attrs import evolve
 from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from model_tests.support.broker.client_scenarios import member_options, new_topic
 from model_tests.support.broker.raw_client import RawClient, send_fields, send_message
+from model_tests.support.present import present
 from model_tests.support.service import answer_of, decoded, in_turns
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io.channel import Channel, Outbox
 from longpoll_broker.rocketmq.accounts.access import NAME_SERVER_ADMIN_CODES
@@ -62,8 +64,7 @@ def route(client: RawClient, topic: str) -> dict[str, Any]:
     return dict(json.loads(bytes(answer.body))) if answer.code == 0 else {}
 
 
-def test_a_broker_is_taken_in_told_of_and_forgotten(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
+def test_a_broker_is_taken_in_told_of_and_forgotten(broker: Broker, connect: Connect) -> None:
     client = connect(broker.name_server_address)
     registrar = connect(broker.name_server_address)
     body = table("T", "../x")
@@ -154,9 +155,8 @@ def test_what_cannot_be_taken_in_is_told(
 
 
 def test_a_dead_broker_of_a_topic_keeps_nobody_from_the_living_one(
-    start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture
+    broker: Broker, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker = start_broker()
     name_server = "{}:{}".format(*broker.name_server_address)
     with new_topic(name_server, 2) as topic, Producer(name_server) as producer:
         for number in range(4):
@@ -385,8 +385,7 @@ def test_foreign_name_servers_know_a_topic_before_its_change_is_answered(
     config = BrokerConfig(broker_name="other", name_servers=names)
     broker = start_broker(config=config, store_config=evolve(SMALL_STORE, flush_disk_sync=flush_disk_sync))
     clients = [connect(server.name_server_address) for server in servers]
-    registrar = broker.replicating.registrar
-    assert registrar is not None
+    registrar = present(broker.replicating.registrar)
     # The next registration that nobody asked for is half a minute away.
     wait_until(lambda: registrar.registered_count >= 2)
     for topic, (code, fields, body) in CHANGES.items():
@@ -456,16 +455,14 @@ def test_an_unknown_code_is_answered_at_once(start_broker: StartBroker, connect:
             assert (reply.code, reply.remark) == (3, f" request type {code} not supported")
 
 
-def test_no_code_waits_for_a_time_out(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
+def test_no_code_waits_for_a_time_out(broker: Broker, connect: Connect) -> None:
     for address in (broker.address, broker.name_server_address):
         client = connect(address)
         for code in RequestCode:
             assert client.reply(client.send(code)) is not None, code.name
 
 
-def test_a_setting_is_kept(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
+def test_a_setting_is_kept(broker: Broker, connect: Connect) -> None:
     client = connect(broker.name_server_address)
     place = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T"}
     assert client.call(RequestCode.GET_KV_CONFIG, place).code == 22
@@ -506,8 +503,7 @@ def test_a_setting_is_refused(start_broker: StartBroker, connect: Connect, field
     assert words in str(answer.remark)
 
 
-def test_a_broker_is_written_to_no_more_and_again(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
+def test_a_broker_is_written_to_no_more_and_again(broker: Broker, connect: Connect) -> None:
     client = connect(broker.name_server_address)
     assert register(client, table("T", "U")) == 0
     made = {"topic": "T", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}

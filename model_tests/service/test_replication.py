@@ -17,6 +17,7 @@ from model_tests.conformance.java_broker import free_port
 from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from model_tests.support.broker.stores import read_all
+from model_tests.support.present import present
 from model_tests.support.service import ScriptedMaster, answer_of, copies_of
 
 from longpoll_broker.broker import Broker
@@ -231,8 +232,7 @@ def test_tables_are_copied_and_a_slave_is_found_by_the_name_server(cluster: Clus
     at = "{}:{}".format(*master.name_server_address)
     slave = cluster.slave(ha_of(master), ha_master="", name_servers=at)
     check_equal(slave, master)
-    tables = slave.replicating.tables
-    assert tables is not None
+    tables = present(slave.replicating.tables)
     wait_until(lambda: tables.round_count > 0)
     assert slave.topics.by_name == master.topics.by_name
     assert slave.groups.by_name == master.groups.by_name
@@ -466,5 +466,4 @@ def test_a_send_wakes_the_replicator(cluster: Cluster, monkeypatch: pytest.Monke
     master = cluster.master()
     monkeypatch.setattr(Replicator, "appended", lambda _self: ends.append(master.store.dispatchable_end))
     cluster.fill(master, 1)
-
     assert ends[-1] == master.store.dispatchable_end > 0

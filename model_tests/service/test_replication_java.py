@@ -14,6 +14,7 @@ import pytest
 from model_tests.conformance.java_broker import JavaUnavailableError, free_port, resolve, running
 from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields
+from model_tests.support.present import present
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
@@ -100,8 +101,7 @@ def test_ours_behind_a_java_master(
         # A SYNC_MASTER answers when a slave has it.
         assert slave.store.log_end > 2 * FILE_SIZE
         wait_until(lambda: slave.store.visible_end("T", 0) == 121, WAIT_S)
-        tables = slave.replicating.tables
-        assert tables is not None
+        tables = present(slave.replicating.tables)
         before = tables.round_count
         wait_until(lambda: tables.round_count > before and slave.offsets.query("T", "G", 0) == 7, WAIT_S)
         assert slave.topics.get("T") is not None
@@ -153,8 +153,7 @@ def test_a_java_slave(class_path: str, tmp_path: Path, master: Callable[..., Bro
         "slaveReadEnable=true\n"
     )
     with running(class_path, tmp_path / "java", settings=settings) as java:
-        replicator = ours.replicating.replicator
-        assert replicator is not None
+        replicator = present(ours.replicating.replicator)
         wait_until(lambda: bool(replicator.behind_bytes), WAIT_S)
         assert send(client, 120) == ResponseCode.SUCCESS
         wait_until(lambda: set(replicator.behind_bytes.values()) == {0}, WAIT_S)

@@ -42,7 +42,6 @@ def test_who_reports_is_sent_the_log_from_there_on() -> None:
     slave = Slave()
     bench.waiting.append(slave)
     bench.rounds(None, None, partial(slave.report, 10), None)
-
     assert slave.took() == transfers(bench.log, 10, 64, 64, 12)
     assert bench.timeouts == [None, LOOK_S, LOOK_S, LOOK_S], "without slaves nobody is waited for"
     bench.log.log_end = 160
@@ -60,7 +59,6 @@ def test_what_the_settings_say_of_the_log(only_visible: bool, begins_with_last_f
     slave = Slave()
     bench.connect(slave)
     bench.report(slave, 0)
-
     start, stop = 2_000 if begins_with_last_file else 0, 2_400 if only_visible else 2_500
     assert slave.took() == transfers(bench.log, start, stop - start)
 
@@ -72,7 +70,6 @@ def test_after_a_turn_that_left_something_the_next_begins_at_once() -> None:
     bench.log.log_end = (1 << 20) + 5
     second.report(bench.log.log_end)
     bench.rounds(None, None, None)
-
     assert bench.timeouts == [LOOK_S, 0, LOOK_S]
     assert len(first.took()) == bench.log.log_end + 2 * 12
 
@@ -84,7 +81,6 @@ def test_a_crowd_is_accepted_in_parts(caplog: pytest.LogCaptureFixture) -> None:
     bench.waiting += crowd
     bench.log.log_end = 7
     bench.rounds(None)
-
     assert [each.is_closed for each in crowd] == [True] * ACCEPT_COUNT_MAX + [False] * 2
     assert slave.took() == transfers(bench.log, 0, 7)
     assert bench.peers() == [slave.peer]
@@ -124,7 +120,6 @@ def test_slaves_come_from_the_networks_that_are_named(host: str, networks: list[
     bench = Bench(networks=networks)
     slave = Slave(host=host)
     bench.connect(slave)
-
     assert (bench.peers() == [slave.peer], slave.is_closed) == (is_one, not is_one)
 
 
@@ -174,7 +169,6 @@ def test_a_bad_slave_costs_others_nothing(caplog: pytest.LogCaptureFixture, monk
     falls.close_error = OSError("it cannot be closed")
     bench.log.log_end = 5
     bench.rounds(None)
-
     assert bench.peers() == [good.peer]
     assert [each.is_closed for each in (ends, lies, falls, good)] == [True, True, True, False]
     assert good.took() == transfers(bench.log, 0, 5)
@@ -191,7 +185,6 @@ def test_a_fault_of_ours_costs_one_connection(caplog: pytest.LogCaptureFixture) 
     (slave,) = following(bench, 0)
     bench.log.is_broken = True
     bench.rounds(None, None)
-
     assert (bench.peers(), slave.is_closed, bench.timeouts[-1]) == ([], True, None)
     assert reasons(caplog, "slave_closed") == ["of a fault here"]
     assert "the log is broken" in caplog.text
@@ -226,7 +219,6 @@ def test_who_gets_no_further_is_let_go_after_its_time(caplog: pytest.LogCaptureF
         good.report(10)
         assert len(bench.peers()) == 2
         bench.rounds(None)
-
     assert bench.peers() == [good.peer]
     assert reasons(caplog, "slave_closed") == ["it has got no further for 100 ms"]
 
@@ -267,7 +259,6 @@ def test_what_is_told_of_each_slave() -> None:
     bench.rounds(None)
     bench.now_ns += 2_000 * MS
     bench.rounds(None)
-
     told = [
         (each.addr, each.diff, each.in_sync, each.slave_ack_offset, each.transfer_from_where)
         for each in bench.replicator.slaves
@@ -335,7 +326,6 @@ def test_a_send_is_answered_when_as_many_as_are_needed_have_it(needed: int, end:
     for each in range(1, 41):
         bench.submit(each, told)
     bench.rounds(None)
-
     assert [said for said, _, _ in told] == list(range(1, end + 1))
 
 
@@ -411,7 +401,6 @@ def test_at_the_end_everything_is_closed_and_who_waits_is_answered() -> None:
     # Somebody has the lock, and found that the end has not come.
     bench.lock().meanwhile = partial(bench.wait_quietly, 20, told)
     bench.replicator.stop()
-
     assert bench.later_notes() == ["wake", "join", "close", "close"]
     assert [slave.is_closed for slave in slaves] == [True, True]
     assert (bench.peers(), bench.replicator.behind_bytes) == ([], {})

@@ -19,6 +19,7 @@ import pytest
 from attrs import evolve
 from model_tests.support.broker.brokers import SMALL_STORE, Connect, wait_until
 from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields
+from model_tests.support.present import present
 from model_tests.support.service import fields_of
 
 from longpoll_broker.broker import Broker
@@ -88,8 +89,7 @@ def test_what_a_signature_has_follows_the_clients_version(broker: Broker, versio
     code = hmac.new(SECRETS["administrator"].encode(), texts, "sha1").digest()
     signature = {SIGNATURE: base64.b64encode(code).decode()}
     command = Command(RequestCode.QUERY_MESSAGE, 1, version=version, ext_fields=fields | signature)
-    access = broker.handler.access
-    assert access is not None
+    access = present(broker.handler.access)
     assert access.refusal(cast("Channel", SimpleNamespace(peer_host=("10.0.0.1", 1))), command) is None
 
 
@@ -463,8 +463,7 @@ def test_a_body_that_looks_like_a_record_shows_nothing_behind_it(broker: Broker,
     for _ in range(9):
         assert call(client, SEND, send_fields("secret"), BODY, "administrator").code == 0
     # Without accounts it is a record.
-    shown = broker.store.record_at(place)
-    assert shown is not None
+    shown = present(broker.store.record_at(place))
     assert BODY in bytes(shown)
     answer = call(client, VIEW, {"offset": str(place)})
     assert (answer.code, BODY in bytes(answer.body)) == (1, False)

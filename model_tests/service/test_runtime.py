@@ -134,7 +134,6 @@ def test_collections_are_rare_inside_and_as_before_outside(usual_collections: tu
         assert gc.isenabled()
         assert gc.get_freeze_count() > 0
     again = [[number] for number in range(10_000)]
-
     assert len(kept) + len(again) == 11_000
     assert inside == 0
     assert gc.get_stats()[0]["collections"] > started
@@ -146,15 +145,12 @@ def test_there_are_no_collections_inside_and_they_come_again_outside() -> None:
     with no_collections():
         kept = [[number] for number in range(100_000)]
         inside = [stats["collections"] for stats in gc.get_stats()]
-
     assert len(kept) == 100_000
     assert inside == collected
     assert gc.isenabled()
-
     with pytest.raises(OSError, match="the disk"), no_collections():
         raise OSError("the disk")
     assert gc.isenabled()
-
     gc.disable()
     try:
         with no_collections():
@@ -168,7 +164,6 @@ def test_turns_are_short_until_the_end_of_the_block() -> None:
     before = sys.getswitchinterval()
     with short_turns():
         inside = sys.getswitchinterval()
-
     assert inside == pytest.approx(TURN_S)
     assert inside < before
     assert sys.getswitchinterval() == pytest.approx(before)
@@ -481,7 +476,6 @@ def test_a_thread_that_dies_ends_the_process(tmp_path: Path, name: str) -> None:
         check=False,
         timeout=PROCESS_PATIENCE_S,
     )
-
     assert ended.returncode == EXIT_THREAD_DIED, ended.stderr
     assert f"thread {name} has ended by a fault of the program" in ended.stderr
     assert "struct.error: planted" in ended.stderr

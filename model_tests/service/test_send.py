@@ -31,8 +31,10 @@ from model_tests.support.broker.raw_client import (
     send_message,
 )
 from model_tests.support.broker.stores import StillRuntime
+from model_tests.support.present import present
 from model_tests.support.service import answer_of, served, served_two
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.fast.send_bursts import SendBursts
 from longpoll_broker.io.channel import NO_END_NS
@@ -77,8 +79,7 @@ def test_wrong_ends_of_transactions(
 def test_the_broker_picks_each_queue_in_turn(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
     broker, client = served(start_broker, connect, policy=policy)
     client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"first")
-    topic = broker.topics.get("T")
-    assert topic is not None
+    topic = present(broker.topics.get("T"))
     count = topic.write_queue_nums
     assert count > 1
 
@@ -140,7 +141,6 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Peer, Peer
 @given(st.lists(sends(), max_size=24).map(b"".join))
 def test_a_burst_is_served_as_its_sends_are(peers: tuple[Peer, Peer], content: bytes) -> None:
     bursts, single = peers
-
     assert bursts.told(content) == single.told(content)
 
 
@@ -153,8 +153,7 @@ def plain_burst(count: int) -> bytes:
     )
 
 
-def test_a_burst_is_stored_in_one_go(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = start_broker()
+def test_a_burst_is_stored_in_one_go(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     peer = Peer(broker)
     peer.tell(plain_burst(1))
     stored: list[int] = []
@@ -166,7 +165,6 @@ def test_a_burst_is_stored_in_one_go(start_broker: StartBroker, monkeypatch: pyt
 
     monkeypatch.setattr(broker.store, "put_burst", noted)
     peer.tell(plain_burst(10))
-
     assert stored == [9]
 
 
@@ -175,7 +173,6 @@ def test_a_broker_with_more_to_do_for_each_send_serves_no_bursts(start_broker: S
     recording = start_broker(record_directory=str(tmp_path / "history"))
     waiting = start_broker(directory=str(tmp_path / "waiting"), store_config=evolve(STORE, flush_disk_sync=True))
     plain = start_broker(directory=str(tmp_path / "plain"))
-
     assert [recording.handler.send_bursts, waiting.handler.send_bursts] == [None, None]
     assert plain.handler.send_bursts is not None
 
@@ -226,8 +223,7 @@ def test_few_sends_are_read_for_nothing(
 
     monkeypatch.setattr("longpoll_protocol.fast.typed_connection.read_send", counted)
     broker = start_broker()
-    bursts = broker.handler.send_bursts
-    assert bursts is not None
+    bursts = present(broker.handler.send_bursts)
     moments = itertools.cycle([0, NO_END_NS + 1])
     bursts.now_ns = lambda: next(moments)
     client = connect(broker.address)
@@ -341,8 +337,7 @@ def test_a_topic_that_a_send_made_outlives_a_kill(
     assert send_first(connect(broker.address)) == ResponseCode.SUCCESS
     shutil.copytree(tmp_path / "store", tmp_path / "killed")
     restarted = start_broker(store_config=SYNC, directory=str(tmp_path / "killed"))
-    topic = restarted.topics.get("New")
-    assert topic is not None
+    topic = present(restarted.topics.get("New"))
     assert topic.write_queue_nums == 8
 
 
@@ -386,7 +381,6 @@ def test_a_topic_of_dead_letters_outlives_a_kill(
         client.call(RequestCode.SEND_MESSAGE_V2, fields | {"j": str(tries), "l": "16"}, b"x").code for tries in (1, 17)
     ]
     saved = (tmp_path / "store" / "config" / "topics.json").read_bytes()
-
     assert codes == [ResponseCode.SUCCESS] * 2
     assert b'"%DLQ%G"' in saved
 
@@ -398,7 +392,6 @@ def test_a_topic_is_saved_before_the_table_is_marked_as_changed(start_broker: St
     broker.topics.changed = False
     assert broker.sending.commits is not None
     broker.sending.commits.save_topics()
-
     assert broker.topics.unsaved == {}
 
 

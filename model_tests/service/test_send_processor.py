@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import attrs
 import pytest
+from model_tests.support.present import present
 from model_tests.support.service import Box, decoded
 
 from longpoll_broker.io.channel import Outbox
@@ -121,8 +122,7 @@ def told(
     world: World, asked: Command, *, traits: Traits = STRICT_TRAITS, inner: Any = None
 ) -> tuple[int, dict[str, str]]:
     """The code and the fields of the answer, which must be given at once."""
-    parts = world.processor(traits, inner).receive(channel(), asked, Outbox())
-    assert parts is not None
+    parts = present(world.processor(traits, inner).receive(channel(), asked, Outbox()))
     reply = decoded(parts)
     return reply.code, reply.ext_fields or {}
 
@@ -144,8 +144,7 @@ def one_or_two(kind: str, **fields: Any) -> Command:
 @pytest.mark.parametrize("code", [ONE, ONE_V2])
 def test_a_message_is_stored_and_answered_with_its_place(code: int) -> None:
     world, sender = World(offset=5), channel()
-    parts = world.processor().receive(sender, command(code, properties=pairs(TAGS="a")), Outbox())
-    assert parts is not None
+    parts = present(world.processor().receive(sender, command(code, properties=pairs(TAGS="a")), Outbox()))
     reply = decoded(parts)
     message_id = "7F000001000000090000000000000000"
     assert (reply.code, reply.opaque) == (0, 11)

@@ -162,7 +162,6 @@ def test_copied_messages_wake_held_pulls(
     for end in (4, 5):
         broker.store.put(message("T", 0, b"copied"))
         wait_until(lambda end=end: broker.store.visible_end("T", 0) == end)  # type: ignore[misc]
-
     assert len(broker.hold_service) == (0 if woken else 1)
     if woken:
         reply = answer_of(client, opaque)

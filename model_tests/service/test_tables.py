@@ -25,6 +25,7 @@ from model_tests.support.service import ShiftedRuntime, answer_of, served, serve
 from model_tests.support.store import killed
 
 from longpoll.cli import main
+from longpoll_broker.broker import Broker
 from longpoll_broker.opening import CORRECTED_TOLD_MAX, correct_positions
 from longpoll_broker.rocketmq.transactions.transaction_check import GROUP
 from longpoll_broker.send.append import HALF_TOPIC
@@ -491,10 +492,9 @@ def test_a_log_that_cannot_be_made_durable_keeps_positions_as_they_were_saved() 
 
 
 def test_the_checks_of_transactions_correct_an_offset_that_somebody_committed(
-    start_broker: StartBroker,
+    broker: Broker,
 ) -> None:
     """Once, with a line in the log: what comes next is asked about."""
-    broker = start_broker()
     broker.offsets.commit(HALF_TOPIC, GROUP, 0, 50)
     assert broker.sending.checks._standing(HALF_TOPIC) == (0, 0)
     assert broker.offsets.query(HALF_TOPIC, GROUP, 0) == 0

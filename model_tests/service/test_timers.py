@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from model_tests.support.present import present
 from model_tests.support.service import ScriptedMaster, copies_of
 from msgspec.structs import replace
 
@@ -103,8 +104,7 @@ def test_a_message_waits_until_the_second_it_wished_for(
     clock = Clock()
     broker = started(start_broker, clock, tmp_path)
     client = connect(broker.address)
-    sent = send(client, **wishes).ext_fields
-    assert sent is not None
+    sent = present(send(client, **wishes).ext_fields)
     assert read_handle(sent["recallHandle"]) == RecallHandle("T", "broker-a", str(out_ms + 1), "K")
     are_read(broker, 1)
     clock.now_ms = out_ms + 999
@@ -195,8 +195,7 @@ def test_batches_and_prepared_messages(start_broker: StartBroker, connect: Conne
     batch = encode_batch([BatchMessage(b"x", encode_properties({"UNIQ_KEY": "B", "TIMER_DELAY_SEC": "9"}))])
     assert client.call(RequestCode.SEND_BATCH_MESSAGE, fields, batch).code == 0
     wait_until(lambda: keys(client) == ["B"])
-    prepared = send(client, TIMER_DELAY_SEC="9", TRAN_MSG="true", PGROUP="P").ext_fields
-    assert prepared is not None
+    prepared = present(send(client, TIMER_DELAY_SEC="9", TRAN_MSG="true", PGROUP="P").ext_fields)
     assert "recallHandle" not in prepared
     end = {
         "producerGroup": "P", "tranStateTableOffset": "0", "commitOrRollback": "8",
@@ -219,8 +218,7 @@ def test_a_recalled_message_goes_nowhere(start_broker: StartBroker, connect: Con
     client = connect(broker.address)
     handles = {}
     for topic, key in (("T", "K"), ("T", "L"), ("U", "K")):
-        sent = send(client, topic, key=key, TIMER_DELAY_SEC="5").ext_fields
-        assert sent is not None
+        sent = present(send(client, topic, key=key, TIMER_DELAY_SEC="5").ext_fields)
         handles[topic, key] = sent["recallHandle"]
     for _ in range(2):
         answer = recall(client, handles["T", "K"])
@@ -424,8 +422,7 @@ def test_it_is_told_how_many_wait_for_a_topic(start_broker: StartBroker, connect
     client = connect(broker.address)
     assert waiting_counts(client) == ({}, 0)
     send(client, TIMER_DELAY_SEC="5")
-    recalled = send(client, key="L", TIMER_DELAY_SEC="7").ext_fields
-    assert recalled is not None
+    recalled = present(send(client, key="L", TIMER_DELAY_SEC="7").ext_fields)
     send(client, "U", TIMER_DELAY_SEC="9")
     are_read(broker, 3)
     assert waiting_counts(client)[0] == {"T": (2, START_MS), "U": (1, START_MS)}

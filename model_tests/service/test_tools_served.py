@@ -15,8 +15,10 @@ import pytest
 from model_tests.service.test_administered import commit, joined, told
 from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from model_tests.support.present import present
 from model_tests.support.service import ShiftedRuntime, served, whole
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.hold.executors import PoolExecutor
 from longpoll_broker.io.channel import Outbox
@@ -161,8 +163,7 @@ def test_the_time_that_a_group_is_at_is_told(start_broker: StartBroker, connect:
     assert client.call(RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "none", "group": "G"}).code == 17
 
 
-def test_a_group_begins_where_another_is(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
+def test_a_group_begins_where_another_is(broker: Broker, connect: Connect) -> None:
     client = joined(connect(broker.address))
     for topic in ("T", "U"):
         send_message(client, topic)
@@ -439,8 +440,7 @@ def test_what_a_group_got_is_told(start_broker: StartBroker, connect: Connect) -
     broker.shared.statistics.sample(0)
     client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
     broker.shared.statistics.sample(10**9)
-    found = broker.shared.statistics.snapshots("GROUP_GET_NUMS", "T@G")
-    assert found is not None
+    found = present(broker.shared.statistics.snapshots("GROUP_GET_NUMS", "T@G"))
     assert found["statsMinute"].sum == 1
     unknown = client.call(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": "GROUP_GET_NUMS", "statsKey": "T@H"})
     assert unknown.code == 1

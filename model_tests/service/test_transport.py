@@ -125,9 +125,8 @@ def sends(body: bytes) -> bytes:
     return b"".join(b"".join(encode(each)) for each in commands)
 
 
-def test_reads_wait_for_requests(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_wait_for_requests(broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection that gives way again and again has no more than one read of the loop in memory."""
-    broker = start_broker()
     make_topic(broker.address, "T", NEW_QUEUES)
     body = bytes(64 * 1024)
     left: list[int] = []

@@ -107,11 +107,9 @@ def test_full_tables_are_told_in_turns(
 
 
 def test_a_table_that_is_too_long_is_refused_at_the_limit(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """99,000 groups with long names do not fit into a frame: 201 says so, and reads no further."""
-    broker = start_broker()
-    client = connect(broker.address)
     for number in range(20):
         broker.groups.find(f"{number:0255}")
     monkeypatch.setattr(parts, "PART_COUNT", 4)
@@ -190,9 +188,8 @@ class Passes:
         return [each for each in self.noted[begun - 1 :] if each]
 
 
-def test_many_answers_give_way(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_answers_give_way(broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each pass queues little more than its part of the 200 answers."""
-    broker = start_broker()
     client, passes = connect(broker.address), Passes(broker, monkeypatch)
     opaques = client.send_burst(RequestCode.GET_ALL_TOPIC_CONFIG, [({}, b"")] * 200)
     (size,) = {len(answer_of(client, opaque).body) for opaque in opaques}
@@ -255,8 +252,7 @@ def test_many_ends_are_closed_in_turns(start_broker: StartBroker, monkeypatch: p
     assert max(map(len, passes.noted)) == 4
 
 
-def test_a_stop_closes_those_that_wait(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = start_broker()
+def test_a_stop_closes_those_that_wait(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     loop = broker.loops[0]
     clients = [RawClient(broker.address) for _ in range(5)]
     wait_until(lambda: loop.channel_count == len(clients))
@@ -287,10 +283,9 @@ PLACE: Final = {"topic": "T", "queueId": "0"}
 
 @pytest.mark.parametrize("body", [b"", bytes(transport.LARGE_SIZE)], ids=["slow before", "large now"])
 def test_who_is_quick_is_served_before_those_that_take_long(
-    body: bytes, start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    body: bytes, broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where it asked last. Those that were slow, or ask something large, have a pass each."""
-    broker = start_broker()
     peers = [connect(broker.address) for _ in range(6)]
     send_message(peers[-1], "T")
     passes, original = Passes(broker, monkeypatch), broker.handler._serve
@@ -312,10 +307,9 @@ def test_who_is_quick_is_served_before_those_that_take_long(
 
 
 def test_new_connections_are_read_behind_quick_ones_and_a_pass_has_an_end(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thousand handshakes at once are a second's work on the thread that serves everybody."""
-    broker = start_broker()
     quick, *new = [connect(broker.address) for _ in range(6)]
     loop, passes = broker.loops[0], Passes(broker, monkeypatch)
     original, polled = loop._receive, type(loop.poller).poll
@@ -344,8 +338,7 @@ def test_new_connections_are_read_behind_quick_ones_and_a_pass_has_an_end(
     assert order in (sorted(order), sorted(order, reverse=True))
 
 
-def test_slow_once_before_a_flood(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = start_broker()
+def test_slow_once_before_a_flood(broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     loop, known = broker.loops[0], connect(broker.address)
     send_message(known, "T")
     (channel,) = loop._channels
@@ -399,7 +392,6 @@ def test_who_always_takes_a_whole_pass_keeps_no_new_connection_waiting(monkeypat
         waiting, loop._unfinished = loop._unfinished, {}
         loop._serve_unfinished(list(waiting))
     loop.stop()
-
     assert served in (["known", "new"] * 4, ["new", "known"] * 4)
 
 
@@ -419,6 +411,5 @@ def test_new_connections_are_served_for_as_long_as_a_pass_may_take(monkeypatch: 
     new, known = ([Waiting(is_new=is_new) for _ in range(100)] for is_new in (True, False))
     loop._serve_unfinished(new + known)
     loop.stop()
-
     assert sum(channel.is_new for channel in served) == 51 - transport.RESTS_MAX
     assert len(loop._unfinished) == 200 - len(served)

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.support.broker.plain import plain_store
 from model_tests.support.broker.stores import HOST, HOST_V6, SMALL, message, open_store, put_and_dispatch
+from model_tests.support.present import present
 from msgspec import structs
 
 from longpoll_broker.errors import SyncFailedError
@@ -111,8 +112,7 @@ def one_record(directory: object, **fields: object) -> bytes:
     log = CommitLog(RealFiles(), str(directory), 4096)
     made = message("Orders", 3, b"some body", tag="a", **fields)  # type: ignore[arg-type]
     start = log.append(made, b"\x06Orders", 42, 1_800_000_000_000)
-    written = log.slice(start, log.end - start)
-    assert written is not None
+    written = present(log.slice(start, log.end - start))
     content = bytes(written)
     del written
     log.segments.close()
@@ -230,8 +230,7 @@ def test_no_slice_reaches_past_the_end(tmp_path: Path) -> None:
     log = store._log
     assert len(log.segments.segments) > 1, "the log must have rolled over"
     for result in put:
-        found = log.slice(result.physical_offset, result.size)
-        assert found is not None
+        found = present(log.slice(result.physical_offset, result.size))
         assert len(found) == result.size
     end, last = log.end, put[-1]
     assert log.slice(last.physical_offset, last.size + 1) is None
@@ -284,7 +283,6 @@ def test_a_record_fills_a_file_but_for_the_blank_that_ends_it(tmp_path: Path, le
     assert (start, log.end) == ((size, FILE_SIZE - left) if fits else (FILE_SIZE, 2 * FILE_SIZE - size - left))
     following = log.append(message(body=b""), TOPIC, 2, 3)
     assert following == (FILE_SIZE if fits else 2 * FILE_SIZE)
-
     assert log.read(FILE_SIZE - left if fits else size) == FILE_SIZE
     assert isinstance(log.read(start), Record)
     assert isinstance(log.read(following), Record)

@@ -13,6 +13,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all
+from model_tests.support.present import present
 from model_tests.support.store import index_all
 
 from longpoll_broker.config import StoreConfig
@@ -104,7 +105,6 @@ def test_a_queue_that_is_opened_again_stands_at_the_end_of_its_files(tmp_path: P
     queue = opened(tmp_path)
     assert (queue.offset_end, queue.offset_next, queue.flushed_offset) == (2 * COUNT, 2 * COUNT, 2 * COUNT)
     assert (queue.offset_min, queue.physical_end) == (0, -1)
-    close(queue)
 
 
 def test_units_stand_one_after_the_other_over_files(queue: ConsumeQueue, tmp_path: Path) -> None:
@@ -145,7 +145,6 @@ def test_blocks_are_taken_once_for_many_units(tmp_path: Path, monkeypatch: pytes
     segment.reserved_end = 5 * UNIT_SIZE - 1
     queue.put(arrival(4))
     assert asked[1:] == [(4 * UNIT_SIZE, 5 * UNIT_SIZE)]
-    close(queue)
 
 
 @pytest.mark.parametrize("offset", [1, COUNT - 1, COUNT, COUNT + 2])
@@ -331,7 +330,6 @@ def test_writing_goes_on_where_recovery_says(tmp_path: Path) -> None:
     assert bytes(queue.segments.segments[1].view[UNIT_SIZE:]) == bytes(3 * UNIT_SIZE)
     assert queue.put(arrival(5))
     assert units_of(queue) == [unit(offset) for offset in range(6)]
-    close(queue)
 
 
 def test_a_queue_that_stood_elsewhere_looks_its_file_up_again(queue: ConsumeQueue) -> None:
@@ -392,8 +390,7 @@ def test_extended_files_stay_while_a_unit_says_its_code_itself(extended: Consume
 
 def test_the_extended_queue_goes_on_after_the_newest_unit(extended: ConsumeQueue) -> None:
     """The newest that has an address: units without one, and those behind the end, are passed over."""
-    further = extended.extended
-    assert further is not None
+    further = present(extended.extended)
     filled(extended, 2 * COUNT + 1)
     extended.stand_at(7, 700)
     assert further.end == 128 + 20
@@ -409,8 +406,7 @@ def test_the_extended_queue_goes_on_after_the_newest_unit(extended: ConsumeQueue
 
 def test_an_address_is_looked_for_file_by_file(extended: ConsumeQueue) -> None:
     """Newest first, each from its last written unit to its first."""
-    further = extended.extended
-    assert further is not None
+    further = present(extended.extended)
     filled(extended, 2 * COUNT + 2)
     for offset in range(3, 2 * COUNT + 2):
         segment = extended.segments.segments[offset // COUNT]
@@ -482,7 +478,6 @@ def test_the_layout_is_java_s(tmp_path: Path) -> None:
     assert [queue.tags_code(address) for address in addresses] == list(range(7))
     for nowhere in (addresses[-1] + 20, addresses[-1] + 10_000, -(2**63) + 5):
         assert queue.tags_code(nowhere) is None
-    queue.segments.close()
 
 
 def test_addresses_are_no_tags() -> None:

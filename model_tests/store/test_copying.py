@@ -13,6 +13,7 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_tests.support.broker.stores import SMALL, message, mixed_messages, open_store, put_and_dispatch, read_all
+from model_tests.support.present import present
 from model_tests.support.store import index_all
 
 from longpoll_broker.store.checkpoint import Checkpoint, load_checkpoint
@@ -196,8 +197,7 @@ def test_a_batch_that_leaves_a_large_blank_is_copied(tmp_path: Path) -> None:
     assert source.log_end > MIB
     at = 0
     while at < source.log_end:
-        part = source.log_part(at, 2 * MIB)
-        assert part is not None
+        part = present(source.log_part(at, 2 * MIB))
         at += copy.put_copied(at, part)
         del part
     assert copy.log_end == source.log_end
@@ -208,8 +208,7 @@ def test_a_future_time_hides_no_message_copied_later(pair: Pair, caplog: pytest.
     """The checkpoint would say that all was visible up to then: a start after a kill made nothing visible again."""
     put_and_dispatch(pair.source, [message() for _ in range(4)])
     forged = bytearray(pair.content(0))
-    second = pair.source.unit("T", 0, 1)
-    assert second is not None
+    second = present(pair.source.unit("T", 0, 1))
     for start in (0, second[0]):
         forged[start + 56 : start + 64] = (2**60).to_bytes(8)
     pair.copy.put_copied(0, memoryview(bytes(forged))[: 2 * second[0]])
@@ -240,8 +239,7 @@ def test_a_checkpoint_of_a_time_to_come_counts_as_never_written(number: str) -> 
 def test_a_changed_byte_is_seen(pair: Pair, at: int) -> None:
     """In size, magic, checksum, physical offset and body; what stood before it is kept, and it is not."""
     put_and_dispatch(pair.source, [message(body=b"first"), message(body=b"second" * 20)])
-    end = pair.source.unit("T", 0, 0)
-    assert end is not None
+    end = present(pair.source.unit("T", 0, 0))
     damaged = bytearray(pair.content(0))
     damaged[end[1] + at] ^= 0x55
     with pytest.raises(CopyRefusedError, match=f"at {end[1]} of the other log"):
@@ -383,8 +381,7 @@ def test_what_nobody_sees_yet_may_be_kept_back(pair: Pair) -> None:
     put_and_dispatch(pair.source, [message()])
     end = pair.source.log_end
     pair.source.put(message())
-    told = pair.source.log_part(0, 10_000, only_visible=True)
-    assert told is not None
+    told = present(pair.source.log_part(0, 10_000, only_visible=True))
     assert len(told) == end
     assert pair.source.log_part(end, 10_000, only_visible=True) is None
     assert pair.source.log_part(end, 10_000) is not None
@@ -412,12 +409,10 @@ def test_what_is_put_after_a_copy_is_stored_no_sooner(pair: Pair) -> None:
     """A slave that becomes master goes on where its master's clock was, though that was ahead."""
     source = MessageStore.open(Ahead(), str(pair.directory / "ahead"), SMALL)
     put_and_dispatch(source, [message()])
-    content = source.log_part(0, 1000)
-    assert content is not None
+    content = present(source.log_part(0, 1000))
     assert source.log_part(source.log_end, 1000) is None
     assert pair.copy.put_copied(0, content) == source.log_end
-    last = source.read_record(0)
-    assert last is not None
+    last = present(source.read_record(0))
     assert pair.copy.put(message()).store_ms == last.store_ms
 
 

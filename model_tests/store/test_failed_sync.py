@@ -248,7 +248,6 @@ def test_what_a_killed_process_had_not_flushed_is_durable_before_it_is_shown() -
     world.store.put(message(body=b"seen"))
     world = world.killed()
     assert world.bodies() == [b"seen"]
-
     assert all(cut.bodies() == [b"seen"] for cut in world.cuts())
 
 
@@ -258,7 +257,6 @@ def test_what_a_clean_stop_leaves_needs_no_power() -> None:
     world = World(config=evolve(SMALL, index_entry_count=200))
     put_and_dispatch(world.store, [message(properties={"KEYS": f"k{index}"}, body=b"kept") for index in range(count)])
     world.store.close()
-
     for cut in itertools.islice(world.cuts(), 20):
         assert cut.bodies() == [b"kept"] * count
         found = [len(cut.store.query("T", f"k{index}", 9, 0, 2**60).records) for index in range(count)]

@@ -114,7 +114,6 @@ def test_records_are_put_with_all_their_keys_over_several_files(tmp_path: Path) 
     assert index.put(records, 99) == (7, 4)
     assert [found(index, key) for key in "abcde"] == [[5, 7], [5], [7], [7], [8]]
     assert (index.end_offset, index.end_ms, len(names(tmp_path))) == (8, 8, 2)
-    index.close()
 
 
 @pytest.mark.parametrize(
@@ -131,7 +130,6 @@ def test_what_exceeds_one_turn_is_left_to_the_next(tmp_path: Path, work_max: int
         whole += index.put(records[whole:], 1)[1]
     assert found(index, "a") == [5, 7, 7, 7, 8]
     assert found(index, "b") == [5]
-    index.close()
 
 
 def test_long_keys_count_for_more(tmp_path: Path) -> None:
@@ -139,7 +137,6 @@ def test_long_keys_count_for_more(tmp_path: Path) -> None:
     index = index_in(tmp_path)
     for size, work in ((KEY_WORTH - 1, 1), (KEY_WORTH, 2), (2 * KEY_WORTH, 3)):
         assert index.put([keyed(5 + size, "k" * size)], 99) == (work, 1)
-    index.close()
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, room: int) -> Callable[[], None]:
@@ -172,7 +169,6 @@ def test_a_full_disk_costs_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     there_is_room()
     assert index.put(records[whole:], 99)[1] == len(records) - whole
     assert found(index, "a") == [5, 5, 6, 7, 7, 7, 8]
-    index.close()
 
 
 def test_a_file_is_named_by_the_time_it_was_made(tmp_path: Path) -> None:
@@ -186,7 +182,6 @@ def test_a_file_is_named_by_the_time_it_was_made(tmp_path: Path) -> None:
     assert names(tmp_path) == [FIRST_NAME, "20231114221320124", "20231114221320125", "20231114221420130"]
     assert world.noted.notes.count(("names", "index")) == 4, "each name is durable"
     assert found(index, "k") == list(range(1, 11))
-    index.close()
 
 
 def test_an_index_is_made_in_a_store_that_is_there(tmp_path: Path) -> None:
@@ -209,7 +204,6 @@ def test_a_full_file_is_durable_before_the_next_begins(tmp_path: Path, monkeypat
     assert (flushed, index.flushed_ms) == ([FIRST_NAME], 3)
     index.flush()
     assert flushed == names(tmp_path)
-    index.close()
 
 
 @pytest.mark.parametrize("step", ["make", "begin", "names"])
@@ -241,7 +235,6 @@ def test_a_file_that_cannot_begin_leaves_nothing(tmp_path: Path, monkeypatch: py
     assert found(index, "k") == [1, 2, 3]
     assert index.put([keyed(4, "k")], 9) == (1, 1)
     assert found(index, "k") == [1, 2, 3, 4]
-    index.close()
 
 
 def _full() -> None:
@@ -256,7 +249,6 @@ def test_what_is_there_is_mapped_and_what_is_no_file_of_it_left_alone(tmp_path: 
     index = index_in(tmp_path)
     assert found(index, "k") == [1, 2, 3, 4]
     assert len(names(tmp_path)) == 6
-    index.close()
 
 
 def test_a_file_of_another_size_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,7 +266,6 @@ def test_a_file_of_another_size_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     last.write_bytes(b"")
     index = index_in(tmp_path)
     assert (found(index, "k"), index.end_offset) == ([1, 2, 3], 3)
-    index.close()
 
 
 def test_a_file_that_cannot_be_right_goes_with_those_after_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -288,7 +279,6 @@ def test_a_file_that_cannot_be_right_goes_with_those_after_it(tmp_path: Path, ca
     assert names(tmp_path) == [FIRST_NAME]
     assert found(index, "k") == [1, 2, 3]
     assert f"{second} is damaged" in caplog.text
-    index.close()
 
 
 @pytest.mark.parametrize(
@@ -305,7 +295,6 @@ def test_after_a_crash_full_durable_files_are_kept(tmp_path: Path, durable_ms: i
     index.forget_unsure(durable_ms, log_end)
     assert [note[1] for note in world.noted.notes] == all_names[kept:]
     assert (names(tmp_path), index.flushed_ms, index.end_offset) == (all_names[:kept], 3 * kept, 3 * kept or -1)
-    index.close()
 
 
 @pytest.mark.parametrize(
@@ -324,7 +313,6 @@ def test_after_a_stop_it_goes_on_behind_the_last_key_that_is_in(tmp_path: Path, 
     assert index.go_on() == 9
     assert index.put([last], 99) == (12 - last_keys, 1)
     assert found(index, "k") == [*range(1, before + 1), *[9] * 12]
-    index.close()
 
 
 def test_an_empty_index_goes_on_at_the_beginning(tmp_path: Path) -> None:
@@ -332,7 +320,6 @@ def test_an_empty_index_goes_on_at_the_beginning(tmp_path: Path) -> None:
     assert (index.go_on(), index.end_offset, index.end_ms) == (-1, -1, 0)
     index.put([keyed(0, "k")], 9)
     assert found(index, "k") == [0]
-    index.close()
 
 
 @pytest.mark.parametrize(("log_start", "gone"), [(0, 0), (3, 0), (4, 1), (6, 1), (7, 2), (10, 2), (99, 2)])
@@ -344,7 +331,6 @@ def test_files_of_what_the_log_has_no_more_are_removed(tmp_path: Path, log_start
     index.remove_before(log_start)
     assert (names(tmp_path), [note[1] for note in world.noted.notes]) == (all_names[gone:], all_names[:gone])
     assert found(index, "k") == list(range(3 * gone + 1, 8))
-    index.close()
 
 
 def test_the_newest_are_found_in_the_order_of_the_log(tmp_path: Path) -> None:
@@ -355,7 +341,6 @@ def test_the_newest_are_found_in_the_order_of_the_log(tmp_path: Path) -> None:
         assert found(index, "k", count) == list(range(1, 8))[-count:]
     assert found(index, "other") == [8]
     assert found(index, "none") == []
-    index.close()
 
 
 @pytest.mark.parametrize(("walked_max", "turns"), [(1, 7), (3, 2), (7, 1), (8, 0)])
@@ -368,7 +353,6 @@ def test_a_search_yields_between_turns(
     monkeypatch.setattr("longpoll_broker.store.index.index.WALKED_MAX", walked_max)
     assert result_of(index.find("T", "k", 64, *FOR_EVER)) == (list(range(1, 8)), turns)
     assert result_of(index.find("T", "k", 64, 10_000, 40_000)) == ([1, 2, 3, 4], turns)
-    index.close()
 
 
 def test_only_files_of_the_time_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -398,4 +382,3 @@ def test_only_files_of_the_time_are_looked_at(tmp_path: Path, monkeypatch: pytes
         looked.clear()
         assert found(index, "k", count) == list(range(13 - count, 13))
         assert looked == files, "with as many as are wanted it is over"
-    index.close()

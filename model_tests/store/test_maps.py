@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from model_tests.support.examples import fewer
 from model_tests.support.faults import raising
+from model_tests.support.present import present
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.store.message_store import MessageStore
@@ -60,7 +61,6 @@ def test_the_oldest_map_goes_and_its_bytes_stay(tmp_path: Path) -> None:
     assert [each._mapped is not None for each in segments] == [True, False, False, False, True]
     assert mapped_count(tmp_path) == 2
     again = [bytes(each.view[:7]) for each in segments]
-
     assert again == [b"written", *[bytes(7)] * 4]
     assert mapped_count(tmp_path) == 2
     close(segments)
@@ -72,7 +72,6 @@ def test_a_file_keeps_its_map_while_somebody_has_a_view(tmp_path: Path) -> None:
     held, part = segments[0].view, segments[0].view[2:4]
     assert segments[0].give_back()
     write(segments[0], b"abcd")
-
     assert (bytes(held[:4]), bytes(part), mapped_count(tmp_path)) == (b"abcd", b"cd", 2)
     del held
     assert mapped_count(tmp_path) == 2
@@ -127,7 +126,6 @@ def test_what_is_not_durable_keeps_its_map(tmp_path: Path, monkeypatch: pytest.M
     assert synced == []
     segments[0].sync(0, 1)
     segments += made(tmp_path, 7, maps)[4:]
-
     assert (segments[0]._mapped, synced) == (None, [segments[0].path])
     close(segments)
 
@@ -147,7 +145,6 @@ def test_where_all_files_are_dirty_the_oldest_is_synced(tmp_path: Path, monkeypa
         write(segment, b"x")
     (tmp_path / "more").mkdir()
     segments += made(tmp_path / "more", 1, maps)
-
     # The new one stands at the end of the list and was not written to, but eight older ones were looked at first.
     assert synced == [(segments[MAPS_LOOKED_AT].path, 0, SIZE)]
     assert [index for index, each in enumerate(segments) if each._mapped is None] == [MAPS_LOOKED_AT]
@@ -191,7 +188,6 @@ def test_a_sync_covers_what_came_before_it(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(OSError, match="no disk"):
         segments.flush(0, 20)
     assert segment.is_dirty
-    segments.close()
 
 
 def test_a_removed_file_is_not_mapped_again_though_its_name_is_there(tmp_path: Path) -> None:
@@ -203,7 +199,6 @@ def test_a_removed_file_is_not_mapped_again_though_its_name_is_there(tmp_path: P
     segments.remove()
     again = SegmentList(RealFiles(), str(tmp_path / "q"), SIZE, maps=maps)
     write(again.append(0), b"new")
-
     with pytest.raises(FileNotFoundError):
         assert old.view
     assert (old.is_dirty, mapped_count(tmp_path)) == (False, 1)
@@ -224,7 +219,6 @@ def test_a_file_that_cannot_be_removed_is_there_as_before(tmp_path: Path, monkey
             segments.remove()
     assert segment.give_back()
     assert len(segment.view) == SIZE
-    segments.close()
 
 
 def test_a_queue_tells_a_removed_file_from_a_lost_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,8 +229,7 @@ def test_a_queue_tells_a_removed_file_from_a_lost_one(tmp_path: Path, monkeypatc
         store = open_store(directory, config)
         put_and_dispatch(store, [message("A", queue_id) for queue_id in range(3)])
         store.flush_queues()
-        queue = store._table.find("A", 0)
-        assert queue is not None
+        queue = present(store._table.find("A", 0))
         kept, lists = queue.segments.segments, queue.segment_lists()
         assert all(segment.give_back() for each in lists for segment in each.segments)
         for each in lists:
@@ -247,8 +240,7 @@ def test_a_queue_tells_a_removed_file_from_a_lost_one(tmp_path: Path, monkeypatc
             assert store.unit("A", 0, 0) is not None
             assert all(segment.give_back() for each in lists for segment in each.segments)
         if queue.extended is not None:
-            unit = queue.unit(0)
-            assert unit is not None
+            unit = present(queue.unit(0))
             queue.extended.segments.segments[0].is_gone = True
             assert queue.extended.tags_code(unit[2]) is None
         store.delete_topic("A")
@@ -276,7 +268,6 @@ def test_few_maps_make_no_difference(
     answers = [
         played(root / f"{number}", config, steps, OTHER_MAPS + number) for number in (count, 10_000)
     ]  # fmt: skip
-
     assert answers[0] == answers[1]
     shutil.rmtree(root)
 
@@ -327,7 +318,6 @@ def test_a_start_maps_no_file_twice_that_still_has_its_map(tmp_path: Path, monke
     monkeypatch.setattr(RealFiles, "maps_max", lambda _self: OTHER_MAPS + 30)
     monkeypatch.setattr(RealFiles, "_map", noted)
     open_store(tmp_path).close()
-
     of_queues = [path for path in mapped if "/consumequeue/" in path]
     assert len(set(of_queues)) == 40
     assert len(of_queues) == 40 + 2 * 10
@@ -352,8 +342,7 @@ def test_every_writer_of_a_queue_says_so(tmp_path: Path) -> None:
     """A unit, the blanks before one, an extended unit, and the end of an extended file: each keeps the map it needs."""
     store = open_store(tmp_path, EXTENDED)
     put_and_dispatch(store, [message("T")])
-    queue = store._table.find("T", 0)
-    assert queue is not None
+    queue = present(store._table.find("T", 0))
     assert queue.extended is not None
     (units,), (extended,) = queue.segments.segments, queue.extended.segments.segments
     assert (units.is_dirty, extended.is_dirty) == (True, True)

@@ -29,6 +29,7 @@ from model_tests.support.broker.stores import (
 )
 from model_tests.support.examples import fewer
 from model_tests.support.faults import raising
+from model_tests.support.present import present
 from model_tests.support.store import Clock
 from msgspec import structs
 
@@ -312,8 +313,7 @@ def test_the_properties_of_one_message_are_looked_up(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(queue_id=index % 2, properties={"color": f"c{index}"}) for index in range(6)])
     for index in range(6):
-        lookup = store.properties_at("T", index % 2, index // 2)
-        assert lookup is not None
+        lookup = present(store.properties_at("T", index % 2, index // 2))
         assert (lookup("color"), lookup("size")) == (f"c{index}", None)
     store.put(message())
     nowhere = (("T", 0, 3), ("T", 0, -1), ("T", 2, 0), ("U", 0, 0))
@@ -355,7 +355,6 @@ def store_times(directory: Path) -> list[int]:
 def test_store_times_never_go_back(tmp_path: Path) -> None:
     """A search by time and a recovery go by them; a clock that was set back stands still until it is caught up."""
     times = store_times(tmp_path)
-
     assert times == sorted(times)
     assert times == [2_000] * 6 + [2_200] + [2_200] * 7
 
@@ -389,7 +388,6 @@ def test_each_way_to_store_is_remembered_by_every_other(first: str, later: str, 
     runtime.now_ms = 4_000
     times += WAYS[later](store)
     store.close()
-
     assert len(times) >= 2
     assert set(times) == {5_000}
 
@@ -454,7 +452,6 @@ def test_a_burst_takes_what_is_plain_and_no_more() -> None:
         plain = message()
         assert not store.put_burst([plain]), "the queue is not there yet"
         put_each(store, [plain])
-
         assert len(store.put_burst([plain, message("T", 0, born_host=HOST_V6), plain])) == 3
         for other in (
             message("T", 1),
@@ -477,7 +474,6 @@ def test_a_burst_ends_with_the_file() -> None:
         store = open_store(directory, evolve(SMALL, consume_queue_file_size=4_000))
         put_each(store, [message()])
         size = store.log_end
-
         assert len(store.put_burst([message()] * 100)) == (SMALL.commit_log_file_size - 8) // size - 1
         assert store.put(message()).physical_offset == SMALL.commit_log_file_size
         assert len(store.put_burst([message()] * 2)) == 2
@@ -491,7 +487,6 @@ def test_a_burst_needs_no_system_call() -> None:
         put_each(store, [message()])
         segment = store._log.segments.segments[0]
         segment.reserved_end = store.log_end + 2 * store.log_end
-
         assert len(store.put_burst([message()] * 5)) == 2
         store.abandon()
 
@@ -549,7 +544,6 @@ def test_a_wild_number_leaves_no_gap() -> None:
         store = open_store(directory)
         put_each(store, [message()])
         burst = store.put_burst([message(), structs.replace(message(), reconsume_times=2**40), message()])
-
         assert [arrival.offset_end for arrival in burst] == [2]
         assert store.put(message()).queue_offset == 2
         store.abandon()

@@ -23,6 +23,7 @@ import pytest
 from click.testing import CliRunner
 from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from model_tests.support.faults import raising
+from model_tests.support.present import present
 from msgspec import structs
 
 from longpoll.cli import main
@@ -536,8 +537,7 @@ def test_the_long_topic_of_a_group_of_rocketmq_5_is_made_anew(tmp_path: Path) ->
     (tmp_path / "store" / "consumequeue" / topic / "0" / FIRST).write_bytes(bytes(SMALL.consume_queue_file_size))
     store = open_store(tmp_path / "store")
     put_and_dispatch(store, [message(topic, body=b"long")])
-    content = store.log_part(0, MIB)
-    assert content is not None
+    content = present(store.log_part(0, MIB))
     copy = open_store(tmp_path / "copy")
     assert copy.put_copied(0, content) == len(content)
     copy.dispatch(9)

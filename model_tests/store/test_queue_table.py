@@ -11,6 +11,7 @@ import pytest
 from attrs import evolve
 from click.testing import CliRunner
 from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all
+from model_tests.support.present import present
 from msgspec.structs import replace
 
 from longpoll.cli import main
@@ -66,12 +67,10 @@ def test_a_directory_is_a_queue_when_it_has_a_number_and_files(tmp_path: Path) -
     assert (places(table), table.find("A", 0)) == ([], None)
     table.load()
     assert places(table) == [("A", 0), ("A", 12), ("B", 3)]
-    found = table.find("A", 12)
-    assert found is not None
+    found = present(table.find("A", 12))
     assert (found.topic, found.queue_id) == ("A", 12)
     assert [table.find(*place) for place in (("A", 7), ("B", 0), ("C", 0))] == [None, None, None]
     assert places(table) == [("A", 0), ("A", 12), ("B", 3)]
-    close(table)
 
 
 def test_files_that_are_nobodys_are_passed_over(tmp_path: Path) -> None:
@@ -82,7 +81,6 @@ def test_files_that_are_nobodys_are_passed_over(tmp_path: Path) -> None:
     table = table_of(tmp_path)
     table.load()
     assert places(table) == [("T", 0)]
-    close(table)
 
 
 def test_a_queue_stands_once_and_makes_no_file(tmp_path: Path) -> None:
@@ -117,7 +115,6 @@ def test_only_a_crash_explains_a_short_file(tmp_path: Path) -> None:
     table = table_of(tmp_path, lengthen=True)
     table.load()
     assert places(table) == [("T", 0)]
-    close(table)
 
 
 def test_a_forgotten_topic_goes_alone_and_its_files_later(tmp_path: Path) -> None:
@@ -134,7 +131,6 @@ def test_a_forgotten_topic_goes_alone_and_its_files_later(tmp_path: Path) -> Non
     assert len(files) == 3
     table.remove_files(queues)
     assert [path.exists() for path in files] == [False, False, True]
-    close(table)
 
 
 def test_single_queues_go_and_the_others_stay_with_their_topic(tmp_path: Path) -> None:
@@ -150,7 +146,6 @@ def test_single_queues_go_and_the_others_stay_with_their_topic(tmp_path: Path) -
     assert table.topics == {"T": topic}
     assert sorted(queue.queue_id for queue in table.forget("T", {2, 3})) == [2, 3]
     assert table.topics == {}
-    close(table)
 
 
 def test_leftover_files_of_a_queue_go_before_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +168,6 @@ def test_leftover_files_of_a_queue_go_before_it_is_made(tmp_path: Path, monkeypa
     assert (places(table), file.exists()) == ([("T", 1)], True)
     table.make("T", 0)
     assert (places(table), file.exists()) == ([("T", 1), ("T", 0)], False)
-    close(table)
 
 
 def test_names_that_went_are_gone_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +245,6 @@ def test_a_topic_that_leaves_is_found_by_nobody_and_may_stay(tmp_path: Path) -> 
         assert raised.value.errno == errno.EBUSY
     table.stay("T")
     assert (table.find("T", 0), table.make("T", 0), table.leaving) == (queue, queue, {})
-    close(table)
 
 
 @pytest.mark.parametrize(
@@ -281,10 +274,8 @@ def test_all_its_files_share_maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             each.append(0)
     segments = [segment for each in lists for segment in each.segments]
     assert {len(segment.view) for segment in segments} <= {config.consume_queue_file_size, config.extended_file_size}
-
     assert len(segments) == (10 if config.extended_queues else 5)
     assert sum(segment._mapped is not None for segment in segments) == 3
-    close(table)
 
 
 COUNT = 25

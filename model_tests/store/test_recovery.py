@@ -280,7 +280,6 @@ def test_units_of_records_that_the_log_has_lost_are_forgotten(tmp_path: Path) ->
     content[position : position + 8] = bytes(8)
     file.write_bytes(content)
     (tmp_path / "checkpoint").unlink()
-
     opened = open_store(tmp_path)
     assert opened.log_end == lost[0].physical_offset
     assert [opened.visible_end("T", queue_id) for queue_id in range(3)] == [2, 10, 0]
@@ -555,4 +554,3 @@ def test_queues_whose_files_were_removed_are_made_anew(tmp_path: Path) -> None:
     # Those that were made anew are not synced: a power cut now must not meet a checkpoint that says so.
     assert load_checkpoint(RealFiles(), str(tmp_path / "checkpoint")).durable_offset == -1
     assert {queue: [bytes(each) for each in read_all(store, *queue)] for queue in store.queues()} == expected
-    store.close()

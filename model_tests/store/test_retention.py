@@ -73,7 +73,6 @@ def test_which_files_go(segments: SegmentList) -> None:
     segments.remove(12)
     assert [each.start for each in segments.segments] == [120, 130, 140]
     assert counted(segments) == 2
-    segments.close()
 
 
 @pytest.mark.parametrize("hours", ["04", "4", "00;04;16"])
@@ -221,7 +220,6 @@ def test_files_go_and_a_later_topic_begins_at_zero(tmp_path: Path) -> None:
     store.delete_topic("gone")
     store.delete_topic("gone")
     store.delete_topic("never")
-
     assert queue_files(tmp_path, "gone") == []
     assert (store.visible_start("gone", 0), store.visible_end("gone", 0)) == (0, 0)
     assert store.visible_end("kept", 0) == 1
@@ -246,7 +244,6 @@ def test_a_dispatch_in_flight_remakes_nothing(tmp_path: Path, monkeypatch: pytes
     store.delete_topic("gone")
     store.put(message(topic="gone", body=b"new"))
     arrivals = [(each.topic, each.offset_end) for each in store.dispatch(100)]
-
     assert arrivals == [("kept", 1), ("gone", 1)]
     assert [b"new" in found for found in read_all(store, "gone", 0)] == [True]
 

@@ -190,7 +190,6 @@ def test_what_was_written_is_there_when_opened_again(tmp_path: Path, disk: Disk)
     assert [(each.start, bytes(each.view)) for each in segments.segments] == [(n, b"x" * SIZE) for n in (20, 30, 40)]
     segments.flush(0, 100)
     assert disk.directories == [], "after a clean stop every name is durable"
-    segments.close()
 
 
 @pytest.mark.parametrize(("size", "after_a_crash"), [(0, False), (0, True), (1, True), (SIZE - 1, True)], ids=str)
@@ -203,7 +202,6 @@ def test_a_newest_file_left_short_is_filled_up(tmp_path: Path, disk: Disk, size:
     segments.flush(0, 30)
     # The names may be of a process that was killed before it had made them durable.
     assert disk.directories == ([f"{tmp_path}/log", str(tmp_path), str(tmp_path.parent)] if after_a_crash else [])
-    segments.close()
 
 
 @pytest.mark.parametrize(
@@ -248,7 +246,6 @@ def test_a_file_that_cannot_be_made_leaves_no_name(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(RealFiles, "remove", raising(OSError(errno.EIO, "it stays")))
     with pytest.raises(OSError, match="the disk is full"):
         segments.append(10)
-    segments.close()
 
 
 def test_a_first_file_may_come_with_its_directories(tmp_path: Path, disk: Disk) -> None:
@@ -267,7 +264,6 @@ def test_a_first_file_may_come_with_its_directories(tmp_path: Path, disk: Disk) 
     segments.append(20)
     segments.flush(20, 30)
     assert disk.directories == [f"{tmp_path}/T/0"]
-    segments.close()
 
 
 @pytest.mark.parametrize(
@@ -298,7 +294,6 @@ def test_a_relative_path_begins_at_the_process(tmp_path: Path, disk: Disk, direc
     segments.append(0)
     segments.flush(0, SIZE)
     assert disk.directories == expected
-    segments.close()
 
 
 def test_only_the_bytes_asked_for_are_made_durable(tmp_path: Path, disk: Disk) -> None:
@@ -309,7 +304,6 @@ def test_only_the_bytes_asked_for_are_made_durable(tmp_path: Path, disk: Disk) -
         disk.synced.clear()
         segments.flush(start, stop)
         assert disk.synced == [(segment_name(first), *part) for first, *part in expected]
-    segments.close()
 
 
 def test_what_is_cut_off_does_not_come_back(tmp_path: Path, disk: Disk) -> None:
@@ -331,7 +325,6 @@ def test_what_is_cut_off_does_not_come_back(tmp_path: Path, disk: Disk) -> None:
     assert [(bytes(each.view), each.reserved_end) for each in segments.segments] == [(b"x" * SIZE, SIZE)] * 2
     segments.truncate(20)
     assert (left(tmp_path), segments.segments) == ([], ())
-    segments.close()
 
 
 def test_the_oldest_files_go_first(tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,12 +376,10 @@ def test_a_file_is_durable_before_the_next_one_has_a_name(tmp_path: Path, disk: 
     assert disk.synced == [(first, 0, 1), (second, 0, 1)]
     assert disk.directories == [str(tmp_path / "log")] * 2
     assert [segment.is_durable for segment in made] == [True, True, False]
-
     segments.flush(40, 50)
     disk.synced.clear()
     segments.append(50)
     assert disk.synced == []
-    segments.close()
 
 
 def test_removed_names_are_durable_one_by_one(tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -405,7 +396,6 @@ def test_removed_names_are_durable_one_by_one(tmp_path: Path, disk: Disk, monkey
     monkeypatch.setattr(RealFiles, "remove", removing)
     segments.remove(2)
     assert (seen, disk.directories) == ([0, 1], [str(tmp_path / "log")])
-    segments.close()
 
 
 def test_names_that_could_not_be_made_durable_are_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

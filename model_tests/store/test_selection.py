@@ -11,6 +11,7 @@ from attrs import define, evolve, field
 from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.support.broker.stores import message, open_store
+from model_tests.support.present import present
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.store import selection
@@ -424,8 +425,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def _read(store: MessageStore, config: StoreConfig, place: tuple[int, int, int], *, quick: bool) -> GetResult:
     """One read of (queue, offset, count), with the short loop or without it."""
     queue_id, offset, count_max = place
-    queue = store._table.find("T", queue_id)
-    assert queue is not None
+    queue = present(store._table.find("T", queue_id))
     # A filter that lets everything through means the same and takes the long loop.
     matches = (None, None) if quick else (lambda _code: True, None)
     return selection.read_queue(store._log, queue, config, offset, count_max, matches=matches)
@@ -447,5 +447,4 @@ def test_both_loops_agree(store: MessageStore, place: tuple[int, int, int], limi
     config = _config(
         transfer_count_max_in_memory=count, transfer_bytes_max_in_memory=size, memory_size=memory, memory_ratio_max=100
     )
-
     assert _plain(_read(store, config, place, quick=False)) == _plain(_read(store, config, place, quick=True))

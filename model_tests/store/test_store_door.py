@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all
+from model_tests.support.present import present
 from model_tests.support.store import Clock, index_all, killed
 from msgspec import structs
 
@@ -118,8 +119,7 @@ def test_a_record_is_decoded_only_where_one_begins(tmp_path: Path) -> None:
     put, _arrivals = put_and_dispatch(store, [message(tag="red"), message()])
     for physical_offset in (-1, 1, put[1].physical_offset - 1, store.log_end):
         assert (store.read_record(physical_offset), store.record_at(physical_offset)) == (None, None)
-    record = store.read_record(put[1].physical_offset)
-    assert record is not None
+    record = present(store.read_record(put[1].physical_offset))
     assert (record.queue_offset, record.size) == (1, put[1].size)
     assert store.unit("T", 0, 0) == (0, put[0].size, tags_code("red"))
     assert (store.unit("T", 0, 2), store.unit("T", 1, 0)) == (None, None)
@@ -162,8 +162,7 @@ def test_a_unit_that_leads_nowhere_is_told_without_a_tag(tmp_path: Path) -> None
     """Its record is gone from the log, and so is what the extended queue said of it."""
     store = open_store(tmp_path, evolve(SMALL, extended_queues=True, extended_file_size=200))
     (put,), _arrivals = put_and_dispatch(store, [message(tag="red")])
-    queue = store._table.find("T", 0)
-    assert queue is not None
+    queue = present(store._table.find("T", 0))
     view = queue.segments.segments[0].view
     view[12:20] = (-(2**63) + 10_000).to_bytes(8, signed=True)
     assert store.unit("T", 0, 0) == (0, put.size, tags_code("red"))
@@ -180,8 +179,7 @@ def test_a_message_that_no_queue_lists_has_offset_0(tmp_path: Path, sys_flag: in
     assert [arrival.offset_end for arrival in store.dispatch(1)] == []
     assert store.visible_end("T", 0) == 0
     assert [arrival.offset_end for arrival in store.dispatch(10)] == [1, 2, 3]
-    record = store.read_record(puts[3].physical_offset)
-    assert record is not None
+    record = present(store.read_record(puts[3].physical_offset))
     assert (record.queue_offset, record.sys_flag & SYS_FLAG_TRANSACTION_MASK) == (0, sys_flag)
 
 
@@ -206,8 +204,7 @@ def test_further_queues_number_their_messages(tmp_path: Path) -> None:
     assert [store.visible_end(*place) for place in ((LIGHT, 0), ("B", 1), ("T", 1))] == [4, 4, 3]
     for offset, put in enumerate(puts):
         for place in ((LIGHT, 0, offset + 1), ("B", 1, offset), ("T", 1, offset)):
-            unit = store.unit(*place)
-            assert unit is not None
+            unit = present(store.unit(*place))
             assert unit[0] == put.physical_offset
 
 
@@ -221,8 +218,7 @@ def test_offsets_of_further_queues_that_do_not_fit_are_refused(tmp_path: Path) -
         store.put(structs.replace(fixed, properties=encode_properties(properties).encode()))
 
     put(1)
-    record = store.read_record(0)
-    assert record is not None
+    record = present(store.read_record(0))
     room = PROPERTIES_SIZE_MAX - len(record.properties)
     end = store.log_end
     with pytest.raises(MessageRefusedError, match="the properties with 1 inner queues do not fit a record"):
@@ -237,8 +233,7 @@ def test_a_zero_byte_beside_further_queues_is_marked(tmp_path: Path) -> None:
     """At the end of the properties, where a crash could have put it."""
     store = open_store(tmp_path, MULTI)
     store.put(listed(LIGHT, (LIGHT, 0), color="r\0"))
-    record = store.read_record(0)
-    assert record is not None
+    record = present(store.read_record(0))
     assert b"\0" in record.properties
     assert not record.properties.endswith(b"\0")
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from model_tests.support.broker.plain import plain_codec
 from model_tests.support.broker.wire_strategies import commands
 from model_tests.support.faults import raising
+from model_tests.support.present import present
 
 from longpoll_protocol.codes import OPAQUE_MADE_UP, VERSION
 from longpoll_protocol.errors import LocalProtocolError, RemoteProtocolError
@@ -36,8 +37,7 @@ def read(stream: bytes) -> Command:
     """The one command of a stream."""
     reader = FrameReader()
     reader.feed(stream)
-    frame = reader.next_frame()
-    assert frame is not None
+    frame = present(reader.next_frame())
     assert reader.next_frame() is None
     return decode_frame(frame)
 

@@ -57,7 +57,6 @@ def serve_corpus(directory: Path, corpus: list[bytes]) -> None:
 def test_nothing_that_a_peer_sends_is_an_unexpected_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A hundred thousand inputs, each led by what the last ones covered; and it covers more than its corpus did."""
     done = run(tmp_path, "CORPUS", "-runs=100000", "-max_len=4096", "-seed=1")
-
     assert done.returncode == 0, done.stderr[-3000:]
     found = [int(count) for count in re.findall(r"cov: (\d+)", done.stderr)]
     assert found[-1] > found[0]
@@ -69,6 +68,5 @@ def test_nothing_that_a_peer_sends_is_an_unexpected_error(tmp_path: Path, caplog
 def test_planted_an_error_that_is_not_covered_is_found(tmp_path: Path) -> None:
     """The protocol's own errors count as unexpected: the fuzzer ends with one."""
     done = run(tmp_path, "planted", "CORPUS", "-runs=100000", "-max_len=4096", "-seed=1")
-
     assert done.returncode != 0
     assert list(tmp_path.glob("crash-*"))

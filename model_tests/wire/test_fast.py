@@ -79,7 +79,6 @@ OTHERS = st.sampled_from(["opaque", "flag", "version", "language", "remark", "ot
 def test_both_ways_read_the_same(changed: dict[str, object], others: dict[str, object]) -> None:
     """Whatever stands in the header and its fields, also nothing that can be read."""
     header = msgspec.json.encode({"code": 310, **others, "extFields": send_fields("T", 3) | changed})
-
     assert told(received(header, reads_sends=True)) == told(received(header, reads_sends=False))
 
 
@@ -89,7 +88,6 @@ def test_damage_is_read_the_same(content: bytes, start: int, size: int) -> None:
     """A header with a piece replaced, or without its fields."""
     whole = msgspec.json.encode({"code": 310, "extFields": send_fields("T")})
     header = whole[:start] + content + whole[start + size :]
-
     assert told(received(header or b"0", reads_sends=True)) == told(received(header or b"0", reads_sends=False))
 
 
@@ -98,7 +96,6 @@ def test_only_a_send_is_read_so() -> None:
     send = received(msgspec.json.encode({"code": 310, "extFields": send_fields("T", 3)}), reads_sends=True)
     bare = received(msgspec.json.encode({"code": 310}), reads_sends=True)
     other = received(msgspec.json.encode({"code": 3100, "extFields": send_fields("T", 3)}), reads_sends=True)
-
     assert isinstance(send, SendCommand)
     assert (send.header.topic, send.header.queue_id, send.ext_fields) == ("T", 3, None)
     assert type(bare) is type(other) is Command
@@ -110,7 +107,6 @@ def test_everything_else_comes_as_it_is(wanted: list[Command]) -> None:
     connection = TypedConnection()
     connection.receive_data(b"".join(b"".join(encode(command)) for command in wanted))
     found = [connection.next_event() for _ in wanted]
-
     assert [command for command in found if type(command) is Command] == [
         command for command, read in zip(wanted, found, strict=True) if type(read) is Command
     ]
@@ -179,7 +175,6 @@ def test_a_burst_is_read_as_its_sends_are(frames: list[bytes], cuts: list[int]) 
     content = b"".join(frames)
     borders = [0, *sorted(min(cut, len(content)) for cut in cuts), len(content)]
     chunks = [content[start:stop] for start, stop in itertools.pairwise(borders)]
-
     assert read_all(chunks, in_bursts=False) == read_all(chunks, in_bursts=True)
 
 
@@ -194,7 +189,6 @@ def test_a_burst_is_read_in_one_go() -> None:
     connection = TypedConnection()
     burst = send_burst(5)
     connection.receive_data(burst[:-3])
-
     assert isinstance(connection.next_event(), SendCommand)
     assert [bytes(send.body) for send in connection.next_sends()] == [b"body"] * 3
     assert connection.next_event() is NEED_DATA
@@ -254,7 +248,6 @@ def read_both(header: bytes) -> list[list[object]]:
 def test_both_ways_read_the_same_pull(changed: dict[str, object], others: dict[str, object]) -> None:
     """Whatever stands in the header and its fields, also nothing that can be read."""
     quick, plain = read_both(msgspec.json.encode({"code": 11, **others, "extFields": pull_fields("T", 3) | changed}))
-
     assert quick == plain
 
 
@@ -264,7 +257,6 @@ def test_damaged_pulls_are_read_the_same(content: bytes, start: int, size: int) 
     """A header with a piece replaced, or without its fields."""
     whole = msgspec.json.encode({"code": 11, "extFields": pull_fields("T", 3)})
     quick, plain = read_both(whole[:start] + content + whole[start + size :] or b"0")
-
     assert quick == plain
 
 
@@ -278,7 +270,6 @@ def test_only_a_pull_is_read_so() -> None:
     connection = TypedConnection()
     connection.receive_data(b"".join(frame_of(header, b"") for header in headers))
     found = [connection.next_event() for _ in headers]
-
     assert [type(command) for command in found] == [PullCommand, Command, Command, Command]
     pull = found[0]
     assert isinstance(pull, PullCommand)
@@ -302,7 +293,6 @@ def test_pulls_asked_for_ahead_are_the_next_ones(frames: list[bytes], cuts: list
     content = b"".join(frames)
     borders = [0, *sorted(min(cut, len(content)) for cut in cuts), len(content)]
     chunks = [content[start:stop] for start, stop in itertools.pairwise(borders)]
-
     assert read_all_pulls(TypedConnection(), chunks) == read_all_pulls(TypedConnection(), chunks, ahead=True)
 
 
@@ -310,7 +300,6 @@ def test_pulls_that_are_not_served_come_again() -> None:
     """Whoever serves them may give way: so many as are asked for, whole ones alone, and those not kept once more."""
     connection = TypedConnection()
     connection.receive_data(b"".join(map(pull_frame, range(4))) + pull_frame(5)[:-1])
-
     assert [pull.header.queue_offset for pull in connection.next_pulls(2)] == [0, 1]
     assert [pull.header.queue_offset for pull in connection.next_pulls(9)] == [2, 3]
     connection.keep(1)
@@ -348,7 +337,6 @@ def test_both_ways_write_the_same_pull_answer(
     numbers: tuple[int, int, int], status: GetStatus, offsets: tuple[int, int, int], body_size: int
 ) -> None:
     expected = _pull_head(numbers, status.name, offsets, body_size)
-
     assert expected == encode_pull_head(*numbers, status.name, *offsets, body_size)
 
 
@@ -362,7 +350,6 @@ def test_heads_of_a_herd_are_those_made_one_by_one(
     code, flag = numbers
     heads = pull_heads(code, flag, status.name, *offsets, body_size)
     expected = [encode_pull_head(code, opaque, flag, status.name, *offsets, body_size) for opaque in opaques]
-
     assert expected == [heads.head(opaque) for opaque in opaques]
     body = bytes(body_size % 1000)
     assert heads.frames(opaques, body) == b"".join(head + body for head in expected)
@@ -390,7 +377,6 @@ def test_both_ways_write_the_same_send_answer(  # noqa: PLR0917 - what differs b
 ) -> None:
     digits = host_bytes(host, 10911).hex().upper().encode()
     expected = _send_head(Command(310, opaque, flag), queue_id, message_id(host, 10911, physical_offset), offset)
-
     assert expected == encode_send_head(opaque, RESPONSE, queue_id, digits, physical_offset, offset)
 
 
@@ -443,7 +429,6 @@ def both(chunks: list[bytes]) -> tuple[list[object], list[object]]:
 def test_both_ways_read_the_same_answer(changed: dict[str, object], others: dict[str, object]) -> None:
     """Whatever stands in the header and its fields, also nothing that can be read."""
     quick, common = both([frame_of(answer(changed, **others), b"body")])
-
     assert quick == common
 
 
@@ -452,7 +437,6 @@ def test_damaged_answers_are_read_the_same(content: bytes, start: int, size: int
     """A header with a piece replaced."""
     whole = answer()
     quick, common = both([frame_of((whole[:start] + content + whole[start + size :]) or b"0", b"")])
-
     assert quick == common
 
 
@@ -462,7 +446,6 @@ def test_a_burst_is_read_as_its_answers_are(frames: list[bytes], cuts: list[int]
     content = b"".join(frames)
     borders = [0, *sorted(min(cut, len(content)) for cut in cuts), len(content)]
     quick, common = both([content[start:stop] for start, stop in itertools.pairwise(borders)])
-
     assert quick == common
 
 
@@ -476,7 +459,6 @@ def test_only_an_answer_to_a_send_is_read_so() -> None:
     found += [connection.next_event() for _number in range(3)]
     connection.receive_data(content[-1:])
     found.append(connection.next_event())
-
     assert [type(each) for each in found] == [SentAnswer, Command, Command, Command, SentAnswer]
 
 
@@ -486,6 +468,5 @@ def test_an_answer_with_more_fields_keeps_them() -> None:
     connection.receive_data(frame_of(answer({"recallHandle": "aGFuZGxl"}), b""))
     assert connection.next_sent() == []
     read = connection.next_event()
-
     assert isinstance(read, Command)
     assert plain(read).ext_fields == {**FIELDS, "recallHandle": "aGFuZGxl"}

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.support.broker.wire_strategies import chunkings, commands
+from model_tests.support.present import present
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_protocol.errors import LocalProtocolError, RemoteProtocolError
@@ -161,12 +162,10 @@ def test_a_whole_frame_is_not_copied_and_an_empty_body_keeps_nothing_alive() -> 
     stream = frame_head(Serialisation.JSON, b"{}", 3) + b"abc"
     reader = FrameReader()
     reader.feed(stream)
-    frame = reader.next_frame()
-    assert frame is not None
+    frame = present(reader.next_frame())
     assert frame.body.obj is stream
     reader.feed(frame_head(Serialisation.JSON, b"{}", 0))
-    frame = reader.next_frame()
-    assert frame is not None
+    frame = present(reader.next_frame())
     assert frame.body.obj == b""
 
 
