@@ -58,7 +58,6 @@ def walk(
 
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 def test_a_walk_wakes_what_the_arrival_concerns_and_keeps_the_rest(policy: Policy) -> None:
-    """By offset and by tag hash."""
     table = HoldTable(own_deadlines=policy.expiry == "own_deadline")
     waits, wants_other, beyond = held(table, 4), held(table, 4, "b"), held(table, 5)
     code = next(iter(tag_filter("a", "TAG").codes))
@@ -69,14 +68,14 @@ def test_a_walk_wakes_what_the_arrival_concerns_and_keeps_the_rest(policy: Polic
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 def test_a_walk_without_a_message_wakes_every_tag(policy: Policy) -> None:
-    """A scan knows no tag, so it lets the read decide."""
+    """A scan knows no tag, so the read decides."""
     table = HoldTable(own_deadlines=policy.expiry == "own_deadline")
     pull = held(table, 4, "b")
     assert walk(policy, table, 5) == [Wake(pull, "woken")]
 
 
 def test_a_walk_lets_go_what_is_late() -> None:
-    """A notifier that comes by notices a passed deadline, in every policy."""
+    """In every policy a notifier answers pulls whose deadline has passed."""
     for policy in (ROCKETMQ_4_9, STRICT, STRICT_CLONE):
         table = HoldTable(own_deadlines=policy.expiry == "own_deadline")
         held(table, 4, deadline_ms=10)
@@ -124,7 +123,7 @@ def test_a_filter_that_raises_loses_the_rest_only_where_the_policy_says_so() -> 
 
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 def test_an_arrival_wakes_by_its_properties(policy: Policy) -> None:
-    """They are read once, for the first pull that needs them, and not for a pull that wants tags alone."""
+    """The properties are read once, and only if a pull has an SQL filter."""
     table = HoldTable(own_deadlines=policy.expiry == "own_deadline")
     pulls = [held(table, 4) for _ in range(4)]
     for pull, expression in zip(pulls, ("a > 3", "a > 5", "a IS NULL", "a = 4"), strict=True):
@@ -147,7 +146,7 @@ def test_an_arrival_wakes_by_its_properties(policy: Policy) -> None:
 
 
 def test_a_filter_looks_once_at_a_message_however_many_pulls_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the pulls of two filters lie mixed: a long expression takes half a millisecond a look."""
+    """A long expression takes half a millisecond per evaluation."""
     table, looked, original = HoldTable(), list[str](), SqlFilter.matches_properties
     pulls = [held(table, 4) for _ in range(20)]
     for number, pull in enumerate(pulls):
@@ -163,12 +162,16 @@ def test_a_filter_looks_once_at_a_message_however_many_pulls_have_it(monkeypatch
     assert sorted(looked) == ["a > 3", "a > 5"]
 
 
-def test_a_message_that_cannot_be_read_wakes() -> None:
-    """The pull's own read decides then."""
+def test_pulls_that_any_message_wakes() -> None:
+    """A pull without a filter wakes, and so does a message that cannot be read."""
     table = HoldTable()
     pull = held(table, 4)
     pull.filter = filter_of("a > 3", "SQL92")
     assert walk(STRICT, table, 5, 0) == [Wake(pull, "woken")]
+    table = HoldTable()
+    pull = held(table, 4)
+    pull.filter = None
+    assert walk(STRICT, table, 5, 7) == [Wake(pull, "woken")]
 
 
 Wanted = tuple[int, str, int]
@@ -235,12 +238,11 @@ def check_choice(wanted: Sequence[Wanted]) -> None:
 @example([(4, "*", 1000), (4, "*", 10), (4, "*", 1000)])
 @example([(4, "*", 1000), (4, "b", 1000)])
 def test_a_herd_is_woken_as_each_of_it_would_be(wanted: list[Wanted]) -> None:
-    """What the pull before wanted decides for the next one only where that makes no difference."""
+    """Each pull gets the decision that it would get alone."""
     check_choice(wanted)
 
 
 def test_a_large_herd_is_settled_at_its_end_and_a_small_one_at_once() -> None:
-    """Whoever is told first does not wait until a thousand are forgotten; one alone costs no second lock hold."""
     for count, later in ((notifier.LARGE_HERD, True), (notifier.LARGE_HERD - 1, False)):
         table = HoldTable()
         pulls = [held(table, 4) for _ in range(count)]
@@ -256,7 +258,7 @@ def test_a_large_herd_is_settled_at_its_end_and_a_small_one_at_once() -> None:
 
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 def test_a_walk_asks_the_store_once_more_for_who_waits_beyond_the_end_that_it_was_told(policy: Policy) -> None:
-    """Another message may be visible by now, and its own walk over before."""
+    """Another message may be visible by now."""
     table = HoldTable(own_deadlines=policy.expiry == "own_deadline")
     asked: list[int] = []
 
@@ -269,11 +271,3 @@ def test_a_walk_asks_the_store_once_more_for_who_waits_beyond_the_end_that_it_wa
     assert walker.start() == [near, far]
     assert [walker.each(), walker.each()] == [Wake(near, "woken"), Wake(far, "woken")]
     assert asked == [6], "nobody asks for who reads what was told of"
-
-
-def test_a_pull_without_a_filter_wants_whatever_comes() -> None:
-    """It is woken by a message with any tag."""
-    table = HoldTable()
-    pull = held(table, 4)
-    pull.filter = None
-    assert walk(STRICT, table, 5, 7) == [Wake(pull, "woken")]

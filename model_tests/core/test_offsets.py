@@ -22,8 +22,8 @@ from longpoll_broker.shared.statistics import (
 )
 
 
-def test_the_last_commit_counts_even_if_it_is_lower() -> None:
-    """RocketMQ 4.9 stores what it is told."""
+def test_commits_by_consumers_and_by_pulls() -> None:
+    """A consumer may move an offset back, as in RocketMQ 4.9; a pull may not."""
     offsets = Offsets()
     assert offsets.query("T", "G", 0) is None
     offsets.commit("T", "G", 0, 9)
@@ -31,10 +31,6 @@ def test_the_last_commit_counts_even_if_it_is_lower() -> None:
     offsets.commit("T", "H", 0, 1)
     assert offsets.query("T", "G", 0) == 4
     assert offsets.by_pair == {"T@G": {0: 4}, "T@H": {0: 1}}
-
-
-def test_what_a_pull_carries_along_never_goes_back() -> None:
-    """Forward only: an older one changes nothing, a newer one counts; a consumer's own word still may go back."""
     offsets = Offsets()
     assert offsets.commit("T", "G", 0, 5, forward_only=True)
     assert offsets.commit("T", "G", 0, 3, forward_only=True)
@@ -44,8 +40,8 @@ def test_what_a_pull_carries_along_never_goes_back() -> None:
     assert offsets.query("T", "G", 0) == 2
 
 
-def test_what_was_asked_for_is_forgotten_with_its_group_and_topic_only() -> None:
-    """Looking at the offsets changes nothing."""
+def test_forgetting_offsets() -> None:
+    """Only the named group or topic goes; names that begin or end alike stay."""
     offsets = Offsets(pulled=Offsets())
     assert offsets.pulled is not None
     for topic, group in (("T", "G"), ("T", "H"), ("U", "G")):
@@ -58,10 +54,29 @@ def test_what_was_asked_for_is_forgotten_with_its_group_and_topic_only() -> None
     assert offsets.pulled_to("T", "H", 0) == 3
     offsets.forget_topic("T")
     assert offsets.pulled_to("T", "H", 0) is None
+    offsets = Offsets()
+    offsets.commit("T", "G", 0, 1)
+    offsets.commit("T2", "G", 0, 1)
+    offsets.changed = False
+    offsets.forget_topic("none")
+    assert not offsets.changed
+    offsets.forget_topic("T")
+    assert list(offsets.by_pair) == ["T2@G"]
+    assert offsets.changed, "or the file would bring them back"
+    offsets = stored()
+    offsets.forget_group("none")
+    assert not offsets.changed
+    offsets.forget_group("G")
+    assert list(offsets.by_pair) == ["T@H", "TT@GG"]
+    assert offsets.changed, "or the file would bring them back"
+    offsets = stored()
+    assert whole(offsets.topics_of("G")) == ["T", "U"]
+    assert whole(offsets.topics_of("none")) == []
+    assert whole(offsets.groups_of("T")) == ["G", "H"]
+    assert whole(offsets.groups_of("none")) == []
 
 
 def test_limits_bound_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new entry over a limit is refused; a known one may still change."""
     monkeypatch.setattr(offsets_module, "OFFSET_COUNT_MAX", 2)
     monkeypatch.setattr(offsets_module, "QUEUE_COUNT_MAX", 1)
     offsets = Offsets()
@@ -72,21 +87,8 @@ def test_limits_bound_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert offsets.commit("T", "G", 0, 2)
 
 
-def test_forgetting_a_topic_leaves_the_others() -> None:
-    """A topic whose name begins alike is another topic."""
-    offsets = Offsets()
-    offsets.commit("T", "G", 0, 1)
-    offsets.commit("T2", "G", 0, 1)
-    offsets.changed = False
-    offsets.forget_topic("none")
-    assert not offsets.changed
-    offsets.forget_topic("T")
-    assert list(offsets.by_pair) == ["T2@G"]
-    assert offsets.changed, "or the file would bring them back"
-
-
 def test_a_light_group_has_one_queue() -> None:
-    """With `enableLmq` only, and by the group's name, not the topic's."""
+    """With `enableLmq` a light group has one queue, by the group's name."""
     offsets = Offsets(light=True)
     offsets.commit("T", "%LMQ%g", 4, 9)
     offsets.commit("%LMQ%t", "G", 4, 3)
@@ -107,25 +109,6 @@ def stored() -> Offsets:
     return offsets
 
 
-def test_who_has_offsets_of_what_is_told_by_whole_names() -> None:
-    """A name that only ends or begins alike is another one's."""
-    offsets = stored()
-    assert whole(offsets.topics_of("G")) == ["T", "U"]
-    assert whole(offsets.topics_of("none")) == []
-    assert whole(offsets.groups_of("T")) == ["G", "H"]
-    assert whole(offsets.groups_of("none")) == []
-
-
-def test_forgetting_a_group_leaves_the_others() -> None:
-    """Of every topic, and the file is written anew only where something went."""
-    offsets = stored()
-    offsets.forget_group("none")
-    assert not offsets.changed
-    offsets.forget_group("G")
-    assert list(offsets.by_pair) == ["T@H", "TT@GG"]
-    assert offsets.changed, "or the file would bring them back"
-
-
 class Guard:
     """Notes how many pairs there are fewer each time that it is left; another thread has it before."""
 
@@ -143,7 +126,7 @@ class Guard:
 
 
 def test_a_group_is_forgotten_with_what_was_committed_just_before() -> None:
-    """Another thread may have had the guard until then; commits come in between while the table is gone through."""
+    """Commits come in between while another thread goes through the table."""
     offsets = stored()
     guard = offsets.guard = Guard(offsets, {"V@G": {0: 1}, "V@H": {0: 1}})
     offsets.forget_group("G")
@@ -152,7 +135,7 @@ def test_a_group_is_forgotten_with_what_was_committed_just_before() -> None:
 
 
 def test_a_large_table_is_gone_through_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No turn looks at more pairs, or at more marks in them, than its count."""
+    """No turn looks at more entries than its limit."""
     offsets = Offsets()
     for number in range(10):
         offsets.commit(f"T{number}", "G@" * 4, 0, number)
@@ -163,26 +146,19 @@ def test_a_large_table_is_gone_through_in_turns(monkeypatch: pytest.MonkeyPatch)
     assert in_turns(offsets.topics_by_group(["G@" * 4])) == ({"G@" * 4: topics}, 10)
 
 
-def test_a_queue_has_one_holder_a_group() -> None:
-    """Another client gets what is free, another group everything."""
+def test_a_queue_lock_has_one_holder() -> None:
+    """It lasts a minute; asking again renews it, and only the holder can release it."""
     locks = QueueLocks()
     assert locks.lock("G", "a", ["q0", "q1"], 0) == ["q0", "q1"]
     assert locks.lock("G", "b", ["q1", "q2"], 1) == ["q2"]
     assert locks.lock("H", "b", ["q1"], 1) == ["q1"]
     assert locks.lock("G", "a", [], 1) == []
-
-
-def test_a_lock_dies_when_it_is_not_renewed() -> None:
-    """At a minute it still holds; asking again renews it."""
     locks = QueueLocks()
     locks.lock("G", "a", ["q"], 0)
     assert locks.lock("G", "b", ["q"], LIFE_MS) == []
     assert locks.lock("G", "a", ["q"], LIFE_MS) == ["q"]
     assert locks.lock("G", "b", ["q"], LIFE_MS + 1) == []
     assert locks.lock("G", "b", ["q"], 2 * LIFE_MS + 1) == ["q"]
-
-
-def test_only_the_holder_lets_go() -> None:
     locks = QueueLocks()
     locks.lock("G", "a", ["q"], 0)
     locks.unlock("G", "b", ["q"])
@@ -192,7 +168,6 @@ def test_only_the_holder_lets_go() -> None:
 
 
 def test_there_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over it nobody gets another lock; what is let go counts no more."""
     monkeypatch.setattr(queue_locks, "LOCK_COUNT_MAX", 2)
     locks = QueueLocks()
     assert locks.lock("G", "a", ["q0", "q1", "q2"], 0) == ["q0", "q1"]
@@ -202,7 +177,6 @@ def test_there_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_renewing_takes_no_more_of_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lock counts once, however often its holder asks, and also after another client has taken it over."""
     monkeypatch.setattr(queue_locks, "LOCK_COUNT_MAX", 2)
     locks = QueueLocks()
     for now_ms in (0, 1, 2):
@@ -212,7 +186,7 @@ def test_renewing_takes_no_more_of_the_limit(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_group_that_holds_nothing_is_not_kept() -> None:
-    """Names of groups come from clients: asking for nothing, or letting go of everything, leaves nothing behind."""
+    """Names of groups come from clients, so empty groups must not use memory."""
     locks = QueueLocks()
     locks.lock("G", "a", [], 0)
     assert not locks._holders
@@ -225,7 +199,6 @@ def test_a_group_that_holds_nothing_is_not_kept() -> None:
 
 
 def test_locks_that_were_not_renewed_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also those of other groups, and of clients that have gone."""
     monkeypatch.setattr(queue_locks, "LOCK_COUNT_MAX", 2)
     locks = QueueLocks()
     assert locks.lock("G", "a", ["q0", "q1"], 0) == ["q0", "q1"]
@@ -242,35 +215,34 @@ def counted(minutes: int) -> Statistics:
     return statistics
 
 
-def test_a_rate_is_that_of_the_span() -> None:
-    """Ten messages a second, five at a time; the day has no two samples yet and says nothing."""
+def test_rates_of_a_span() -> None:
+    """A minute forgets what an hour still counts; a span without two samples has no rate."""
     found = present(counted(30).snapshots(GROUP_GET_NUMS, "T@G"))
     assert (found["statsMinute"].sum, found["statsMinute"].tps, found["statsMinute"].average) == (600, 10.0, 5.0)
     assert (found["statsHour"].tps, found["statsHour"].average) == (10.0, 5.0)
     assert (found["statsDay"].sum, found["statsDay"].tps) == (0, 0.0)
-
-
-def test_what_was_long_ago_is_not_in_the_last_minute() -> None:
-    """The minute forgets, the hour does not."""
     statistics = counted(20)
     for now_ms in range(20 * 60_000, 25 * 60_000, 500):
         statistics.sample(now_ms)
     found = present(statistics.snapshots(GROUP_GET_SIZE, "T@G"))
     assert found["statsMinute"].sum == 0
     assert found["statsHour"].sum > 0
+    statistics = Statistics()
+    statistics.count_get("T", "G", 3, messages=5, size=500, latency_ms=2)
+    for now_ms in (0, 10_000):
+        statistics.sample(now_ms)
+        found = present(statistics.snapshots(GROUP_GET_NUMS, "T@G"))
+        minute = found["statsMinute"]
+        assert (minute.sum, minute.tps, minute.average) == (0, 0.0, 0.0)
 
 
-def test_latency_is_counted_by_queue_and_messages_by_broker() -> None:
-    """RocketMQ's keys; the broker's sum has no key of its own."""
+def test_sums_by_queue_and_by_broker() -> None:
+    """The keys are RocketMQ's; the broker's sum counts every group."""
     statistics = counted(2)
     latency = present(statistics.snapshots(GROUP_GET_LATENCY, "3@T@G"))
     assert latency["statsMinute"].average == 2.0
     assert statistics.snapshots(GROUP_GET_LATENCY, "4@T@G") is None
     assert statistics.snapshots(BROKER_GET_NUMS, "DefaultCluster") is not None
-
-
-def test_many_alike_are_counted_as_one_by_one() -> None:
-    """In each of the four sums."""
     alike, singly = Statistics(), Statistics()
     alike.count_get("T", "G", 3, messages=2, size=100, latency_ms=4, times=5)
     for _ in range(5):
@@ -283,17 +255,11 @@ def test_many_alike_are_counted_as_one_by_one() -> None:
         (GROUP_GET_LATENCY, (3, "T", "G")): (20, 5),
         (BROKER_GET_NUMS, ()): (10, 5),
     }
-
-
-def test_nothing_got_in_a_span_has_an_average_of_nothing() -> None:
-    """Neither one sample, nor two that nothing was counted between, say more."""
     statistics = Statistics()
-    statistics.count_get("T", "G", 3, messages=5, size=500, latency_ms=2)
-    for now_ms in (0, 10_000):
-        statistics.sample(now_ms)
-        found = present(statistics.snapshots(GROUP_GET_NUMS, "T@G"))
-        minute = found["statsMinute"]
-        assert (minute.sum, minute.tps, minute.average) == (0, 0.0, 0.0)
+    assert statistics.given() == 0
+    statistics.count_get("T", "G", 0, messages=2, size=1, latency_ms=0)
+    statistics.count_get("U", "H", 1, messages=3, size=1, latency_ms=0, times=2)
+    assert statistics.given() == 8
 
 
 class NotedGuard:
@@ -327,7 +293,6 @@ class Guarded(dict[Any, Any]):
 
 
 def test_samples_and_snapshots_hold_the_guard() -> None:
-    """Whoever goes through the items has it, and gives it back."""
     guard = NotedGuard()
     statistics = Statistics(guard=guard)
     statistics._items = items = Guarded(guard)
@@ -338,19 +303,9 @@ def test_samples_and_snapshots_hold_the_guard() -> None:
 
 
 def test_items_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes first is counted on, what comes over the limit is not."""
     monkeypatch.setattr(module, "ITEM_COUNT_MAX", 4)
     statistics = Statistics()
     statistics.count_get("T", "G", 0, messages=1, size=1, latency_ms=0)
     statistics.count_get("T", "H", 0, messages=1, size=1, latency_ms=0)
     assert statistics.snapshots(GROUP_GET_NUMS, "T@G") is not None
     assert statistics.snapshots(GROUP_GET_NUMS, "T@H") is None
-
-
-def test_the_broker_s_messages_are_those_of_all_groups() -> None:
-    """None before the first; every queue and group counts."""
-    statistics = Statistics()
-    assert statistics.given() == 0
-    statistics.count_get("T", "G", 0, messages=2, size=1, latency_ms=0)
-    statistics.count_get("U", "H", 1, messages=3, size=1, latency_ms=0, times=2)
-    assert statistics.given() == 8

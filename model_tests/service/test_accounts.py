@@ -58,9 +58,15 @@ def test_a_file_is_written_as_java_writes_it(text: str, words: str) -> None:
     assert written(words) == words
 
 
-def test_a_list_that_is_in_itself_is_written_as_it_is() -> None:
+def test_texts_of_the_file() -> None:
     assert written("a: &a [*a]\n") == "a: &id001\n- *id001\n"
     assert written("a: &a {b: c}\nd: *a\n") == "a: &id001\n  b: c\nd: *id001\n"
+    assert AccountFile.parse(b"a: [~, b, null]\nc: ~\nd: {e: ~, f: 'null'}\n").values() == {
+        "a": ["b"],
+        "d": {"f": "null"},
+    }
+    with pytest.raises(ConfigError, match="a key in it is not text"):
+        AccountFile.parse(b"? [a]\n: b\n").values()
 
 
 @pytest.mark.parametrize("is_admin", [True, False])
@@ -68,18 +74,6 @@ def test_an_administrator_is_written_as_one(is_admin: bool) -> None:
     file = AccountFile.parse(b"")
     file.put_account("newcomer", {"admin": is_admin})
     assert file.text().decode() == f"accounts:\n- accessKey: newcomer\n  admin: {str(is_admin).lower()}\n"
-
-
-def test_what_is_null_is_left_out() -> None:
-    assert AccountFile.parse(b"a: [~, b, null]\nc: ~\nd: {e: ~, f: 'null'}\n").values() == {
-        "a": ["b"],
-        "d": {"f": "null"},
-    }
-
-
-def test_a_key_that_is_no_text_is_told_of() -> None:
-    with pytest.raises(ConfigError, match="a key in it is not text"):
-        AccountFile.parse(b"? [a]\n: b\n").values()
 
 
 @pytest.mark.parametrize(
@@ -333,7 +327,7 @@ def test_an_account_that_is_made_counts_at_once_and_so_does_its_change_and_its_e
 
 
 def test_the_file_holds_what_was_changed_and_everything_else_to_the_letter(broker: Broker, accounts: Path) -> None:
-    """In Java's layout: a changed account last, a version at the end; nobody else may read the file now either."""
+    """A changed account stands last, as in Java, and only the owner can read the file."""
     put(broker, accessKey="RocketMQ", secretKey="01234567", admin="false", defaultGroupPerm="SUB", whiteRemoteAddress="10.0.0.*")  # noqa: E501  # fmt: skip
     put(broker, accessKey="newcomer", secretKey="12345678", groupPerms="G=SUB")
     ask(broker, RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, {"globalWhiteAddrs": "10.1.1.1,10.2.*.*"})
@@ -367,7 +361,6 @@ def test_the_file_holds_what_was_changed_and_everything_else_to_the_letter(broke
 
 
 def test_what_there_is_can_be_asked(broker: Broker, accounts: Path) -> None:
-    """The version before and after a change, and every account as it stands in the file."""
     before = ask(broker, RequestCode.GET_BROKER_CLUSTER_ACL_INFO, {}).ext_fields or {}
     assert json.loads(before["version"])["counter"] == 0
     put(broker, accessKey="newcomer", secretKey="12345678", topicPerms="T=DENY")
@@ -391,7 +384,7 @@ def test_what_there_is_can_be_asked(broker: Broker, accounts: Path) -> None:
 
 
 def test_what_cannot_be_is_refused_and_changes_nothing(broker: Broker, accounts: Path) -> None:
-    """With RocketMQ's code and a line that says why; the file is as it was."""
+    """The answer has RocketMQ's code and a reason."""
     for code, fields, (answer, words) in REFUSED:
         told = ask(broker, code, fields)
         assert told.code == answer, fields
@@ -400,7 +393,7 @@ def test_what_cannot_be_is_refused_and_changes_nothing(broker: Broker, accounts:
 
 
 def test_an_account_of_the_shortest_key_is_made_with_all_that_it_may(broker: Broker, accounts: Path) -> None:
-    """Seven characters; what is empty at the end of a list is not there, and an empty default changes none."""
+    """A key has at least seven characters."""
     made = put(
         broker,
         accessKey="seven77",
@@ -432,7 +425,7 @@ def test_an_account_of_the_shortest_key_is_made_with_all_that_it_may(broker: Bro
 
 
 def test_accounts_are_for_administrators(broker: Broker, accounts: Path) -> None:
-    """A user's right signature is not enough, although 4.9.7 takes it: else a user could become an administrator."""
+    """4.9.7 accepts any user's signature, so a user could become an administrator."""
     for code in range(50, 55):
         told = ask(broker, code, {"accessKey": "newcomer", "secretKey": "12345678", "globalWhiteAddrs": "*"}, USER)
         assert told.code == 1
@@ -457,7 +450,7 @@ def test_a_file_that_cannot_be_written_is_told_of(broker: Broker, monkeypatch: p
 
 
 def test_a_change_keeps_what_somebody_else_wrote_meanwhile(broker: Broker, accounts: Path) -> None:
-    """The file is read anew for each change; while it cannot be used, none is made."""
+    """Each change reads the file again; a file that cannot be read is not changed."""
     accounts.write_text(ACCOUNTS + "  - {accessKey: by-hand, secretKey: 87654321}\n")
     assert put(broker, accessKey="newcomer", secretKey="12345678").code == 0
     keys = [account["accessKey"] for account in yaml.safe_load(accounts.read_text())["accounts"]]
@@ -483,7 +476,6 @@ TEXTS = st.text(max_size=12) | st.sampled_from(
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.none() | TEXTS, st.none() | st.lists(TEXTS, max_size=3))))
 def test_the_file_holds_what_a_plain_table_holds(steps: list[tuple[str, str | None, list[str] | None]]) -> None:
-    """Written and read again after each change, whatever the texts are, and however they look to YAML."""
     content = b""
     table: dict[str, dict[str, str | list[str]]] = {}
     for key, secret, rights in steps:
@@ -605,7 +597,7 @@ def test_everyone_else_is_refused_in_rocketmqs_words(
 
 
 def test_a_request_replayed_on_another_topic_is_refused(guarded: Broker) -> None:
-    """The signature is over the fields: what was signed for one topic is worth nothing for another."""
+    """The signature covers the fields."""
     fields = CONSUMER.signed(send_fields("open", 0), b"x")
     with RawClient(guarded.address) as client:
         assert client.call(RequestCode.SEND_MESSAGE_V2, fields, b"x").code == 0

@@ -59,7 +59,7 @@ def commit(client: RawClient, topic: str, group: str, offset: int) -> None:
 
 
 def test_a_topics_queues_are_told(broker: Broker, client: RawClient) -> None:
-    """202: every queue, with its offsets and when its last message came; an unknown topic is 17."""
+    """Request 202; an unknown topic gets 17."""
     send_message(client, "T")
     send_message(client, "T")
     wait_until(lambda: broker.store.visible_end("T", 0) == 2)
@@ -75,7 +75,7 @@ def test_a_topics_queues_are_told(broker: Broker, client: RawClient) -> None:
 def test_a_groups_progress_is_told(
     broker: Broker, client: RawClient, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """208: of one topic or of all; of a group with members only what they want; too many queues are refused."""
+    """Request 208, for one topic or for all topics of the group."""
     for topic in ("T", "U"):
         send_message(client, topic)
         commit(client, topic, "G", 1)
@@ -100,7 +100,7 @@ def test_a_groups_progress_is_told(
 def test_the_groups_of_a_topic_are_told(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """300: those that want it now, and those that have offsets of it; not those of a topic whose name begins so."""
+    """Request 300 lists groups that subscribe to the topic or have offsets of it."""
     client = joined(connect(start_broker().address))
     commit(client, "T", "H", 1)
     commit(client, "TT", "I", 1)
@@ -110,7 +110,7 @@ def test_the_groups_of_a_topic_are_told(
 
 
 def test_a_queues_entries_are_told(broker: Broker, connect: Connect) -> None:
-    """321: as many as are asked for and there; with the group's subscription; none at an index beyond the end."""
+    """Request 321 returns at most the requested count."""
     client = joined(connect(broker.address))
     for _ in range(3):
         send_message(client, "T")
@@ -136,7 +136,7 @@ def test_a_queues_entries_are_told(broker: Broker, connect: Connect) -> None:
 
 
 def test_who_is_connected_is_told(broker: Broker, client: RawClient, connect: Connect) -> None:
-    """203 and 204: with client id, address, language and version; a language that Java lacks is OTHER."""
+    """Requests 203 and 204; a language that Java lacks is OTHER."""
     assert client.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "G"}).code == 206
     assert client.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "P"}).code == 1
     member = joined(connect(broker.address))
@@ -159,7 +159,7 @@ def test_who_is_connected_is_told(broker: Broker, client: RawClient, connect: Co
 
 
 def test_tables_are_told_whole(broker: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """21, 43, 45: as the files in `config` have them; one that is too large for an answer is refused."""
+    """Requests 21, 43 and 45; a table too large for an answer is refused."""
     send_message(client, "T")
     commit(client, "T", "G", 1)
     broker.shared.delays.put(3, 7)
@@ -226,7 +226,7 @@ def test_the_broker_tells_of_itself(broker: Broker, client: RawClient) -> None:
 
 
 def test_rates_are_of_the_last_seconds() -> None:
-    """Over 10 s, a minute and 10 minutes, of what is sampled; a second sample within a second counts for nothing."""
+    """Rates over 10 s, a minute and 10 minutes of the samples."""
     rates = Rates()
     assert rates.told() == "0.0 0.0 0.0"
     for second in range(101):
@@ -236,7 +236,6 @@ def test_rates_are_of_the_last_seconds() -> None:
 
 
 def test_a_table_by_queue_is_written_and_read() -> None:
-    """Whatever is in the names; also as a list, with its keys in quotes, or empty."""
     table = {queue(0): 5, MessageQueue(topic='a"}:{b\\', broker_name="{x}:", queue_id=1): -7}
     written = b'{"a":"{x}:","offsetTable":' + bytes(encode_by_queue(table)) + b',"b":{"c":1}}'
     assert decode_by_queue(written, "offsetTable") == table
@@ -271,7 +270,7 @@ def test_what_is_no_table_by_queue_is_refused(body: bytes) -> None:
     ],
 )
 def test_an_account_needs_rights_for_what_it_asks(code: int, fields: dict[str, str], resources: set[str]) -> None:
-    """To read the topics and to act for the groups; whole tables and settings are the administrators'."""
+    """Only administrators get whole tables and settings."""
     wanted = wanted_by(Command(code, 1, 0, fields))
     assert wanted.resources == dict.fromkeys(resources, Right.SUB)
     assert {21, 25, 26, 43, 45, 309} <= ADMIN_CODES
@@ -286,7 +285,7 @@ def test_an_account_needs_rights_for_what_it_asks(code: int, fields: dict[str, s
 def test_where_a_queue_begins_whose_records_are_gone(
     start_broker: StartBroker, connect: Connect, policy: Policy, start: str, expected: tuple[int, str]
 ) -> None:
-    """4.9 leaves its minimum where it was; on 5.x it is the end (31), to which who pulls before it is sent."""
+    """4.9 keeps the minimum; 5.x moves it to the end."""
     sizes = attrs.evolve(SMALL_STORE, commit_log_file_size=4096, consume_queue_file_size=200, message_size_max=2048)
     broker = start_broker(policy=policy, store_config=attrs.evolve(sizes, file_reserved_hours=0))
     client, store = connect(broker.address), broker.store

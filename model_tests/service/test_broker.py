@@ -111,7 +111,6 @@ def test_a_topic_whose_configuration_was_lost_is_known_by_its_queues(
 
 
 def test_what_cannot_be_used_is_said_in_one_line(broker: Broker, tmp_path: Path) -> None:
-    """A port in use, a store in use, a damaged table, a file where a directory must be: a user's error each."""
     other = str(tmp_path / "other")
     with pytest.raises(ListenError, match="choose another address"):
         Broker.start(RealRuntime(), other, listen=broker.address)
@@ -129,7 +128,6 @@ def test_what_cannot_be_used_is_said_in_one_line(broker: Broker, tmp_path: Path)
 
 
 def test_a_failed_start_leaves_nothing_behind(start_broker: StartBroker, tmp_path: Path) -> None:
-    """The ports and the store of a start that failed can be used at once."""
     config = tmp_path / "store" / "config"
     config.mkdir(parents=True)
     (config / "topics.json").write_text("{")
@@ -145,7 +143,7 @@ def test_a_failed_start_leaves_nothing_behind(start_broker: StartBroker, tmp_pat
 
 @pytest.mark.parametrize("sync", [False, True], ids=["async", "sync"])
 def test_what_is_acknowledged_is_visible(start_broker: StartBroker, connect: Connect, sync: bool) -> None:
-    """Strict makes it so before the answer leaves, and does not leave it to the flush thread."""
+    """Under the strict policy, before the answer leaves."""
     store_config = attrs.evolve(SMALL_STORE, flush_disk_sync=sync, flush_interval_ms=1_000_000)
     broker = start_broker(store_config=store_config)
     client = connect(broker.address)
@@ -155,7 +153,7 @@ def test_what_is_acknowledged_is_visible(start_broker: StartBroker, connect: Con
 
 
 def test_a_stopped_broker_lets_go_of_its_log(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """Also when the last thing that it made is the answer to a woken pull, with its slices of the log."""
+    """An answer to a woken pull must not keep slices of the log."""
     mapped = Path("/proc/self/maps")
     broker = start_broker()
     puller, sender = connect(broker.address), connect(broker.address)
@@ -231,7 +229,7 @@ def saved(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"topicConfigTable":[]}', b"\xff", b"[" * 5000])
 def test_a_table_that_cannot_be_read_is_taken_from_its_backup_and_repaired(saved: Path, damage: bytes) -> None:
-    """The next save writes it anew, and keeps the backup until then and after: nobody needs the damaged one."""
+    """The next save writes the table and keeps the backup."""
     backup = (saved / f"{TOPICS}.bak").read_bytes()
     (saved / TOPICS).write_bytes(damage)
     files = tables(saved)
@@ -257,7 +255,7 @@ def test_a_table_that_cannot_be_read_is_taken_from_its_backup_and_repaired(saved
     ],
 )
 def test_a_number_that_nobody_can_serve_is_refused(tmp_path: Path, name: str, content: str, said: str) -> None:
-    """A topic of a billion queues would cost whoever asks for it, and all others, minutes and gigabytes."""
+    """A topic of a billion queues would cost every client minutes and gigabytes."""
     (tmp_path / name).write_text(content)
     with pytest.raises(ConfigError, match=said):
         tables(tmp_path)
@@ -274,7 +272,6 @@ def test_the_greatest_numbers_are_served(tmp_path: Path) -> None:
 def test_a_disk_that_fails_while_a_table_is_repaired_loses_nothing(
     saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The backup is the only whole one, and is not replaced by the damaged one."""
     (saved / OFFSETS).write_bytes(b"{")
     files = tables(saved)
     write_atomic = files.runtime.files.write_atomic
@@ -299,7 +296,7 @@ def test_nothing_is_begun_without_a_table_that_was_there(saved: Path) -> None:
 
 
 def test_a_directory_without_tables_begins_empty(tmp_path: Path) -> None:
-    """And saves nothing as long as nothing changes; an absent table of a file is an empty one."""
+    """It saves nothing until something changes."""
     tables(tmp_path).save()
     assert list(tmp_path.iterdir()) == []
     (tmp_path / TOPICS).write_bytes(b'{"dataVersion":{"counter":1},"topicConfigTable":null}')
@@ -314,11 +311,16 @@ def other(*_arguments: Any) -> None:
     pass
 
 
-def test_two_services_that_serve_one_code_are_refused() -> None:
+def test_services_of_one_code_are_refused() -> None:
     first: dict[int, Processor] = {RequestCode.PULL_MESSAGE: nothing, RequestCode.HEART_BEAT: nothing}
     assert together([first, {RequestCode.SEND_MESSAGE: other}]) == first | {RequestCode.SEND_MESSAGE: other}
     with pytest.raises(CodeServedTwiceError, match=r"\[11\]"):
         together([first, {RequestCode.PULL_MESSAGE: other}])
+    with pytest.raises(AssertionError, match="Stammerer serves 34 twice"):
+
+        class Stammerer(Greeter):
+            @serves(RequestCode.HEART_BEAT)
+            def again(self, *_arguments: Any) -> None: ...
 
 
 class Greeter(Serving):
@@ -345,17 +347,8 @@ def test_a_service_serves_what_its_methods_are_marked_with(kind: type[Greeter]) 
     assert greeter.processors == {RequestCode.PULL_MESSAGE: greeter.greet, RequestCode.HEART_BEAT: greeter.greet}
 
 
-def test_a_service_that_serves_one_code_twice_is_refused() -> None:
-    with pytest.raises(AssertionError, match="Stammerer serves 34 twice"):
-
-        class Stammerer(Greeter):
-            @serves(RequestCode.HEART_BEAT)
-            def again(self, *_arguments: Any) -> None: ...
-
-
 @pytest.mark.parametrize(("policy", "more"), [("strict", set()), ("rocketmq-5", {361, 905})])
 def test_a_room_serves_what_its_services_say(start_broker: StartBroker, policy: str, more: set[int]) -> None:
-    """Nothing is left out between a service and the handler: 26 codes, and what a policy adds."""
     broker = start_broker(policy=preset(policy))
     pulls, sends = broker.pulling.processors, broker.sending.processors
     assert set(sends) == {10, 310, 320, 36, 37, 370}
@@ -452,7 +445,7 @@ def test_a_hook_may_end_a_request(
 
 
 def test_a_hook_that_fails_after_a_hold_causes_no_second_answer(start_broker: StartBroker, connect: Connect) -> None:
-    """The pull is in the table, which will answer it."""
+    """The hold table answers the pull."""
     broker = start_broker()
     send_message(connect(broker.address), "T")
     broker.stop()
@@ -467,7 +460,6 @@ def test_a_hook_that_fails_after_a_hold_causes_no_second_answer(start_broker: St
 
 
 def test_what_no_processor_serves_has_no_hooks(start_broker: StartBroker, connect: Connect) -> None:
-    """An unknown code is answered before them."""
     notes = Notes()
     broker = start_broker(hooks=[notes])
     assert connect(broker.address).call(9999, {}).code == 3

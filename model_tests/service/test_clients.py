@@ -84,7 +84,7 @@ def test_the_name_server_refuses_what_it_does_not_know(start_broker: StartBroker
 
 @pytest.mark.parametrize("ordinals", [False, True], ids=["java", "cpp"])
 def test_members_of_a_group_are_listed_and_told(ordinals: bool, broker: Broker, connect: Connect) -> None:
-    """The first heartbeat pushes 40 to the sender, the second client's to both; a leaver's to the rest."""
+    """Request 40 goes to all members after each join and leave."""
     first, second = connect(broker.address), connect(broker.address)
     members = {"consumerGroup": "G"}
     assert first.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, members).code == 1
@@ -201,7 +201,6 @@ def few_notices(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.usefixtures("few_notices")
 def test_every_member_is_told_of_the_last_change(seed: int) -> None:
-    """However its groups change during the rounds, and no pass writes more than its part."""
     churn(seed)
 
 
@@ -234,12 +233,12 @@ def notices_of_a_burst(start_broker: StartBroker, connect: Connect) -> int:
 
 @pytest.mark.usefixtures("few_notices")
 def test_a_burst_of_changes_is_told_together(start_broker: StartBroker, connect: Connect) -> None:
-    """200 changes of a group that is too large to be told at once are a few notices a member, and at least one."""
+    """A large group gets a few notices for 200 changes."""
     assert 1 <= notices_of_a_burst(start_broker, connect) <= 20
 
 
 def test_a_small_group_is_told_of_each_change_as_java_does(start_broker: StartBroker, connect: Connect) -> None:
-    """Which is also what the merging saves: each of the changes that a pass can tell is a notice."""
+    """Shows what merging notices saves."""
     assert notices_of_a_burst(start_broker, connect) > 20
 
 
@@ -288,7 +287,6 @@ def reply_to(client: RawClient, request: Command, body: bytes) -> None:
 
 
 def test_a_reply_goes_to_a_producer_and_to_no_consumer_of_the_same_name(broker: Broker, connect: Connect) -> None:
-    """A consumer waits for none: who replies is told that nobody is there, until a producer has that client id too."""
     replier, asker = connect(broker.address), connect(broker.address)
     joined(connect(broker.address))
     one_queue(broker, replier, 1)
@@ -305,7 +303,7 @@ def test_a_reply_goes_to_a_producer_and_to_no_consumer_of_the_same_name(broker: 
 
 
 def test_a_member_is_asked_and_its_answer_passed_on(broker: Broker, connect: Connect) -> None:
-    """With body, fields and code, once; keys of the asker's account do not go to the member."""
+    """The member does not see the caller's access key."""
     member, client = joined(connect(broker.address)), connect(broker.address)
     opaque = client.send(RequestCode.GET_CONSUMER_RUNNING_INFO, ASKED | {"AccessKey": "secret", "Signature": "x"})
     request = pushed(member, RequestCode.GET_CONSUMER_RUNNING_INFO)
@@ -336,7 +334,7 @@ def test_a_message_is_taken_to_a_member(broker: Broker, connect: Connect) -> Non
 def test_who_cannot_be_asked_is_told_of(
     broker: Broker, client: RawClient, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A member that is not there, is gone, or is silent; and too many that wait. Nothing is left behind."""
+    """The member is absent, gone or silent, or too many calls wait."""
     absent = client.call(RequestCode.GET_CONSUMER_RUNNING_INFO, ASKED)
     assert (absent.code, absent.remark) == (1, "The Consumer <G> <here@1> not online")
     member = joined(connect(broker.address))
@@ -388,7 +386,7 @@ def by_client(answer: Command | None) -> dict[str, object]:
 
 
 def test_members_say_where_they_are(broker: Broker, client: RawClient, connect: Connect) -> None:
-    """223: each is asked, or the one that is named, and what they say is put together; nobody there is told so."""
+    """Request 223 asks all members, or the named one."""
     absent = client.call(STATUS, OF_GROUP)
     assert (absent.code, absent.remark) == (1, "No Any Consumer online in the consumer group: [G]")
     one, other = joined(connect(broker.address)), joined(connect(broker.address), "there@2")
@@ -414,7 +412,6 @@ def test_members_say_where_they_are(broker: Broker, client: RawClient, connect: 
 def test_one_that_does_not_say_where_it_is_keeps_nobody_waiting(
     broker: Broker, client: RawClient, connect: Connect, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """It is left out, or what it says that is no offset; the others are told."""
     one, other = joined(connect(broker.address)), joined(connect(broker.address), "there@2")
     if how == "silent":
         monkeypatch.setattr(client_calls, "STATUS_MS_MAX", 0)
@@ -441,7 +438,7 @@ def test_one_that_does_not_say_where_it_is_keeps_nobody_waiting(
 def test_members_that_say_too_much_of_where_they_are(
     broker: Broker, client: RawClient, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Together: who asks is told to ask one; and too many that wait are too many here, too. Nothing is left behind."""
+    """The error asks the caller to name one client."""
     one, other = joined(connect(broker.address)), joined(connect(broker.address), "there@2")
     monkeypatch.setattr(client_calls, "STATUS_SIZE_MAX", 2 * len(at(5)) - 1)
     opaque = client.send(STATUS, OF_GROUP)
@@ -455,7 +452,7 @@ def test_members_that_say_too_much_of_where_they_are(
 
 
 def test_a_group_is_told_to_go_on_elsewhere(broker: Broker, client: RawClient, connect: Connect) -> None:
-    """222: every member is told by 220; without force no queue goes forward; C++ members get a list."""
+    """Request 222 sends 220 to each member; without force no offset moves forward."""
     assert client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RESET | {"topic": "none"}).code == 1
     one_queue(broker, client, 3)
     assert client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RESET).code == 1
@@ -480,7 +477,7 @@ def test_a_group_is_told_to_go_on_elsewhere(broker: Broker, client: RawClient, c
 
 
 def test_queues_are_assigned_to_members(broker: Broker, client: RawClient, connect: Connect) -> None:
-    """400, for 5.x clients that do not rebalance themselves: the queues of all brokers that routes lead to."""
+    """Request 400, for 5.x clients that do not rebalance themselves."""
     queues = {"topic": "T", "readQueueNums": "3", "writeQueueNums": "3", "perm": "6"}
     assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, queues).code == 0
     names, members = connect(broker.name_server_address), [connect(broker.address) for _ in range(2)]
@@ -554,7 +551,7 @@ def running(broker: Broker, listen: Listener, *, is_orderly: bool = False) -> Pu
 
 @pytest.mark.parametrize("is_orderly", [False, True])
 def test_a_running_group_goes_on_from_where_it_is_told(broker: Broker, client: RawClient, is_orderly: bool) -> None:
-    """What was consumed comes again, once, and the offset that is stored in the end is the queue's end."""
+    """The consumed messages come once more."""
     one_queue(broker, client, 5)
     got: list[int] = []
 

@@ -29,7 +29,7 @@ def conversions(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_no_first_conversion_ends_any_of_many_processes() -> None:
-    """Several threads convert to each class first; `tidy/test_packages.py` shows without threads why that is safe."""
+    """`tidy/test_packages.py` shows without threads why that is safe."""
     for _ in range(COLD_PROCESSES):
         ended = conversions()
         assert ended.returncode == 0, ended.stderr

@@ -46,7 +46,6 @@ ANY = ("--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0")
 
 
 def test_it_serves_until_ctrl_c(serve: StartCommand, connect: Connect, tmp_path: Path) -> None:
-    """One ready line, messages served, exit 0, nothing on stderr, the store closed and the history there."""
     store, history = tmp_path / "store", tmp_path / "history"
     process = serve(*ANY, "--store", str(store), "--record", str(history))
     assert process.stdout is not None
@@ -61,7 +60,6 @@ def test_it_serves_until_ctrl_c(serve: StartCommand, connect: Connect, tmp_path:
 
 
 def test_a_users_mistake_is_one_line_and_exit_2(tmp_path: Path) -> None:
-    """A port in use, no address, an unknown policy or knob, a bad or missing config file, a store that is a file."""
     bad_conf = tmp_path / "bad.conf"
     bad_conf.write_text("maxMessageSize=many\n")
     file = tmp_path / "file"
@@ -199,7 +197,7 @@ def test_what_is_sent_is_consumed_with_every_field(name_server: str) -> None:
 
 
 def test_many_are_sent_from_standard_input_and_a_group_goes_on(name_server: str) -> None:
-    """--count sends the body so often; a second consume of the group gets what the first left."""
+    """A second consume of the group continues where the first stopped."""
     (sent,) = lines(run(name_server, "send", "T", "-", "--count", "30", "--queue", "0", "--json", stdin=b"\xff\x00"))
     assert sent["sent"] == 30
     first = lines(run(name_server, "consume", "T", "--group", "G", "--from", "first", "--count", "10", "--json"))
@@ -253,7 +251,7 @@ def test_a_mistake_is_one_line_and_exit_2(name_server: str, arguments: tuple[str
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_consume_cleanly_and_nothing_printed_comes_again(name_server: str, number: int) -> None:
-    """Exit 0, no traceback; the printed messages are committed, the others come to the next member."""
+    """The printed messages are committed."""
     run(name_server, "send", "T", "x", "--count", "5", "--queue", "0")
     code = "from longpoll.cli import main; main()"
     arguments = ["consume", "T", "--group", "G", "--from", "first", "--name-server", name_server, "--json"]
@@ -281,7 +279,6 @@ def test_where_to_begin_is_read() -> None:
 
 
 def test_consume_filters_by_sql(tmp_path: Path) -> None:
-    """Only what matches is printed; a broker that does not filter by properties says so, in one line."""
     config = BrokerConfig(property_filter=True)
     with Broker.start(RealRuntime(), str(tmp_path / "store"), config=config) as broker:
         names = "{}:{}".format(*broker.name_server_address)

@@ -373,7 +373,6 @@ def test_what_was_ended_in_time_is_never_asked_about(tmp_path: Path, connect: Co
 
 
 def test_expiring_messages_are_given_up(checking: Broker, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
-    """Older than files are kept, by the time that its producer gave it."""
     client = joined(checking, connect)
     with caplog.at_level(logging.WARNING):
         fields = send_fields("T", 0, HALF.format(group="PG"))
@@ -474,7 +473,6 @@ def test_the_table_of_producers_is_that_of_a_plain_set(steps: list[tuple[str, in
 
 
 def test_there_is_an_end_to_producers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One over the limit is not noted, nor one with a name that no group may have."""
     monkeypatch.setattr(producers, "PRODUCER_COUNT_MAX", 1)
     table = Producers()
     table.register("a", "g", "x")

@@ -33,7 +33,7 @@ LONG_MS = 30_000
 def test_pulls_held_behind_the_deletion_are_told_too(
     broker: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch, method: str, count: int
 ) -> None:
-    """They passed their checks before, and were inserted after the table had been looked through."""
+    """They were inserted after the deletion looked through the table."""
     honest = getattr(HoldService, method)
     send_message(client, "T")
 
@@ -68,7 +68,7 @@ def test_a_topic_that_goes_between_the_check_and_the_read_is_told_of(
 def test_who_waits_is_told_although_the_disk_keeps_the_queues(
     broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The deletion is answered with an error; the topic is gone from then on, so nothing would ever come to them."""
+    """The deletion fails, but the topic is gone."""
     puller, admin = connect(broker.address), connect(broker.address)
     send_message(admin, "T")
     opaque = puller.send(PULL, pull_fields("T", 1, timeout_ms=LONG_MS))
@@ -101,7 +101,7 @@ def make_topic(broker: Broker, connect: Connect) -> None:
 def test_no_message_of_a_deleted_topic_is_given_to_who_waits_for_the_next_of_its_name(
     broker: Broker, connect: Connect
 ) -> None:
-    """Settings and ends of the two are equal; the answer that the first one woke must not be told again."""
+    """A kept answer of the old topic must not serve the new one."""
     make_topic(broker, connect)
     assert woken_by(b"old", broker, connect) == [b"old"]
     assert connect(broker.address).call(DELETE, {"topic": "T"}).code == 0
@@ -112,7 +112,7 @@ def test_no_message_of_a_deleted_topic_is_given_to_who_waits_for_the_next_of_its
 def test_nor_where_a_pull_was_at_work_while_the_topic_was_deleted(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It read before, and its answer is kept when the deletion has forgotten all that was kept."""
+    """Its answer is kept after the deletion cleared all kept answers."""
     run_now = HerdRunner.run_now
 
     def run_and_delete(runner: HerdRunner, pull: Pull, cause: Cause, after_ns: int, outbox: Outbox) -> Decision:
@@ -137,7 +137,7 @@ def test_nor_where_a_pull_was_at_work_while_the_topic_was_deleted(
 def test_it_stays_gone_after_a_restart(
     start_broker: StartBroker, connect: Connect, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No warning of queues without a configuration, and a topic made again begins at 0."""
+    """A new topic of that name begins at 0."""
     directory = str(tmp_path / "again")
     broker = start_broker(directory=directory)
     client = connect(broker.address)
@@ -158,7 +158,7 @@ def test_it_stays_gone_after_a_restart(
 def test_system_topics_stay_as_they_are(
     policy: Policy, codes: tuple[int, int, int, int], start_broker: StartBroker, connect: Connect
 ) -> None:
-    """Deleting the topic of delayed messages would lose them, and changing its queues too; as both versions answer."""
+    """Deleting the schedule topic would lose delayed messages."""
     broker = start_broker(policy=policy)
     client = connect(broker.address)
     conflict, blank, odd, kind = codes
@@ -179,7 +179,7 @@ def test_system_topics_stay_as_they_are(
 def test_nobody_waits_for_the_disk_that_a_deletion_waits_for(
     broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others are served meanwhile; a send to a topic of that name is refused, and taken once it is answered."""
+    """Sends to the topic are refused until the deletion is answered."""
     admin, bystander = connect(broker.address), connect(broker.address)
     send_message(admin, "T", b"old")
     stands, goes_on = broker.runtime.event(), broker.runtime.event()
@@ -257,7 +257,7 @@ def said(client: RawClient, opaque: int) -> tuple[int, str | None]:
 def test_a_deleted_topic_and_a_stop_are_told_as_the_policy_says(
     policy: Policy, start_broker: StartBroker, connect: Connect
 ) -> None:
-    """Ours tell both at once. RocketMQ tells of a topic at a scan, and of a stop never."""
+    """RocketMQ reports a deleted topic at a scan, and a stop never."""
     broker = start_broker(policy=policy, config=BrokerConfig(scan_period_ms=NEVER_MS))
     puller, other = connect(broker.address), connect(broker.address)
     make_topics(broker)
@@ -280,7 +280,7 @@ def test_a_deleted_topic_and_a_stop_are_told_as_the_policy_says(
 def test_a_change_of_role_is_told_as_the_policy_says(
     policy: Policy, start_broker: StartBroker, connect: Connect
 ) -> None:
-    """Ours answer with the offset asked for, 5.x runs the pulls again, and 4.9 does not know the request."""
+    """5.x runs the pulls again; 4.9 does not know the request."""
     broker = start_broker(policy=policy, config=SLAVE)
     puller, other = connect(broker.address), connect(broker.address)
     make_topics(broker)

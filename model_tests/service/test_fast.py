@@ -123,7 +123,7 @@ def twins(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @settings(max_examples=25)
 @given(told=st.lists(PIECES, max_size=20))
 def test_a_quick_broker_is_a_plain_one(twins: tuple[Twin, Twin], told: list[Told]) -> None:
-    """The same bytes to the same connections at the same requests, the same log, the same counts."""
+    """Both give the same bytes, the same log and the same counts."""
     quick, plain = twins
     topic = b"T%05d" % next(NUMBERS)
     told = [(number, content.replace(TOPIC.encode(), topic)) for number, content in told]
@@ -170,7 +170,7 @@ def after(twin: Twin, change: Callable[[Broker], object]) -> tuple[object, ...]:
 def test_what_was_checked_before_is_checked_again(
     start_broker: StartBroker, tmp_path: Any, change: Callable[[Broker], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A topic or group that is replaced counts for the next pull; seen where the last check is believed for ever."""
+    """A replaced topic or group counts for the next pull."""
     quick, plain = pair(start_broker, tmp_path)
     expected = after(plain, change)
     assert after(quick, change) == expected
@@ -185,7 +185,6 @@ def test_what_was_checked_before_is_checked_again(
 
 
 def test_a_pull_at_the_end_is_held_without_a_read(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else nothing would be quicker; one in front of the end is read for, and one behind it is told so."""
     broker = start_broker(config=CONFIG, runtime=StillRuntime())
     broker.topics.put(TopicConfig("T", 4, 4))
     twin = Twin(broker)
@@ -199,7 +198,7 @@ def test_a_pull_at_the_end_is_held_without_a_read(start_broker: StartBroker, mon
 def test_pulls_side_by_side_are_held_together(
     start_broker: StartBroker, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All behind the first, but for those that are something else; within the limits of the whole and of a queue."""
+    """Up to the limits of the table and of the queue."""
     config = evolve(CONFIG, held_count_max=9, queue_held_count_max=3)
     quick, plain = pair(start_broker, tmp_path, config)
     together: list[int] = []
@@ -235,7 +234,6 @@ OTHERS: list[dict[str, str]] = [
 def test_a_pull_among_others_is_what_it_is_alone(
     start_broker: StartBroker, tmp_path: Any, other: dict[str, str]
 ) -> None:
-    """Checked, refused, answered and committed; also an answer that nobody asked for, which stands among them."""
     told = []
     for is_fast in (True, False):
         directory = str(tmp_path / str(is_fast))
@@ -252,7 +250,6 @@ def test_a_pull_among_others_is_what_it_is_alone(
 def test_of_pulls_side_by_side_none_is_lost_where_their_answers_are_long(
     start_broker: StartBroker, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that are not served at once, as others have their turn, come later, and none is read in vain before."""
     at_once: list[int] = []
     read: list[int] = []
     serve_following = PullBursts.serve_following
@@ -292,7 +289,7 @@ def test_of_pulls_side_by_side_none_is_lost_where_their_answers_are_long(
 def test_planted_another_head_is_seen(
     start_broker: StartBroker, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
 ) -> None:
-    """A herd of pulls that are alike hears the same from both brokers, until a number in a head is wrong."""
+    """An injected fault: a wrong number in the head of an answer."""
     quick, plain = pair(start_broker, tmp_path)
     assert quick.told(alike(6, "S")) == plain.told(alike(6, "S"))
     encode_head = getattr(module, name)
@@ -323,7 +320,6 @@ def test_the_plain_broker_is_plain(start_broker: StartBroker, tmp_path: Any) -> 
 
 
 def test_a_pull_like_the_last_one_asks_again_what_may_have_changed(broker: Broker) -> None:
-    """Its filter, its topic and its group, whether it commits, and whether there is anything from its offset on."""
     with RawClient(broker.address) as client:
         for tag in ("a", "b", "a"):
             send_message(client, "T", tag.encode(), properties=f"TAGS\x01{tag}\x02")

@@ -199,7 +199,7 @@ def reasons(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.mark.parametrize("flushes", [False, True])
 def test_what_comes_is_appended_shown_and_reported(flushes: bool) -> None:
-    """Where the log ends is the first report; with SYNC_FLUSH what came is durable before it is shown or reported."""
+    """With SYNC_FLUSH it is durable before it is reported."""
     bench, master = Bench(flushes=flushes, log=record(20)), Sender()
     first, second = record(30, b"a"), record(40, b"b")
     bench.follow(master, master.say(transfer(20, first), transfer(50, second)), master.say(transfer(90, record(20))))
@@ -211,7 +211,6 @@ def test_what_comes_is_appended_shown_and_reported(flushes: bool) -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 19, 20, 21, 39, 60, 61])
 def test_a_record_in_pieces_is_appended_when_it_is_whole(size: int) -> None:
-    """However it is cut; neither shown nor reported before, and looked at no more often than it must be."""
     bench, master = Bench(), Sender()
     content = record(20, b"a") + record(40, b"b") + record(20, b"c")
     pieces = [content[at : at + size] for at in range(0, len(content), size)]
@@ -226,7 +225,6 @@ def test_a_record_in_pieces_is_appended_when_it_is_whole(size: int) -> None:
 
 
 def test_an_empty_log_begins_where_the_master_says() -> None:
-    """Once it has begun, and be it by a piece of a record, what comes is the next of it."""
     bench, master = Bench(), Sender()
     bench.follow(master, master.say(transfer(500, b"")), master.say(transfer(1_000, record(20))))
     assert (len(bench.log), master.reports()) == (1_020, [0, 1_020])
@@ -238,7 +236,6 @@ def test_an_empty_log_begins_where_the_master_says() -> None:
 @pytest.mark.parametrize("offset", [19, 21, 0])
 @pytest.mark.parametrize("content", [b"", record(20)])
 def test_what_is_not_next_ends_the_connection(caplog: pytest.LogCaptureFixture, offset: int, content: bytes) -> None:
-    """A greeting too says where the master is. It is tried again, and half a record before it is forgotten."""
     bench, master, other = Bench(log=record(20)), Sender(), Sender()
     bench.masters += [master]
     bench.follow(other, master.say(transfer(20, b"")), master.say(transfer(offset, content)), bench.pass_ms(0))
@@ -262,7 +259,7 @@ def test_half_a_record_is_forgotten_with_its_connection() -> None:
 
 
 def test_it_says_now_and_then_where_it_is() -> None:
-    """After as long as it may say nothing, also when something comes that is no log; not sooner."""
+    """A slave reports after its interval, also without new data."""
     for count, told in ((1, [0]), (5, [0, 0, 0])):
         bench, master = Bench(), Sender()
         pass_99, pass_1 = bench.pass_ms(HEARTBEAT_MS, -1), bench.pass_ms(0, 1)
@@ -272,7 +269,7 @@ def test_it_says_now_and_then_where_it_is() -> None:
 
 
 def test_a_report_that_is_not_taken_yet_is_replaced_by_the_next() -> None:
-    """One that was begun is sent to its end; the socket is watched until everything is taken."""
+    """A started report is sent to its end."""
     bench, master = Bench(), Sender(room=0)
     watched: list[tuple[bool, bool]] = []
 
@@ -336,7 +333,7 @@ def test_a_fault_of_ours_is_told_and_it_is_tried_again(
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_a_master_that_nobody_knows_is_waited_for() -> None:
+def test_a_master_that_is_unknown_or_elsewhere() -> None:
     bench = Bench(ha_address=None)
     waits: list[float] = []
 
@@ -351,9 +348,6 @@ def test_a_master_that_nobody_knows_is_waited_for() -> None:
     assert waits == [0.0, RETRY_MS / 1_000, RETRY_MS / 1_000]
     assert bench.told() == [TRIED[1], "forget_beginning"], "nothing was tried before"
     assert bench.follower.status.master_addr == "10.0.0.9:10912"
-
-
-def test_a_master_that_is_elsewhere_now_is_followed_there() -> None:
     bench, master, other = Bench(ha_address=None), Sender(), Sender()
     bench.master.heard(None, AT)
     bench.masters += [master]
@@ -379,7 +373,6 @@ def test_what_comes_without_end_is_shown_in_between(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_is_told_of_it() -> None:
-    """When each side said something last, by the wall's clock, and the bytes of a second."""
     bench, master = Bench(), Sender()
     status = bench.follower.status
     assert (status.last_read_timestamp, status.last_write_timestamp, status.max_offset) == (0, 0, 0)

@@ -143,7 +143,7 @@ CONFIG = BrokerConfig(property_filter=True)
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
 def test_heartbeats_count_as_in_rocketmq(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
-    """Strict parses the tags itself, and a group that comes again begins anew."""
+    """The strict policy parses the tags itself."""
     played = play_strict if policy is STRICT else play
     assert played(connect(start_broker(policy=policy, config=CONFIG).address)) == []
 
@@ -191,7 +191,7 @@ def bodies(client: RawClient, topic: str, offset: int = 0) -> list[bytes]:
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5], ids=lambda policy: policy.name)
 def test_who_waits_at_a_light_queue_is_woken(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
-    """The message is one record, with its offset in each queue; topic and group need not be made."""
+    """One record is in several queues, with an offset in each."""
     broker = start_broker(policy=policy, store_config=LIGHT)
     puller, sender = connect(broker.address), connect(broker.address)
     fields = pull_fields("%LMQ%b", 0, timeout_ms=LONG_MS, group="%LMQ%g")
@@ -213,7 +213,7 @@ def test_who_waits_at_a_light_queue_is_woken(policy: Policy, start_broker: Start
 def test_the_proxy_tells_where_a_message_is_in_the_queue_that_was_asked_for(
     start_broker: StartBroker, connect: Connect, tmp_path: Path
 ) -> None:
-    """A record has its offset in its own queue at the usual place: in an inner one it is another."""
+    """An inner queue's offset differs from the record's own."""
     broker = start_broker(store_config=LIGHT)
     with observing(broker.address, tmp_path / "history") as proxy:
         (door,) = proxy.doors.values()
@@ -231,7 +231,7 @@ def test_the_proxy_tells_where_a_message_is_in_the_queue_that_was_asked_for(
 def test_light_queues_are_there_again(
     crashed: bool, start_broker: StartBroker, connect: Connect, tmp_path: Path
 ) -> None:
-    """After a stop, and rebuilt from the log after a crash; the next offset goes on, and verify finds nothing wrong."""
+    """After a stop, and rebuilt from the log after a crash."""
     broker = start_broker(store_config=LIGHT)
     for number in range(3):
         send_message(connect(broker.address), "T", b"%d" % number, properties=NAMES)
@@ -284,7 +284,7 @@ def test_a_delayed_message_names_no_further_queue(start_broker: StartBroker, con
 def test_what_became_visible_before_a_failure_is_announced(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk has no room for one queue: whoever waits at the queues before it is woken all the same."""
+    """The disk has no room for the second queue."""
     broker = start_broker(store_config=LIGHT)
     puller, sender = connect(broker.address), connect(broker.address)
     opaque = puller.send(RequestCode.PULL_MESSAGE, pull_fields("%LMQ%a", 0, timeout_ms=LONG_MS))
@@ -325,7 +325,7 @@ def fill(store: MessageStore) -> None:
 
 
 def test_a_light_group_has_one_offset_a_topic(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """Whatever queue it names; both tables stand in the file as Java writes them, and are there after a restart."""
+    """Java's file has both tables."""
     broker = start_broker(store_config=LIGHT)
     broker.store.put_batch([message("T", 3)] * 8)
     client = connect(broker.address)
@@ -347,7 +347,6 @@ def test_a_light_group_has_one_offset_a_topic(start_broker: StartBroker, connect
 def test_without_light_queues_the_name_means_nothing(
     broker: Broker, start_broker: StartBroker, client: RawClient, connect: Connect, tmp_path: Path
 ) -> None:
-    """Each queue has its offset, in the one file; a broker that comes to have light queues takes them over."""
     fill(broker.store)
     commit_light(client, "%LMQ%g", 0, 8)
     commit_light(client, "%LMQ%g", 3, 5)
@@ -361,7 +360,7 @@ def test_without_light_queues_the_name_means_nothing(
 
 
 def test_javas_file_of_offsets_is_read(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """Also from its .bak, with fastjson's unquoted keys; the other file does not count any more."""
+    """Also from its .bak and with unquoted keys."""
     config = tmp_path / "store" / "config"
     config.mkdir(parents=True)
     store = MessageStore.open(RealRuntime(), str(tmp_path / "store"), LIGHT)
@@ -406,7 +405,7 @@ def places_after_a_crash(
 def test_offsets_that_a_producer_makes_up_count_nowhere(
     start_broker: StartBroker, connect: Connect, tmp_path: Path
 ) -> None:
-    """They are not stored, so that no record is listed by them when queues are made anew."""
+    """They are not stored."""
     assert places_after_a_crash(LIGHT, start_broker, connect, tmp_path) == {
         ("T", 0, 5),
         ("SCHEDULE_TOPIC_XXXX", 17, 2),
@@ -417,7 +416,7 @@ def test_offsets_that_a_producer_makes_up_count_nowhere(
 def test_names_stored_by_a_broker_without_light_queues_become_no_paths(
     start_broker: StartBroker, connect: Connect, tmp_path: Path
 ) -> None:
-    """It keeps the property as it came, as Java does; whoever reads it later looks at the names."""
+    """Readers check the names."""
     places = places_after_a_crash(SMALL_STORE, start_broker, connect, tmp_path)
     assert {topic for topic, _queue_id, _end in places} == {
         "T", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "%LMQ%a",

@@ -95,30 +95,19 @@ class NotedBench(Bench):
         return [note for note in self.notes if note != "[assert_tidy]"]
 
 
-def test_holding() -> None:
-    """The insert is one section and the recheck another; a look before that finds nothing costs none."""
+def test_sections_of_a_hold() -> None:
+    """The insert is one critical section, and the recheck another."""
     bench = NotedBench(STRICT)
     held = ["hold", "[hold]", "told held 1"]
     assert bench.since(bench.hold) == [*held, "recheck", "told rechecked 1 to 0"]
     bench.make_visible()
     assert bench.since(bench.hold) == [*held, "recheck", "[recheck]", "told rechecked 1 to 1"]
     assert bench.since(lambda: bench.hold(offset=1)) == [*held, "recheck", "told rechecked 1 to 1"]
-
-
-def test_a_pull_that_is_not_held_any_more_is_told_of_nowhere() -> None:
-    """After the stop there is the section that finds it so, and neither hold nor recheck."""
     bench = NotedBench(STRICT)
     bench.service.stop(bench.outbox)
     assert bench.since(bench.hold) == ["hold"]
-
-
-def test_holding_where_a_bucket_is_looked_up_before() -> None:
-    """`find_bucket` has a section of its own, in which another thread may come in between."""
     bench = NotedBench(ROCKETMQ_LMQ)
     assert bench.since(bench.hold) == ["find_bucket", "[find_bucket]", "hold", "[hold]", "told held 1"]
-
-
-def test_a_recheck_that_walks_leaves_a_pull_at_the_end_alone() -> None:
     bench = NotedBench(ROCKETMQ_PR7359)
     bench.make_visible()
     held = ["hold", "[hold]", "told held 1", "recheck", "told rechecked 1 to 1"]
@@ -149,7 +138,7 @@ def test_a_recheck_that_walks_leaves_a_pull_at_the_end_alone() -> None:
     ids=BY_NAME,
 )
 def test_an_arrival(policy: Policy, notes: list[str]) -> None:
-    """In place it is one section; by clone and clear the take, each wake and the put-back are sections of their own."""
+    """In place it is one section; by clone and clear each step is a section."""
     bench = NotedBench(policy)
     bench.hold()
     bench.hold(offset=7)
@@ -158,7 +147,7 @@ def test_an_arrival(policy: Policy, notes: list[str]) -> None:
 
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE], ids=BY_NAME)
 def test_an_arrival_where_nobody_waits(policy: Policy) -> None:
-    """One look without the lock; when the bucket is emptied after that look, one section that finds nothing."""
+    """One look without the lock."""
     bench = NotedBench(policy)
     assert bench.since(bench.arrive) == ["has"]
     bench.hold(offset=7)
@@ -170,52 +159,38 @@ def test_an_arrival_where_nobody_waits(policy: Policy) -> None:
     assert noted == ["notify_start", *takes, "told taken 0 to 1"]
 
 
-def test_a_large_herd() -> None:
-    """Every pull of it passes its step point, and all are settled in one section when the last is told."""
+def test_sections_of_herds_and_scans() -> None:
+    """A herd is settled in one section; a scan has one section for each bucket."""
     bench = NotedBench(STRICT)
     for _ in range(LARGE_HERD):
         bench.hold()
     start = ["has", "notify_start", "[wake_in_place]", f"told taken {LARGE_HERD} to 1"]
     assert bench.since(bench.arrive) == [*start, *["notify_each"] * LARGE_HERD, "[settle]", "[keep]"]
-
-
-def test_a_scan() -> None:
-    """The keys are one section, each bucket a walk; a light queue's empty bucket is looked at and removed in two."""
     scan = ["[keys]", "scan_start", "[take]", "told taken 0 to 1", "scan_end", "[settle]", "[keep]", "told kept 0 to 1"]
     for policy, swept in ((ROCKETMQ_5, []), (ROCKETMQ_LMQ, ["sweep", "[has]", "remove_bucket", "[remove_bucket]"])):
         bench = NotedBench(policy)
         bench.hold()
         bench.arrive()
         assert bench.since(lambda bench=bench: bench.service.scan(bench.outbox)) == [*scan, *swept]  # type: ignore[misc]
-
-
-def test_a_bucket_that_holds_somebody_is_not_removed() -> None:
     bench = NotedBench(ROCKETMQ_LMQ)
     bench.hold()
     noted = bench.since(lambda: bench.service.scan(bench.outbox))
     assert noted[-2:] == ["sweep", "[has]"]
 
 
-def test_deadlines() -> None:
-    """Looking at the next one is a section, and letting go of the late ones another."""
+def test_sections_of_deadlines_and_ends() -> None:
+    """Looking at the next deadline is a section, and removing late pulls another."""
     bench = NotedBench(STRICT)
     bench.hold(deadline_ms=5)
     assert bench.since(bench.service.wait_s) == ["[deadline_next_ms]"]
     assert bench.since(lambda: bench.service.run(bench.outbox)) == []
     bench.now_ns = 5_000_000
     assert bench.since(lambda: bench.service.run(bench.outbox)) == ["expire", "[expire]", "told expired 1"]
-
-
-def test_a_scanning_policy_has_no_clock() -> None:
     bench = NotedBench(ROCKETMQ_5)
     bench.hold(deadline_ms=5)
     bench.now_ns = 5_000_000
     bench.service._clock_sleeps_until_ms = 0
     assert bench.since(lambda: bench.service.run(bench.outbox)) == []
-
-
-def test_a_closed_channel_and_a_deleted_topic() -> None:
-    """Both take their pulls out in one section a shard; who waits for a deleted topic is run, to be told."""
     bench = NotedBench(STRICT)
     bench.hold()
     assert bench.since(lambda: bench.service.drop_channel("other")) == ["[drop_channel]"]  # type: ignore[arg-type] # any name
@@ -226,27 +201,6 @@ def test_a_closed_channel_and_a_deleted_topic() -> None:
     assert bench.ran == []
     bench.service.topic_deleted("T", bench.outbox)
     assert bench.ran == [(pull, "error")]
-
-
-def test_a_master_that_returns() -> None:
-    """Answering is one section a shard; the walk of 5.x looks without the lock, and takes under it."""
-    walk = ["[keys]", "return_look", "has", "return_take", "[take]", "[queue_taken]"]
-    for policy, notes in ((ANSWERS_ON_RETURN, ["[drain]"]), (ROCKETMQ_5, walk)):
-        bench = NotedBench(policy)
-        bench.hold()
-        assert bench.since(lambda bench=bench: bench.service.master_returned(bench.outbox)) == notes  # type: ignore[misc]
-
-
-def test_a_master_that_returns_passes_over_an_empty_bucket() -> None:
-    bench = NotedBench(ROCKETMQ_5)
-    bench.hold()
-    bench.arrive()
-    pull = bench.hold(queue_id=1)
-    bench.service.master_returned(bench.outbox)
-    assert bench.ran[1:] == [(pull, "woken")]
-
-
-def test_the_stop() -> None:
     bench = NotedBench(STRICT)
     bench.hold()
     assert bench.since(lambda: bench.service.stop(bench.outbox)) == ["stop", "[drain]", "told stopped 1"]
@@ -254,6 +208,21 @@ def test_the_stop() -> None:
     pull = bench.hold()
     assert bench.since(lambda: bench.service.stop(bench.outbox)) == []
     assert (pull.phase, bench.refused) == (HELD, [])
+
+
+def test_sections_of_a_returning_master() -> None:
+    """The walk of 5.x looks without the lock."""
+    walk = ["[keys]", "return_look", "has", "return_take", "[take]", "[queue_taken]"]
+    for policy, notes in ((ANSWERS_ON_RETURN, ["[drain]"]), (ROCKETMQ_5, walk)):
+        bench = NotedBench(policy)
+        bench.hold()
+        assert bench.since(lambda bench=bench: bench.service.master_returned(bench.outbox)) == notes  # type: ignore[misc]
+    bench = NotedBench(ROCKETMQ_5)
+    bench.hold()
+    bench.arrive()
+    pull = bench.hold(queue_id=1)
+    bench.service.master_returned(bench.outbox)
+    assert bench.ran[1:] == [(pull, "woken")]
 
 
 FAULTS = (OSError("no room on the disk"), ValueError("a number that does not fit"), RuntimeError("a bug"))
@@ -296,7 +265,7 @@ class Rounds:
 
 @pytest.mark.parametrize("error", [None, *FAULTS], ids=lambda error: type(error).__name__)
 def test_the_scanner_scans_once_a_period(error: Exception | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waits first, and flushes the answers of each round, whatever the round raises."""
+    """It flushes the answers of each round."""
     rounds: Any = Rounds(error)
 
     class Noting(Outbox):
@@ -352,7 +321,7 @@ def is_found(reply: Command | None) -> bool:
 
 
 def test_rocketmq_loses_the_wakeup_until_the_scan(start_broker: StartBroker, connect: Connect) -> None:
-    """The message is visible and the pull is held; only the scanner finds that out."""
+    """The message is visible while the pull is held."""
     broker, puller, opaque = lose_the_wakeup(ROCKETMQ_4_9, start_broker, connect)
     assert puller.reply(opaque, SHORT_S) is None
     assert broker.store.visible_end("T", 0) == 1
@@ -364,7 +333,7 @@ def test_rocketmq_loses_the_wakeup_until_the_scan(start_broker: StartBroker, con
 
 
 def test_the_recheck_answers_once_when_a_notifier_was_first(start_broker: StartBroker, connect: Connect) -> None:
-    """Stopped between insert and recheck, the notifier takes the pull and answers; the recheck then does nothing."""
+    """The notifier takes the pull between insert and recheck."""
     runtime = GatedRuntime()
     broker = start_broker(runtime=runtime, config=BrokerConfig(io_thread_count=2))
     puller = connect(broker.address)

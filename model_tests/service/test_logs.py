@@ -70,7 +70,7 @@ def note(text: str, number: int = 1) -> None:
 
 
 def test_what_happens_to_a_connection_and_its_requests_is_told(tmp_path: Path) -> None:
-    """That it is opened, each request that is refused with its answer and reason, and why the connection ended."""
+    """Opening, refused requests with reasons, and the end."""
     with read() as stream, Broker.start(RUNTIME, str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
         with RawClient(broker.address) as client:
             assert client.call(RequestCode.SEND_MESSAGE_V2, send_fields("no/topic", 0), b"x").code == 1
@@ -121,7 +121,7 @@ def test_a_store_tells_how_it_was_found(tmp_path: Path) -> None:
 
 
 def test_one_place_writes_only_so_much_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other places are not held up, and the next line of the place says how many were left out."""
+    """The next line says how many lines were left out."""
     now_s = 1000.0
     make = logging.LogRecord
 
@@ -156,7 +156,8 @@ def test_what_a_stranger_sent_cannot_look_like_a_line(text: str, kind: Format) -
     assert "\x1b" not in stream.getvalue()
 
 
-def test_a_traceback_is_part_of_its_record() -> None:
+def test_records_as_json() -> None:
+    """An event's own `message` does not replace the line's."""
     told = []
     kinds: tuple[Format, ...] = ("json", "text")
     for kind in kinds:
@@ -170,14 +171,16 @@ def test_a_traceback_is_part_of_its_record() -> None:
     first, *others = told[1].splitlines()
     assert first.endswith("it failed")
     assert all(line.startswith("    ") for line in others)
-
-
-def test_a_field_never_hides_what_every_line_has() -> None:
-    """An event's own `message` does not replace the line's; a value that JSON has no form for becomes text."""
     record = logging.LogRecord("l", logging.INFO, "p", 1, "the text", None, None)
     record.__dict__ |= event("tried", message="another", path=Path("/x"))
     told = json.loads(JsonFormatter().format(record))
     assert (told["message"], told["path"], told["event"]) == ("the text", "/x", "tried")
+    root = logging.getLogger()
+    before = (list(root.handlers), root.level)
+    with read("text", "debug"):
+        assert root.level == logging.DEBUG
+    assert (list(root.handlers), root.level) == before
+    assert log_stream.LINES_PER_SECOND_MAX == LINES_PER_SECOND_MAX
 
 
 ROOT = Path(__file__).parents[2]
@@ -192,7 +195,7 @@ def undocumented(source: str, page: str) -> set[str]:
 
 
 def test_every_event_is_documented() -> None:
-    """And every documented one is told somewhere; a planted one of either kind is found."""
+    """Every documented event is logged somewhere."""
     files = sorted((ROOT / "reference" / "longpoll_broker").rglob("*.py"))
     files.append(ROOT / "reference" / "longpoll_runtime" / "log_stream.py")
     source = "".join(path.read_text(encoding="utf-8") for path in files)
@@ -202,17 +205,8 @@ def test_every_event_is_documented() -> None:
     assert undocumented(source.replace('"access_refused"', '"other"'), page) == {"access_refused", "other"}
 
 
-def test_nothing_is_left_installed() -> None:
-    root = logging.getLogger()
-    before = (list(root.handlers), root.level)
-    with read("text", "debug"):
-        assert root.level == logging.DEBUG
-    assert (list(root.handlers), root.level) == before
-    assert log_stream.LINES_PER_SECOND_MAX == LINES_PER_SECOND_MAX
-
-
 def test_nobody_waits_for_who_reads_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Standard error is a pipe that nobody reads: lines are dropped, and the next one says how many."""
+    """Standard error is a full pipe: lines are dropped and counted."""
     monkeypatch.setattr(log_stream, "LINES_PER_SECOND_MAX", 1_000_000)
     reading, writing = os.pipe()
     read_end, stream = os.fdopen(reading, "rb", buffering=0), os.fdopen(writing, "w")
@@ -235,7 +229,6 @@ def test_nobody_waits_for_who_reads_the_log(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_log_that_nobody_can_read_costs_nobody_anything(capsys: pytest.CaptureFixture[str]) -> None:
-    """The other end of the pipe is closed."""
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as stream, logging_to(stream, "text", "info"):
@@ -263,7 +256,6 @@ def values(broker: Broker) -> Values:
 
 
 def test_the_values_are_those_of_what_happened(tmp_path: Path) -> None:
-    """Requests, connections, held pulls, the log, and how far a group lags before and after it consumes."""
     with Broker.start(RUNTIME, str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
         name_server = "{}:{}".format(*broker.name_server_address)
         assert values(broker)["longpoll_connections",] == 0
@@ -287,7 +279,7 @@ def test_the_values_are_those_of_what_happened(tmp_path: Path) -> None:
 
 
 def test_strangers_make_no_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unknown codes are one, and pairs of groups and topics are not without end."""
+    """Unknown codes share one series, and pairs of groups and topics are limited."""
     monkeypatch.setattr(metrics, "LAG_COUNT_MAX", 3)
     with Broker.start(RUNTIME, str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
         with RawClient(broker.address) as client:
@@ -302,7 +294,7 @@ def test_strangers_make_no_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_half_requests_hold_a_few_connections_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next is closed at once; those that are too slow are ended, and then others are served."""
+    """Slow connections are closed, and then others are served."""
     monkeypatch.setattr(metrics, "HTTP_COUNT_MAX", 2)
     now_ns = [0]
     server, thread = start_http_server(0, "127.0.0.1", CollectorRegistry())

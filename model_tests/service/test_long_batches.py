@@ -71,7 +71,6 @@ def asked(client: RawClient, times: int = 1) -> int:
 def test_others_are_served_during_long_batches(
     count: int, unending: list[bool], broker: Broker, connect: Connect
 ) -> None:
-    """A bystander's sends and pulls, and its short batch, which waits for no long one's end."""
     bystander = connect(broker.address)
     sending = [connect(broker.address) for _ in range(count)]
     batches = [
@@ -117,7 +116,6 @@ def nothing_collected() -> Iterator[None]:
 def test_a_batch_whose_connection_is_given_up_is_not_stored_and_holds_up_nobody(
     unending: list[bool], nothing_collected: None, start_broker: StartBroker, connect: Connect
 ) -> None:
-    """It is forgotten with the connection, and the one behind it is the first. Here it has most of too many bytes."""
     broker = start_broker(config=BrokerConfig(unfinished_bytes_max=4 * len(BODY)))
     gone, stays = connect(broker.address), connect(broker.address)
     send_message(stays, "T")
@@ -186,7 +184,6 @@ def test_a_batch_in_turns_is_stored_and_answered_as_one_at_once(
 def test_a_long_batch_that_is_damaged_at_its_end_is_not_stored(
     short_turns: None, sync: bool, start_broker: StartBroker, connect: Connect
 ) -> None:
-    """It is answered with why, in whatever turn that is found; the next batch is stored."""
     broker = start_broker(store_config=SMALL_STORE if not sync else SYNC)
     client = connect(broker.address)
     fields = send_fields("T") | {"m": "true"}
@@ -234,8 +231,8 @@ def noted(name: str, count: int, notes: list[str], *, fails: bool = False) -> Tu
     return lambda _outbox: (b"done",)
 
 
-def test_the_batch_that_came_first_is_worked_at_whoever_has_the_turn() -> None:
-    """Only its first turn is each one's own; it is answered by whoever ends it. A closed connection's is forgotten."""
+def test_batches_in_turns() -> None:
+    """The first batch is continued by whichever connection has the turn."""
     batches, outbox, notes = LongBatches(RealRuntime().lock()), Box(), list[str]()
     command = Command(320, 1, body=b"body")
     first, second, third = map(channel_of, ("first", "second", "third"))
@@ -258,9 +255,6 @@ def test_the_batch_that_came_first_is_worked_at_whoever_has_the_turn() -> None:
     turn(outbox, fourth)
     assert notes[7:] == ["fourth", "fourth"]
     assert (outbox.written[2:], fourth.rest) == (["fourth"], None)
-
-
-def test_a_batch_that_fails_in_a_later_turn_is_answered() -> None:
     batches, outbox, notes = LongBatches(RealRuntime().lock()), Box(), list[str]()
     command = Command(320, 1, body=b"body")
     bad, good = channel_of("bad"), channel_of("good")
@@ -270,9 +264,6 @@ def test_a_batch_that_fails_in_a_later_turn_is_answered() -> None:
     turn(outbox, good)
     assert notes == ["bad", "good", "bad", "good"]
     assert outbox.written == ["bad", "good"]
-
-
-def test_a_batch_that_takes_one_turn_waits_for_nobody() -> None:
     batches, notes = LongBatches(RealRuntime().lock()), list[str]()
     start = partial(batches.begin, channel_of("any"), Command(320, 1, body=b"body"))
     assert start(noted("long", 3, notes), Box()) is None
@@ -318,7 +309,7 @@ def assert_stored_iff_acknowledged(broker: Broker, reply: Command, before: int) 
 def test_a_batch_is_stored_and_acknowledged_or_neither(
     start_broker: StartBroker, connect: Connect, config: StoreConfig, body: bytes, count: int
 ) -> None:
-    """On both sides of each limit, whether the answer waits for the disk or not."""
+    """On both sides of each limit."""
     broker = start_broker(store_config=config)
     client = connect(broker.address)
     reply = sent(client, body)
@@ -338,7 +329,7 @@ def test_the_longest_answer_fits_in_both_serialisations(
 
 
 def test_five_takes_a_batch_that_is_too_large_for_an_error() -> None:
-    """Its encoder throws; how many ids fit depends on how long a broker's address is."""
+    """Its encoder throws; the limit depends on the broker's address."""
     limits = [BatchLimits.of(100, size, traits) for size in (16, 40) for traits in (STRICT_TRAITS, TRAITS_5)]
     for limit, error in zip(limits, (MessageRefusedError, HeaderError) * 2, strict=True):
         assert len(list(limit.read(one(100 - ONE_SIZE)))) == 1

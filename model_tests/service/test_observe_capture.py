@@ -156,7 +156,6 @@ def test_every_kind_of_file_gives_the_same(content: bytes, tmp_path: Path, expec
 
 
 def test_moments_hold_what_happened(tmp_path: Path) -> None:
-    """A request from its last byte to its acknowledgement, an answer since shortly before it was seen."""
     sent = captured(spoken())
     read(tmp_path, pcap(sent))
     events = events_of(tmp_path / "history")
@@ -241,7 +240,7 @@ def leapt() -> list[Sent]:
     ids=["late", "wrong", "late by an unsure clock", "wrong by it", "a clock that was set", "a short snap", "dropped"],
 )
 def test_what_is_judged_of_a_capture(content: bytes, clock: str | None, verdict: str, tmp_path: Path) -> None:
-    """An answer 400 ms late, one without a message that it passes over, and captures that lack something."""
+    """A late answer, a skipped message, and incomplete captures."""
     report = read(tmp_path, content)
     result = judged(tmp_path)
     assert (clock or report.clock, result.verdict) == (report.clock, verdict)
@@ -287,7 +286,6 @@ def test_the_same_ports_again_are_another_connection(tmp_path: Path) -> None:
 
 
 def test_files_are_read_in_the_order_of_their_packets(tmp_path: Path, expected: list[dict[str, Any]]) -> None:
-    """A capture in three files, named in any order."""
     sent = captured(spoken())
     files = [
         written(tmp_path / str(number), pcap(sent[start:stop]))
@@ -338,7 +336,6 @@ def test_another_brokers_capture_names_who_speaks_in_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make", [pcap, pcapng])
 def test_damaged_files_end_in_no_traceback(make: Any, tmp_path: Path) -> None:
-    """Bytes changed, cut out and put in at random: a history that is not `invalid`, or a sentence."""
     content = make(captured(spoken()), "Ethernet")
     for seed in range(15):
         rng = random.Random(seed)

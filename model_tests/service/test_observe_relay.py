@@ -116,7 +116,6 @@ def test_bytes_pass_unchanged_in_both_directions(shared_upstream: Upstream, said
 
 
 def test_what_was_sent_before_the_end_still_arrives(upstream: Upstream) -> None:
-    """A side that sends a megabyte and closes at once has it delivered."""
     content = bytes(range(256)) * 4096
     client, behind = upstream.connect()
     with client, behind:
@@ -354,7 +353,7 @@ def names() -> SlowNames:
 
 
 def test_a_slow_name_look_up(names: SlowNames, broker: Broker, connect: Connect, tmp_path: Path) -> None:
-    """Clients of another broker are served meanwhile, and those of the named one once its address is there."""
+    """Clients of another broker are served meanwhile."""
     port = broker.address[1]
     with Observer.start(
         names, brokers=[broker.address, (NAME, port)], record_directory=str(tmp_path / "history")
@@ -438,7 +437,6 @@ def visitor(host: str, came_ns: int = 0) -> Visitor:
 
 
 def test_each_name_is_asked_for_once_and_answered_to_its_own_clients() -> None:
-    """Two brokers, and two clients of the one: two look-ups, each with word that it is answered."""
     runtime = NamedAddresses()
     names = Names(runtime, runtime.answers.release)
     clients = [visitor("a"), visitor("a"), visitor("b")]
@@ -494,7 +492,6 @@ def ready_words(process: subprocess.Popen[str]) -> dict[str, str]:
 def test_a_signal_ends_it_with_the_whole_history(
     observe: StartCommand, broker: Broker, connect: Connect, tmp_path: Path
 ) -> None:
-    """One ready line, every answer served, exit 0, nothing on stderr, and a history that is valid to its end."""
     broker_text = "{}:{}".format(*broker.address)
     history = tmp_path / "history"
     process = observe("--listen", "127.0.0.1:0", "--broker", broker_text, "--record", str(history))

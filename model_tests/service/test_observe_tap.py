@@ -120,7 +120,6 @@ def test_a_pull_and_its_answer_are_told_with_their_moments(scene: Scene, seriali
 
 
 def test_pieces_of_an_earlier_frame_do_not_date_the_next(scene: Scene) -> None:
-    """Two answers of which the second begins in the piece that ends the first: it is dated by that piece."""
     for opaque in (1, 2):
         scene.asks(PULL, opaque, pull_fields("T", 7, timeout_ms=500))
     one, two = (b"".join(encode(Command(19, opaque, CommandFlag.RESPONSE, ext_fields=EMPTY_19))) for opaque in (1, 2))
@@ -165,7 +164,7 @@ FOUND = {"suggestWhichBrokerId": "0", "nextBeginOffset": "9", "minOffset": "0", 
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_a_message_is_known_again_where_it_is_delivered(scene: Scene, wide: bool) -> None:
-    """Send, acknowledgement and delivery tell one id and body; a place that no acknowledgement told is told once."""
+    """Send, acknowledgement and delivery have one id."""
     scene.asks(SEND, 1, send_fields("T", 0, "UNIQ_KEY\x01k7\x02TAGS\x01red\x02"), body=b"seven")
     scene.answers(0, 1, {"msgId": "x", "queueId": "0", "queueOffset": "7"})
     body = record(7, b"seven", "TAGS\x01red\x02UNIQ_KEY\x01k7\x02", wide) + record(8, b"", "TAGS\x01blue\x02", wide)
@@ -473,7 +472,7 @@ def judged(directory: Path, meta: Path, events: list[Event]) -> Result:
 def test_faults_of_messages_are_found_in_a_recording(
     start_broker: StartBroker, connect: Connect, tmp_path: Path
 ) -> None:
-    """What was recorded is valid and without observations; each fault is found by its analysis."""
+    """The recording itself is valid."""
     with observing(start_broker().address, tmp_path / "history") as proxy:
         (door,) = proxy.doors.values()
         observe_identity_record(connect(door))
@@ -558,7 +557,7 @@ def test_a_route_body_that_is_no_json_passes_unchanged(caplog: pytest.LogCapture
 def test_several_brokers_are_observed_through_one_name_server(
     start_broker: StartBroker, connect: Connect, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One named beforehand, another only by a route: each gets a door, and each has a source of its own."""
+    """Each broker gets its own port and source."""
     caplog.set_level(logging.WARNING)
     named = start_broker(directory=str(tmp_path / "a"))
     routed = start_broker(directory=str(tmp_path / "b"))
@@ -664,7 +663,6 @@ class Unreachable(RealRuntime):
 
 
 def test_brokers_that_do_not_answer_keep_nobody_waiting(connect: Connect, tmp_path: Path) -> None:
-    """A route that names five of them passes while the first is still being measured."""
     addresses = b",".join(b'"%d":"10.0.0.1:%d"' % (number, 9000 + number) for number in range(5))
     runtime = Unreachable()
 

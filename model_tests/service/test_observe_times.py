@@ -114,12 +114,9 @@ def play(one: Arrivals, steps: list[Step]) -> None:
                 assert one.since_ns == since_ns, step
 
 
-def test_a_sender_far_away_is_given_as_long_as_its_door_says() -> None:
+def test_bounds_of_arrivals() -> None:
     steps: list[Step] = [("read", 3_000), ("permit", 1_000, 2_000), ("look", 1_000, 3_000), ("permit", 1_001, 9_000)]
     play(Arrivals(100, FAR_NS, HELD_MAX), [*steps, ("look", 1_001 + RECOVER_NS, 3_000), ("since", 100)])
-
-
-def test_acknowledgements_close_to_each_other_do_not_put_off_the_bound() -> None:
     one = Arrivals(100)
     step_ns = THIN_NS // 2
     for number in range(100):
@@ -128,17 +125,10 @@ def test_acknowledgements_close_to_each_other_do_not_put_off_the_bound() -> None
     one.looked(now_ns, 10)
     one.read = 10
     assert now_ns - SETTLE_NS - 2 * THIN_NS <= one.since_ns <= now_ns - SETTLE_NS
-
-
-def test_looks_at_the_same_place_are_not_kept() -> None:
     one = arrivals()
     for number in range(10_000):
         one.looked(1_000 * number, 5)
     assert len(one._far) < 3
-
-
-def test_what_nobody_looks_at_is_not_kept_for_ever() -> None:
-    """A client that always sends: its connection is acknowledged again and again, and never seen empty."""
     one = arrivals()
     for number in range(10_000):
         one.acknowledged(1_000_000 * number, number)
@@ -271,7 +261,6 @@ def test_looks_and_acknowledgements(relay_loop: RelayLoop, come: int, looks: obj
 def test_only_a_poll_that_watched_a_side_and_did_not_report_it_has_seen_it_empty(
     relay_loop: RelayLoop, passes_ago: int, looks: list[tuple[int, int]]
 ) -> None:
-    """The last whole pass did neither report it nor read it."""
     relay_loop._pass, relay_loop._quiet_ns = 10, 1_000
     side: Any = Part(busy_pass=10 - passes_ago, look_ns=0, arrivals=Noted(50))
     relay_loop._note_quiet(side)
@@ -387,7 +376,7 @@ def test_every_event_happened_within_its_interval(name: str, tmp_path: Path) -> 
 
 
 def test_the_moment_of_reading_is_not_the_moment_of_sending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proxy that took it for that is caught by the same comparison."""
+    """An injected fault: the proxy uses the time of reading."""
     tell = tap.ConnectionTap.answered
     monkeypatch.setattr(
         tap.ConnectionTap,
@@ -420,7 +409,7 @@ def stalled(process: subprocess.Popen[str], seed: int) -> Iterator[None]:
 @pytest.mark.long
 @pytest.mark.parametrize("name", THOROUGH)
 def test_a_million_intervals_hold(name: str, tmp_path: Path) -> None:
-    """While the proxy's process stands still now and then."""
+    """The proxy's process is paused at times."""
     load, size, large_one_in, nodelay = THOROUGH[name]
     log, history = tmp_path / "log", tmp_path / "history"
     with truthful_broker(log, seed=2, small_size_max=size, large_one_in=large_one_in, nodelay=nodelay) as address:

@@ -128,22 +128,23 @@ MISS: Any = Miss(READ, None)  # type: ignore[arg-type] # what it waits for is no
 MAY_WAIT: dict[str, Any] = {"sysFlag": SUSPEND | SUBSCRIPTION, "suspendTimeoutMillis": 1000}
 
 
-def test_what_is_found_is_counted_since_its_receipt_and_answered_as_it_was_asked() -> None:
+def test_what_is_answered_and_counted() -> None:
     world = World()
     processor = world.processor()
     assert received(processor, kind=Serialisation.ROCKETMQ, **MAY_WAIT) == "0 immediate ROCKETMQ"
     assert received(processor) == "0 immediate JSON"
     told = [("received", RECEIVED_NS, "TagFilter", -1), "pull_read", "look", ("count", "Found", RECEIVED_NS)]
     assert world.notes == [*told, *told]
-
-
-def test_a_refused_pull_reads_and_commits_nothing() -> None:
     world = World()
     assert received(world.processor(), queueId=99, sysFlag=COMMIT | SUBSCRIPTION, commitOffset=3) == "1 immediate JSON"
     assert world.notes == [("received", RECEIVED_NS, "Refused", 3), ("count", "Refused", RECEIVED_NS)]
     world = World(Refused(1, "less than none"))
     assert received(world.processor(), sysFlag=COMMIT | SUBSCRIPTION) == "1 immediate JSON"
     assert [each for each in world.notes if each[0] in {"commit", "hold"}] == []
+    assert set(World().processor(traits=TRAITS_4_9).processors) == {PULL}
+    processor = World().processor()
+    assert set(processor.processors) == {PULL, RequestCode.LITE_PULL_MESSAGE}
+    assert set(processor.processors.values()) == {processor.receive}
 
 
 @pytest.mark.parametrize(
@@ -169,7 +170,7 @@ def test_which_misses_are_held(traits: Traits, flag: int, sys_flag: int, is_held
     [(True, "wake", True), (True, "ignore", False), (False, "wake", False), (False, "ignore", False)],
 )
 def test_a_topic_deleted_during_the_hold(is_deleted: bool, on_truncate: Any, is_told: bool) -> None:
-    """The deletion may have looked into the table before: the pull would wait for a topic that is gone."""
+    """The deletion may have looked into the table before the pull was inserted."""
     world = World(MISS)
     world.deletes_topic = is_deleted
     processor = world.processor(attrs.evolve(STRICT, on_truncate=on_truncate))
@@ -222,7 +223,7 @@ def decoded_pull(fields: dict[str, str] | None = None, **options: Any) -> Pull:
     return World().processor(**options)._decode(channel(), command)
 
 
-def test_a_pull_is_as_it_was_asked_for() -> None:
+def test_requests_and_their_fields() -> None:
     found = decoded_pull()
     assert (found.opaque, found.group, found.topic, found.queue_id, found.offset) == (11, "G", "T", 2, 5)
     assert (found.count_max, found.sys_flag, found.subscription, found.expression_type) == (32, 4, "a", "TAG")
@@ -230,9 +231,6 @@ def test_a_pull_is_as_it_was_asked_for() -> None:
     assert (found.commit_offset, found.timeout_ms, found.sub_version, found.deadline_ms) == (0, 0, 0, 5)
     said = decoded_pull({"commitOffset": "3", "suspendTimeoutMillis": "20", "subVersion": "9"})
     assert (said.commit_offset, said.timeout_ms, said.sub_version, said.deadline_ms) == (3, 20, 9, 25)
-
-
-def test_requests_of_a_connection_are_counted() -> None:
     processor, sender = World().processor(), channel()
     command = Command(PULL, 11, 0, pull_fields("T", 5))
     assert [processor._decode(sender, command).number for _ in range(3)] == [7, 8, 9]
@@ -262,13 +260,6 @@ def test_a_deadline_is_rounded_up(received_ns: int, deadline_ms: int) -> None:
     sender: Any = SimpleNamespace(request_count=0, received_ns=received_ns)
     command = Command(PULL, 11, 0, pull_fields("T", 5, timeout_ms=20))
     assert World().processor()._decode(sender, command).deadline_ms == deadline_ms
-
-
-def test_which_codes_are_served() -> None:
-    assert set(World().processor(traits=TRAITS_4_9).processors) == {PULL}
-    processor = World().processor()
-    assert set(processor.processors) == {PULL, RequestCode.LITE_PULL_MESSAGE}
-    assert set(processor.processors.values()) == {processor.receive}
 
 
 SECOND_NS = 1_000_000_000
@@ -353,13 +344,19 @@ def test_a_pull_for_less_than_no_message_is_refused_and_one_for_none_is_not(stan
     assert isinstance(looked(RunnerWorld(GetStatus.OFFSET_OVERFLOW_ONE).runner(), pull_of(count_max=-1)), Miss)
 
 
-def test_a_slave_asks_for_patience_where_a_master_moves_the_offset() -> None:
+def test_slaves_and_their_masters() -> None:
     codes = []
     for standing in (Standing(), Standing("SLAVE", 1), Standing("SLAVE", 1, offset_check_in_slave=True)):
         decision = looked(RunnerWorld(GetStatus.OFFSET_TOO_SMALL).runner(standing=standing), pull_of())
         assert isinstance(decision, OffsetMoved)
         codes.append(decision.code)
     assert codes == [21, 20, 21]
+    for standing, read, fields in (
+        (Standing(slave_read=True), read_of(suggest_slave=True), {"suggestWhichBrokerId": "7"}),
+        (Standing(slave_read=True), read_of(), {}),
+        (Standing("SLAVE", 1), read_of(GetStatus.OFFSET_TOO_SMALL), {"nextBeginOffset": "5"}),
+    ):
+        assert answered(OffsetMoved(read, 20), standing=standing)[0].ext_fields == FIELDS | fields
 
 
 def counted(runner: PullRunner) -> list[int]:
@@ -388,7 +385,8 @@ def test_what_a_group_gets_is_counted_and_a_moved_offset_is_told() -> None:
     assert world.notes == ["get"]
 
 
-def test_a_pull_is_run_from_its_first_check_on() -> None:
+def test_pulls_that_run() -> None:
+    """A failed run is answered or raises, as the policy says."""
     world, outbox, pull = RunnerWorld(), Box(), pull_of()
     runner = world.runner()
     runner.run(pull, "woken", outbox)
@@ -406,9 +404,6 @@ def test_a_pull_is_run_from_its_first_check_on() -> None:
     decision = world.runner().run_now(pull_of(topic="gone"), "woken", 4, outbox)
     assert isinstance(decision, Refused)
     assert ("get" not in world.notes, [each.code for each in outbox.replies]) == (True, [17])
-
-
-def test_a_run_that_fails_is_answered_or_raises_as_the_policy_says() -> None:
     world, outbox = RunnerWorld(), Box()
     world.error = OSError("no disk")
     decision = world.runner().run_now(pull_of(), "woken", 4, outbox)
@@ -423,7 +418,7 @@ def test_a_run_that_fails_is_answered_or_raises_as_the_policy_says() -> None:
 
 
 def test_a_pull_that_is_not_run_is_answered_why() -> None:
-    """A stopping broker: nothing new, from the offset that was asked for, and the queue's ends, without a read."""
+    """A stopping broker answers with the requested offset, without a read."""
     world, outbox = RunnerWorld(), Box()
     runner = world.runner(standing=Standing(slave_read=True))
     for cause in ("stopped", "busy", "thrown"):
@@ -493,14 +488,11 @@ def test_what_was_found_follows_the_offsets(kind: int) -> None:
     assert (pull.phase, len(parts)) == (ANSWERED, 2)
 
 
-def test_what_is_no_find_carries_offsets_alone() -> None:
+def test_offsets_and_reasons_of_answers() -> None:
     read = read_of(GetStatus.OFFSET_TOO_SMALL)
     reply, told, _, parts = answered(OffsetMoved(read, 21))
     assert (reply.code, reply.remark, bytes(reply.body), len(parts)) == (21, "OFFSET_TOO_SMALL", b"", 1)
     assert (reply.ext_fields, told) == (FIELDS, [(21, "woken", read)])
-
-
-def test_a_refusal_carries_its_reason_and_no_offsets() -> None:
     for traits, forbidden, fields in (
         (STRICT_TRAITS, 3, {}),
         (TRAITS_5, 3, {"forbiddenType": "3"}),
@@ -511,18 +503,6 @@ def test_a_refusal_carries_its_reason_and_no_offsets() -> None:
         assert (told, pull.phase) == ([(16, "woken", None)], ANSWERED)
         assert isinstance(parts, Refusal)
         assert (parts.code, parts.remark) == (16, "no")
-
-
-def test_5_tells_of_the_topic_and_the_group() -> None:
     for pull, flags in (({}, ("5", "6")), ({"topic": "U", "group": "H"}, ("0", "0"))):
         fields = answered(Found(read_of()), TRAITS_5, pull=pull)[0].ext_fields
         assert fields == FIELDS | {"topicSysFlag": flags[0], "groupSysFlag": flags[1]}
-
-
-def test_a_broker_whose_readers_may_go_to_a_slave_says_to_which() -> None:
-    for standing, read, fields in (
-        (Standing(slave_read=True), read_of(suggest_slave=True), {"suggestWhichBrokerId": "7"}),
-        (Standing(slave_read=True), read_of(), {}),
-        (Standing("SLAVE", 1), read_of(GetStatus.OFFSET_TOO_SMALL), {"nextBeginOffset": "5"}),
-    ):
-        assert answered(OffsetMoved(read, 20), standing=standing)[0].ext_fields == FIELDS | fields

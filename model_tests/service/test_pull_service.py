@@ -214,7 +214,7 @@ def test_a_herd_sees_what_changed_before_it_ran(
 
 
 def test_several_io_threads_serve_as_one(start_broker: StartBroker, connect: Connect) -> None:
-    """Strict does not lean on a single thread: senders and pullers on three threads, no message missed."""
+    """Senders and pullers on three threads miss no message."""
     broker = start_broker(config=BrokerConfig(io_thread_count=3))
     pullers = [connect(broker.address) for _ in range(3)]
     senders = [connect(broker.address) for _ in range(3)]
@@ -369,7 +369,6 @@ THE_BROKERS = {
 
 
 def test_the_step_points_are_the_laws_actions(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """A wake, a late pull and a stop with a held pull, under each policy."""
     passed: set[str] = set()
     for policy in (STRICT, STRICT_CLONE, ROCKETMQ_4_9):
         runtime, config = Counting(), BrokerConfig(scan_period_ms=20)

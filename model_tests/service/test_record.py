@@ -295,7 +295,7 @@ def test_a_full_disk_has_room_for_the_end(small_disk: None, tmp_path: Path) -> N
 
 
 def test_a_disk_with_room_again(small_disk: None, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """One line when it refuses, one when it takes again, and the events that could wait are all there."""
+    """It reports the failure and the recovery once each."""
     runtime = FullDisk(KEPT + 10_000)
     recorder = HistoryRecorder(runtime, str(tmp_path), broker="b", policy="strict", wait_s=0)
     put_events(recorder, range(150))
@@ -332,7 +332,6 @@ def test_a_write_that_is_torn_is_gone_on_with(stays: bool, small_disk: None, tmp
 
 
 def test_a_directory_that_cannot_be_used_is_a_users_error(tmp_path: Path) -> None:
-    """A file in its place, or a foreign meta file."""
     (tmp_path / "file").write_text("")
     with pytest.raises(RecordError, match="cannot record"):
         HistoryRecorder(RealRuntime(), str(tmp_path / "file"), broker="b", policy="strict")

@@ -185,7 +185,7 @@ def registered(address: str, name: str = "b", broker_id: int = 0, heard_ms: int 
 
 
 def test_silent_moved_and_too_many_brokers() -> None:
-    """One not heard of for two minutes is forgotten, one that moved has one address, and there is an end to them."""
+    """A broker is forgotten after two minutes."""
     known = Routes()
     known.register(registered("a:1"))
     known.register(registered("a:2"))
@@ -278,7 +278,7 @@ def test_nothing_is_made_of_a_registration_that_is_refused(row: str, words: str)
 
 
 def test_long_texts_of_a_registration_are_not_kept() -> None:
-    """No route tells them; they would stay as long as the broker, for each of a thousand brokers."""
+    """No route needs them, and they would use memory."""
     told, text = NameServer(now_ms=lambda: 0), "x" * 1_000_000
     row = {"topicName": text, "topicFilterType": text, "attributes": {"a": text}, "readQueueNums": 3, "perm": 4}
     body = json.dumps({"topicConfigSerializeWrapper": {"topicConfigTable": {"T": row}}}).encode()
@@ -289,7 +289,6 @@ def test_long_texts_of_a_registration_are_not_kept() -> None:
 
 
 def test_permissions_go_with_their_broker(start_broker: StartBroker, connect: Connect) -> None:
-    """A broker's name may be another one each time; those that are here keep theirs."""
     server = start_broker()
     client = connect(server.name_server_address)
     for name in ("first", "broker-a", "second"):
@@ -379,7 +378,7 @@ CHANGES: dict[str, tuple[int, dict[str, str], bytes]] = {
 def test_foreign_name_servers_know_a_topic_before_its_change_is_answered(
     start_broker: StartBroker, connect: Connect, tmp_path: Path, *, flush_disk_sync: bool
 ) -> None:
-    """Of three one is gone, which nobody waits for twice."""
+    """One of three is gone, and only one request waits for it."""
     servers = [start_broker(directory=str(tmp_path / name)) for name in ("first", "second")]
     names = ";".join([*(at(server.name_server_address) for server in servers), "127.0.0.1:1"])
     config = BrokerConfig(broker_name="other", name_servers=names)
@@ -411,7 +410,6 @@ def test_nobody_else_waits_for_a_name_server_that_does_not_answer(start_broker: 
 def test_a_send_that_does_not_wait_for_slaves_waits_for_name_servers_alone(
     start_broker: StartBroker, connect: Connect, tmp_path: Path
 ) -> None:
-    """It makes a topic on a master without slaves, of which only others hear with 11."""
     name_server = start_broker(directory=str(tmp_path / "first")).name_server_address
     config = BrokerConfig(broker_name="other", name_servers=at(name_server), role="SYNC_MASTER", ha_port=0)
     client = connect(start_broker(config=config).address)
@@ -610,6 +608,5 @@ def test_topics_are_listed_by_cluster(start_broker: StartBroker, connect: Connec
 
 
 def test_the_name_servers_settings_are_properties(start_broker: StartBroker, connect: Connect) -> None:
-    """A key and a value a line, as `mqadmin getNamesrvConfig` reads them."""
     body = bytes(connect(start_broker().name_server_address).call(RequestCode.GET_NAMESRV_CONFIG).body).decode()
     assert dict(line.split("=") for line in body.splitlines())["brokerChannelExpiredTime"] == "120000"

@@ -72,7 +72,7 @@ def pulled(client: RawClient, offset: int) -> Command:
 def test_ours_behind_a_java_master(
     class_path: str, version: str, tmp_path: Path, start_broker: StartBroker, connect: Connect
 ) -> None:
-    """Found by the Java name server: log, topics, groups and offsets are the master's, and its SYNC_MASTER waits."""
+    """Log, topics, groups and offsets are the master's."""
     (tmp_path / "java").mkdir()
     settings = f"{SETTINGS}brokerRole=SYNC_MASTER\ninSyncReplicas=2\n"
     with running(class_path, tmp_path / "java", settings=settings) as java:

@@ -81,7 +81,7 @@ def call(
 
 @pytest.mark.parametrize("version", [317, 399, 401, 407, 500])
 def test_what_a_signature_has_follows_the_clients_version(broker: Broker, version: int) -> None:
-    """Clients from 4.9.4 on sign every field, older ones not the one that asks for a unique key."""
+    """Clients before 4.9.4 do not sign the field for a unique key."""
     fields = {"topic": "open", "key": "k", "maxNum": "1", "beginTimestamp": "0", "endTimestamp": "9"}
     fields |= {"_UNIQUE_KEY_QUERY": "true", ACCESS_KEY: "administrator"}
     signed = {name: value for name, value in fields.items() if version > 399 or name != "_UNIQUE_KEY_QUERY"}
@@ -195,7 +195,7 @@ ATTEMPTS: Final[tuple[tuple[int, dict[str, str], bytes, str | None], ...]] = (
 
 
 def test_a_request_is_refused_for_what_it_uses(broker: Broker, connect: Connect) -> None:
-    """By its header, by its body and by the place in the log that it names."""
+    """By its header, its body, or the record that it names."""
     client = connect(broker.address)
     places = {SECRET_PLACE: place_of(client, "secret")[0], OPEN_PLACE: place_of(client, "open")[0]}
     for code, fields, body, resource in ATTEMPTS:
@@ -217,7 +217,7 @@ def test_a_message_that_waits_is_not_read_by_its_place(properties: str, broker: 
 
 
 def test_a_transaction_of_others_is_not_ended(broker: Broker, connect: Connect) -> None:
-    """37 needs a right to the topic that the prepared message goes to."""
+    """Request 37 needs a right to the prepared message's topic."""
     client = connect(broker.address)
     place_of(client, "secret")
     for topic, account, refusal in (
@@ -233,7 +233,7 @@ def test_a_transaction_of_others_is_not_ended(broker: Broker, connect: Connect) 
 
 
 def test_who_consumes_for_a_group_sends_to_its_retry_topic(broker: Broker, connect: Connect) -> None:
-    """As RocketMQ's clients do where 36 fails: it needs the right to consume, not one to publish."""
+    """RocketMQ's clients do so if request 36 fails."""
     client = connect(broker.address)
     for account, refusal in (("readers", False), ("writers", True)):
         assert is_refused(call(client, SEND, send_fields("%RETRY%mine"), b"x", account), "group:mine") == refusal
@@ -270,7 +270,6 @@ DEAD: Final = {"topic": "%DLQ%theirs", "queueId": "0", "timestamp": "0"}
     ],
 )
 def test_dead_letters_of_a_denied_group(code: int, fields: dict[str, str], broker: Broker, connect: Connect) -> None:
-    """An account that may read every topic reads those of other groups."""
     client = connect(broker.address)
     place, _offset = place_of(client, "open")
     dead = back(place, "theirs") | {"delayLevel": "-1"}
@@ -311,7 +310,7 @@ def colliding(text: str, prefix: str) -> str:
 
 
 def test_a_key_of_equal_hash_shows_no_other_topic(broker: Broker, connect: Connect) -> None:
-    """12 compares topic and key of what the index finds; a colliding message does not use up the asked count."""
+    """A colliding message does not count towards the limit."""
     client = connect(broker.address)
     key = colliding("secret#hidden", "open#")
     assert java_hash(f"open#{key}") == java_hash("secret#hidden")
@@ -334,7 +333,7 @@ def member(connect: Connect, broker: Broker, account: str, body: bytes) -> RawCl
 
 
 def test_a_producer_is_asked_about_messages_that_it_may_send_alone(tmp_path: Path, connect: Connect) -> None:
-    """39 has the message's body; of 60 others in the group none gets it, and none keeps it from the sender."""
+    """Request 39 carries the message's body."""
     quick = BrokerConfig(transaction_timeout_ms=0, transaction_check_interval_ms=3_600_000)
     with opened(tmp_path, quick) as broker:
         others = [member(connect, broker, "stranger", heartbeat("P")) for _ in range(60)]
@@ -352,7 +351,7 @@ def test_a_producer_is_asked_about_messages_that_it_may_send_alone(tmp_path: Pat
 
 
 def test_a_message_is_taken_to_members_that_may_read_it_alone(broker: Broker, connect: Connect) -> None:
-    """309 with a message of another topic than the member's."""
+    """Request 309 with a message of another topic."""
     client = member(connect, broker, "stranger", heartbeat(mine=["open"]))
     assert client.wait_push().code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
     admin = connect(broker.address)
@@ -404,7 +403,6 @@ def pushed_codes(client: RawClient, account: str) -> set[int]:
 
 
 def test_no_code_shows_a_body_without_a_right(tmp_path: Path, connect: Connect) -> None:
-    """Every code is aimed at messages that wait, are dead or are there; no member is brought one."""
     quick = BrokerConfig(transaction_timeout_ms=0, transaction_check_interval_ms=3_600_000)
     with opened(tmp_path, quick) as broker:
         stranger = member(connect, broker, "stranger", heartbeat("P", mine=["open"]))
@@ -440,7 +438,6 @@ def test_no_code_shows_a_body_without_a_right(tmp_path: Path, connect: Connect) 
 
 
 def test_a_held_pull_ends_with_its_right(broker: Broker, connect: Connect) -> None:
-    """The account loses its right while the pull waits: the next message is not for it."""
     client, admin = connect(broker.address), connect(broker.address)
     place_of(admin, "open")
     opaque = ask(client, RequestCode.PULL_MESSAGE, pull_fields("open", 1, timeout_ms=60_000, group="mine"), "stranger")
@@ -453,7 +450,7 @@ def test_a_held_pull_ends_with_its_right(broker: Broker, connect: Connect) -> No
 
 
 def test_a_body_that_looks_like_a_record_shows_nothing_behind_it(broker: Broker, connect: Connect) -> None:
-    """Its properties, which have no checksum, reach over the next message of another topic."""
+    """No checksum covers the properties, which reach into the next message."""
     client = connect(broker.address)
     size, place = 1_000, broker.store.log_end + BODY_AT
     head = HEAD.pack(size, MAGIC_V1, 0, 0, 0, 0, place, 0, 0)
@@ -471,7 +468,6 @@ def test_a_body_that_looks_like_a_record_shows_nothing_behind_it(broker: Broker,
 
 
 def test_every_code_has_an_entry(broker: Broker) -> None:
-    """Only one: the topics and groups that it uses, why it needs no right, or that it is for administrators."""
     count, handler = Counter(codes_with_an_entry(ADMIN_CODES)), broker.handler
     rooms = (handler.pulling.processors, handler.sending.processors, handler.administering.processors)
     assert {code for room in rooms for code in room if count[code] != 1} == set()

@@ -26,16 +26,13 @@ from longpoll_runtime.threads import EXIT_THREAD_DIED, RealEvent, RealQueue, spa
 from longpoll_runtime.turns import TURN_S, short_turns
 
 
-def test_a_full_queue_refuses_and_keeps_its_order() -> None:
-    """First in, first out, never more than its capacity."""
+def test_queues_and_their_takers() -> None:
+    """First in, first out, never more than the capacity."""
     queue: RealQueue[int] = RealQueue(2)
     assert [queue.offer(number) for number in (1, 2, 3)] == [True, True, False]
     assert len(queue) == 2
     assert (queue.take(), queue.take()) == (1, 2)
     assert queue.take(timeout=0.0) is None
-
-
-def test_a_waiting_taker_is_woken() -> None:
     queue: RealQueue[int] = RealQueue(1)
     taken: list[int | None] = []
     taker = threading.Thread(target=lambda: taken.append(queue.take(timeout=10)))
@@ -125,7 +122,6 @@ def usual_collections() -> Iterator[tuple[int, int, int]]:
 
 
 def test_collections_are_rare_inside_and_as_before_outside(usual_collections: tuple[int, int, int]) -> None:
-    """A thousand new objects start no collection inside the block, and cycles are still collected in the end."""
     gc.collect()
     with rare_collections():
         started = gc.get_stats()[0]["collections"]
@@ -179,7 +175,7 @@ def beside(work: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def test_a_flag_wakes_everybody_who_waits_for_it() -> None:
+def test_flags_wake_all_who_wait() -> None:
     flag, woken = RealEvent(), list[bool]()
     threads = [beside(lambda: woken.append(flag.wait(PATIENCE_S))) for _number in range(5)]
     wait_until(lambda: len(flag._waiting) == 5)
@@ -191,6 +187,16 @@ def test_a_flag_wakes_everybody_who_waits_for_it() -> None:
     flag.clear()
     assert (flag.is_set(), flag.wait(0.0), flag.wait(-1.0), flag.wait(0.001)) == (False,) * 4
     assert len(flag._waiting) == 0
+    flag = RealEvent()
+    flag._waiting = meeting = Meeting()
+    meeting.flag = flag
+    assert flag.wait(PATIENCE_S)
+    assert len(meeting) == 0
+    queue = RealQueue[int](1)
+    assert queue.take(0.001) is None
+    assert queue.take(-1.0) is None
+    assert queue.offer(1)
+    assert queue.take() == 1
 
 
 class Meeting(deque[Any]):
@@ -201,14 +207,6 @@ class Meeting(deque[Any]):
     def append(self, lock: Any) -> None:
         self.flag.set()
         super().append(lock)
-
-
-def test_a_flag_that_is_set_while_one_begins_to_wait_is_seen() -> None:
-    flag = RealEvent()
-    flag._waiting = meeting = Meeting()
-    meeting.flag = flag
-    assert flag.wait(PATIENCE_S)
-    assert len(meeting) == 0
 
 
 def test_every_item_is_taken_once_by_many() -> None:
@@ -415,14 +413,6 @@ def test_a_flag_that_one_was_interrupted_in_setting_wakes_everybody_when_set_aga
             thread.join(PATIENCE_S)
         assert woken == [True, True]
     assert place > 3
-
-
-def test_nothing_comes_in_time() -> None:
-    queue = RealQueue[int](1)
-    assert queue.take(0.001) is None
-    assert queue.take(-1.0) is None
-    assert queue.offer(1)
-    assert queue.take() == 1
 
 
 PROCESS_PATIENCE_S: Final = 60.0

@@ -169,7 +169,6 @@ def test_a_burst_is_stored_in_one_go(broker: Broker, monkeypatch: pytest.MonkeyP
 
 
 def test_a_broker_with_more_to_do_for_each_send_serves_no_bursts(start_broker: StartBroker, tmp_path: Path) -> None:
-    """A history is recorded, or the disk is waited for."""
     recording = start_broker(record_directory=str(tmp_path / "history"))
     waiting = start_broker(directory=str(tmp_path / "waiting"), store_config=evolve(STORE, flush_disk_sync=True))
     plain = start_broker(directory=str(tmp_path / "plain"))
@@ -278,7 +277,7 @@ def code_of(client: RawClient, opaque: int) -> int | None:
 
 
 def test_one_sync_answers_all_that_waited(start_broker: StartBroker, connect: Connect, disk: Disk) -> None:
-    """What was sent while the disk worked is durable by one further sync, and the broker served others meanwhile."""
+    """The broker serves others during the sync."""
     broker = start_broker(store_config=SYNC)
     client = connect(broker.address)
     send_message(client, "T")
@@ -297,7 +296,7 @@ def test_one_sync_answers_all_that_waited(start_broker: StartBroker, connect: Co
 
 
 def test_a_failing_disk_is_told(start_broker: StartBroker, connect: Connect, disk: Disk) -> None:
-    """A message that the disk does not take is answered 10; it is in the log, and the next one is fine again."""
+    """The answer is 10; the next send succeeds."""
     client = connect(start_broker(store_config=SYNC).address)
     disk.fails = True
     assert code_of(client, send(client)) == ResponseCode.FLUSH_DISK_TIMEOUT
@@ -332,7 +331,7 @@ def saved_by_the_committer_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_topic_that_a_send_made_outlives_a_kill(
     start_broker: StartBroker, connect: Connect, tmp_path: pathlib.Path
 ) -> None:
-    """When the send is answered, the saved table has the topic with all its queues."""
+    """The topic is saved before the send is answered."""
     broker = start_broker(store_config=SYNC)
     assert send_first(connect(broker.address)) == ResponseCode.SUCCESS
     shutil.copytree(tmp_path / "store", tmp_path / "killed")
@@ -350,7 +349,6 @@ def test_a_topic_that_a_send_made_outlives_a_kill(
 def test_a_topic_outlives_a_kill_whatever_message_made_it(
     properties: str, start_broker: StartBroker, connect: Connect, tmp_path: pathlib.Path
 ) -> None:
-    """Also one that waits in another topic, which is saved already."""
     client = connect(start_broker(store_config=SYNC).address)
     send_message(client, "T")
     reply = client.call(RequestCode.SEND_MESSAGE_V2, send_fields("New", 1, properties) | {"d": "8"}, b"x")
@@ -374,7 +372,7 @@ def test_a_topic_that_a_message_sent_back_made_outlives_a_kill(
 def test_a_topic_of_dead_letters_outlives_a_kill(
     start_broker: StartBroker, connect: Connect, tmp_path: pathlib.Path
 ) -> None:
-    """A send to the retry topic, which is saved already, makes it; the saved table has it with the answer."""
+    """A send to the retry topic makes it."""
     client = connect(start_broker(store_config=SYNC).address)
     fields = send_fields("%RETRY%G")
     codes = [
@@ -386,7 +384,7 @@ def test_a_topic_of_dead_letters_outlives_a_kill(
 
 
 def test_a_topic_is_saved_before_the_table_is_marked_as_changed(start_broker: StartBroker) -> None:
-    """A thread that makes a topic may be interrupted between the two; another thread already sends to it."""
+    """Another thread may send to the topic in between."""
     broker = start_broker(store_config=SYNC)
     broker.topics.put(TopicConfig("New", 8, 8))
     broker.topics.changed = False
@@ -398,7 +396,6 @@ def test_a_topic_is_saved_before_the_table_is_marked_as_changed(start_broker: St
 def test_a_topic_that_cannot_be_saved_fails_only_its_own_sends(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sends to the new topic get 10 until it is saved; sends to a saved topic succeed."""
     client = connect(start_broker(store_config=SYNC).address)
     send_message(client, "T")
 
@@ -462,7 +459,6 @@ def test_queues_are_flushed_now_and_then_and_when_much_has_come(growths: list[in
 
 
 def test_queues_that_could_not_be_flushed_are_tried_again_though_nothing_comes() -> None:
-    """With the next turn of all queues, and not twice a second though there is much to do."""
     rounds = Rounds([QUEUES_SIZE, QUEUES_SIZE] + [0] * 3 * QUEUES_EVERY)
     rounds.fails = {1, QUEUES_EVERY}
     run(rounds)

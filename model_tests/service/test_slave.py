@@ -65,7 +65,7 @@ def test_a_slave_serves_what_was_copied(policy: Policy, start_slave: StartSlave,
 
 @POLICIES
 def test_a_slave_corrects_no_offset(policy: Policy, start_slave: StartSlave, connect: Connect) -> None:
-    """An offset beyond its end may be right at the master: 20, and the same offset again."""
+    """The offset may be right at the master."""
     client = connect(start_slave(policy, slave_read=True).address)
     reply = ask(client, 99)
     assert (reply.code, field(reply, "nextBeginOffset")) == (20, "99")
@@ -120,7 +120,6 @@ def test_only_5_refuses_pulls_at_a_slave(policy: Policy, code: int, start_slave:
 
 @pytest.mark.parametrize(("policy", "stored"), [(ROCKETMQ_4_9, None), (ROCKETMQ_5, 2)], ids=["4.9", "5"])
 def test_commits_by_a_pull(policy: Policy, stored: int | None, start_slave: StartSlave, connect: Connect) -> None:
-    """The test of the role was lost on the way to 5.x."""
     broker = start_slave(policy, slave_read=True)
     fields = pull_fields("T", 0) | {"sysFlag": "5", "commitOffset": "2"}
     connect(broker.address).call(RequestCode.PULL_MESSAGE, fields)
@@ -141,7 +140,7 @@ def test_the_masters_return_ends_holds(policy: Policy, acting: bool, start_slave
 
 @pytest.mark.parametrize(("policy", "code"), [(ROCKETMQ_5, 0), (ROCKETMQ_4_9, 3)], ids=["5", "4.9"])
 def test_the_masters_return_is_ignored(policy: Policy, code: int, start_slave: StartSlave, connect: Connect) -> None:
-    """`enableSlaveActingMaster` is off by default, and 4.9 does not know the request."""
+    """`enableSlaveActingMaster` is off by default."""
     broker = start_slave(policy, slave_read=True)
     client, watcher = connect(broker.address), connect(broker.address)
     opaque = client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 3, timeout_ms=LONG_MS))

@@ -141,7 +141,6 @@ def test_under_async_flush_it_is_told_with_the_next_flush(start: Callable[..., B
 
 
 def test_what_is_put_back_is_used_again(start: Callable[..., Broker], tmp_path: Path) -> None:
-    """A directory that was moved away and back: sends are taken, everything is durable, and nothing is lost."""
     broker = start(tmp_path / "store", attrs.evolve(SYNC, flush_interval_ms=10))
     with RawClient(broker.address) as client:
         bodies = [b"before"]

@@ -102,7 +102,7 @@ def config(tmp_path: Path) -> Path:
 def test_the_one_before_is_used_where_a_table_cannot_be(
     config: Path, caplog: pytest.LogCaptureFixture, name: str, text: str
 ) -> None:
-    """Whatever is wrong with it; a line in the log names it, and the next save writes it anew."""
+    """A log line names the table, and the next save writes it."""
     (config / name).write_text(text)
     files = loaded(config)
     assert found(files) == [3] * len(SOUND)
@@ -116,7 +116,6 @@ def test_the_one_before_is_used_where_a_table_cannot_be(
 def test_a_table_that_is_nowhere_in_its_file_is_reported(
     config: Path, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    """Without a `.bak` it is empty; one that cannot be read is an error."""
     (config / name).write_text("{}")
     (config / f"{name}.bak").unlink()
     assert sorted(found(loaded(config))) == [0, 3, 3, 3, 3]
@@ -129,7 +128,6 @@ def test_a_table_that_is_nowhere_in_its_file_is_reported(
 @pytest.mark.parametrize("name", SOUND)
 @pytest.mark.timeout(20)
 def test_a_fifo_is_no_table(config: Path, name: str) -> None:
-    """Nobody waits for who writes to it; the one before is used."""
     (config / name).unlink()
     os.mkfifo(config / name)
     files = loaded(config)
@@ -158,7 +156,7 @@ def test_a_fifo_in_a_stores_file_gets_one_sentence(tmp_path: Path, path: str) ->
 
 
 def test_an_empty_path_is_no_store(tmp_path: Path) -> None:
-    """On the command line and in a file; it would be the current directory."""
+    """It would be the current directory."""
     result = CliRunner().invoke(main, ["serve", "--store", ""])
     assert (result.exit_code, "the path is empty" in result.output) == (2, True)
     conf = tmp_path / "broker.conf"
@@ -300,7 +298,6 @@ def test_a_change_while_the_flag_is_looked_at_is_saved_the_next_time() -> None:
     )
 )
 def test_files_are_put_together_in_parts(content: dict[str, dict[str, dict[int, int]]]) -> None:
-    """They have the text of one piece."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parts, "PART_COUNT", 4)
         assert config_files._text(content) == msgspec.json.format(msgspec.json.encode(content), indent=1)
@@ -328,7 +325,7 @@ def table(store: Path, name: str) -> dict[str, Any]:
 def test_positions_beyond_an_end_are_corrected_before_anything_is_served(
     start_broker: StartBroker, connect: Connect, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Those of groups, of delay levels, of the checks of transactions and of the timer; what comes next is served."""
+    """Of groups, delay levels, transaction checks and the timer."""
     runtime = ShiftedRuntime()
     store = tmp_path / "again"
     broker, client = served(start_broker, connect, runtime=runtime, directory=str(store))
@@ -351,7 +348,7 @@ def test_positions_beyond_an_end_are_corrected_before_anything_is_served(
 
 
 def test_positions_up_to_an_end_stay_and_so_many_lines_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """A log that was cut may leave every group beyond its end."""
+    """A truncated log may leave every group beyond its end."""
     world = World()
     world.fill()
     offsets = Offsets({f"T@G{number}": {0: 9} for number in range(CORRECTED_TOLD_MAX + 5)} | {"T@ok": {0: 1, 1: 0}})
@@ -374,7 +371,7 @@ def offset(client: RawClient, topic: str, group: str) -> str | None:
 def test_a_groups_offset_ends_with_its_topic(
     start_broker: StartBroker, connect: Connect, tmp_path: Path, policy: Policy
 ) -> None:
-    """On the disk, too, when the deletion is answered; 4.9 keeps it. Other topics' offsets stay."""
+    """4.9 keeps the offset."""
     store = tmp_path / "store"
     broker, client = served(start_broker, connect, directory=str(store), policy=policy)
     for topic in ("T", "Other"):
@@ -469,17 +466,13 @@ def cut_at(number: int, seed: int) -> dict[str, tuple[int, int]] | None:
     return None
 
 
-def test_no_position_is_saved_before_the_records_that_it_speaks_of() -> None:
-    """A power cut before any call of the disk leaves no table beyond its queue, and those saved before it."""
+def test_positions_are_saved_after_their_records() -> None:
+    """Before any call of the disk, a power cut leaves no table beyond its queue."""
     number = 1
     while (found := cut_at(number, number)) is not None:
         assert all(0 < at <= end for at, end in found.values()), (number, found)
         number += 1
     assert number > 20
-
-
-def test_a_log_that_cannot_be_made_durable_keeps_positions_as_they_were_saved() -> None:
-    """They are saved once it can be."""
     world = World()
     world.fill()
     world.files.flush = lambda: 1 / 0
@@ -494,7 +487,6 @@ def test_a_log_that_cannot_be_made_durable_keeps_positions_as_they_were_saved() 
 def test_the_checks_of_transactions_correct_an_offset_that_somebody_committed(
     broker: Broker,
 ) -> None:
-    """Once, with a line in the log: what comes next is asked about."""
     broker.offsets.commit(HALF_TOPIC, GROUP, 0, 50)
     assert broker.sending.checks._standing(HALF_TOPIC) == (0, 0)
     assert broker.offsets.query(HALF_TOPIC, GROUP, 0) == 0

@@ -276,7 +276,7 @@ def test_any_text_is_read_without_an_exception(text: str) -> None:
 
 
 def test_properties_fit_when_it_goes(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """A message gets two properties more with its delivery: one without room for them is refused, not lost."""
+    """The delivery adds two properties, so a message without room is refused."""
     clock = Clock()
     broker = started(start_broker, clock, tmp_path)
     client = connect(broker.address)

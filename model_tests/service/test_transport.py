@@ -42,7 +42,7 @@ def test_a_request_in_single_bytes_is_served(start_broker: StartBroker, connect:
 
 
 def test_a_slow_reader_gets_every_byte_in_order(start_broker: StartBroker, connect: Connect) -> None:
-    """Far more than a socket takes at once: 200 answers of 60 KB asked before the first is read."""
+    """Two hundred answers of 60 KB."""
     _broker, client = served(start_broker, connect)
     body = bytes(range(256)) * 234
     send_message(client, "T", body)
@@ -101,7 +101,6 @@ PATIENCE_S = 10.0
 
 
 def test_files_of_new_queues_stall_no_other_connection(start_broker: StartBroker, connect: Connect) -> None:
-    """Another connection is answered while one sends the first messages of many queues, in order."""
     runtime = HeldRuntime()
     files = runtime.held_files
     broker, sender, other = served_two(start_broker, connect, runtime=runtime)
@@ -126,7 +125,6 @@ def sends(body: bytes) -> bytes:
 
 
 def test_reads_wait_for_requests(broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection that gives way again and again has no more than one read of the loop in memory."""
     make_topic(broker.address, "T", NEW_QUEUES)
     body = bytes(64 * 1024)
     left: list[int] = []

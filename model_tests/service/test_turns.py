@@ -77,7 +77,6 @@ def unending(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 def test_full_tables_are_told_in_turns(
     code: int, fields: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the answer that they have in one."""
     config = BrokerConfig(auto_create_subscription_group=True)
     with ThreadlessBroker.start(
         RealRuntime(), str(tmp_path / "store"), policy=ROCKETMQ_5, config=config, store_config=SMALL_STORE
@@ -109,7 +108,7 @@ def test_full_tables_are_told_in_turns(
 def test_a_table_that_is_too_long_is_refused_at_the_limit(
     broker: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """99,000 groups with long names do not fit into a frame: 201 says so, and reads no further."""
+    """99,000 groups with long names do not fit into a frame."""
     for number in range(20):
         broker.groups.find(f"{number:0255}")
     monkeypatch.setattr(parts, "PART_COUNT", 4)
@@ -145,7 +144,6 @@ def test_service_during_a_query(count: int, unending: list[bool], start_broker: 
 
 
 def test_a_close_during_a_query(unending: list[bool], start_broker: StartBroker, connect: Connect) -> None:
-    """The broker ends the search or drops it, and serves others."""
     _broker, bystander, leaving = served_two(start_broker, connect)
     send_message(bystander, "T", properties="KEYS\x01k\x02")
     queried(leaving)
@@ -189,7 +187,6 @@ class Passes:
 
 
 def test_many_answers_give_way(broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each pass queues little more than its part of the 200 answers."""
     client, passes = connect(broker.address), Passes(broker, monkeypatch)
     opaques = client.send_burst(RequestCode.GET_ALL_TOPIC_CONFIG, [({}, b"")] * 200)
     (size,) = {len(answer_of(client, opaque).body) for opaque in opaques}
@@ -285,7 +282,7 @@ PLACE: Final = {"topic": "T", "queueId": "0"}
 def test_who_is_quick_is_served_before_those_that_take_long(
     body: bytes, broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where it asked last. Those that were slow, or ask something large, have a pass each."""
+    """Slow connections have one pass each."""
     peers = [connect(broker.address) for _ in range(6)]
     send_message(peers[-1], "T")
     passes, original = Passes(broker, monkeypatch), broker.handler._serve
@@ -309,7 +306,7 @@ def test_who_is_quick_is_served_before_those_that_take_long(
 def test_new_connections_are_read_behind_quick_ones_and_a_pass_has_an_end(
     broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thousand handshakes at once are a second's work on the thread that serves everybody."""
+    """A thousand handshakes take a second of the serving thread."""
     quick, *new = [connect(broker.address) for _ in range(6)]
     loop, passes = broker.loops[0], Passes(broker, monkeypatch)
     original, polled = loop._receive, type(loop.poller).poll
@@ -396,7 +393,7 @@ def test_who_always_takes_a_whole_pass_keeps_no_new_connection_waiting(monkeypat
 
 
 def test_new_connections_are_served_for_as_long_as_a_pass_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who comes, asks one quick thing and goes, 900 times a second, leaves no heap of connections behind."""
+    """900 short connections a second must not pile up."""
     runtime = RealRuntime()
     clock_ns = [0]
     monkeypatch.setattr(runtime, "monotonic_ns", lambda: clock_ns[0])

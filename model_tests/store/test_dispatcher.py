@@ -113,8 +113,8 @@ def arrival_of(number: int) -> Arrival:
     return Arrival("T", 0, number + 1, 3, 4, number * SIZE, SIZE)
 
 
-def test_what_is_handed_over_is_not_read() -> None:
-    """It arrives in the order of the log, as many at a time as are asked for."""
+def test_what_was_appended_is_handed_over() -> None:
+    """The dispatcher gets appended records in log order, without reading them."""
     bench = Bench()
     bench.append(0, 1)
     bench.append(2)
@@ -123,10 +123,6 @@ def test_what_is_handed_over_is_not_read() -> None:
     assert (bench.dispatched(2), bench.cursor.cursor, bench.handed()) == ([2], 3 * SIZE, [])
     assert bench.notes == []
     assert bench.queue.listed == [0, SIZE, 2 * SIZE]
-
-
-def test_a_record_read_arrives_as_one_handed_over() -> None:
-    """Under the append lock it is looked at whether anything was handed over since; the read is outside it."""
     bench = Bench(2)
     assert bench.cursor.dispatch(1) == [arrival_of(0)]
     assert bench.notes == ["lock", "unlock", "read 0"]
@@ -134,8 +130,8 @@ def test_a_record_read_arrives_as_one_handed_over() -> None:
     assert bench.cursor.cursor == 2 * SIZE
 
 
-def test_nothing_is_handed_over_to_a_cursor_that_is_behind() -> None:
-    """Until it has caught up with the log, which it finds under the append lock."""
+def test_a_cursor_that_is_behind_reads_the_log() -> None:
+    """It reads until it has caught up; only then records are handed over again."""
     bench = Bench(1)
     bench.append(1)
     assert bench.handed() == []
@@ -146,10 +142,6 @@ def test_nothing_is_handed_over_to_a_cursor_that_is_behind() -> None:
     bench.append(3, 4)
     bench.append(5)
     assert bench.handed() == [3, 4, 5]
-
-
-def test_after_a_record_that_was_not_handed_over_none_is() -> None:
-    """What comes behind it is read, and so is the next one, until the cursor has caught up."""
     bench = Bench()
     bench.append(0)
     bench.end += SIZE
@@ -161,21 +153,6 @@ def test_after_a_record_that_was_not_handed_over_none_is() -> None:
     assert bench.dispatched() == [0, 1, 2]
     bench.append(3)
     assert bench.handed() == [3]
-
-
-def test_so_many_are_handed_over_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next one is read; none is lost and none comes twice."""
-    monkeypatch.setattr(dispatch, "HANDED_COUNT_MAX", 2)
-    bench = Bench()
-    for number in range(4):
-        bench.append(number)
-    assert bench.handed() == [0, 1]
-    bench.flushed_end = bench.end
-    assert bench.dispatched() == [0, 1, 2, 3]
-
-
-def test_what_was_handed_over_while_the_cursor_read_is_not_read() -> None:
-    """It looks under the lock before each record."""
     bench = Bench()
     bench.append(0)
     bench.cursor.handed.clear()
@@ -185,8 +162,18 @@ def test_what_was_handed_over_while_the_cursor_read_is_not_read() -> None:
     assert bench.notes == ["lock", "unlock"]
 
 
-def test_a_queue_that_is_gone_lists_nothing_more() -> None:
-    """What was handed over for it goes by; other queues, and what no queue listed, stay as they are."""
+def test_so_many_are_handed_over_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "HANDED_COUNT_MAX", 2)
+    bench = Bench()
+    for number in range(4):
+        bench.append(number)
+    assert bench.handed() == [0, 1]
+    bench.flushed_end = bench.end
+    assert bench.dispatched() == [0, 1, 2, 3]
+
+
+def test_records_that_do_not_arrive() -> None:
+    """A deleted queue lists nothing more, and a listed record does not arrive again."""
     bench = Bench()
     gone = Queue()
     bench.append(0)
@@ -197,17 +184,12 @@ def test_a_queue_that_is_gone_lists_nothing_more() -> None:
     bench.cursor.unlist([gone])  # type: ignore[list-item] # the fake one
     assert bench.handed() == [0]
     assert (bench.dispatched(), bench.cursor.cursor, gone.listed) == ([0], 3 * SIZE, [])
-
-
-def test_what_is_listed_already_does_not_arrive_again() -> None:
-    """A recovery may begin before where the queues stand."""
     bench = Bench(2)
     bench.queue.listed.append(0)
     assert (bench.dispatched(), bench.cursor.cursor) == ([1], 2 * SIZE)
 
 
 def test_nothing_is_shown_before_it_is_durable() -> None:
-    """Handed over or read; without that the log's end is the bound."""
     for handed in (True, False):
         bench = Bench(0 if handed else 3)
         if handed:
@@ -224,7 +206,7 @@ def test_nothing_is_shown_before_it_is_durable() -> None:
 
 @pytest.mark.parametrize("handed", [True, False])
 def test_a_queue_that_cannot_grow_keeps_back_its_own_records_only(handed: bool) -> None:
-    """They are tried again with every call, before what comes behind them."""
+    """Every call tries the kept records again first."""
     bench = Bench(0 if handed else 2)
     other = Queue(1)
     if handed:
@@ -242,7 +224,6 @@ def test_a_queue_that_cannot_grow_keeps_back_its_own_records_only(handed: bool) 
 
 
 def test_another_thread_may_ask_at_any_time_what_is_visible(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retention does: it is told neither of a failure nor of more than is visible."""
     bench, seen = Bench(), []
 
     class Watched(deque[Arrival]):
@@ -265,8 +246,8 @@ def test_another_thread_may_ask_at_any_time_what_is_visible(monkeypatch: pytest.
     assert (bench.dispatched(), seen) == ([0, 1, 2], [0, 0, SIZE, 2 * SIZE, 3 * SIZE])
 
 
-def test_arrivals_are_told_of_before_damage() -> None:
-    """The next call meets it, and says where, and what to do."""
+def test_damage_blanks_and_further_queues() -> None:
+    """Arrivals before damage come first; a blank counts towards the limit and is not listed."""
     damage: Sequence[Any] = (None, Damage(0, "zeros", "a record"))
     for found in damage:
         bench = Bench(2)
@@ -275,28 +256,16 @@ def test_arrivals_are_told_of_before_damage() -> None:
         with pytest.raises(StoreDamageError, match=r"physical offset 10: .*longpoll store verify"):
             bench.dispatched()
         assert bench.cursor.cursor == SIZE
-
-
-def test_a_blank_is_passed_over() -> None:
-    """It counts as one of the limit, and lists nowhere."""
     bench = Bench(3)
     bench.special[SIZE] = 2 * SIZE
     assert bench.dispatched(2) == [0]
     assert bench.cursor.cursor == 2 * SIZE
     assert bench.dispatched(1) == [2]
-
-
-def test_further_queues_list_a_record_first() -> None:
-    """Each at its own offset; one that lists it already is passed over."""
     bench = Bench(1)
     other, known = Queue(7), Queue(8)
     known.listed.append(0)
     bench.inner[0] = [(other, 5), (known, 6)]
     assert bench.cursor.dispatch(1) == [Arrival("T", 7, 6, 3, 4, 0, SIZE), arrival_of(0)]
-
-
-def test_a_log_may_begin_later() -> None:
-    """A copy begins where its master's log does: nothing before that is looked for."""
     bench = Bench()
     bench.cursor.begin_at(3 * SIZE)
     assert bench.cursor.cursor == 3 * SIZE
@@ -307,7 +276,6 @@ def test_a_log_may_begin_later() -> None:
 
 
 def test_a_delayed_message_is_due_by_this_brokers_levels() -> None:
-    """When it is read, too; any other arrives with the hash of its tag."""
     record = Record(
         100, MAGIC_V1, 0, 2, 0, 5, 700, 0, 0, b"", 1_000, b"", 0, 0, memoryview(b""), SCHEDULE_TOPIC, b"DELAY\x012"
     )
@@ -377,7 +345,7 @@ WAYS: dict[str, Callable[[MessageStore, str], object]] = {
 def test_a_send_to_a_new_topic_is_refused_where_its_queue_cannot_be_made(
     put: Callable[[MessageStore, str], object], code: int
 ) -> None:
-    """Nothing of it is in the log, others are visible at once, and it is taken when there is room again."""
+    """The log is unchanged, other topics go on, and the send succeeds once there is room."""
     world = World(code=code)
     world.store.put(message("Known"))
     world.where = "consumequeue/New"
@@ -400,7 +368,6 @@ def test_a_send_to_a_new_topic_is_refused_where_its_queue_cannot_be_made(
 def test_a_send_to_a_known_topic_is_refused_where_its_queue_cannot_grow(
     put: Callable[[MessageStore, str], object],
 ) -> None:
-    """At the end of its file, although the earlier messages are not visible yet."""
     world = World()
     for _ in range(UNITS_A_FILE):
         world.store.put(message("Old"))
@@ -417,7 +384,7 @@ def test_a_send_to_a_known_topic_is_refused_where_its_queue_cannot_grow(
 
 
 def test_a_queue_that_cannot_be_mapped_keeps_back_its_own_messages_only() -> None:
-    """Its next send is refused, a health check reports it, and all is shown once that can be."""
+    """Its next send is refused, and the health check reports it."""
     world = World(code=errno.EMFILE)
     first = world.store.put(message("Stuck"))
     world.store.put(message("Stuck"))
@@ -458,33 +425,21 @@ def stuck_world() -> World:
     return world
 
 
-def test_a_kill_keeps_what_is_behind() -> None:
-    """The checkpoint says nothing of messages that came after it."""
+def test_stores_that_are_behind() -> None:
+    """A kill, a close and a failing start lose no message that is not visible yet."""
     world = stuck_world()
     world.store.flush_queues()
     world = World(disk=world.disk.kill())
     assert (world.bodies("Stuck"), world.bodies("Other")) == (2, 1)
-
-
-def test_a_store_that_is_behind_is_not_closed_well() -> None:
-    """The next start makes everything visible."""
     world = stuck_world()
     with pytest.raises(OSError, match="Too many open files"):
         world.store.close()
     assert world.runtime.files.exists(f"{DIRECTORY}/abort")
     world = World(disk=world.disk.kill())
     assert (world.bodies("Stuck"), world.bodies("Other")) == (2, 1)
-
-
-def test_a_start_that_cannot_show_everything_is_refused() -> None:
-    """Nobody would see what was acknowledged."""
     world = stuck_world()
     with pytest.raises(OSError, match="Too many open files"):
         World(disk=world.disk.kill(), where="consumequeue/Stuck", code=errno.EMFILE)
-
-
-def test_a_topic_that_is_behind_can_be_deleted() -> None:
-    """Nothing waits for it any more."""
     world = stuck_world()
     world.store.delete_topic("Stuck")
     world.show()
@@ -496,7 +451,7 @@ def test_a_topic_that_is_behind_can_be_deleted() -> None:
 
 
 def test_the_log_keeps_what_is_behind() -> None:
-    """Retention removes no file whose messages are not visible yet."""
+    """Retention removes no file with invisible messages."""
     world = stuck_world()
     while world.store.log_end < 4 * SMALL.commit_log_file_size:
         world.store.put(message("Other", body=b"b" * 400))
@@ -510,7 +465,7 @@ def test_the_log_keeps_what_is_behind() -> None:
 
 
 def test_so_many_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy's log grows whatever its queues do: then the cursor stops, and goes on later."""
+    """A copy's log may grow beyond the limit: then the cursor stops."""
     monkeypatch.setattr(dispatch, "BEHIND_COUNT_MAX", 1)
     world = World()
     world.store.put(message("Stuck"))
@@ -526,7 +481,6 @@ def test_so_many_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_others_have_their_turn_behind_many_that_fail() -> None:
-    """A few of those are tried in a call, each in its turn."""
     count = 3 * dispatch.RETRIED_COUNT
     world = World(code=errno.EMFILE)
     for number in range(count):
@@ -541,7 +495,6 @@ def test_others_have_their_turn_behind_many_that_fail() -> None:
 
 
 def test_a_file_that_is_not_full_yet_stays() -> None:
-    """The next one is made with the message that needs it, which may be before the earlier ones are visible."""
     world = World()
     for _ in range(2 * UNITS_A_FILE + 1):
         world.store.put(message("T", body=b"b" * 400))
@@ -555,7 +508,6 @@ def test_a_file_that_is_not_full_yet_stays() -> None:
 
 
 def test_a_topic_that_is_leaving_is_told_so() -> None:
-    """Not as an error of the disk."""
     world = World()
     world.store.put(message("T"))
     world.store.begin_deletion("T")

@@ -101,14 +101,13 @@ def filled(directory: Path, *offsets: int, world: World | None = None) -> Index:
     ],
 )
 def test_by_which_keys_a_record_is_found(text: str, keys: list[str]) -> None:
-    """Its own, and first the one that its sender made; a rolled-back one by none, a committed one by its own."""
+    """A rolled-back message has no keys; a committed one has its own."""
     assert keys_of(0, text.encode()) == keys
     assert keys_of(0x8, text.encode()) == keys
     assert keys_of(0x1 | SYS_FLAG_TRANSACTION_ROLLBACK, text.encode()) == []
 
 
 def test_records_are_put_with_all_their_keys_over_several_files(tmp_path: Path) -> None:
-    """Those of one record may be in two; work and records are counted."""
     index = index_in(tmp_path)
     records = [keyed(5, "a", "b"), keyed(6), keyed(7, "c", "a", "d"), keyed(8, "e")]
     assert index.put(records, 99) == (7, 4)
@@ -120,7 +119,6 @@ def test_records_are_put_with_all_their_keys_over_several_files(tmp_path: Path) 
     ("work_max", "work", "whole"), [(1, 2, 0), (2, 3, 2), (3, 3, 2), (4, 4, 2), (5, 5, 2), (6, 6, 3), (7, 7, 4)]
 )
 def test_what_exceeds_one_turn_is_left_to_the_next(tmp_path: Path, work_max: int, work: int, whole: int) -> None:
-    """It goes on with the first key that is not in; nothing is in twice. One without keys is passed in any case."""
     index = index_in(tmp_path)
     records = [keyed(5, "a", "b"), keyed(6), keyed(7, "a", "a", "a"), keyed(8, "a")]
     assert index.put(records, work_max) == (work, whole)
@@ -133,7 +131,6 @@ def test_what_exceeds_one_turn_is_left_to_the_next(tmp_path: Path, work_max: int
 
 
 def test_long_keys_count_for_more(tmp_path: Path) -> None:
-    """One, and one for so many characters."""
     index = index_in(tmp_path)
     for size, work in ((KEY_WORTH - 1, 1), (KEY_WORTH, 2), (2 * KEY_WORTH, 3)):
         assert index.put([keyed(5 + size, "k" * size)], 99) == (work, 1)
@@ -157,7 +154,6 @@ def refuse(monkeypatch: pytest.MonkeyPatch, room: int) -> Callable[[], None]:
 
 @pytest.mark.parametrize("room", range(1, 8))
 def test_a_full_disk_costs_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
-    """What is in stays, and is counted; the next call goes on after it, and with nothing in it raises."""
     index = index_in(tmp_path, entries=99)
     there_is_room = refuse(monkeypatch, room)
     records = [keyed(5, "a", "a"), keyed(6, "a"), keyed(7, "a", "a", "a"), keyed(8, "a")]
@@ -172,7 +168,6 @@ def test_a_full_disk_costs_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_file_is_named_by_the_time_it_was_made(tmp_path: Path) -> None:
-    """One after another, though the clock stands still or goes back; its directory is made with the first."""
     world = World()
     index = filled(tmp_path, 1, 2, 3, 4, world=world)
     world.now_ms -= 5_000
@@ -185,7 +180,6 @@ def test_a_file_is_named_by_the_time_it_was_made(tmp_path: Path) -> None:
 
 
 def test_an_index_is_made_in_a_store_that_is_there(tmp_path: Path) -> None:
-    """Not in the place of one that somebody took away."""
     index = index_in(tmp_path / "none")
     with pytest.raises(FileNotFoundError, match="the store no longer exists"):
         index.put([keyed(1, "k")], 9)
@@ -193,7 +187,6 @@ def test_an_index_is_made_in_a_store_that_is_there(tmp_path: Path) -> None:
 
 
 def test_a_full_file_is_durable_before_the_next_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And it is told up to when; a flush is of the newest alone."""
     flushed: list[str] = []
     monkeypatch.setattr(IndexFile, "flush", lambda file: flushed.append(Path(file.path).name))
     index = index_in(tmp_path)
@@ -208,7 +201,7 @@ def test_a_full_file_is_durable_before_the_next_begins(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("step", ["make", "begin", "names"])
 def test_a_file_that_cannot_begin_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    """Neither a name nor a map; where not even the name can be taken away, the next one is another."""
+    """Neither a name nor a map stays."""
     world = World()
     index = filled(tmp_path, 1, 2, 3, world=world)
     closed: list[str] = []
@@ -242,7 +235,6 @@ def _full() -> None:
 
 
 def test_what_is_there_is_mapped_and_what_is_no_file_of_it_left_alone(tmp_path: Path) -> None:
-    """A name has seventeen digits, of those that are ASCII."""
     filled(tmp_path, 1, 2, 3, 4).close()
     for name in ("2023111422132012", "202311142213201230", "2023111422132012x", "٣" * 17):
         (tmp_path / "index" / name).write_bytes(b"x")
@@ -252,7 +244,6 @@ def test_what_is_there_is_mapped_and_what_is_no_file_of_it_left_alone(tmp_path: 
 
 
 def test_a_file_of_another_size_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the numbers that make it; what was mapped is given back. One without bytes is as new."""
     filled(tmp_path, 1, 2, 3, 4).close()
     last = tmp_path / "index" / "20231114221320124"
     last.write_bytes(bytes(7))
@@ -269,7 +260,6 @@ def test_a_file_of_another_size_is_told(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_file_that_cannot_be_right_goes_with_those_after_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """They are made anew from the log; what is older stays."""
     filled(tmp_path, *range(1, 11)).close()
     second = names(tmp_path)[1]
     content = bytearray((tmp_path / "index" / second).read_bytes())
@@ -286,7 +276,7 @@ def test_a_file_that_cannot_be_right_goes_with_those_after_it(tmp_path: Path, ca
     [(99, 99, 2), (6, 7, 2), (5, 99, 1), (99, 6, 1), (3, 4, 1), (2, 99, 0), (99, 3, 0)],
 )
 def test_after_a_crash_full_durable_files_are_kept(tmp_path: Path, durable_ms: int, log_end: int, kept: int) -> None:
-    """Never the newest, though it is full, nor one of a record that the log has no more."""
+    """The newest file is dropped, even if it is full."""
     world = World()
     index = filled(tmp_path, *range(1, 10), world=world)
     all_names = names(tmp_path)
@@ -302,7 +292,6 @@ def test_after_a_crash_full_durable_files_are_kept(tmp_path: Path, durable_ms: i
     [(0, 1), (0, 2), (0, 3), (0, 4), (0, 7), (1, 1), (1, 2), (1, 3), (1, 8), (2, 1), (3, 1), (3, 4)],
 )
 def test_after_a_stop_it_goes_on_behind_the_last_key_that_is_in(tmp_path: Path, before: int, last_keys: int) -> None:
-    """In however many files those of the last message are; a file without entries says nothing."""
     index = index_in(tmp_path)
     last = keyed(9, *"k" * 12)
     index.put([keyed(offset, "k") for offset in range(1, before + 1)], 99)
@@ -334,7 +323,6 @@ def test_files_of_what_the_log_has_no_more_are_removed(tmp_path: Path, log_start
 
 
 def test_the_newest_are_found_in_the_order_of_the_log(tmp_path: Path) -> None:
-    """As many as are wanted, over all files, of that topic and key alone."""
     index = filled(tmp_path, *range(1, 8))
     index.put([keyed(8, "other"), Keyed(9, "U", ("k",), 9, 10)], 9)
     for count in range(1, 9):
@@ -347,7 +335,6 @@ def test_the_newest_are_found_in_the_order_of_the_log(tmp_path: Path) -> None:
 def test_a_search_yields_between_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walked_max: int, turns: int
 ) -> None:
-    """Every so many entries, also those looked at in vain."""
     index = index_in(tmp_path, entries=64)
     index.put([keyed(number, "k", ms=number * 10_000) for number in range(1, 8)], 99)
     monkeypatch.setattr("longpoll_broker.store.index.index.WALKED_MAX", walked_max)
@@ -356,7 +343,6 @@ def test_a_search_yields_between_turns(
 
 
 def test_only_files_of_the_time_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the newest on, up to the one that begins before the time: none before that has anything."""
     index = index_in(tmp_path)
     for number in range(1, 13):
         index.put([keyed(number, "k", ms=number * 10_000)], 9)

@@ -53,7 +53,6 @@ def close(segments: list[Segment]) -> None:
 
 
 def test_the_oldest_map_goes_and_its_bytes_stay(tmp_path: Path) -> None:
-    """Of five files the last two have maps; who looks at the first maps it again, finds its bytes, and another goes."""
     segments = made(tmp_path, 5, Maps(2))
     assert [each._mapped is not None for each in segments] == [False, False, False, True, True]
     write(segments[0], b"written")
@@ -67,7 +66,6 @@ def test_the_oldest_map_goes_and_its_bytes_stay(tmp_path: Path) -> None:
 
 
 def test_a_file_keeps_its_map_while_somebody_has_a_view(tmp_path: Path) -> None:
-    """What a reader holds stays readable, whole or a slice, and shows what is written through a new map."""
     segments = made(tmp_path, 1, Maps(9))
     held, part = segments[0].view, segments[0].view[2:4]
     assert segments[0].give_back()
@@ -82,7 +80,6 @@ def test_a_file_keeps_its_map_while_somebody_has_a_view(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_whole", [False, True])
 def test_a_file_that_was_replaced_without_its_map_is_told(tmp_path: Path, is_whole: bool) -> None:
-    """Who looks at it again finds no other file's units, and who makes it durable is told; put back, all is well."""
     (tmp_path / "0").write_bytes(bytes(SIZE))
     segment = Segment(RealFiles(), f"{tmp_path}/0", 0, SIZE, Maps(9), is_whole=is_whole)
     write(segment, b"ours")
@@ -102,7 +99,6 @@ def test_a_file_that_was_replaced_without_its_map_is_told(tmp_path: Path, is_who
 
 
 def test_a_file_that_was_replaced_under_its_map_is_told(tmp_path: Path) -> None:
-    """What is written goes where nobody finds it: no sync of it counts, and none is called a failure of the disk."""
     (segment,) = made(tmp_path, 1, Maps(9))
     write(segment, b"ours")
     (tmp_path / "0").unlink()
@@ -115,7 +111,7 @@ def test_a_file_that_was_replaced_under_its_map_is_told(tmp_path: Path) -> None:
 
 
 def test_what_is_not_durable_keeps_its_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A map goes before an older one whose file was written to, until that is synced; nothing is synced for it."""
+    """A clean file's map goes before an older dirty one's."""
     synced: list[str] = []
     monkeypatch.setattr(RealMappedFile, "sync", lambda mapped, _start, _stop: synced.append(mapped._path))
     maps = Maps(3)
@@ -131,7 +127,7 @@ def test_what_is_not_durable_keeps_its_map(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_where_all_files_are_dirty_the_oldest_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One sync for one map, to the end of the file; it is the first that was not looked at, and all others stay."""
+    """One sync frees one map."""
     synced: list[tuple[str, int, int]] = []
 
     def note(mapped: RealMappedFile, start: int, stop: int) -> None:
@@ -152,7 +148,6 @@ def test_where_all_files_are_dirty_the_oldest_is_synced(tmp_path: Path, monkeypa
 
 
 def test_a_write_is_not_missed_by_a_map_that_goes(tmp_path: Path) -> None:
-    """Somebody begins to write just as the map is given back: it stays, for the write may come by that very map."""
 
     class Between(Segment):
         """Somebody sets it after the first look at it and before the second."""
@@ -175,7 +170,6 @@ def test_a_write_is_not_missed_by_a_map_that_goes(tmp_path: Path) -> None:
 
 
 def test_a_sync_covers_what_came_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A unit that is written between the look at the end and the sync is synced too, for it is dirty no more."""
     segments = SegmentList(RealFiles(), str(tmp_path / "q"), SIZE, maps=Maps(1))
     segment = segments.append(0)
     write(segment, b"x")
@@ -191,7 +185,6 @@ def test_a_sync_covers_what_came_before_it(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_removed_file_is_not_mapped_again_though_its_name_is_there(tmp_path: Path) -> None:
-    """A reader that still has the old one is told that it is gone, and never reads what another queue writes there."""
     maps = Maps(1)
     segments = SegmentList(RealFiles(), str(tmp_path / "q"), SIZE, maps=maps)
     old = segments.append(0)
@@ -206,7 +199,6 @@ def test_a_removed_file_is_not_mapped_again_though_its_name_is_there(tmp_path: P
 
 
 def test_a_file_that_cannot_be_removed_is_there_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever looks at it after the failure maps it again."""
     segments = SegmentList(RealFiles(), str(tmp_path / "q"), SIZE, maps=Maps(1))
     segment = segments.append(0)
 
@@ -222,7 +214,6 @@ def test_a_file_that_cannot_be_removed_is_there_as_before(tmp_path: Path, monkey
 
 
 def test_a_queue_tells_a_removed_file_from_a_lost_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was removed has no units any more; a file that somebody took away is an error, and skips no message."""
     monkeypatch.setattr(RealFiles, "maps_max", lambda _self: OTHER_MAPS + 1)
     for config in (SMALL, EXTENDED):
         directory = tmp_path / str(config.extended_queues)
@@ -263,7 +254,7 @@ def test_a_queue_tells_a_removed_file_from_a_lost_one(tmp_path: Path, monkeypatc
 def test_few_maps_make_no_difference(
     tmp_path_factory: pytest.TempPathFactory, config: StoreConfig, steps: list[tuple[str, int]], count: int
 ) -> None:
-    """With one, two or three maps a store answers as with as many as it likes, and has the same bytes in every file."""
+    """With one, two or three maps a store gives the same answers and files."""
     root = tmp_path_factory.mktemp("maps")
     answers = [
         played(root / f"{number}", config, steps, OTHER_MAPS + number) for number in (count, 10_000)
@@ -304,7 +295,7 @@ def played(directory: Path, config: StoreConfig, steps: list[tuple[str, int]], m
 
 
 def test_a_start_maps_no_file_twice_that_still_has_its_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A start looks at all queues three times: with maps for thirty of forty files it maps ten again each time."""
+    """A start looks at all queues three times."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message("T", queue_id) for queue_id in range(40)])
     store.close()
@@ -324,7 +315,7 @@ def test_a_start_maps_no_file_twice_that_still_has_its_map(tmp_path: Path, monke
 
 
 def test_a_reader_without_a_map_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no file can be opened a read of a file without a map raises, skips nothing, and goes well afterwards."""
+    """The read raises and skips nothing."""
     monkeypatch.setattr(RealFiles, "maps_max", lambda _self: OTHER_MAPS + 1)
     store: MessageStore = open_store(tmp_path)
     put_and_dispatch(store, [message("T", 0), message("T", 1)])
@@ -339,7 +330,6 @@ def test_a_reader_without_a_map_is_told(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_every_writer_of_a_queue_says_so(tmp_path: Path) -> None:
-    """A unit, the blanks before one, an extended unit, and the end of an extended file: each keeps the map it needs."""
     store = open_store(tmp_path, EXTENDED)
     put_and_dispatch(store, [message("T")])
     queue = present(store._table.find("T", 0))

@@ -50,7 +50,7 @@ from longpoll_runtime.files import RealFiles, RealMappedFile
 
 
 def test_what_is_written_is_read_back_equal(tmp_path: Path) -> None:
-    """By the store itself, the inspector and a reader that shares no code: the same messages, units and blanks."""
+    """The store, the inspector and an independent reader agree."""
     messages = mixed_messages(120)
     store = open_store(tmp_path)
     put, arrivals = put_and_dispatch(store, messages)
@@ -85,7 +85,6 @@ def test_what_is_written_is_read_back_equal(tmp_path: Path) -> None:
 
 
 def test_nothing_is_visible_before_dispatch(tmp_path: Path) -> None:
-    """A message appended and not dispatched is in the log but in no queue, and a pull does not find it."""
     store = open_store(tmp_path)
     result = store.put(message())
     assert (store.visible_end("T", 0), store.log_end) == (0, result.log_end)
@@ -97,7 +96,7 @@ def test_nothing_is_visible_before_dispatch(tmp_path: Path) -> None:
 
 
 def test_statuses_and_next_offsets(tmp_path: Path) -> None:
-    """Each status of getMessage with RocketMQ's correction of the next offset."""
+    """Each status of getMessage has RocketMQ's next offset."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(tag="a" if index < 4 else "b") for index in range(15)])
     asked = {offset: store.get("T", 0, offset, 32) for offset in (-1, 0, 8, 10, 14, 15, 16, 1000)}
@@ -123,7 +122,6 @@ def test_statuses_and_next_offsets(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("topic", ["", "../x", "a/b", ".", "..", "x" * 128, "nul\0", "new\nline", "ü" * 64])
 def test_bad_topics_are_refused(tmp_path: Path, topic: str) -> None:
-    """A topic that is too long or no safe file name is refused, and nothing is written."""
     store = open_store(tmp_path)
     with pytest.raises(MessageRefusedError):
         store.put(message(topic))
@@ -131,7 +129,6 @@ def test_bad_topics_are_refused(tmp_path: Path, topic: str) -> None:
 
 
 def test_too_large_is_refused(tmp_path: Path) -> None:
-    """A body or properties over the limit, a bad queue id, a record that no file can hold: refused, nothing written."""
     store = open_store(tmp_path, evolve(SMALL, message_size_max=5000))
     for refused in (
         message(body=b"x" * 5001),
@@ -150,7 +147,7 @@ def test_too_large_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", ["\0", "a \0 byte", "at the end\0", "\0" * 511, "\0at the start"])
 def test_zero_bytes_are_taken(tmp_path: Path, value: str) -> None:
-    """Zero bytes in properties are stored as RocketMQ stores them, and are whole after a crash wherever they stand."""
+    """Zero bytes in properties are stored as in RocketMQ."""
     store = open_store(tmp_path / "0")
     count = 16
     for size in range(count):
@@ -170,7 +167,6 @@ def test_zero_bytes_are_taken(tmp_path: Path, value: str) -> None:
 
 
 def test_a_batch_stands_in_one_file(tmp_path: Path) -> None:
-    """A batch that does not fit moves to the next file as a whole, whoever reads it; its offsets are neighbours."""
     store = open_store(tmp_path)
     for size in range(0, 900, 36):
         store.put(message(body=b"x" * size))
@@ -189,7 +185,6 @@ def test_a_batch_stands_in_one_file(tmp_path: Path) -> None:
 
 
 def test_a_refused_batch_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One bad message, a batch that no file can hold, a full disk: none of its messages is stored."""
     store = open_store(tmp_path)
     for batch in (
         [message(), message(body=b"x" * 1025)],
@@ -225,7 +220,6 @@ def put_until_full(store: MessageStore) -> int:
 
 
 def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When no block is left, a put fails, reads go on, and after room is made everything goes on where it stood."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message() for _ in range(5)])
     reserve = RealMappedFile.reserve
@@ -248,7 +242,6 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, monkeypatch: py
 
 
 def test_a_full_disk_at_a_file_end_can_be_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the disk is full just after a blank was written, nothing waits for ever: the store closes and is whole."""
     store = open_store(tmp_path)
     put, _arrivals = put_and_dispatch(store, [message(body=b"x" * 800) for _ in range(2)])
     reserve = RealMappedFile.reserve
@@ -269,7 +262,7 @@ def test_a_full_disk_at_a_file_end_can_be_closed(tmp_path: Path, monkeypatch: py
 
 
 def test_two_openers(tmp_path: Path) -> None:
-    """A store that is open is refused to a second opener, in this process and in another, and free after closing."""
+    """A second opener, in this process or another, is refused."""
     script = (
         "import sys\n"
         "from longpoll_broker.errors import StoreUserError\n"
@@ -290,7 +283,6 @@ def test_two_openers(tmp_path: Path) -> None:
 @fewer(2)
 @given(limits=st.lists(st.integers(1, 9), min_size=1, max_size=8), handed_max=st.integers(0, 6))
 def test_handed_over_equals_read(tmp_path_factory: pytest.TempPathFactory, limits: list[int], handed_max: int) -> None:
-    """Whether the dispatcher is handed the units or must read the log, the arrivals are the same and none is missed."""
     arrivals: list[list[object]] = []
     for count_max in (10_000, handed_max):
         store = open_store(tmp_path_factory.mktemp("store"))
@@ -309,7 +301,7 @@ def test_handed_over_equals_read(tmp_path_factory: pytest.TempPathFactory, limit
 
 
 def test_the_properties_of_one_message_are_looked_up(tmp_path: Path) -> None:
-    """By its queue and offset, as a pull that is held with a filter asks; where no message is there is nothing."""
+    """A held pull with a filter looks up the properties."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(queue_id=index % 2, properties={"color": f"c{index}"}) for index in range(6)])
     for index in range(6):
@@ -321,7 +313,6 @@ def test_the_properties_of_one_message_are_looked_up(tmp_path: Path) -> None:
 
 
 def test_a_store_can_be_opened_after_a_failed_recovery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A recovery that fails lets go of the directory; the next one finds every message."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message()] * 5)
     store.abandon()
@@ -353,7 +344,7 @@ def store_times(directory: Path) -> list[int]:
 
 
 def test_store_times_never_go_back(tmp_path: Path) -> None:
-    """A search by time and a recovery go by them; a clock that was set back stands still until it is caught up."""
+    """Searches by time and recovery need increasing store times."""
     times = store_times(tmp_path)
     assert times == sorted(times)
     assert times == [2_000] * 6 + [2_200] + [2_200] * 7
@@ -377,7 +368,6 @@ WAYS: Final[dict[str, Callable[[MessageStore], list[int]]]] = {
 @pytest.mark.parametrize("later", WAYS)
 @pytest.mark.parametrize("first", WAYS)
 def test_each_way_to_store_is_remembered_by_every_other(first: str, later: str, tmp_path: Path) -> None:
-    """The clock is set back between two of them."""
     runtime = Clock()
     runtime.now_ms = 2_000
     store = MessageStore.open(runtime, str(tmp_path), SMALL)
@@ -441,12 +431,11 @@ def stored(messages: Sequence[MessageToStore], config: StoreConfig, *, in_bursts
 
 @given(st.lists(MESSAGES, max_size=20))
 def test_a_burst_is_stored_as_its_messages_are(messages: list[MessageToStore]) -> None:
-    """The same bytes in the same files, the same arrivals in the same order, whatever stands in the burst."""
     assert stored(messages, SMALL, in_bursts=False) == stored(messages, SMALL, in_bursts=True)
 
 
-def test_a_burst_takes_what_is_plain_and_no_more() -> None:
-    """The first message that needs more ends it: a new queue, another form, a body too large."""
+def test_what_a_burst_takes() -> None:
+    """It ends before a message with special needs, at the end of the file, and without disk blocks."""
     with tempfile.TemporaryDirectory() as directory:
         store = open_store(directory, evolve(SMALL, commit_log_file_size=65_536))
         plain = message()
@@ -466,10 +455,6 @@ def test_a_burst_takes_what_is_plain_and_no_more() -> None:
             (arrival,) = store.put_burst([plain, other, plain])
             assert store.log_end == arrival.log_end
         store.abandon()
-
-
-def test_a_burst_ends_with_the_file() -> None:
-    """A record that does not fit is for `put`, which goes on in the next file."""
     with tempfile.TemporaryDirectory() as directory:
         store = open_store(directory, evolve(SMALL, consume_queue_file_size=4_000))
         put_each(store, [message()])
@@ -478,10 +463,6 @@ def test_a_burst_ends_with_the_file() -> None:
         assert store.put(message()).physical_offset == SMALL.commit_log_file_size
         assert len(store.put_burst([message()] * 2)) == 2
         store.abandon()
-
-
-def test_a_burst_needs_no_system_call() -> None:
-    """It stays in the present file and on the disk blocks that this has, so nothing can fail once it has begun."""
     with tempfile.TemporaryDirectory() as directory:
         store = open_store(directory, evolve(SMALL, commit_log_file_size=65_536))
         put_each(store, [message()])
@@ -533,13 +514,9 @@ CUTS = (0, 1, 40, 120, 200, 250, 300)
 """Bytes of a burst of 309."""
 
 
-def test_a_process_killed_in_a_burst_leaves_none_of_it() -> None:
-    """The first record's mark is written last."""
+def test_bursts_that_end_early() -> None:
+    """A kill leaves none of a burst; a number that fits no field ends it."""
     assert [kept_after_kill(written) for written in CUTS] == [0] * len(CUTS)
-
-
-def test_a_wild_number_leaves_no_gap() -> None:
-    """A number that fits no record ends the burst before it, and the offsets go on where they were."""
     with tempfile.TemporaryDirectory() as directory:
         store = open_store(directory)
         put_each(store, [message()])
@@ -603,13 +580,11 @@ def stored_in_parts(
 
 @given(PARTS)
 def test_a_prepared_batch_is_that_batch(parts: list[list[MessageToStore]]) -> None:
-    """To the byte, or it is refused with the same words and nothing is left of it."""
     parts = [part for part in parts if part]
     assert stored_in_parts(parts, prepared=True) == stored_in_parts(parts, prepared=False)
 
 
 def test_a_prepared_batch_moves_to_the_next_file_as_a_whole(tmp_path: Path) -> None:
-    """Where it does not fit; one that no file can hold is refused, and the next one has the queue's next offset."""
     large = [message(body=b"x" * 500)] * 3
     store = open_store(tmp_path, evolve(SMALL, commit_log_file_size=2048))
     for _ in range(3):
@@ -624,7 +599,6 @@ def test_a_prepared_batch_moves_to_the_next_file_as_a_whole(tmp_path: Path) -> N
 
 
 def test_a_prepared_batch_is_handed_over_and_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not by the dispatcher; and for a name that is no queue's nothing is prepared."""
     store = open_store(tmp_path)
     monkeypatch.setattr(Dispatcher, "_read", lambda *_told: None)
     put_prepared(store, [[message()], [message()]])

@@ -172,7 +172,6 @@ RIGHT: list[Fault] = [
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
 @pytest.mark.parametrize("fault", RIGHT, ids=lambda fault: fault.__name__)
 def test_a_start_after_it_is_right(tmp_path: Path, fault: Fault, closed: bool) -> None:
-    """Every message is where it was, and after one more start as well."""
     made(tmp_path / "store", closed=closed)
     fault(tmp_path / "store")
     for _ in range(2):
@@ -185,7 +184,7 @@ def test_a_start_after_it_is_right(tmp_path: Path, fault: Fault, closed: bool) -
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
 @pytest.mark.parametrize("which", ["directory", "first", "last"])
 def test_lost_queues_are_rebuilt(tmp_path: Path, caplog: pytest.LogCaptureFixture, which: str, closed: bool) -> None:
-    """After a clean stop too, where nothing would be dispatched again: the checkpoint says how many there were."""
+    """Also after a clean stop: the checkpoint has the number of queue files."""
     made(tmp_path / "store", closed=closed)
     if which == "directory":
         shutil.rmtree(tmp_path / "store" / "consumequeue" / "T")
@@ -218,7 +217,7 @@ REFUSED: list[tuple[str, Fault, str]] = [
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
 @pytest.mark.parametrize(("fault", "said"), [each[1:] for each in REFUSED], ids=[each[0] for each in REFUSED])
 def test_a_start_after_it_is_refused(tmp_path: Path, fault: Fault, said: str, closed: bool) -> None:
-    """In words that name the file; nothing is changed, so that who restores it has everything."""
+    """The error names the file, and the start changes nothing."""
     made(tmp_path / "store", closed=closed)
     shutil.copytree(tmp_path / "store", tmp_path / "kept")
     fault(tmp_path / "store")
@@ -235,7 +234,6 @@ def test_a_start_after_it_is_refused(tmp_path: Path, fault: Fault, said: str, cl
 
 @pytest.mark.parametrize("how", ["bit", "length"])
 def test_damage_before_whole_records_takes_nothing_away(tmp_path: Path, how: str) -> None:
-    """A closed log ends no earlier than it did: it is refused, and with the bytes as they were all is there."""
     made(tmp_path / "store", closed=True)
     last = logs(tmp_path / "store")[-1]
     before = last.read_bytes()
@@ -253,7 +251,6 @@ def test_damage_before_whole_records_takes_nothing_away(tmp_path: Path, how: str
 
 
 def test_without_its_checkpoint_a_damaged_log_is_opened_up_to_the_damage(tmp_path: Path) -> None:
-    """As the refusal says: who has nothing to restore goes on with what stands before it."""
     made(tmp_path / "store", closed=True)
     last = logs(tmp_path / "store")[-1]
     flipped(last, 120)
@@ -266,7 +263,6 @@ def test_without_its_checkpoint_a_damaged_log_is_opened_up_to_the_damage(tmp_pat
     "fault", [lambda file: file.unlink(), lambda file: os.truncate(file, 0)], ids=["gone", "empty"]
 )
 def test_a_closed_log_that_lost_its_end_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: Fault) -> None:
-    """Nothing whole stands behind it, so it is opened, and an error says that acknowledged messages are missing."""
     made(tmp_path / "store", closed=True)
     fault(logs(tmp_path / "store")[-1])
     open_store(tmp_path / "store").close()
@@ -297,7 +293,7 @@ def rotted(store: Path, physical_offset: int, byte: int = BODY_AT) -> None:
 def test_rot_after_the_checkpoint_is_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, number: int, byte: int
 ) -> None:
-    """Nobody can tell it from what a power cut tore, so the log ends there; what goes was acknowledged, and is kept."""
+    """A start cannot tell rot from a torn write, so it keeps a copy of the cut records."""
     store = tmp_path / "store"
     made(store, closed=False)
     records = records_of(store)
@@ -338,7 +334,6 @@ PLACES = [
 def test_a_record_that_cannot_be_where_it_says_is_shown_to_nobody(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, number: int, byte: int, content: bytes
 ) -> None:
-    """It alone, and it is told. A queue used to be filled up to it: with one wrong bit until the disk was full."""
     store = tmp_path / "store"
     made(store, closed=False)
     place, _size = records_of(store)[number]
@@ -357,7 +352,6 @@ def test_a_record_that_cannot_be_where_it_says_is_shown_to_nobody(
 
 
 def test_lost_units_are_skipped_as_far_as_the_log_has_room(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What a disk lost is no reason to show nobody what came after it."""
     store = tmp_path / "store"
     made(store, closed=False)
     last = units(store)[-1]
@@ -372,7 +366,7 @@ def test_lost_units_are_skipped_as_far_as_the_log_has_room(tmp_path: Path, caplo
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
 def test_a_record_of_the_future_is_lost_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture, closed: bool) -> None:
-    """What is stored after it is of today. One wrong bit used to have all that followed in the future, for good."""
+    """One wrong bit must not give all later messages a future time."""
     store = tmp_path / "store"
     made(store, closed=closed)
     place, _size = records_of(store)[-1]
@@ -419,7 +413,6 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_what_checksums_may_cost_grows_with_what_is_looked_through() -> None:
-    """By four times as much; and what may not be checked costs nothing."""
     checks = Checks()
     assert not checks.may(SPARE_SIZE + 1)
     assert checks.may(SPARE_SIZE)
@@ -435,7 +428,7 @@ def test_what_checksums_may_cost_grows_with_what_is_looked_through() -> None:
     [(91, 707, 91), (193, 707, 193), (194, 707, 0), (90, 707, 0), (-1, 707, 0), (91, 708, 0), (91, 7, 0)],
 )
 def test_a_head_claims_what_fits_where_it_stands(size: int, place: int, claimed: int) -> None:
-    """A copy of another place's record, as a message may hold many, costs no checksum; nor does one without room."""
+    """A copied record, or one that does not fit, costs no checksum."""
     content = bytearray(200)
     struct.pack_into(">iIiiiqqiq", content, 7, size, MAGIC_V1, 1, 0, 0, 0, place, 0, 0)
     assert claimed_size(memoryview(content), 7, 707) == claimed
@@ -443,7 +436,7 @@ def test_a_head_claims_what_fits_where_it_stands(size: int, place: int, claimed:
 
 
 def test_a_body_of_heads_slows_no_start(tmp_path: Path, caplog: pytest.LogCaptureFixture, checked: list[int]) -> None:
-    """Where its record rotted each head was checked, over all that follows it: 4 MiB took a start fifteen seconds."""
+    """Checking each head over all that follows took fifteen seconds for 4 MiB."""
     place = full_of_heads(tmp_path / "store", MIB)
     checked.clear()
     opened = open_store(tmp_path / "store", HEADS)
@@ -454,7 +447,6 @@ def test_a_body_of_heads_slows_no_start(tmp_path: Path, caplog: pytest.LogCaptur
 
 
 def test_a_body_full_of_heads_makes_no_verification_slow(tmp_path: Path, checked: list[int]) -> None:
-    """It is one damaged place, and what stands behind it is found."""
     full_of_heads(tmp_path / "store", MIB)
     with logs(tmp_path / "store")[0].open("r+b") as file:
         content = file.read()
@@ -485,7 +477,6 @@ NAMING: Final = attrs.evolve(SMALL, commit_log_file_size=16 * 1024, multi_dispat
 
 @pytest.mark.parametrize("fault", ["queue id", "digits"])
 def test_impossible_further_queues_stop_no_start(tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: str) -> None:
-    """Neither by one wrong bit of its queue id, nor by more digits than Python reads, which anybody may send."""
     store = open_store(tmp_path / "store", NAMING)
     offsets = "9" * 5000 if fault == "digits" else ""
     put_and_dispatch(store, [naming(b"a", ["A"], 3)])
@@ -502,7 +493,6 @@ def test_impossible_further_queues_stop_no_start(tmp_path: Path, caplog: pytest.
 
 
 def test_no_further_queue_is_filled_up_to_a_wrong_number(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The offset in it stands among the properties, which no checksum covers either; its own queue lists the record."""
     store = open_store(tmp_path / "store", NAMING)
     put_and_dispatch(store, [naming(b"x", ["A"]) for _ in range(12)])
     store.abandon()
@@ -517,7 +507,7 @@ def test_no_further_queue_is_filled_up_to_a_wrong_number(tmp_path: Path, caplog:
 
 
 def test_a_message_that_names_its_own_queue_hides_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """RocketMQ gives it two numbers, so the next one's is one more than the log has room for."""
+    """RocketMQ gives such a message two offsets."""
     store = open_store(tmp_path / "store", NAMING)
     for number in range(9):
         each = naming(b"0", ["T"]) if number % 4 == 1 else message("T", body=b"%d" % number)
@@ -531,7 +521,7 @@ def test_a_message_that_names_its_own_queue_hides_none(tmp_path: Path, caplog: p
 
 
 def test_the_long_topic_of_a_group_of_rocketmq_5_is_made_anew(tmp_path: Path) -> None:
-    """Its groups have up to 255 characters, and the names of their retry topics more than those of others."""
+    """A group of 5.x has up to 255 characters, and its retry topic more."""
     topic = "%RETRY%" + "g" * 248
     (tmp_path / "store" / "consumequeue" / topic / "0").mkdir(parents=True)
     (tmp_path / "store" / "consumequeue" / topic / "0" / FIRST).write_bytes(bytes(SMALL.consume_queue_file_size))
@@ -551,7 +541,7 @@ def test_the_long_topic_of_a_group_of_rocketmq_5_is_made_anew(tmp_path: Path) ->
 
 
 def test_a_rotted_size_behind_damage_hides_no_whole_record(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It used to use up what all the checksums of a search may cost: nothing behind it was found, or counted."""
+    """One large size must not use up the search's checksums."""
     big = attrs.evolve(SMALL, commit_log_file_size=256 * MIB)
     store = open_store(tmp_path / "store", big)
     places = [each.physical_offset for each in put_and_dispatch(store, [message() for _ in range(9)])[0]]
@@ -568,7 +558,7 @@ def test_a_rotted_size_behind_damage_hides_no_whole_record(tmp_path: Path, caplo
 
 
 def test_damage_upon_damage_is_not_read_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each search begins with a little: a megabyte for each of thousands took a verification many minutes."""
+    """A megabyte for each of thousands of searches took minutes."""
     sizes: list[int] = []
     monkeypatch.setattr(Checks, "passed", lambda _self, size: sizes.append(size))
     store = open_store(tmp_path / "store", HEADS)
@@ -581,7 +571,6 @@ def test_damage_upon_damage_is_not_read_again_and_again(tmp_path: Path, monkeypa
 
 
 def test_verification_goes_on_when_it_may_check_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What lies within is passed over, and no more than that."""
     monkeypatch.setattr(Checks, "may", lambda *_: False)
     store = open_store(tmp_path / "store")
     places = [each.physical_offset for each in put_and_dispatch(store, [message() for _ in range(9)])[0]]
@@ -595,7 +584,6 @@ def test_verification_goes_on_when_it_may_check_no_more(tmp_path: Path, monkeypa
 
 
 def test_verification_reads_no_holes_and_tells_of_cuts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a sparse file of a gigabyte a few pages are looked through; and what starts kept beside the log is told."""
     sizes: list[int] = []
     monkeypatch.setattr(Checks, "passed", lambda _self, size: sizes.append(size))
     big = attrs.evolve(SMALL, commit_log_file_size=64 * MIB)
@@ -618,7 +606,6 @@ def test_verification_reads_no_holes_and_tells_of_cuts(tmp_path: Path, monkeypat
 
 
 def test_verification_counts_messages_that_lack_a_sector(tmp_path: Path) -> None:
-    """RocketMQ stores such, so they are no damage; a disk that lost a sector leaves them too, so they are counted."""
     store = open_store(tmp_path / "store")
     places = [each.physical_offset for each in put_and_dispatch(store, [message(tag="abc") for _ in range(3)])[0]]
     store.close()
@@ -630,7 +617,6 @@ def test_verification_counts_messages_that_lack_a_sector(tmp_path: Path) -> None
 
 
 def test_what_rotted_twice_at_one_place_is_kept_twice(tmp_path: Path) -> None:
-    """The second start takes nothing away of what the first one kept."""
     store = tmp_path / "store"
     made(store, closed=False)
     place, _size = records_of(store)[BEFORE_CHECKPOINT]
@@ -663,7 +649,7 @@ def with_much_rotten(store: Path) -> int:
 
 @pytest.mark.parametrize("written", [0, 1, 2])
 def test_what_cannot_be_kept_is_not_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int) -> None:
-    """The start is refused, and all is as it was: one that is tried again and again fills no disk with copies."""
+    """The start is refused and changes nothing."""
     store = tmp_path / "store"
     place = with_much_rotten(store)
     before = {file.name: file.read_bytes() for file in logs(store)}
@@ -695,7 +681,6 @@ class KilledError(BaseException):
 
 
 def test_a_killed_start_leaves_no_half_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody could tell it from a whole one; the next start writes what is unfinished anew."""
     store = tmp_path / "store"
     place = with_much_rotten(store)
     before = b"".join(file.read_bytes() for file in logs(store))
@@ -712,7 +697,7 @@ def test_a_killed_start_leaves_no_half_copy(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_what_is_looked_through_makes_no_data_of_holes() -> None:
-    """On a tmpfs reading makes data of them: a start took a gigabyte of memory for a log of a few messages."""
+    """On a tmpfs, reading a hole allocates memory."""
     size, written = 16 * segment.PIECE_SIZE, 5000
     descriptor = os.memfd_create("log")
     try:
@@ -730,7 +715,6 @@ def test_what_is_looked_through_makes_no_data_of_holes() -> None:
 
 @pytest.mark.parametrize("before", range(8))
 def test_a_record_is_found_across_two_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int) -> None:
-    """Wherever the pieces part its size and its mark."""
     store = tmp_path / "store"
     made(store, closed=True)
     place, _size = records_of(store)[-1]
@@ -741,7 +725,6 @@ def test_a_record_is_found_across_two_pieces(tmp_path: Path, monkeypatch: pytest
 
 
 def test_rot_in_the_last_millisecond_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its time alone nothing is missing; the checkpoint names the last record, and that stands behind the damage."""
     monkeypatch.setattr(RealRuntime, "unix_ms", lambda _: 1_800_000_000_000)
     store = tmp_path / "store"
     made(store, closed=True)
@@ -760,7 +743,7 @@ def test_rot_in_the_last_millisecond_removes_nothing(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("position", [8, 40, 100])
 def test_a_partial_record_of_a_kill_is_no_loss(tmp_path: Path, caplog: pytest.LogCaptureFixture, position: int) -> None:
-    """Its mark is written last, so what has none was never acknowledged: it goes without a word, as before."""
+    """Its mark is written last, so it was never acknowledged."""
     store = tmp_path / "store"
     made(store, closed=False)
     place, size = records_of(store)[-1]

@@ -53,13 +53,12 @@ def close(table: QueueTable) -> None:
 
 
 def test_a_topic_has_its_name_as_a_record_carries_it() -> None:
-    """A byte says how many bytes follow, which are more than letters where these are not ASCII."""
     assert Topic("TopicA").part == b"\x06TopicA"
     assert Topic("Größe").part == b"\x07" + "Größe".encode()
 
 
-def test_a_directory_is_a_queue_when_it_has_a_number_and_files(tmp_path: Path) -> None:
-    """Other names, and directories in which nothing is, make no queue; nor does looking for one."""
+def test_queues_of_a_directory(tmp_path: Path) -> None:
+    """A queue needs a number and files; other names are ignored."""
     for topic, queue in (("A", "0"), ("A", "12"), ("B", "3"), ("B", "lost"), ("B", "\N{ARABIC-INDIC DIGIT THREE}")):
         write(tmp_path, topic, queue)
     (tmp_path / "consumequeue" / "A" / "7").mkdir()
@@ -71,10 +70,7 @@ def test_a_directory_is_a_queue_when_it_has_a_number_and_files(tmp_path: Path) -
     assert (found.topic, found.queue_id) == ("A", 12)
     assert [table.find(*place) for place in (("A", 7), ("B", 0), ("C", 0))] == [None, None, None]
     assert places(table) == [("A", 0), ("A", 12), ("B", 3)]
-
-
-def test_files_that_are_nobodys_are_passed_over(tmp_path: Path) -> None:
-    """Beside the topics, beside the queues, and where a queue's directory would be."""
+    (tmp_path := tmp_path / "next").mkdir()
     write(tmp_path, "T", "0")
     for name in ("stray", "T/note", "T/7"):
         (tmp_path / "consumequeue" / name).write_text("x")
@@ -83,8 +79,8 @@ def test_files_that_are_nobodys_are_passed_over(tmp_path: Path) -> None:
     assert places(table) == [("T", 0)]
 
 
-def test_a_queue_stands_once_and_makes_no_file(tmp_path: Path) -> None:
-    """Who makes it again gets the one that is there; its files come with its first unit, in its own directory."""
+def test_queues_that_are_made(tmp_path: Path) -> None:
+    """A queue's files come with its first unit; extended units have their own."""
     table = table_of(tmp_path)
     first = table.make("T", 2)
     topic = table.topics["T"]
@@ -96,10 +92,7 @@ def test_a_queue_stands_once_and_makes_no_file(tmp_path: Path) -> None:
     assert first.segments.size == SMALL.consume_queue_file_size
     assert first.extended is None
     assert list(tmp_path.iterdir()) == []
-
-
-def test_extended_units_have_files_of_their_own(tmp_path: Path) -> None:
-    """With `enableConsumeQueueExt` a queue has two lists of files, each with its own directory and size of file."""
+    (tmp_path := tmp_path / "next").mkdir()
     queue = table_of(tmp_path, EXTENDED).make("T", 2)
     assert [(each.directory, each.size) for each in queue.segment_lists()] == [
         (f"{tmp_path}/consumequeue/T/2", EXTENDED.consume_queue_file_size),
@@ -108,7 +101,6 @@ def test_extended_units_have_files_of_their_own(tmp_path: Path) -> None:
 
 
 def test_only_a_crash_explains_a_short_file(tmp_path: Path) -> None:
-    """After one it is filled up; after a clean stop it is damage, and the user is told."""
     write(tmp_path, "T", "0", size=40)
     with pytest.raises(StoreUserError, match="has 40 bytes"):
         table_of(tmp_path).load()
@@ -117,8 +109,8 @@ def test_only_a_crash_explains_a_short_file(tmp_path: Path) -> None:
     assert places(table) == [("T", 0)]
 
 
-def test_a_forgotten_topic_goes_alone_and_its_files_later(tmp_path: Path) -> None:
-    """Forgetting gives its queues, whose files stay till they are removed; an unknown topic has none."""
+def test_topics_and_queues_that_go(tmp_path: Path) -> None:
+    """Forgetting a topic keeps its files until they are removed."""
     for topic, queue in (("A", "0"), ("A", "1"), ("B", "0")):
         write(tmp_path, topic, queue)
     table = table_of(tmp_path)
@@ -131,10 +123,7 @@ def test_a_forgotten_topic_goes_alone_and_its_files_later(tmp_path: Path) -> Non
     assert len(files) == 3
     table.remove_files(queues)
     assert [path.exists() for path in files] == [False, False, True]
-
-
-def test_single_queues_go_and_the_others_stay_with_their_topic(tmp_path: Path) -> None:
-    """Those that there are of the named ones; with all of them, or more, the topic goes as a whole."""
+    (tmp_path := tmp_path / "next").mkdir()
     for queue in ("0", "1", "2", "3"):
         write(tmp_path, "T", queue)
     table = table_of(tmp_path)
@@ -149,7 +138,6 @@ def test_single_queues_go_and_the_others_stay_with_their_topic(tmp_path: Path) -
 
 
 def test_leftover_files_of_a_queue_go_before_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its topic is known all the while, and its other queues are found; it is made only when its old file is gone."""
     file = write(tmp_path, "T", "0") / ("0" * 20)
     write(tmp_path, "T", "1")
     table = table_of(tmp_path)
@@ -171,7 +159,7 @@ def test_leftover_files_of_a_queue_go_before_it_is_made(tmp_path: Path, monkeypa
 
 
 def test_names_that_went_are_gone_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each directory that lost files is made durable, or a power cut could bring a deleted topic's messages back."""
+    """Otherwise a power cut could bring a deleted topic's messages back."""
     for queue_name in ("0", "1"):
         write(tmp_path, "T", queue_name)
     table = table_of(tmp_path)
@@ -185,7 +173,6 @@ def test_names_that_went_are_gone_for_good(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_one_queue_that_cannot_go_keeps_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others are removed all the same, and the first failure is told when all were tried."""
     directories = [write(tmp_path, "T", queue_name) for queue_name in ("0", "1", "2")]
     table = table_of(tmp_path)
     table.load()
@@ -206,7 +193,6 @@ def test_one_queue_that_cannot_go_keeps_no_other(tmp_path: Path, monkeypatch: py
 
 
 def test_leftover_files_of_a_topic_go_before_its_name_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until it can be removed nothing of that name is made, and other names are; then its files are gone, and it is."""
     file = write(tmp_path, "T", "0") / ("0" * 20)
     table = table_of(tmp_path)
     table.load()
@@ -229,7 +215,6 @@ def test_leftover_files_of_a_topic_go_before_its_name_is_used(tmp_path: Path, mo
 
 
 def test_a_topic_that_leaves_is_found_by_nobody_and_may_stay(tmp_path: Path) -> None:
-    """It stands among all queues meanwhile, and nothing of its name is made; then it is as it was."""
     write(tmp_path, "T", "0")
     table = table_of(tmp_path)
     table.load()
@@ -254,7 +239,6 @@ def test_a_topic_that_leaves_is_found_by_nobody_and_may_stay(tmp_path: Path) -> 
 def test_files_get_the_remaining_maps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, maps_max: int, count: int
 ) -> None:
-    """What the system lets a process have, without those of the program, the log and the index; one at least."""
     monkeypatch.setattr(RealFiles, "maps_max", lambda _self: maps_max)
     table = table_of(tmp_path)
     assert table._maps.count_max == count
@@ -262,7 +246,6 @@ def test_files_get_the_remaining_maps(
 
 @pytest.mark.parametrize("config", [SMALL, EXTENDED], ids=["plain", "extended"])
 def test_all_its_files_share_maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: StoreConfig) -> None:
-    """However many queues there are, and with extended units too: as many files are mapped as may be."""
     monkeypatch.setattr(RealFiles, "maps_max", lambda _self: OTHER_MAPS + 3)
     for queue_id in range(5):
         write(tmp_path, "A", str(queue_id))
@@ -300,7 +283,6 @@ def holed(store: Path, offsets: range, content: bytes = bytes(UNIT_SIZE)) -> Non
     ids=["one", "first", "two files", "a file", "before the last"],
 )  # fmt: skip
 def test_a_hole_is_found_and_filled(tmp_path: Path, caplog: pytest.LogCaptureFixture, offsets: range) -> None:
-    """Every message is there, the next one comes after them, and an error names the queue."""
     holed(tmp_path, offsets)
     store = open_store(tmp_path)
     assert [len(read_all(store, "T", queue_id)) for queue_id in (0, 1)] == [COUNT, COUNT]
@@ -311,7 +293,6 @@ def test_a_hole_is_found_and_filled(tmp_path: Path, caplog: pytest.LogCaptureFix
 
 
 def test_a_queue_that_ends_early_has_no_hole(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing stands behind its end; nor does a unit count that lists no record of the queue."""
     holed(tmp_path, range(COUNT, COUNT))
     open_store(tmp_path).close()
     stale = (7).to_bytes(8) + (96).to_bytes(4) + bytes(8)
@@ -345,7 +326,6 @@ def filled(store: Path) -> None:
 
 @pytest.mark.parametrize("part", PARTS)
 def test_a_store_with_parts_that_are_not_read_is_refused_and_never_sound(tmp_path: Path, part: str) -> None:
-    """Nothing of it is changed; a directory without anything in it is nothing."""
     path, what = PARTS[part]
     filled(tmp_path)
     file = tmp_path / path
@@ -363,7 +343,6 @@ def test_a_store_with_parts_that_are_not_read_is_refused_and_never_sound(tmp_pat
 
 
 def test_extended_queues_that_the_settings_leave_out_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """By the start; with the setting it says nothing."""
     extended = evolve(SMALL, extended_queues=True)
     opened = open_store(tmp_path, extended)
     put_and_dispatch(opened, [message()])
@@ -379,7 +358,7 @@ def test_extended_queues_that_the_settings_leave_out_are_told(tmp_path: Path, ca
 @pytest.mark.parametrize("name", [DEVICE, "%LMQ%a b", "%LMQ%ü", "%LMQ%" + "x" * 250], ids=len)
 @pytest.mark.parametrize("crashed", [False, True])
 def test_a_light_queue_may_have_any_name_of_a_directory(tmp_path: Path, name: str, crashed: bool) -> None:
-    """As in RocketMQ: the store is opened again, and sound; after a clean stop without the settings as well."""
+    """As in RocketMQ."""
     store = open_store(tmp_path, LIGHT)
     sent = replace(message(properties={INNER_QUEUES: name}), inner_queues=((name, 0),))
     put_and_dispatch(store, [sent])
@@ -403,7 +382,6 @@ def places_of(names: str, offsets: str) -> list[tuple[str, int, int]]:
 
 
 def test_a_name_that_is_no_directorys_is_passed_over() -> None:
-    """Of a light queue or another; the others of the record are listed all the same."""
     assert places_of(f"%LMQ%../x,../x,a.b,U,{DEVICE}", "1,2,3,4,5") == [("U", 7, 4), (DEVICE, 0, 5)]
     assert places_of("%LMQ%" + "x" * 251 + ",%LMQ%\x07,%LMQ%", "1,2,3") == [("%LMQ%", 0, 3)]
     assert places_of("U,V", "1") == []

@@ -57,7 +57,7 @@ def counted(
 
 
 def test_which_files_go(segments: SegmentList) -> None:
-    """By age at the hour, by age on a filling disk, by force on a full one; ten at most, none still needed."""
+    """At most ten files go: by age at the hour or on a filling disk, by force on a full one."""
     waiting = evolve(CONFIG, delete_when=ANOTHER_HOUR)
     assert counted(segments) == REMOVED_COUNT_MAX
     assert counted(segments, old=4) == 4
@@ -77,7 +77,6 @@ def test_which_files_go(segments: SegmentList) -> None:
 
 @pytest.mark.parametrize("hours", ["04", "4", "00;04;16"])
 def test_hours_are_read(hours: str) -> None:
-    """One hour or several, by the machine's clock."""
     four = int(dt.datetime(2026, 1, 1, 4, 59).astimezone().timestamp() * 1000)
     assert is_hour(hours, four)
     assert not is_hour(hours, four + HOUR_MS)
@@ -97,7 +96,6 @@ def any_hour() -> StoreConfig:
 
 
 def test_queues_and_index_follow_the_log(tmp_path: Path, any_hour: StoreConfig) -> None:
-    """After files went, minimum, queue files and index are right; a reader before the minimum is told; all reopens."""
     store = open_store(tmp_path, any_hour)
     put, _arrivals = put_and_dispatch(
         store, [message(queue_id=index % 2, properties={"KEYS": f"k{index}"}) for index in range(200)]
@@ -136,7 +134,7 @@ def test_queues_and_index_follow_the_log(tmp_path: Path, any_hour: StoreConfig) 
 
 
 def test_a_removed_file_stays_removed(tmp_path: Path, any_hour: StoreConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last one's name is synced too: with it a power cut would bring back messages whose deletion is forgotten."""
+    """After a power cut its messages would come back, without the note of the deletion."""
     store = open_store(tmp_path, any_hour)
     put_and_dispatch(store, [message() for _ in range(100)])
     index_all(store)
@@ -162,7 +160,6 @@ def test_a_removed_file_stays_removed(tmp_path: Path, any_hour: StoreConfig, mon
 
 
 def test_nothing_goes_that_is_not_safe(tmp_path: Path, any_hour: StoreConfig) -> None:
-    """What is not visible, not indexed or not durable yet stays, however old its file is."""
     store = open_store(tmp_path, any_hour)
     for index in range(200):
         store.put(message(properties={"KEYS": f"k{index}"}))
@@ -186,7 +183,7 @@ class Clock(RealRuntime):
 
 
 def test_the_service_waits_and_retries(tmp_path: Path, any_hour: StoreConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It first looks a minute after the start, then every ten seconds, also after a disk that failed."""
+    """It looks a minute after the start and then every ten seconds."""
     clock = Clock()
     store = MessageStore.open(clock, str(tmp_path), any_hour)
     asked: list[int] = []
@@ -212,7 +209,6 @@ def queue_files(store: Path, topic: str) -> list[Path]:
 
 
 def test_files_go_and_a_later_topic_begins_at_zero(tmp_path: Path) -> None:
-    """Another topic keeps what it has, and a slice handed out before stays readable."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(topic=topic) for topic in ("gone", "kept", "gone")])
     before = store.get("gone", 0, 0, 32)
@@ -235,7 +231,6 @@ def test_files_go_and_a_later_topic_begins_at_zero(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("handed", [True, False])
 def test_a_dispatch_in_flight_remakes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, handed: bool) -> None:
-    """What was appended before the deletion is passed over, whether it was handed over or is read from the log."""
     if not handed:
         monkeypatch.setattr(dispatch, "HANDED_COUNT_MAX", 0)
     store = open_store(tmp_path)
@@ -249,7 +244,6 @@ def test_a_dispatch_in_flight_remakes_nothing(tmp_path: Path, monkeypatch: pytes
 
 
 def test_after_a_crash_it_stays_gone(tmp_path: Path) -> None:
-    """Recovery dispatches the deleted topic's records again, and no queue lists them; a later topic does."""
     store = open_store(tmp_path / "0")
     put_and_dispatch(store, [message(topic=topic) for topic in ("gone", "kept", "again")])
     for topic in ("gone", "again"):
@@ -266,7 +260,6 @@ def test_after_a_crash_it_stays_gone(tmp_path: Path) -> None:
 
 
 def test_old_deletions_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once no recovery reaches the records from before, be it after a crash, the note goes; a spoiled one is told."""
     now_ms = 1_800_000_000_000
     monkeypatch.setattr(RealRuntime, "unix_ms", lambda _: now_ms)
     store = open_store(tmp_path)
@@ -288,7 +281,6 @@ def test_old_deletions_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("visible", [True, False], ids=["visible", "not visible yet"])
 def test_a_further_queue_that_is_gone_stays_gone(tmp_path: Path, visible: bool) -> None:
-    """A record of a topic that stays had named it: neither the dispatcher nor a recovery lists it there again."""
     config = evolve(SMALL, multi_dispatch=True)
     store = open_store(tmp_path / "0", config)
     told = message("kept", properties={"INNER_MULTI_DISPATCH": "gone"})
@@ -307,7 +299,6 @@ def test_a_further_queue_that_is_gone_stays_gone(tmp_path: Path, visible: bool) 
 
 
 def test_while_a_topic_leaves_nobody_finds_it_or_puts_into_it(tmp_path: Path) -> None:
-    """Also not as a further queue, nor in a batch or a burst; what was on its way is listed in vain."""
     store = open_store(tmp_path, evolve(SMALL, multi_dispatch=True))
     put_and_dispatch(store, [message(topic="gone", body=b"old")])
     store.put(message(topic="gone", body=b"not visible yet"))
@@ -337,7 +328,6 @@ def test_while_a_topic_leaves_nobody_finds_it_or_puts_into_it(tmp_path: Path) ->
 def test_a_deletion_that_cannot_be_noted_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, handed: bool
 ) -> None:
-    """With everything in it, also what became visible meanwhile, and after a kill."""
     if not handed:
         monkeypatch.setattr(dispatch, "HANDED_COUNT_MAX", 0)
     store = open_store(tmp_path / "0")
@@ -371,7 +361,6 @@ def test_a_deletion_that_cannot_be_noted_fails(
 def test_nobody_else_is_at_work_while_a_topic_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, step: str, held: tuple[str, ...]
 ) -> None:
-    """Nobody puts into it or shows it as it leaves; one deletion ends at a time, also of what one before has left."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(topic="gone")])
     free: list[bool] = []

@@ -103,7 +103,6 @@ def write(directory: Path, sizes: dict[int, int]) -> None:
 
 
 def test_blocks_are_taken_a_mebibyte_ahead(tmp_path: Path, disk: Disk) -> None:
-    """From where the writing stands, never beyond the file's end, and never fewer than are about to be written."""
     segment = Segment(RealFiles(), str(tmp_path / "file"), 0, LARGE_SIZE)
     assert segment.reserved_end == 0
     segment.reserve(100, 200)
@@ -117,7 +116,6 @@ def test_blocks_are_taken_a_mebibyte_ahead(tmp_path: Path, disk: Disk) -> None:
 
 
 def test_a_file_of_a_queue_takes_as_much_again_as_it_has(tmp_path: Path, disk: Disk) -> None:
-    """A page at first, for most queues are short and there are many; a mebibyte at most, for the long ones."""
     segment = Segment(RealFiles(), str(tmp_path / "file"), 0, LARGE_SIZE, Maps(1))
     for position in (0, 100, 5000, RESERVE_SIZE, 3 * RESERVE_SIZE, LARGE_SIZE - 40):
         segment.reserve(position, position + 20)
@@ -136,7 +134,6 @@ def test_a_file_of_a_queue_takes_as_much_again_as_it_has(tmp_path: Path, disk: D
 
 @pytest.mark.parametrize("refusal", [errno.ENOSPC, errno.EDQUOT])
 def test_a_disk_that_is_nearly_full_takes_what_still_fits(tmp_path: Path, disk: Disk, refusal: int) -> None:
-    """Without room to spare the bytes alone are asked for; when those do not fit either, the caller is told."""
     disk.room, disk.refusal = 500, refusal
     segment = Segment(RealFiles(), str(tmp_path / "file"), 0, LARGE_SIZE)
     segment.reserve(0, 500)
@@ -149,7 +146,6 @@ def test_a_disk_that_is_nearly_full_takes_what_still_fits(tmp_path: Path, disk: 
 
 
 def test_what_cannot_be_had_is_asked_for_once(tmp_path: Path, disk: Disk) -> None:
-    """A disk that fails is not asked again for less, nor a full one for the same bytes."""
     disk.room = 0
     segment = Segment(RealFiles(), str(tmp_path / "file"), 0, LARGE_SIZE)
     with pytest.raises(OSError, match="no"):
@@ -163,7 +159,6 @@ def test_what_cannot_be_had_is_asked_for_once(tmp_path: Path, disk: Disk) -> Non
 
 
 def test_each_byte_is_in_one_file(tmp_path: Path, disk: Disk) -> None:
-    """A file has its first byte and not the first one after it; before the oldest and after the newest is none."""
     segments = SegmentList(RealFiles(), str(tmp_path / "log"), SIZE)
     assert (segments.start, segments.find(0), segments.segments) == (0, None, ())
     made = [segments.append(start) for start in (20, 30)]
@@ -181,7 +176,6 @@ def test_each_byte_is_in_one_file(tmp_path: Path, disk: Disk) -> None:
 
 
 def test_what_was_written_is_there_when_opened_again(tmp_path: Path, disk: Disk) -> None:
-    """Every file of twenty digits, in order; other names that stand beside them are nobody's."""
     filled(tmp_path / "log", 20, 30, 40).close()
     for stranger in ("x" * 20, "1" * 19, "1" * 21, "\N{ARABIC-INDIC DIGIT THREE}" * 20):
         (tmp_path / "log" / stranger).touch()
@@ -194,7 +188,6 @@ def test_what_was_written_is_there_when_opened_again(tmp_path: Path, disk: Disk)
 
 @pytest.mark.parametrize(("size", "after_a_crash"), [(0, False), (0, True), (1, True), (SIZE - 1, True)], ids=str)
 def test_a_newest_file_left_short_is_filled_up(tmp_path: Path, disk: Disk, size: int, after_a_crash: bool) -> None:
-    """With zeros; a file that has its name and no length yet is taken for that even if nobody knows of a crash."""
     write(tmp_path / "log", {0: SIZE, 10: SIZE, 20: size})
     segments = SegmentList(RealFiles(), str(tmp_path / "log"), SIZE, lengthen=after_a_crash)
     assert [each.start for each in segments.segments] == [0, 10, 20]
@@ -221,7 +214,7 @@ def test_a_newest_file_left_short_is_filled_up(tmp_path: Path, disk: Disk, size:
 def test_files_that_are_not_one_string_are_refused(
     tmp_path: Path, disk: Disk, sizes: dict[int, int], after_a_crash: bool, found: str
 ) -> None:
-    """Other sizes than the settings say, or a file missing; what was mapped till then is let go, nothing changed."""
+    """Files of another size, and gaps between files, change nothing."""
     write(tmp_path / "log", sizes)
     with pytest.raises(StoreUserError, match=found):
         SegmentList(RealFiles(), str(tmp_path / "log"), SIZE, lengthen=after_a_crash)
@@ -231,7 +224,6 @@ def test_files_that_are_not_one_string_are_refused(
 
 
 def test_a_file_that_cannot_be_made_leaves_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a clean stop a name without length would be damage; the first error is told if it cannot go either."""
 
     def no_length(files: RealFiles, path: str, _size: int, **_how: bool) -> RealMappedFile:
         Path(path).touch()
@@ -249,7 +241,7 @@ def test_a_file_that_cannot_be_made_leaves_no_name(tmp_path: Path, monkeypatch: 
 
 
 def test_a_first_file_may_come_with_its_directories(tmp_path: Path, disk: Disk) -> None:
-    """A queue's first file makes its directory and its topic's, and all three names are made durable."""
+    """All three new names are made durable."""
     segments = SegmentList(RealFiles(), f"{tmp_path}/T/0", SIZE)
     segments.append(0)
     segments.append(10)
@@ -276,7 +268,6 @@ def test_a_first_file_may_come_with_its_directories(tmp_path: Path, disk: Disk) 
     ],
 )
 def test_a_relative_path_begins_at_the_process(tmp_path: Path, disk: Disk, directory: str, expected: list[str]) -> None:
-    """Not at the root: the name of a store's directory stands in the directory that the process was started in."""
 
     class Within(RealFiles):
         """Files whose root, and where the process stands, are the test's own directory."""
@@ -297,7 +288,7 @@ def test_a_relative_path_begins_at_the_process(tmp_path: Path, disk: Disk, direc
 
 
 def test_only_the_bytes_asked_for_are_made_durable(tmp_path: Path, disk: Disk) -> None:
-    """Of each file that has some of them, and of no other: a sync of a file costs a wait for the disk."""
+    """A sync of another file would wait for the disk in vain."""
     segments = filled(tmp_path / "log", 20, 30, 40, 50)
     asked = {(35, 50): [(30, 5, 10), (40, 0, 10)], (40, 45): [(40, 0, 5)], (20, 21): [(20, 0, 1)], (60, 70): []}
     for (start, stop), expected in asked.items():
@@ -307,7 +298,6 @@ def test_only_the_bytes_asked_for_are_made_durable(tmp_path: Path, disk: Disk) -
 
 
 def test_what_is_cut_off_does_not_come_back(tmp_path: Path, disk: Disk) -> None:
-    """Later files go, the newest first so that no kill leaves a gap, and durably; of its own file the rest is zeros."""
     segments = filled(tmp_path / "log", 20, 30, 40, 50, 60)
     for each in segments.segments:
         each.reserve(0, SIZE)
@@ -328,7 +318,6 @@ def test_what_is_cut_off_does_not_come_back(tmp_path: Path, disk: Disk) -> None:
 
 
 def test_the_oldest_files_go_first(tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as are told, or all; one that cannot go keeps those after it, and slices of what went stay readable."""
     segments = filled(tmp_path / "log", 0, 10, 20, 30)
     oldest = segments.segments[0].view[2:4]
     segments.remove(2)
@@ -348,7 +337,7 @@ def test_the_oldest_files_go_first(tmp_path: Path, disk: Disk, monkeypatch: pyte
 def test_a_durable_file_is_not_made_so_again(
     tmp_path: Path, disk: Disk, *, lengthen: bool, expected: list[tuple[str, int, int]]
 ) -> None:
-    """Neither after a flush nor after a clean start; after a crash its name may be nowhere but in memory."""
+    """After a crash a file's name may not be durable."""
     segments = filled(tmp_path / "log", 0)
     segments.flush(0, 1)
     segments = SegmentList(RealFiles(), f"{tmp_path}/log", SIZE, lengthen=lengthen)
@@ -360,7 +349,7 @@ def test_a_durable_file_is_not_made_so_again(
 
 
 def test_old_files_go_one_after_the_other(tmp_path: Path, disk: Disk) -> None:
-    """Each is gone for good before the next, so that no power cut leaves a gap; after the last the owner syncs."""
+    """A power cut leaves no gap."""
     segments = filled(tmp_path / "log", 0, 10, 20)
     disk.directories.clear()
     segments.remove()
@@ -369,7 +358,7 @@ def test_old_files_go_one_after_the_other(tmp_path: Path, disk: Disk) -> None:
 
 
 def test_a_file_is_durable_before_the_next_one_has_a_name(tmp_path: Path, disk: Disk) -> None:
-    """Its last one alone, unless a flush was there before: a log whose middle file a power cut takes is damaged."""
+    """Otherwise a power cut could take a middle file."""
     segments = SegmentList(RealFiles(), str(tmp_path / "log"), SIZE)
     made = [segments.append(start) for start in (20, 30, 40)]
     first, second = names(20, 30)
@@ -383,7 +372,7 @@ def test_a_file_is_durable_before_the_next_one_has_a_name(tmp_path: Path, disk: 
 
 
 def test_removed_names_are_durable_one_by_one(tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest first, also on the disk: what a failure or a power cut leaves has no gap. The last may come back."""
+    """A power cut leaves no gap."""
     segments = filled(tmp_path / "log", 20, 30, 40)
     disk.directories.clear()
     remove = RealFiles.remove
@@ -399,7 +388,6 @@ def test_removed_names_are_durable_one_by_one(tmp_path: Path, disk: Disk, monkey
 
 
 def test_names_that_could_not_be_made_durable_are_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a flush that could not open a directory the next one syncs it; else a power cut could take the file."""
     store = open_store(tmp_path)
     store.put(message())
     synced: list[str] = []
@@ -440,12 +428,10 @@ def first_messages(directory: Path, monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 def test_the_first_message_of_a_queue_waits_for_no_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Making a queue's files costs a few system calls, none of which waits for the disk to write."""
     assert first_messages(tmp_path, monkeypatch) == 64
 
 
 def test_a_mapped_file_is_the_file(tmp_path: Path) -> None:
-    """What is written through the view is in the file, before and after syncing; a made file is zeros and sparse."""
     path = tmp_path / "file"
     mapped = RealFiles().map(str(path), 1 << 20, writable=True, create=True)
     assert path.read_bytes() == bytes(1 << 20)
@@ -464,7 +450,7 @@ def test_a_mapped_file_is_the_file(tmp_path: Path) -> None:
 
 
 def test_a_file_keeps_its_length_while_it_is_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill in the middle of clearing leaves no file that is too short to be opened after a clean stop."""
+    """A kill while clearing must not leave a short file."""
     mapped = RealFiles().map(str(tmp_path / "file"), 8192, writable=True, create=True)
     mapped.view[:] = b"x" * 8192
     cut_short: list[int] = []
@@ -493,7 +479,7 @@ def test_a_file_keeps_its_length_while_it_is_cleared(tmp_path: Path, monkeypatch
 
 
 def test_what_is_clear_is_not_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Zeros and a hole stay as they are; one byte in the same page, or far behind it, and everything is cleared."""
+    """Zeros and holes stay as they are."""
 
     class Counting:
         calls = 0
@@ -520,17 +506,14 @@ def test_what_is_clear_is_not_cleared(tmp_path: Path, monkeypatch: pytest.Monkey
     mapped.close()
 
 
-def test_a_slice_outlives_the_closing(tmp_path: Path) -> None:
-    """A slice that is still in use when the file is closed stays readable; closing does not fail."""
+def test_mapped_files_that_fail(tmp_path: Path) -> None:
+    """A slice outlives the closing; errors name the file and the reason."""
     mapped = RealFiles().map(str(tmp_path / "file"), 4096, writable=True, create=True)
     mapped.view[:3] = b"abc"
     held = mapped.view[:3]
     mapped.close()
     assert bytes(held) == b"abc"
-
-
-def test_maps_that_cannot_be(tmp_path: Path) -> None:
-    """A missing file, another length, and writing to a read-only map are errors that name what is wrong."""
+    (tmp_path := tmp_path / "next").mkdir()
     files = RealFiles()
     with pytest.raises(FileNotFoundError):
         files.map(str(tmp_path / "none"), 10, writable=False)
@@ -545,10 +528,7 @@ def test_maps_that_cannot_be(tmp_path: Path) -> None:
     empty = files.map(str(tmp_path / "empty"), 0, writable=False)
     assert len(empty.view) == 0
     empty.close()
-
-
-def test_a_failed_sync_raises(tmp_path: Path) -> None:
-    """A sync of memory that is not mapped is an OSError and not silence."""
+    (tmp_path := tmp_path / "next").mkdir()
     mapped = RealFiles().map(str(tmp_path / "file"), 4096, writable=True, create=True)
     mapped._address = 4096
     with pytest.raises(OSError, match="file") as raised:
@@ -558,7 +538,6 @@ def test_a_failed_sync_raises(tmp_path: Path) -> None:
 
 
 def test_replacing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file is replaced whole; when the disk is full the old bytes stay and nothing lies about."""
     files, path = RealFiles(), tmp_path / "file"
     files.write_atomic(str(path), b"old")
     assert files.read(str(path)) == b"old"
@@ -570,8 +549,7 @@ def test_replacing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert files.list(str(tmp_path)) == ["file"]
 
 
-def test_appending(tmp_path: Path) -> None:
-    """A file opened for appending grows, also after it was opened again."""
+def test_files_directories_and_locks(tmp_path: Path) -> None:
     files, path = RealFiles(), str(tmp_path / "file")
     for part in (b"one", b"two"):
         file = files.open_append(path)
@@ -580,10 +558,7 @@ def test_appending(tmp_path: Path) -> None:
         file.close()
         file.close()
     assert (files.read(path), files.size(path)) == (b"onetwo", 6)
-
-
-def test_directories(tmp_path: Path) -> None:
-    """Directories are made with their parents, listed sorted, and what is gone is no error to remove."""
+    (tmp_path := tmp_path / "next").mkdir()
     files = RealFiles()
     files.make_directory(f"{tmp_path}/a/b")
     files.make_directory(f"{tmp_path}/a/b")
@@ -595,10 +570,7 @@ def test_directories(tmp_path: Path) -> None:
     files.remove(f"{tmp_path}/a/y")
     files.remove(f"{tmp_path}/a/y")
     assert (files.exists(f"{tmp_path}/a/y"), files.exists(f"{tmp_path}/a/z")) == (False, True)
-
-
-def test_locks(tmp_path: Path) -> None:
-    """A lock keeps others of this process out, under any name of the file, until it is given back."""
+    (tmp_path := tmp_path / "next").mkdir()
     files = RealFiles()
     (tmp_path / "other").symlink_to(tmp_path / "lock")
     unlock = files.lock(str(tmp_path / "lock"))
@@ -610,7 +582,6 @@ def test_locks(tmp_path: Path) -> None:
 
 
 def test_many_files_raise_the_limit(tmp_path: Path) -> None:
-    """When the soft limit of open files is met, it is raised to the hard one and mapping goes on."""
     script = (
         "import resource, sys\n"
         "from longpoll_runtime.files import RealFiles\n"
@@ -628,7 +599,7 @@ def test_many_files_raise_the_limit(tmp_path: Path) -> None:
 
 
 def test_a_mapped_file_keeps_no_descriptor(tmp_path: Path) -> None:
-    """So a process may map more files than it may have open; closed and dropped, the memory is given back."""
+    """A process may map more files than it may have open."""
     script = (
         "import os, resource, sys\n"
         "from longpoll_runtime.files import RealFiles\n"
@@ -649,7 +620,7 @@ def test_a_mapped_file_keeps_no_descriptor(tmp_path: Path) -> None:
 
 
 def test_exists_raises_when_the_disk_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or a store with a mark of its crash would open without recovery, and a table that is there would begin empty."""
+    """Otherwise a crashed store would open without recovery."""
     file = tmp_path / "file"
     file.touch()
     files = RealFiles()

@@ -44,7 +44,6 @@ frames = st.tuples(st.sampled_from(Serialisation), st.binary(min_size=1, max_siz
 
 @given(st.lists(frames, max_size=8), st.data())
 def test_chunking_changes_no_frame(wanted: list[tuple[Serialisation, bytes, bytes]], data: st.DataObject) -> None:
-    """However the stream is cut, the frames are those that were written."""
     stream = b"".join(frame_head(kind, header, len(body)) + body for kind, header, body in wanted)
     reader = FrameReader()
     assert read_all(reader, data.draw(chunkings(stream))) == wanted
@@ -62,7 +61,7 @@ def test_chunks_may_wait_unread(wanted: list[tuple[Serialisation, bytes, bytes]]
     assert read_all(reader, [b""]) == wanted
 
 
-def test_one_byte_at_a_time_checks_the_length_at_its_fourth_byte() -> None:
+def test_lengths_are_checked_as_bytes_come() -> None:
     """A hostile length is refused before anything of its frame arrives."""
     reader = FrameReader()
     for byte in b"\x7f\xff\xff":
@@ -71,19 +70,6 @@ def test_one_byte_at_a_time_checks_the_length_at_its_fourth_byte() -> None:
     reader.feed(b"\xff")
     with pytest.raises(RemoteProtocolError, match="over the limit"):
         reader.next_frame()
-
-
-@pytest.mark.parametrize("length", [-(2**31), -1, 0, 3])
-def test_a_length_below_four_is_refused(length: int) -> None:
-    """A frame has at least its mark; 4.9.7 closes on each of these."""
-    reader = FrameReader()
-    reader.feed(length.to_bytes(4, "big", signed=True))
-    with pytest.raises(RemoteProtocolError, match="too short"):
-        reader.next_frame()
-
-
-def test_nothing_is_read_or_refused_before_the_first_bytes_are_there() -> None:
-    """However they come; what follows them is read as ever."""
     frame = b"".join((HEAD.pack(LENGTH_SIZE + 2, 2), b"{}"))
     for data, is_refused in ((frame * 2, False), (b"\x00" * 12, True)):
         for chunk_size in (1, 3, 12, 20):
@@ -103,8 +89,17 @@ def test_nothing_is_read_or_refused_before_the_first_bytes_are_there() -> None:
             assert reader.next_frame() is not None
 
 
-def test_the_frame_limit_holds_at_the_limit_and_breaks_over_it() -> None:
-    """A frame as long as the limit passes, one byte more is refused by both sides."""
+@pytest.mark.parametrize("length", [-(2**31), -1, 0, 3])
+def test_a_length_below_four_is_refused(length: int) -> None:
+    """A frame has at least its mark; 4.9.7 closes on each of these."""
+    reader = FrameReader()
+    reader.feed(length.to_bytes(4, "big", signed=True))
+    with pytest.raises(RemoteProtocolError, match="too short"):
+        reader.next_frame()
+
+
+def test_the_limits_of_a_frame() -> None:
+    """A frame as long as the limit passes; one byte more is refused by both sides."""
     limit = 100
     header = b"{}"
     body = bytes(limit - 4 - len(header))
@@ -114,10 +109,6 @@ def test_the_frame_limit_holds_at_the_limit_and_breaks_over_it() -> None:
         frame_head(Serialisation.JSON, header, len(body) + 1, limit)
     with pytest.raises(RemoteProtocolError, match="over the limit of 100"):
         read_all(FrameReader(limit), [frame_head(Serialisation.JSON, header, len(body) + 1)])
-
-
-def test_the_default_limit_is_the_brokers() -> None:
-    """The wire's own limit and the broker's setting are one number, and a 16 MiB frame passes."""
     assert BrokerConfig().frame_size_max == FRAME_SIZE_MAX
     body = bytes(FRAME_SIZE_MAX - 4 - 2)
     stream = frame_head(Serialisation.JSON, b"{}", len(body)) + body
@@ -126,6 +117,18 @@ def test_the_default_limit_is_the_brokers() -> None:
     assert [len(body) for _kind, _header, body in found] == [len(body)]
     with pytest.raises(RemoteProtocolError, match="over the limit"):
         read_all(FrameReader(), [HEAD.pack(FRAME_SIZE_MAX + 1, 2)])
+    assert read_all(FrameReader(), [HEAD.pack(10, 6) + b"123456"]) == [(Serialisation.JSON, b"123456", b"")]
+    longest = bytes(HEADER_SIZE_MAX)
+    stream = frame_head(Serialisation.ROCKETMQ, longest, 0)
+    assert read_all(FrameReader(), [stream]) == [(Serialisation.ROCKETMQ, longest, b"")]
+    with pytest.raises(LocalProtocolError, match="header of"):
+        frame_head(Serialisation.ROCKETMQ, longest + b"x", 0)
+    connection = Connection(frame_size_max=1000)
+    with pytest.raises(LocalProtocolError, match="over the limit of 1000"):
+        connection.send(Command(code=1, body=bytes(1000)))
+    connection.receive_data((1001).to_bytes(4, "big"))
+    with pytest.raises(RemoteProtocolError, match="over the limit of 1000"):
+        connection.next_event()
 
 
 @pytest.mark.parametrize(
@@ -141,24 +144,13 @@ def test_the_default_limit_is_the_brokers() -> None:
     ],
 )
 def test_a_bad_mark_is_refused(mark: int, length: int, words: str) -> None:
-    """The serialisation is known and the header is neither empty, nor longer than its frame, nor than its limit."""
     for cut in (8, 5):
         with pytest.raises(RemoteProtocolError, match=words):
             read_all(FrameReader(), [HEAD.pack(length, mark)[:cut], HEAD.pack(length, mark)[cut:], bytes(length)])
 
 
-def test_a_header_fills_its_frame_or_its_limit() -> None:
-    """A header as long as the frame allows, or as the limit allows, passes."""
-    assert read_all(FrameReader(), [HEAD.pack(10, 6) + b"123456"]) == [(Serialisation.JSON, b"123456", b"")]
-    longest = bytes(HEADER_SIZE_MAX)
-    stream = frame_head(Serialisation.ROCKETMQ, longest, 0)
-    assert read_all(FrameReader(), [stream]) == [(Serialisation.ROCKETMQ, longest, b"")]
-    with pytest.raises(LocalProtocolError, match="header of"):
-        frame_head(Serialisation.ROCKETMQ, longest + b"x", 0)
-
-
-def test_a_whole_frame_is_not_copied_and_an_empty_body_keeps_nothing_alive() -> None:
-    """The body is a view into the received bytes themselves."""
+def test_bodies_are_views_of_what_was_received() -> None:
+    """A buffer that is not `bytes` is copied first, so a body never changes."""
     stream = frame_head(Serialisation.JSON, b"{}", 3) + b"abc"
     reader = FrameReader()
     reader.feed(stream)
@@ -167,10 +159,6 @@ def test_a_whole_frame_is_not_copied_and_an_empty_body_keeps_nothing_alive() -> 
     reader.feed(frame_head(Serialisation.JSON, b"{}", 0))
     frame = present(reader.next_frame())
     assert frame.body.obj == b""
-
-
-def test_a_body_stays_valid_when_the_callers_buffer_is_reused() -> None:
-    """A buffer that is not `bytes` is copied on the way in, so the next receive cannot change an older body."""
     buffer = bytearray(frame_head(Serialisation.JSON, b"{}", 3) + b"abc")
     reader = FrameReader()
     reader.feed(memoryview(buffer))
@@ -181,7 +169,7 @@ def test_a_body_stays_valid_when_the_callers_buffer_is_reused() -> None:
 
 
 def test_a_long_frame_in_tiny_chunks_is_gathered_in_linear_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten times the bytes in chunks of one size cost ten times the work, counted in bytes copied, not in time."""
+    """Ten times the bytes cost ten times the copied bytes."""
 
     def copied_bytes(size: int) -> int:
         """Sum of the lengths of all slices taken of chunks while one frame of this size is gathered."""
@@ -219,7 +207,6 @@ def events(connection: Connection) -> list[Command]:
 
 @given(st.lists(commands(), max_size=6), st.data())
 def test_any_chunking_gives_the_same_commands(wanted: list[Command], data: st.DataObject) -> None:
-    """What one end sends the other receives, however the bytes travel."""
     sender, receiver = Connection(), Connection()
     stream = b"".join(b"".join(sender.send(command)) for command in wanted)
     found = []
@@ -247,7 +234,6 @@ def test_arbitrary_bytes_never_crash_and_an_error_stays(chunks: list[bytes]) -> 
 
 
 def test_an_error_is_raised_again_and_whole_commands_before_it_are_returned() -> None:
-    """A bad frame does not take back the good ones before it, and the good ones after it are never read."""
     good = b"".join(Connection().send(Command(code=1, opaque=1)))
     connection = Connection()
     connection.receive_data(good + b"\xff\xff\xff\xff" + good)
@@ -261,7 +247,7 @@ def test_an_error_is_raised_again_and_whole_commands_before_it_are_returned() ->
 
 
 def test_the_end_of_the_stream() -> None:
-    """Between two commands it is CLOSED, within one an error; bytes after it are our own mistake."""
+    """It is CLOSED between two commands, and an error within one."""
     good = b"".join(Connection().send(Command(code=1, opaque=1)))
     connection = Connection()
     assert connection.next_event() is NEED_DATA
@@ -278,19 +264,9 @@ def test_the_end_of_the_stream() -> None:
         cut.next_event()
 
 
-def test_the_limit_is_the_connections_own() -> None:
-    """A connection made with a smaller limit refuses in both directions."""
-    connection = Connection(frame_size_max=1000)
-    with pytest.raises(LocalProtocolError, match="over the limit of 1000"):
-        connection.send(Command(code=1, body=bytes(1000)))
-    connection.receive_data((1001).to_bytes(4, "big"))
-    with pytest.raises(RemoteProtocolError, match="over the limit of 1000"):
-        connection.next_event()
-
-
 @pytest.mark.parametrize("case", GOLDEN, ids=[case["id"] for case in GOLDEN])
 def test_recorded_frames_end_as_on_a_real_broker(case: dict[str, Any]) -> None:
-    """Where 4.9.7 closed the connection we refuse; where it answered our answer has its opaque, flag and form."""
+    """We refuse what 4.9.7 closed on; other answers have its opaque, flag and encoding."""
     connection = Connection()
     connection.receive_data(base64.b64decode(case["raw"]))
     recorded = case["response"]
@@ -319,7 +295,7 @@ def test_recorded_frames_end_as_on_a_real_broker(case: dict[str, Any]) -> None:
 
 
 def test_the_recording_has_both_kinds() -> None:
-    """The golden file is not vacuous: some frames were answered, some closed the connection, one went astray."""
+    """Some recorded frames were answered, and some closed the connection."""
     kinds = {"closed" if case["response"] == {"closed": True} else type(case["response"]).__name__ for case in GOLDEN}
     assert kinds == {"closed", "dict", "NoneType"}
     assert len(GOLDEN) == 11

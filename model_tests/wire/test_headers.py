@@ -97,7 +97,6 @@ def test_a_missing_required_field_is_named(header: Header, data: st.DataObject) 
 
 @pytest.mark.parametrize("text", ["", "x", " 1", "1 ", "0x1", "1_000", "--1", "1.5", "٣", "9" * 1000, str(2**40)])
 def test_a_wrong_number_is_named(text: str) -> None:
-    """What Java's parseInt refuses we refuse, and the error says which field it was."""
     with pytest.raises(HeaderError) as caught:
         QueryConsumerOffsetRequestHeader.decode({"consumerGroup": "g", "topic": "t", "queueId": text})
     assert caught.value.field == "queueId"
@@ -106,7 +105,6 @@ def test_a_wrong_number_is_named(text: str) -> None:
 
 @given(st.integers(-(2**31), 2**31 - 1), st.sampled_from(["", "+"]), st.integers(0, 9))
 def test_a_number_as_java_reads_it(number: int, sign: str, zeros: int) -> None:
-    """A plus sign and leading zeros are fine."""
     text = f"-{'0' * zeros}{-number}" if number < 0 else f"{sign}{'0' * zeros}{number}"
     fields = {"consumerGroup": "g", "topic": "t", "queueId": text}
     assert QueryConsumerOffsetRequestHeader.decode(fields).queue_id == number
@@ -116,7 +114,6 @@ def test_a_number_as_java_reads_it(number: int, sign: str, zeros: int) -> None:
     ("number", "fits"), [(2**31 - 1, True), (2**31, False), (-(2**31), True), (-(2**31) - 1, False)]
 )
 def test_the_range_of_a_number(number: int, fits: bool) -> None:
-    """An int32 takes its limits and nothing beyond, with or without the slow way."""
     for prefix in ("", "0" if number > 0 else ""):
         fields = {"consumerGroup": "g", "topic": "t", "queueId": f"{prefix}{number}"}
         if fits:
@@ -136,7 +133,6 @@ def test_a_boolean_as_java_reads_it(text: str, value: bool) -> None:
 
 
 def test_both_forms_of_a_send_are_one_header() -> None:
-    """The one-letter names mean the same fields, in RocketMQ's order."""
     long = SendMessageRequestHeader.__struct_encode_fields__
     short = SendMessageRequestHeaderV2.__struct_encode_fields__
     assert dict(zip(long, short, strict=True)) == {
@@ -180,15 +176,6 @@ def test_a_pull_needs_what_its_flag_calls_for(sys_flag: int, missing: str) -> No
     assert PullMessageRequestHeader.decode(fields | {"sysFlag": "4"}).has_subscription
 
 
-def test_no_fields_at_all() -> None:
-    """A command without extension fields has the same effect as one with none set."""
-    assert EmptyHeader.decode(None) == EmptyHeader.decode({}) == EmptyHeader()
-    assert EmptyHeader().encode() == {}
-    assert UnregisterClientRequestHeader.decode(None) == UnregisterClientRequestHeader.decode({})
-    with pytest.raises(HeaderError, match="consumerGroup"):
-        GetConsumerListByGroupRequestHeader.decode(None)
-
-
 plain_texts = filled_texts.map(lambda text: text.replace("\x01", "").replace("\x02", "")).filter(bool)
 
 
@@ -208,11 +195,16 @@ def test_a_mark_in_a_property_is_our_own_error(wrong: str) -> None:
             encode_properties(properties)
 
 
-def test_odd_property_text() -> None:
-    """As Java: a part without a mark or with an empty side is skipped, a second mark belongs to the value."""
+def test_odd_text_of_properties_and_fields() -> None:
+    """A part of a property text without a mark, or with an empty side, is skipped."""
     assert read_properties("a\x01\x02\x01b\x02") == {}
     assert read_properties("a\x01b\x02junk\x02c\x01d\x01e") == {"a": "b", "c": "d\x01e"}
     assert read_properties(None) == read_properties("") == {}
+    assert EmptyHeader.decode(None) == EmptyHeader.decode({}) == EmptyHeader()
+    assert EmptyHeader().encode() == {}
+    assert UnregisterClientRequestHeader.decode(None) == UnregisterClientRequestHeader.decode({})
+    with pytest.raises(HeaderError, match="consumerGroup"):
+        GetConsumerListByGroupRequestHeader.decode(None)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +229,6 @@ def test_java_hash(text: str, code: int) -> None:
 
 @given(texts)
 def test_java_hash_is_an_int32_and_goes_unit_by_unit(text: str) -> None:
-    """One more unit is 31 times the hash before, plus the unit, wrapped."""
     assert -(2**31) <= java_hash(text) < 2**31
     assert java_hash(text + "x") == ((31 * java_hash(text) + ord("x") + 2**31) & 0xFFFFFFFF) - 2**31
 
@@ -245,13 +236,11 @@ def test_java_hash_is_an_int32_and_goes_unit_by_unit(text: str) -> None:
 @given(st.lists(texts | st.text("\0 ~\x7f", min_size=60, max_size=70), max_size=70))
 @example(["longer than the others"] * 65)
 def test_hashes_made_together_are_those_made_alone(many: list[str]) -> None:
-    """Of few or many, short or long, whatever characters they have, or a single one of them."""
     assert list(java_hashes(many)) == [plain_store.java_hash(text) for text in many]
     assert [java_hash(text) for text in many] == [plain_store.java_hash(text) for text in many]
 
 
 def test_short_texts_are_hashed_together_however_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None by itself: messages of three keys fill no round number."""
     many = [f"T#{number}" for number in range(66)]
     alone = [java_hash(text) for text in many]
     monkeypatch.setattr(tags, "java_hash", lambda _text: pytest.fail("one was hashed by itself"))
@@ -286,10 +275,17 @@ def test_batches_are_read_back(messages: list[BatchMessage]) -> None:
     ]
 
 
-def test_the_bytes_of_a_batch() -> None:
-    """The layout of `MessageDecoder.encodeMessage`, written out by hand."""
+def test_bytes_and_limits_of_a_batch() -> None:
+    """The layout is that of `MessageDecoder.encodeMessage`."""
     raw = encode_batch([BatchMessage(b"ab", "k\x01v\x02", 7)])
     assert raw == struct.pack(">iiiii2sh4s", 28, 0, 0, 7, 2, b"ab", 4, b"k\x01v\x02")
+    assert len(decode_batch(encode_batch([BatchMessage(b"", "x" * PROPERTIES_SIZE_MAX)]))) == 1
+    with pytest.raises(LocalProtocolError, match="over the limit"):
+        encode_batch([BatchMessage(b"", "x" * (PROPERTIES_SIZE_MAX + 1))])
+    one = encode_batch([BatchMessage(b"", "")])
+    assert len(decode_batch(one * BATCH_COUNT_MAX)) == BATCH_COUNT_MAX
+    with pytest.raises(MessageRefusedError, match="more than"):
+        decode_batch(one * (BATCH_COUNT_MAX + 1))
 
 
 def check_any_bytes(raw: bytes) -> None:
@@ -320,20 +316,10 @@ def test_any_bytes_are_a_batch_or_a_header_error(raw: bytes) -> None:
     check_any_bytes(raw)
 
 
-def test_the_limits_of_a_batch() -> None:
-    """Properties and count hold at their limit and break over it."""
-    assert len(decode_batch(encode_batch([BatchMessage(b"", "x" * PROPERTIES_SIZE_MAX)]))) == 1
-    with pytest.raises(LocalProtocolError, match="over the limit"):
-        encode_batch([BatchMessage(b"", "x" * (PROPERTIES_SIZE_MAX + 1))])
-    one = encode_batch([BatchMessage(b"", "")])
-    assert len(decode_batch(one * BATCH_COUNT_MAX)) == BATCH_COUNT_MAX
-    with pytest.raises(MessageRefusedError, match="more than"):
-        decode_batch(one * (BATCH_COUNT_MAX + 1))
-
-
 def test_rocketmqs_own_levels() -> None:
     minutes = [60_000 * count for count in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)]
     assert [*DELAY_LEVELS_MS] == [1_000, 5_000, 10_000, 30_000, *minutes, 3_600_000, 7_200_000]
+    assert len(delay_levels_ms("1s " * LEVEL_COUNT_MAX)) == LEVEL_COUNT_MAX
 
 
 @pytest.mark.parametrize(
@@ -371,11 +357,7 @@ def test_levels_are_numbers_with_a_unit(text: str, levels_ms: tuple[int, ...]) -
     ],
 )
 def test_what_is_no_list_of_levels_is_named(text: str, said: str) -> None:
-    """The level that cannot be is said, and what could; nothing long is shown."""
+    """The error names the level and the allowed values."""
     with pytest.raises(ValueError, match=said) as caught:
         delay_levels_ms(text)
     assert len(str(caught.value)) < 200
-
-
-def test_there_can_be_as_many_levels_as_a_topic_has_queues() -> None:
-    assert len(delay_levels_ms("1s " * LEVEL_COUNT_MAX)) == LEVEL_COUNT_MAX
