@@ -44,7 +44,7 @@ def account(
 
 
 def refused(who: Account, wanted: Wanted, code: int = SEND) -> str | None:
-    """What an account's rightly signed request is refused with; None when it is let in."""
+    """Return the error for an account's signed request; None if it is allowed."""
     claim = Claim("10.0.0.1", KEY, "signed")
     return problem(Rules((), {KEY: who}), claim, code, lambda _secret: "signed", lambda: wanted)
 

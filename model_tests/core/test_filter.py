@@ -182,13 +182,13 @@ EXPECTED = Path(__file__).parents[1] / "store" / "golden" / "store-4.9.7-clean.e
 
 
 def java_records() -> list[dict[str, Any]]:
-    """What the Java broker stored, but for batches, whose messages it stores as they came."""
+    """Records that the Java broker 4.9.7 stored, without batches."""
     records: list[dict[str, Any]] = json.loads(lzma.decompress(EXPECTED.read_bytes()))["commitlog"]["records"]
     return [record for record in records if record["topic"] != "T_batch"]
 
 
 def java_answers() -> list[dict[str, Any]]:
-    """What the Java broker 5.5.0 had stored of the messages that it answered to pulls, but for batches likewise."""
+    """Records that the Java broker 5.5.0 returned to pulls, without batches."""
     records: list[dict[str, Any]] = []
     for vector in recorded("5.5.0"):
         case = vector.case

@@ -156,10 +156,7 @@ def test_buckets_whose_pulls_are_all_woken() -> None:
 
 
 def settle_late(table: HoldTable) -> None:
-    """Wake pulls in place; before they are settled their deadline comes, their channel closes and somebody new waits.
-
-    Whoever is still held is dropped or late; who was woken is neither, and nothing is left of all.
-    """
+    """Wake pulls in place; before they are settled, a deadline passes, a channel closes and a pull is added."""
     woken, closes, late = missed("gone"), missed("gone", deadline_ms=200), missed("stays")
     for pull in (woken, closes, late):
         table.hold(pull)

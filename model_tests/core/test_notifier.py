@@ -190,10 +190,7 @@ BROKEN: Final = Broken("*", "TAG", frozenset(), all_tags=True)
 
 
 def chosen(wanted: Sequence[Wanted]) -> list[tuple[int, str | None]]:
-    """The pulls that a walk in place of a message `a` at offset 4 hands out, by their number: why, in its order.
-
-    Those of a herd come with a None, for they are all woken.
-    """
+    """Pulls that an in-place walk for a message `a` at offset 4 takes, with their causes."""
     table = HoldTable()
     pulls = [held(table, offset, tags, deadline_ms=deadline_ms) for offset, tags, deadline_ms in wanted]
     for pull, (_offset, tags, _deadline_ms) in zip(pulls, wanted, strict=True):
@@ -226,7 +223,7 @@ def expected(one: Wanted) -> str | None:
 
 
 def check_choice(wanted: Sequence[Wanted]) -> None:
-    """A walk hands out what each pull by itself would be woken for, in the order held, those that failed at last."""
+    """A walk takes the pulls that would wake alone, in order, and failed ones last."""
     causes = [(number, expected(one)) for number, one in enumerate(wanted)]
     assert [(number, cause or "woken") for number, cause in chosen(wanted)] == [
         *((number, cause) for number, cause in causes if cause in {"woken", "expired"}),

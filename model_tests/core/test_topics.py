@@ -93,7 +93,7 @@ def test_topics_that_a_broker_has() -> None:
 
 
 def table_of(*names: str, light: bool = False) -> Topics:
-    """Topics with one queue each, which nobody has changed since."""
+    """Unchanged topics with one queue each."""
     table = Topics(light=light)
     for name in names:
         table.put(TopicConfig(name, 1, 1))

@@ -1,9 +1,8 @@
-"""Random sequences of requests, in which later ones use what earlier ones stored, and any field is at any edge.
+"""Random sequences of requests that use what earlier requests stored, with fields at their limits.
 
-A `Script` draws them from one seed. Which codes there are, and which fields and bodies each has, is read from the
-broker's and the name server's own tables and classes, so that a new one is among them by itself. What was stored
-(places in the log, queue offsets, prepared halves) is remembered and comes again: as the number of a field, and in
-scenes that belong together, such as a message that is stored with a count of tries and then sent back.
+A `Script` draws them from a seed. Codes, fields and bodies come from the broker's and the name server's own classes.
+Stored offsets and places come again as field values, and in scenes, such as a message that is sent back.
+
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A master's side of replication without threads, sockets and time: a test says what comes to pass in each round."""
+"""A master's side of replication without threads, sockets and time."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Slave(ScriptedSocket):
 
 
 def transfers(log: Log, start: int, *sizes: int) -> bytes:
-    """What a slave is sent that gets these sizes from there on."""
+    """The transfers that a slave gets from an offset on, by their sizes."""
     content = b""
     for size in sizes:
         content += encode_head(start, size) + log.content(start, start + size)
@@ -264,12 +264,12 @@ class Bench:
             self.replicator._run()
 
     def connect(self, *slaves: Slave) -> None:
-        """Have slaves connect and be accepted, in a round of their own."""
+        """Connect slaves in one round."""
         self.waiting += slaves
         self.rounds(None)
 
     def report(self, slave: Slave, offset: int) -> None:
-        """Have a slave report, in a round of its own."""
+        """Let a slave report in one round."""
         slave.report(offset)
         self.rounds(None)
 
@@ -286,7 +286,7 @@ class Bench:
         return [link.peer for link in self.replicator._links]
 
     def submit(self, log_end: int, told: list[Any]) -> None:
-        """Have somebody wait; `told` gets what is said when the answer is sent."""
+        """Wait for a slave's copy; `told` gets the answer."""
         box = Outbox()
 
         def copied(is_copied: bool, outbox: Outbox) -> None:

@@ -178,7 +178,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 
 def told(caplog: pytest.LogCaptureFixture, name: str) -> int:
-    """How many lines tell of such an event; they are forgotten."""
+    """Return the number of log lines of an event, and clear them."""
     names = [getattr(record, FIELDS)["event"] for record in caplog.records if hasattr(record, FIELDS)]
     caplog.clear()
     return names.count(name)

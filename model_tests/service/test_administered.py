@@ -1,4 +1,4 @@
-"""What administrators ask a broker: how far queues and groups are, who is connected, and tables and settings whole."""
+"""Requests of administrators: progress of queues and groups, connections, whole tables and settings."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_topics_queues_are_told(broker: Broker, client: RawClient) -> None:
 def test_a_groups_progress_is_told(
     broker: Broker, client: RawClient, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Request 208, for one topic or for all topics of the group."""
+    """Request 208, for one topic or all topics."""
     for topic in ("T", "U"):
         send_message(client, topic)
         commit(client, topic, "G", 1)

@@ -197,7 +197,7 @@ SCAN_COUNT, SLOW_COUNT = 300, 300
 
 @define
 class Bystander:
-    """A client with a topic of its own; the test decides when its next message goes round."""
+    """An unrelated client with its own topic; each round sends and receives a message."""
 
     client: RawClient
     count: int = 0
@@ -313,7 +313,7 @@ LIVES: Final = 2
 
 
 class Raised(logging.Handler):
-    """What was logged with a traceback."""
+    """Log records with a traceback."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -326,7 +326,7 @@ class Raised(logging.Handler):
 
 @contextmanager
 def watching() -> Iterator[list[str]]:
-    """What is raised within the block, on any thread."""
+    """Exceptions within the block, on any thread."""
     handler = Raised()
     logging.getLogger().addHandler(handler)
     try:

@@ -335,7 +335,7 @@ class Greeter(Serving):
 
 
 class Louder(Greeter):
-    """Says it otherwise, and is not marked anew."""
+    """Overrides a method without a new mark."""
 
     def greet(self, *_arguments: Any) -> None:
         pass
@@ -363,7 +363,7 @@ SEND = RequestCode.SEND_MESSAGE_V2.value
 
 @define
 class Notes:
-    """A hook that notes what it is told, and raises where it should."""
+    """A hook that records its calls and can raise."""
 
     fails_before: BaseException | None = None
     fails_after: BaseException | None = None
@@ -496,7 +496,7 @@ def traced() -> Iterator[list[tuple[str, CodeType]]]:
 
 
 def passes_of(calls: Iterable[tuple[str, CodeType]]) -> list[list[Call]]:
-    """What each pass of the loop called in product code, up to the next pass."""
+    """Product functions that each pass of the loop called."""
     passes: list[list[Call]] = [[]]
     for thread, code in calls:
         root = next(filter(code.co_filename.startswith, PRODUCT), None)

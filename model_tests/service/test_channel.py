@@ -1,4 +1,4 @@
-"""The outbox and the channel: what is told in one pass leaves together; who does not read is given up."""
+"""The outbox and the channel: answers of one pass leave together, and peers that do not read are closed."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_parts_of_a_large_herd() -> None:
 
 
 def _waits_for_others() -> bool:
-    """Whether a connection with much to be told is told at the end, beside those that little was written to."""
+    """Whether a connection with many answers gets them at the end, with all others."""
     order: list[str] = []
     sinks: Any = [Sink(name, order) for name in ("early", "busy", "other")]
     outbox = Outbox()
@@ -382,7 +382,7 @@ def test_a_loop_is_woken_by_what_another_thread_asks(asked: str) -> None:
 
 
 class Told:
-    """A bell that tells when a thread waits for it."""
+    """A bell that reports a waiting thread."""
 
     def __init__(self, bell: threading.Lock) -> None:
         self._bell = bell

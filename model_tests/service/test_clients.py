@@ -372,7 +372,7 @@ def at(offset: object) -> bytes:
 
 
 def by_client(answer: Command | None) -> dict[str, object]:
-    """The offset of the one queue by client, as 223 tells; None of one that tells of no queue."""
+    """The offset of the one queue by client, from the answer to 223."""
     assert answer is not None
     assert answer.code == 0, answer.remark
     head, tail = b'{"consumerTable":', b',"messageQueueTable":{}}'

@@ -47,7 +47,7 @@ policies = pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda 
 
 
 def messages(client: RawClient, topic: str) -> list[Record]:
-    """What stands in queue 0 of a topic."""
+    """Messages in queue 0 of a topic."""
     reply = client.call(PULL, pull_fields(topic, 0))
     return records_of(reply) if reply.code == 0 else []
 
@@ -293,7 +293,7 @@ def told(question: Command) -> ReceivedMessage:
 
 
 def bodies(client: RawClient, topic: str) -> list[bytes]:
-    """What a consumer of the topic gets."""
+    """Bodies that a consumer of the topic receives."""
     return [bytes(record.body) for record in records_of(client.call(RequestCode.PULL_MESSAGE, pull_fields(topic, 0)))]
 
 

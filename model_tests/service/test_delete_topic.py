@@ -83,7 +83,7 @@ def test_who_waits_is_told_although_the_disk_keeps_the_queues(
 
 
 def woken_by(body: bytes, broker: Broker, connect: Connect) -> list[bytes]:
-    """What a pull that waits for the first message of a topic is given when it comes."""
+    """The answer to a pull that waits for the first message of a topic."""
     puller, sender = connect(broker.address), connect(broker.address)
     opaque = puller.send(PULL, pull_fields("T", 0, timeout_ms=LONG_MS))
     wait_until(lambda: len(broker.hold_service) == 1)

@@ -237,7 +237,7 @@ def leaving(channel: str, *opaques: int, cause: Cause = "woken") -> list[Leaving
 
 
 def turned(later: LaterRuns) -> list[tuple[object, int]]:
-    """What one turn runs, each pull by itself."""
+    """Pulls that one turn runs singly."""
     ran: list[tuple[object, int]] = []
 
     def run(part: Sequence[Leaving]) -> int:
@@ -265,7 +265,7 @@ def test_herds_of_several_connections() -> None:
 
 
 def test_the_budget_of_a_pass() -> None:
-    """What is over the budget runs in the next pass."""
+    """Pulls beyond the budget run in the next pass."""
     later = later_of()
     assert [later.spend(RUN_COST) for _ in range(AT_ONCE + 1)] == [True] * AT_ONCE + [False]
     assert turned(later) == []
@@ -308,7 +308,7 @@ class Noted:
 
 
 class Channels:
-    """A connection that nobody may look up without the lock."""
+    """A connection that must not be looked up without the lock."""
 
     def __init__(self, lock: Noted) -> None:
         self.lock = lock

@@ -60,7 +60,7 @@ class Twin:
         self.peers = [Peer(broker, 11 + number) for number in range(PEERS)]
 
     def told(self, told: Sequence[Told]) -> tuple[object, ...]:
-        """What each connection hears at each piece, what was counted, and how many pulls are held after the last."""
+        """Bytes to each connection, counts, and the number of held pulls."""
         before, heard = self.counts(), []
         for number, content in told:
             answers = self.peers[number].told(content)
@@ -159,7 +159,7 @@ CHANGES: list[Callable[[Broker], object]] = [
 
 
 def after(twin: Twin, change: Callable[[Broker], object]) -> tuple[object, ...]:
-    """What pulls hear that are like those before, once the broker was changed between them."""
+    """Answers to pulls like earlier ones, after a change of the broker."""
     twin.broker.topics.put(TopicConfig("T", 4, 4))
     begun = twin.told([(0, pulls({}, {"queueId": "1"}, {}))])
     change(twin.broker)

@@ -88,7 +88,7 @@ class Served:
 
 @contextmanager
 def serving(directory: Path, *more: str) -> Iterator[Served]:
-    """Serve on a store of its own with small files, and more options if need be, until the end of the block."""
+    """Serve on a separate store with small files."""
     conf = directory / "broker.conf"
     conf.write_text(CONFIG)
     options = ["--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0", "--store", str(directory / "store"), *more]
@@ -108,7 +108,7 @@ def serving(directory: Path, *more: str) -> Iterator[Served]:
 
 
 def prepare(address: Address) -> None:
-    """Make the topics and groups that everybody uses."""
+    """Create the shared topics and groups."""
     counts = {"readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
     with RawClient(address) as client:
         for topic in ("F0", "F1", "F2"):
@@ -207,7 +207,7 @@ def half_open(address: Address) -> Iterator[None]:
 def standing_by(
     address: Address, broker: int, directory: Path, *, is_held: bool = True
 ) -> Iterator[Callable[[], Times]]:
-    """A bystander of its own process as long as the block runs; what its rounds took, once it has ended."""
+    """Run an unrelated client in another process; its round times come at the end."""
     path = directory / "times"
     command = bystander.command(address, broker, is_held=is_held)
     with path.open("w") as times, subprocess.Popen(command, stdin=subprocess.PIPE, stdout=times, cwd=ROOT) as standing:
@@ -400,12 +400,12 @@ def listed(store: MessageStore) -> Queues:
 
 
 def problems(directory: Path) -> list[str]:
-    """What verifying a closed store finds."""
+    """Problems that verification of a closed store finds."""
     return [f"{problem.file}: {problem.found}" for problem in verify(RealRuntime().files, str(directory)).problems]
 
 
 def harm(directory: Path, seed: int) -> list[str]:
-    """What a world's requests have done to its store, one line each."""
+    """Damage that requests did to a store, one line each."""
     draw = random.Random(seed)
     config = attrs.evolve(
         SMALL_STORE,
@@ -500,7 +500,7 @@ class World:
         pytest.fail(f"no answer to {self.said[-1]}")
 
     def _assert_serves(self, broker: Broker) -> None:
-        """A stranger's message comes back, and routes are told."""
+        """An unrelated client's message comes back, and routes are answered."""
         if self.died:
             return
         with RawClient(broker.address) as stranger, RawClient(broker.name_server_address) as names:
@@ -518,7 +518,7 @@ class World:
 
 @define
 class Line:
-    """A connection that is made anew when the peer has closed it."""
+    """A connection that is opened again after the peer closed it."""
 
     address: tuple[str, int]
     client: RawClient = field(init=False)
@@ -543,7 +543,7 @@ def lines_to(broker: Broker) -> Iterator[tuple[Line, Line]]:
 
 
 def found(directory: Path, seed: int) -> list[str]:
-    """What is wrong after a case, and the requests that led there."""
+    """Problems after a case, with the requests before them."""
     world, draw = World(Script(seed)), random.Random(seed)
     with watching() as raised:
         for _life in range(LIVES):

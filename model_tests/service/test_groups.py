@@ -184,7 +184,7 @@ NAMES = "INNER_MULTI_DISPATCH\x01%LMQ%a,%LMQ%b\x02"
 
 
 def bodies(client: RawClient, topic: str, offset: int = 0) -> list[bytes]:
-    """What a queue lists from an offset on."""
+    """Bodies in a queue from an offset on."""
     reply = client.call(RequestCode.PULL_MESSAGE, pull_fields(topic, offset, group="%LMQ%g"))
     return [bytes(record.body) for record in records_of(reply)] if reply.code == 0 else []
 

@@ -55,7 +55,7 @@ class NotedTable:
 
 
 class NotedEvents(PullEvents):
-    """Notes what is told, of how many pulls, since which moment, and the visible end if one is told."""
+    """Records each event with its number of pulls, its start and its visible end."""
 
     def __init__(self, notes: list[str]) -> None:
         self.notes = notes
@@ -89,7 +89,7 @@ class NotedBench(Bench):
         self.service._runtime.step = self.notes.append  # type: ignore[method-assign,assignment]
 
     def since(self, act: Callable[[], object]) -> list[str]:
-        """What is noted of an act; the bench's own look for tidiness is left out."""
+        """Records of an action, without the bench's own checks."""
         self.notes.clear()
         act()
         return [note for note in self.notes if note != "[assert_tidy]"]

@@ -539,7 +539,7 @@ def side_by_side(count: int = 6) -> list[Pull]:
 
 
 def held_and_told(bench: Bench, *, together: bool, count: int = 6) -> tuple[object, ...]:
-    """What becomes of pulls that are held one by one or together, and when the clock wakes then."""
+    """Outcome of pulls that are held singly or together, and when the clock wakes."""
     pulls = side_by_side(count)
     if together:
         assert bench.service.holds_together

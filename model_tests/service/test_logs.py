@@ -1,4 +1,4 @@
-"""What an operator reads: log lines as text or JSON, and Prometheus metrics."""
+"""Output for operators: log lines as text or JSON, and Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_store_tells_how_it_was_found(tmp_path: Path) -> None:
 
 
 def test_one_place_writes_only_so_much_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next line says how many lines were left out."""
+    """The next line gives the number of lines left out."""
     now_s = 1000.0
     make = logging.LogRecord
 

@@ -48,7 +48,7 @@ def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def unending(monkeypatch: pytest.MonkeyPatch, short_turns: None) -> list[bool]:
-    """Batches begin anew when their messages have been read, until this list has something in it."""
+    """Batches start again after their messages were read, until this list has an item."""
     ended: list[bool] = []
 
     def read(self: BatchLimits, body: Buffer) -> Iterator[BatchMessage]:
@@ -139,7 +139,7 @@ def test_a_batch_whose_peer_closes_is_stored(short_turns: None, broker: Broker, 
 
 
 def answered(broker: Broker, client: RawClient) -> tuple[Any, ...]:
-    """What a batch is answered, its ids by their places, and what is stored of it."""
+    """The answer to a batch, with ids by offsets, and the stored messages."""
     reply = client.call(
         RequestCode.SEND_BATCH_MESSAGE, send_fields("T", 0, "A\x01b\x02TAGS\x01own\x02") | {"m": "true"}, BODY
     )

@@ -63,7 +63,7 @@ def told(end: int, *offsets: int) -> tuple[dict[str, str], bytes]:
 
 
 def spoken(*, late_ms: int = 0, body_end: int = 1) -> list[tuple[bool, bytes, int]]:
-    """Who says what after how many ms: two sends, a pull that finds them, one that is held to its deadline."""
+    """A conversation by time in ms: two sends, a pull that finds them, and one that is held."""
     stored = [{"msgId": "x", "queueId": "0", "queueOffset": str(offset)} for offset in range(2)]
     found, held = told(2, *range(body_end + 1)), told(2)
     return [
@@ -98,7 +98,7 @@ def read(directory: Path, content: bytes, broker: tuple[str, int] = BROKER) -> C
 
 
 def judged(directory: Path) -> Result:
-    """What the judge says of it."""
+    """The judge's findings."""
     return judge([directory / "history"], engine="local")
 
 
@@ -107,7 +107,7 @@ def bare(event: Event) -> dict[str, Any]:
 
 
 def by_tap(directory: Path, script: list[tuple[bool, bytes, int]]) -> list[dict[str, Any]]:
-    """What the proxy's tap tells of the same bytes."""
+    """Events of the proxy's tap for the same bytes."""
     recorder = HistoryRecorder(RealRuntime(), str(directory), broker=BROKER_NAME, policy="")
     tap = ConnectionTap(recorder, Subscriptions.none(), "1", TapTotals())
     tap.opened(1, 2)

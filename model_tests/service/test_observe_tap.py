@@ -51,7 +51,7 @@ EMPTY_19 = {"suggestWhichBrokerId": "0", "nextBeginOffset": "7", "minOffset": "0
 
 
 class Scene:
-    """A tap with a history of its own, and a clock that the test turns: every piece takes 1 ns."""
+    """A tap with its own history and a manual clock: every piece takes 1 ns."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -80,7 +80,7 @@ class Scene:
         self._is_read = True
 
     def events(self) -> list[Event]:
-        """What was recorded, without the source's own start and stop."""
+        """Recorded events, without start and stop of the source."""
         self.stop()
         return events_of(self._directory)[1:-1]
 
@@ -310,7 +310,7 @@ def heartbeat(*subscriptions: SubscriptionData) -> bytes:
 
 
 def told_expression(scene: Scene, version: int) -> tuple[str, str]:
-    """What a pull without a subscription of its own is told to want."""
+    """The recorded expression of a pull without a subscription."""
     fields = pull_fields("T", 0) | {"sysFlag": "2", "subVersion": str(version)}
     scene.asks(PULL, 9, {name: value for name, value in fields.items() if name != "subscription"})
     event = scene.events()[-1]
@@ -651,7 +651,7 @@ def test_what_is_replaced_is_what_json_says(value: Any, spaced: bool) -> None:
 
 
 class Unreachable(RealRuntime):
-    """Connections that wait to be made are refused, but not before the test says so."""
+    """Connections that are refused once the test says so."""
 
     def __init__(self) -> None:
         super().__init__()

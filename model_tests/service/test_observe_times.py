@@ -143,10 +143,10 @@ changes = st.lists(
 
 
 def sent_too_early(script: list[Change], make: Callable[[], Arrivals]) -> list[tuple[int, int]]:
-    """Play a sender whose kernel holds back by window and by Nagle; (bound, truth) of each byte that breaks its bound.
+    """Simulate a sender that is held back by window and Nagle; return (bound, true time) of each violation.
 
-    Each change: some time passes, the sender sends or not, so many bytes; the reader reads up to so many. What an
-    acknowledgement permits arrives `SETTLE` later at most.
+    Each change is a pause, a write or none, and a read. An acknowledgement lets bytes arrive within `SETTLE`.
+
     """
     one, now_ns, broken = make(), 200, []
     sent: list[int] = []
@@ -198,7 +198,7 @@ CALL_NS = 10
 
 
 class Part:
-    """What stands in for a side or a link, as far as a test needs it; each is one of its own."""
+    """Stands in for a side or a link."""
 
     def __init__(self, **fields: object) -> None:
         self.__dict__.update(fields)
@@ -221,7 +221,7 @@ class Kernel:
 
 
 class Noted:
-    """What is noted of a connection of which `read` bytes were read."""
+    """Records of a connection of which `read` bytes were read."""
 
     def __init__(self, read: int, since_ns: int = 0) -> None:
         self.read, self.since_ns = read, since_ns
@@ -470,7 +470,7 @@ def test_a_turn_ends_when_its_time_is_over() -> None:
 
 
 class Stopped:
-    """A proxy whose taps are told nothing until `go`, before a broker that is a plain socket."""
+    """A proxy whose taps wait for `go`, in front of a plain socket."""
 
     def __init__(self, directory: Path) -> None:
         self.go = threading.Event()

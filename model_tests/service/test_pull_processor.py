@@ -266,7 +266,7 @@ SECOND_NS = 1_000_000_000
 
 
 class RunnerEvents(PullEvents):
-    """Notes what is told, with the moment it is told to have come after."""
+    """Records each event with its start time."""
 
     __slots__ = ("notes",)
 
@@ -285,7 +285,7 @@ class RunnerEvents(PullEvents):
 
 
 class RunnerWorld(RealRuntime):
-    """A runtime whose clock stands at 5000 s, and a store of one answer; both note what they do."""
+    """A runtime at 5000 s and a store with one answer; both record their calls."""
 
     def __init__(self, status: GetStatus = GetStatus.FOUND) -> None:
         super().__init__()
@@ -467,7 +467,7 @@ def answered(
     kind: int = 0,
     pull: dict[str, str] | None = None,
 ) -> tuple[Command, list[Any], Pull, Any]:
-    """The answer, what was told of it, the pull, and the buffers."""
+    """The answer, its events, the pull, and the buffers."""
     topics, groups = Topics(), Groups()
     topics.put(TopicConfig("T", topic_sys_flag=5))
     groups.put(GroupConfig("G", group_sys_flag=6, which_broker_when_consume_slowly=7))

@@ -147,7 +147,7 @@ Told = tuple[int, dict[str, str] | None, str | None, list[bytes]]
 
 
 def told_in_herd(broker: Broker, connect: Connect, body: bytes) -> list[dict[int, Told]]:
-    """What 360 pulls of three connections are told when one message wakes all: by connection and opaque."""
+    """Answers to 360 pulls of three connections that one message wakes, by connection and opaque."""
     sender = connect(broker.address)
     send_message(sender, "T")
     pullers = [connect(broker.address) for _ in range(3)]

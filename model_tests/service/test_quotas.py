@@ -76,7 +76,7 @@ ATTACKS: Final[dict[str, Callable[[int], Request]]] = {
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    """A broker that is told without sockets."""
+    """A broker without sockets."""
     with ThreadlessBroker.start(RealRuntime(), str(tmp_path / "store"), store_config=SMALL_STORE) as started:
         yield started
 

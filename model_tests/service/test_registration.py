@@ -424,7 +424,7 @@ UNKNOWN = (0, -1, 2, 210, 313, 9999, 70_000)
 
 
 def permissions(client: RawClient, topic: str) -> dict[str, int]:
-    """What a topic's route says may be done at each broker; empty without a route."""
+    """A topic's permissions by broker, from its route; empty without a route."""
     answer = client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
     queues: list[dict[str, Any]] = json.loads(bytes(answer.body))["queueDatas"] if answer.code == 0 else []
     return {queue["brokerName"]: queue["perm"] for queue in queues}

@@ -39,7 +39,7 @@ POLICIES = pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5],
 
 
 class Cluster:
-    """A master and slaves of it, each in a directory of its own."""
+    """A master and its slaves, each in a separate directory."""
 
     def __init__(self, start_broker: StartBroker, directory: Path, connect: Connect) -> None:
         self._start = start_broker
@@ -56,7 +56,7 @@ class Cluster:
     def slave(
         self, ha: Address, *, policy: Policy = STRICT, name: str = "slave", store: StoreConfig = TINY, **settings: Any
     ) -> Broker:
-        """A broker that follows whoever sends its log there."""
+        """A broker that follows a master at this address."""
         given = {"role": "SLAVE", "broker_id": 1, "ha_master": f"{ha[0]}:{ha[1]}", "slave_read": True}
         config = BrokerConfig(**{**given, **settings})
         directory = str(self.directory / name)

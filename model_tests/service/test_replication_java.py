@@ -57,7 +57,7 @@ def send(client: RawClient, count: int, size: int = 20_000) -> int:
 
 
 def first_files_equal(one: Path, other: Path, end: int) -> bool:
-    """Whether two logs are the same up to `end`, but for files that only one of them has."""
+    """Whether two logs are equal up to `end`, in the files that both have."""
     names = sorted({path.name for path in one.iterdir()} & {path.name for path in other.iterdir()})
     stop = [min(max(end - int(name), 0), FILE_SIZE) for name in names]
     pairs = zip(names, stop, strict=True)

@@ -1,4 +1,4 @@
-"""What an account may not read or write it gets by no side door; each attack fails, every code has an entry."""
+"""Accounts see and change only what their rights allow, by any request code."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def place_of(client: RawClient, topic: str, properties: str = "", flag: str = "0
 
 
 def is_refused(answer: Command, resource: str) -> bool:
-    """Whether the accounts refused a request, for this topic or group; for any with an empty name."""
+    """Whether the accounts refused a request, for this topic or group or for any."""
     return answer.code == 1 and f"No default permission for {resource}" in (answer.remark or "")
 
 
@@ -135,7 +135,7 @@ ASKED: Final = {"queueId": "0", "timestamp": "0"}
 
 
 def without(name: str) -> dict[str, str]:
-    """The fields of a send but for one."""
+    """The fields of a send without one."""
     return {each: value for each, value in send_fields("open").items() if each != name}
 
 
@@ -302,7 +302,7 @@ def test_topics_of_the_broker_are_closed(topic: str, properties: str, broker: Br
 
 
 def colliding(text: str, prefix: str) -> str:
-    """What follows `prefix` in a text that has the Java hash of another: seven characters of 31."""
+    """A suffix of seven characters that gives a text the Java hash of another."""
     target, begun = java_hash(text), java_hash(prefix)
     base = sum(ord("0") * 31**place for place in range(7))
     left = (target - begun * 31**7 - base) % 2**32
@@ -499,10 +499,10 @@ CODES: Final = re.compile(r"\b(\d+) [A-Z][A-Z_0-9]+")
 
 
 def named_fields() -> Iterator[tuple[int, str, str]]:
-    """(code, field of its header that names a topic or a group, the field's name on the wire) of every request.
+    """(code, header field, wire name) of each request's field that names a topic or group.
 
-    But for the producers' group that a send, a leave and an end of a transaction say that they are of: nothing of that
-    group's is told or changed.
+    A producers' group of a send, a leave or an end of a transaction is left out: it gives no access.
+
     """
     for header in {each for each in vars(headers).values() if isinstance(each, type) and issubclass(each, Header)}:
         told = "".join((header.__doc__ or "").partition(":")[:2])

@@ -114,7 +114,7 @@ def test_an_address_in_use_is_an_os_error() -> None:
 
 @pytest.fixture
 def usual_collections() -> Iterator[tuple[int, int, int]]:
-    """The thresholds that Python has by itself, which the tests' own are not."""
+    """Python's default thresholds of the collector."""
     ours, usual = gc.get_threshold(), (700, 10, 10)
     gc.set_threshold(*usual)
     yield usual
@@ -169,7 +169,7 @@ PATIENCE_S = 10.0
 
 
 def beside(work: Callable[[], object]) -> threading.Thread:
-    """On a thread of its own."""
+    """Run on another thread."""
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     return thread
@@ -200,7 +200,7 @@ def test_flags_wake_all_who_wait() -> None:
 
 
 class Meeting(deque[Any]):
-    """Those who wait for a flag that is set just before the first of them is among them."""
+    """Waiters of a flag that is set just before the first of them is registered."""
 
     flag: RealEvent
 
@@ -283,9 +283,10 @@ def interrupted_at(place: int, work: Callable[[], object]) -> bool:
 
 
 class Between:
-    """Has something done between two of the queue's instructions, the place counted from the first.
+    """Runs a function between two instructions of the queue, as another thread could.
 
-    It stands for another thread's work, so it is done nowhere where the lock is taken.
+    It runs nothing where the lock is taken.
+
     """
 
     def __init__(self, queue: RealQueue[int], place: int, work: Callable[[], object]) -> None:

@@ -421,7 +421,7 @@ class Rounds:
         """The rounds in which queues cannot be flushed."""
 
     def wait(self, _timeout_s: float) -> bool:
-        """Begin the next round; true when there are no more."""
+        """Begin the next round; true after the last."""
         if self.round == len(self.growths):
             return True
         self.log_end += self.growths[self.round]

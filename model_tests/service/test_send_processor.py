@@ -48,7 +48,7 @@ RECORD_SIZE: Final = 100
 
 
 class World(RealRuntime):
-    """A broker's runtime, its store, its events and its group commit; each notes what it is told."""
+    """A runtime, a store, events and a group commit that record their calls."""
 
     def __init__(self, *, offset: int = 0, commits: bool = False, error: Exception | None = None) -> None:
         super().__init__()

@@ -34,7 +34,7 @@ def link_of(
 
 
 def begun(log: Log, offset: int = 0, *, size: int = 64) -> tuple[Slave, SlaveLink]:
-    """One that has reported, at 2."""
+    """A slave that has reported offset 2."""
     slave = Slave()
     link = link_of(slave, log, size=size)
     slave.report(offset)

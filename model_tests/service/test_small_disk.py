@@ -1,6 +1,7 @@
-"""A broker on a real disk that is full: sends are refused, pulls go on, and everything goes on with room again.
+"""A broker on a full disk: sends are refused, pulls go on, and sends succeed once there is room.
 
-The test runs this file as a program in a namespace of its own, where it may mount a file system of four mebibytes.
+The test runs this file as a program in a new namespace, where it may mount a file system of 4 MiB.
+
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What only time shows: no late delivery in a million races, and memory that does not grow with the messages.
+"""Long runs: no late delivery in a million races, and constant memory.
 
-The broker is a process of its own, `longpoll serve`, so that the load does not share its interpreter.
+The broker is a separate process, `longpoll serve`, so that the load does not share its interpreter.
+
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Somebody takes the store away from a broker that serves, or its disk fails: sends are refused, and it is told.
+"""The store's files disappear under a serving broker, or its disk fails: it refuses sends and reports the trouble.
 
-On real files. What was acknowledged stays readable, `/health` says 503, and what is put back is used again.
+The tests use real files. Acknowledged messages stay readable, `/health` answers 503, and restored files are used again.
+
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def log_unlinked(store: Path) -> None:
 
 
 def log_replaced(store: Path) -> None:
-    """Another file of its size stands in its place."""
+    """Put another file of the same size in its place."""
     size = (store / FIRST_LOG).stat().st_size
     (store / FIRST_LOG).unlink()
     with (store / FIRST_LOG).open("wb") as made:
@@ -280,7 +281,7 @@ def test_the_command_tells_its_health_and_how_it_ended(tmp_path: Path) -> None:
 
 
 def _page(ready: dict[str, str], path: str) -> tuple[int, str]:
-    """The status and the text of a page beside the metrics."""
+    """Status and text of a page of the metrics server."""
     connection = HTTPConnection(ready["metrics"], timeout=PATIENCE_S)
     try:
         connection.request("GET", path)

@@ -78,7 +78,7 @@ def loaded(directory: Path) -> ConfigFiles:
 
 
 def found(files: ConfigFiles) -> list[int]:
-    """What every sound table has 3 of."""
+    """What every sound table has three of."""
     topic, group = files.topics.get("T"), files.groups.by_name.get("G")
     return [
         0 if topic is None else topic.read_queue_nums,
@@ -267,7 +267,7 @@ def test_a_failed_save_is_reported(
 
 
 class ChangedMeanwhile:
-    """A table that somebody changes right after its flag was looked at."""
+    """A table that changes right after a look at its flag."""
 
     def __init__(self) -> None:
         self.stands = False
@@ -436,9 +436,10 @@ class World:
 
 
 def cut_at(number: int, seed: int) -> dict[str, tuple[int, int]] | None:
-    """What a power cut leaves before one of the disk's calls of a round; None where a round has no so many.
+    """Files that a power cut leaves before the given disk call of a round; None beyond the last call.
 
-    Messages come, and tables move on, while the log is being synced.
+    Messages come, and tables change, during the sync of the log.
+
     """
     calls = 0
 

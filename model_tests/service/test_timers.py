@@ -49,7 +49,7 @@ START_MS = 1_800_000_000_500
 
 
 class Clock(RealRuntime):
-    """A wall clock that stands still but when it is told to go."""
+    """A wall clock that only tests move."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -383,7 +383,7 @@ def test_too_many_that_wait_are_refused(
 
 
 class Deliveries(TimerService):
-    """A timer that notes what it would deliver, of messages that nobody recalls."""
+    """A timer that records its deliveries of messages that were not recalled."""
 
     delivered: list[int]
 

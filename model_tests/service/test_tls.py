@@ -1,4 +1,4 @@
-"""TLS and plain connections on one port: both are served, large answers too, and what is neither costs nobody else."""
+"""TLS and plain connections on one port, with large answers, broken handshakes and certificates."""
 
 from __future__ import annotations
 

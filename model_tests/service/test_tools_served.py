@@ -1,4 +1,4 @@
-"""What tools ask besides: lists of topics and groups, settings of one, time spans, offsets of all groups, upkeep."""
+"""Requests of tools: lists of topics and groups, single settings, time spans, offsets of all groups, upkeep."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def make_group(client: RawClient, name: str) -> None:
 
 
 def sent(client: RawClient, count: int = 2, topic: str = "T") -> None:
-    """Messages in queue 0 that everybody sees."""
+    """Visible messages in queue 0."""
     for _ in range(count):
         send_message(client, topic)
     fields = {"topic": topic, "queueId": "0"}

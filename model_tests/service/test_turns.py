@@ -154,7 +154,7 @@ def test_a_close_during_a_query(unending: list[bool], start_broker: StartBroker,
 
 
 class Passes:
-    """A broker's loop by a clock of its own: what each pass did, and a halt between two passes."""
+    """A broker's loop with a manual clock: work of each pass, and a halt between two passes."""
 
     def __init__(self, broker: Broker, patch: pytest.MonkeyPatch) -> None:
         self.broker, self.now_ns = broker, 0
@@ -359,7 +359,7 @@ def test_slow_once_before_a_flood(broker: Broker, connect: Connect, monkeypatch:
 
 @define(eq=False)
 class Waiting:
-    """What a loop asks of a channel whose requests may take long."""
+    """Stands in for a channel with slow requests."""
 
     is_new: bool
     rest: None = None

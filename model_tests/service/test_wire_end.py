@@ -1,4 +1,4 @@
-"""What the two clients of tests have in common: how they write, when they read, and what a closed connection is."""
+"""Common parts of both test clients: writes, reads and closed connections."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def any_numbers() -> list[MessageToStore]:
 
 
 def found_by_verify(directory: Path) -> list[str]:
-    """What a store of such messages looks like."""
+    """Problems in a store of such messages."""
     store = open_store(directory, evolve(SMALL, commit_log_file_size=65_536))
     put_and_dispatch(store, any_numbers())
     store.close()
@@ -242,7 +242,7 @@ def test_a_record_says_what_the_message_said(tmp_path: Path) -> None:
 
 
 def host_bits(told: MessageToStore) -> int:
-    """The bits that say how long its hosts are."""
+    """Flag bits for the sizes of its hosts."""
     born = SYS_FLAG_BORN_HOST_V6 if told.born_host == HOST_V6 else 0
     return born | (SYS_FLAG_STORE_HOST_V6 if told.store_host == HOST_V6 else 0)
 
@@ -364,7 +364,7 @@ def test_where_the_next_file_begins(tmp_path: Path) -> None:
 
 
 def filled(directory: Path) -> CommitLog:
-    """A log of two files that are full, but for their blanks, and a third with one record."""
+    """A log of two full files, and a third with one record."""
     log, size = empty_log(directory)
     for number in range(2):
         log.append(message(body=bytes([number + 1]) * (FILE_SIZE - size - 40)), TOPIC, number, 1)

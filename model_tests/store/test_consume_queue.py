@@ -58,7 +58,7 @@ def queue(tmp_path: Path) -> Iterator[ConsumeQueue]:
 
 @pytest.fixture
 def extended(tmp_path: Path) -> Iterator[ConsumeQueue]:
-    """One whose tags codes stand in an extended queue."""
+    """A queue whose tags codes are in an extended queue."""
     made = opened(tmp_path, extended=True)
     yield made
     close(made)
@@ -442,7 +442,7 @@ TAGS = ["red", "blue", None]
 
 
 def extended_queue(directory: Path) -> ConsumeQueueExt:
-    """An extended queue by itself."""
+    """A standalone extended queue."""
     return ConsumeQueueExt(SegmentList(RealFiles(), str(directory), 110))
 
 

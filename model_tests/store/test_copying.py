@@ -28,7 +28,7 @@ from longpoll_runtime.real import RealRuntime
 
 
 class Pair:
-    """A store and its copy, in directories of their own."""
+    """A store and its copy, in two directories."""
 
     def __init__(self, directory: Path, stack: ExitStack) -> None:
         self.directory = directory
@@ -234,7 +234,7 @@ def test_a_checkpoint_of_a_time_to_come_counts_as_never_written(number: str) -> 
 
 @pytest.mark.parametrize("at", [0, 4, 8, 30, 95])
 def test_a_changed_byte_is_seen(pair: Pair, at: int) -> None:
-    """What came before it is kept."""
+    """Earlier records are kept."""
     put_and_dispatch(pair.source, [message(body=b"first"), message(body=b"second" * 20)])
     end = present(pair.source.unit("T", 0, 0))
     damaged = bytearray(pair.content(0))

@@ -95,7 +95,7 @@ def test_names_that_a_killed_process_made_are_synced_with_the_next_flush() -> No
 
 
 def bodies_after_a_failed_removal() -> tuple[list[list[bytes]], ...]:
-    """What the topic has whose files could not be removed: while it is so, made again, and after each kind of end."""
+    """Bodies of a topic whose files could not be removed: then, made again, and after each kind of end."""
     world = World()
     put_and_dispatch(world.store, [message(body=b"old%d" % number) for number in range(3)])
     world.failing("remove", "consumequeue", lambda: world.store.delete_topic("T"))
@@ -710,7 +710,7 @@ PLANTED: list[Callable[[pytest.MonkeyPatch], None]] = [lost_sync, lost_names, on
 
 
 def first_found(planted: Callable[[pytest.MonkeyPatch], None], count: int) -> str | None:
-    """What the first seed that turns red says."""
+    """The first failing seed's message."""
     for seed in range(count):
         try:
             SimulatedStore(seed).run()

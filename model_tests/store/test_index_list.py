@@ -27,7 +27,7 @@ FOR_EVER: Final = (0, 1 << 60)
 
 
 class Files(RealFiles):
-    """A disk that notes what becomes of names, and is full when a test says so."""
+    """A disk that records changes of names, and can be full."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ def keyed(offset: int, *keys: str, ms: int = 0) -> Keyed:
 
 
 def found(index: Index, key: str, count_max: int = 64, stored_ms: tuple[int, int] = FOR_EVER) -> list[int]:
-    """What is found in topic T."""
+    """Messages of topic T that have a key."""
     return result_of(index.find("T", key, count_max, *stored_ms))[0]
 
 

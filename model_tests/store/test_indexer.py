@@ -1,4 +1,4 @@
-"""Who keeps the index up to the log, by itself: which records are given, what counts as work, and where it goes on."""
+"""The indexer: which records it indexes, how it counts work, and where it continues."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class World:
         *,
         is_meant: Callable[[int], bool],
     ) -> Generator[None, None, list[int]]:
-        """What a test says, after two turns; the records have this key."""
+        """Find nothing for two turns, then the given result."""
         assert all(map(is_meant, self.found))
         self.notes.append(("find", topic, key, count_max, begin_ms, end_ms))
         yield
@@ -152,7 +152,7 @@ def replaced(told: Any, text: str) -> Any:
 
 
 def keyed(place: tuple[int, int], *keys: str) -> Keyed:
-    """What the index is given of a record."""
+    """Entry of the index for a record."""
     return Keyed(place[0], "T", list(keys), 7, place[1])
 
 
@@ -337,12 +337,12 @@ def test_others_are_kept_out_while_files_are_written_or_go(tmp_path: Path) -> No
 
 
 def asked(world: World, count_max: int = 9, log_end: int | None = None) -> tuple[QueryResult, int]:
-    """What a query finds, and how often it gives others their turn."""
+    """The result of a query, and its number of turns."""
     return result_of(world.indexer.query("T", "a", count_max, (3, 4), world.log.end if log_end is None else log_end))
 
 
 def test_queries_of_an_index_that_is_behind(tmp_path: Path) -> None:
-    """A query indexes the log first, for a limited time and as far as there is room."""
+    """A query indexes the log first, within a limit of time and room."""
     world = World(tmp_path, 1 << 20)
     places = world.append(*["KEYS\x01a\x02"] * (TURN_COUNT + 1))
     world.found = [places[0][0], places[1][0] + 1, places[2][0], 1 << 30]

@@ -1,4 +1,4 @@
-"""Files of queues share a number of maps: which go, which stay, and that nobody who reads or writes notices."""
+"""Files of queues share a limited number of maps, and readers and writers do not notice."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_where_all_files_are_dirty_the_oldest_is_synced(tmp_path: Path, monkeypa
 def test_a_write_is_not_missed_by_a_map_that_goes(tmp_path: Path) -> None:
 
     class Between(Segment):
-        """Somebody sets it after the first look at it and before the second."""
+        """An event that is set between the first and the second look at it."""
 
         looks = 0
 
@@ -264,7 +264,7 @@ def test_few_maps_make_no_difference(
 
 
 def played(directory: Path, config: StoreConfig, steps: list[tuple[str, int]], maps_max: int) -> list[object]:
-    """What a store answers to steps, and the bytes of its queues in the end."""
+    """Answers of a store to steps, and the final bytes of its queues."""
     answers: list[object] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RealFiles, "maps_max", lambda _self: maps_max)

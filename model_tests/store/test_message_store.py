@@ -406,7 +406,7 @@ def put_each(store: MessageStore, messages: Sequence[MessageToStore]) -> list[Ar
 
 
 def put_bursts(store: MessageStore, messages: Sequence[MessageToStore]) -> list[Arrival]:
-    """Put messages in bursts; the first of the rest by itself."""
+    """Put messages in bursts; the first message after a burst goes alone."""
     found: list[Arrival] = []
     while messages:
         burst = store.put_burst(messages)

@@ -1,7 +1,7 @@
-"""What somebody did to a store that was closed, or killed: each start is right, or refused in clear words.
+"""Starts after another program changed a closed or killed store: each start is right, or refused with an error.
 
-What was acknowledged and is gone is told, and nothing that is whole is taken away. Damage in older files than those
-that a start looks at is `longpoll store verify`'s to name.
+Lost acknowledged messages are reported. `longpoll store verify` finds damage in older files.
+
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def index_removed(store: Path) -> None:
 
 
 def no_abort(store: Path) -> None:
-    """A killed store without the file that says so."""
+    """A killed store without its abort file."""
     (store / "abort").unlink(missing_ok=True)
 
 
@@ -147,7 +147,7 @@ def empty_file(store: Path) -> None:
 
 
 def strangers(store: Path) -> None:
-    """Files that are nobody's, in every directory."""
+    """Unknown files in every directory."""
     for name in (
         "commitlog/README",
         "consumequeue/.DS_Store",
@@ -270,7 +270,7 @@ def test_a_closed_log_that_lost_its_end_is_told(tmp_path: Path, caplog: pytest.L
 
 
 def cut(store: Path) -> dict[str, bytes]:
-    """What starts have put aside, by the names of the files."""
+    """Files that starts have set aside, by name."""
     return {file.name: file.read_bytes() for file in sorted((store / "commitlog_cut").glob("*"))}
 
 
@@ -677,7 +677,7 @@ def test_what_cannot_be_kept_is_not_cut_off(tmp_path: Path, monkeypatch: pytest.
 
 
 class KilledError(BaseException):
-    """Stands for the end of the process."""
+    """The process was killed."""
 
 
 def test_a_killed_start_leaves_no_half_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -375,7 +375,7 @@ def test_a_light_queue_may_have_any_name_of_a_directory(tmp_path: Path, name: st
 
 
 def places_of(names: str, offsets: str) -> list[tuple[str, int, int]]:
-    """Where a record that says this is listed besides its queue."""
+    """Further queues that list a record with these properties."""
     properties = f"{INNER_QUEUES}\x01{names}\x02{INNER_OFFSETS}\x01{offsets}".encode()
     record = Record(100, 0, 0, 7, 0, 5, 700, 0, 0, b"", 1_000, b"", 0, 0, memoryview(b""), "T", properties)
     return inner_places(record, light=True)

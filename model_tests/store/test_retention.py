@@ -174,7 +174,7 @@ def test_nothing_goes_that_is_not_safe(tmp_path: Path, any_hour: StoreConfig) ->
 
 
 class Clock(RealRuntime):
-    """A clock that only moves when it is told to."""
+    """A clock that only tests move."""
 
     def __init__(self) -> None:
         super().__init__()

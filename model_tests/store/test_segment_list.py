@@ -26,7 +26,7 @@ LARGE_SIZE = 4 * RESERVE_SIZE
 
 @define
 class Disk:
-    """What the files were asked for, in order, by their names; a disk with as much room as a test gives it."""
+    """Records file operations by name; its room is limited."""
 
     room: int = LARGE_SIZE
     """Blocks up to this position of a file are to be had, bytes."""

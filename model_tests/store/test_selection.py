@@ -121,7 +121,7 @@ def runs(result: GetResult) -> list[bytes]:
 
 
 def log_bytes(*parts: tuple[int, int]) -> list[bytes]:
-    """What stands in the log from one offset to another, part by part."""
+    """Bytes of the log between offsets, part by part."""
     return [WHOLE[start:stop] for start, stop in parts]
 
 
@@ -345,7 +345,7 @@ class ByProperties:
         self.asked: list[str] = []
 
     def matches_properties(self, lookup: Callable[[str], Any], /) -> bool:
-        """By the name that stands for a record here."""
+        """Match by the record's name."""
         self.asked.append(lookup("name"))
         return self.wanted(self.asked[-1])
 

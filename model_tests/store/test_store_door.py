@@ -1,4 +1,4 @@
-"""What each call of a store says and leaves behind where nothing goes wrong: every number, and small files."""
+"""Each call of a store without faults, on small files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def opened(clock: Clock, directory: Path, config: StoreConfig = SMALL) -> Messag
 
 
 def checkpoint_of(directory: Path) -> Checkpoint:
-    """What stands in the file."""
+    """The checkpoint in the file."""
     return load_checkpoint(RealFiles(), str(directory / "checkpoint"))
 
 

@@ -107,7 +107,7 @@ def test_the_index_has_troubles_of_its_own(tmp_path: Path, monkeypatch: pytest.M
 
 @define
 class Watched:
-    """What was done to which queue, and which locks of the store somebody had meanwhile."""
+    """Operations by queue, with the locks of the store that were held."""
 
     store: MessageStore
     notes: list[tuple[str, int, set[str]]] = field(factory=list)

@@ -193,7 +193,7 @@ def test_a_delayed_message_is_due_at_whole_seconds(tmp_path: Path, topic: str, l
 
 
 def verdict_with(directory: Path, maps_max: int) -> tuple[verify.Verdict, int]:
-    """What verify says with so many maps, and the most that it had at a time, by what the kernel says."""
+    """The verdict with a limit of maps, and the kernel's highest count of maps."""
     seen: list[int] = []
     map_file = RealFiles.map
 

@@ -26,7 +26,7 @@ INSTALLED: Final = importlib.util.find_spec("atheris") is not None
 
 
 def run(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Fuzz in a process of its own; what it finds is left in the directory."""
+    """Fuzz in a separate process; findings are files in the directory."""
     if not INSTALLED:
         pytest.skip("no coverage-guided fuzzing: atheris is not installed: make setup")
     (directory / "corpus").mkdir()

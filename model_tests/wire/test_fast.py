@@ -110,7 +110,7 @@ def test_everything_else_comes_as_it_is(wanted: list[Command]) -> None:
 
 
 def frame_of(header: bytes, body: bytes, mark: int = 0) -> bytes:
-    """One frame; `mark` says how its header is written."""
+    """One frame; `mark` is the serialisation of its header."""
     return HEAD.pack(4 + len(header) + len(body), mark << 24 | len(header)) + header + body
 
 
@@ -143,7 +143,7 @@ def events_of(
     say: Callable[[Command], object],
     ahead: Callable[[Command], Iterable[Command]],
 ) -> list[object]:
-    """What a connection reads of these bytes, and its error; `ahead` gives what it reads behind each request."""
+    """Commands that a connection reads, and its error; `ahead` reads further ones after each."""
     found: list[object] = []
     for chunk in chunks:
         connection.receive_data(chunk)
@@ -157,7 +157,7 @@ def events_of(
 
 
 def read_all(chunks: list[bytes], *, in_bursts: bool) -> list[object]:
-    """What a connection reads of these bytes, with the sends behind a send in one go or not, and its error."""
+    """Commands that a connection reads, with bursts of sends or without, and its error."""
     connection = TypedConnection(500)
 
     def ahead(command: Command) -> list[SendCommand]:
@@ -220,7 +220,7 @@ def pull_told(command: Command) -> object:
 
 
 def read_all_pulls(connection: Connection, chunks: list[bytes], *, ahead: bool = False) -> list[object]:
-    """What a connection reads of these bytes, and its error; `ahead` asks for further pulls behind each."""
+    """Commands that a connection reads, and its error; `ahead` reads further pulls after each."""
 
     def behind(_command: Command) -> Iterator[Command]:
         if ahead and isinstance(connection, TypedConnection):
@@ -374,7 +374,7 @@ FIELDS = {"msgId": "7F00000100002A9F0000000000000000", "queueId": "3", "queueOff
 
 
 def answer(changed: object = (), **others: object) -> bytes:
-    """The header of an answer to a send, as brokers write it but for what is changed."""
+    """The header of an answer to a send, with changes."""
     return msgspec.json.encode({"code": 0, "flag": 1, **others, "extFields": FIELDS | dict(changed)})  # type: ignore[call-overload]
 
 
@@ -392,7 +392,7 @@ def answer_told(read: Command) -> object:
 
 
 def read_all_answers(chunks: list[bytes], connection: Connection) -> list[object]:
-    """What a connection reads of these bytes, answers to sends in bursts where it knows them, and its error."""
+    """Commands that a connection reads, answers to sends in bursts, and its error."""
     found: list[object] = []
     for chunk in chunks:
         connection.receive_data(chunk)
@@ -407,7 +407,7 @@ def read_all_answers(chunks: list[bytes], connection: Connection) -> list[object
 
 
 def both(chunks: list[bytes]) -> tuple[list[object], list[object]]:
-    """What the quick way reads and what the common one does."""
+    """Results of the quick and of the common way."""
     return read_all_answers(chunks, SentConnection()), read_all_answers(chunks, Connection())
 
 
