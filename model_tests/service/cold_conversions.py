@@ -1,7 +1,6 @@
 """A separate process in which several threads decode every Struct class for the first time at once.
 
 Argument: `planted` leaves the classes' tables to the first decoding, as msgspec does.
-
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Invalid requests: every kind with wrong values, wrong bodies and wrong bytes.
 
 A `Fuzzer` draws them from a seed. Its small pools of names bound what a correct broker stores.
-
 """
 
 from __future__ import annotations

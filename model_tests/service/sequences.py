@@ -2,7 +2,6 @@
 
 A `Script` draws them from a seed. Codes, fields and bodies come from the broker's and the name server's own classes.
 Stored offsets and places come again as field values, and in scenes, such as a message that is sent back.
-
 """
 
 from __future__ import annotations

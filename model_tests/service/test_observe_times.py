@@ -146,7 +146,6 @@ def sent_too_early(script: list[Change], make: Callable[[], Arrivals]) -> list[t
     """Simulate a sender that is held back by window and Nagle; return (bound, true time) of each violation.
 
     Each change is a pause, a write or none, and a read. An acknowledgement lets bytes arrive within `SETTLE`.
-
     """
     one, now_ns, broken = make(), 200, []
     sent: list[int] = []

@@ -502,7 +502,6 @@ def named_fields() -> Iterator[tuple[int, str, str]]:
     """(code, header field, wire name) of each request's field that names a topic or group.
 
     A producers' group of a send, a leave or an end of a transaction is left out: it gives no access.
-
     """
     for header in {each for each in vars(headers).values() if isinstance(each, type) and issubclass(each, Header)}:
         told = "".join((header.__doc__ or "").partition(":")[:2])

@@ -286,7 +286,6 @@ class Between:
     """Runs a function between two instructions of the queue, as another thread could.
 
     It runs nothing where the lock is taken.
-
     """
 
     def __init__(self, queue: RealQueue[int], place: int, work: Callable[[], object]) -> None:

@@ -1,7 +1,6 @@
 """A broker on a full disk: sends are refused, pulls go on, and sends succeed once there is room.
 
 The test runs this file as a program in a new namespace, where it may mount a file system of 4 MiB.
-
 """
 
 from __future__ import annotations

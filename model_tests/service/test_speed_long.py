@@ -1,7 +1,6 @@
 """Long runs: no late delivery in a million races, and constant memory.
 
 The broker is a separate process, `longpoll serve`, so that the load does not share its interpreter.
-
 """
 
 from __future__ import annotations

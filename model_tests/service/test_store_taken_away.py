@@ -1,7 +1,6 @@
 """The store's files disappear under a serving broker, or its disk fails: it refuses sends and reports the trouble.
 
 The tests use real files. Acknowledged messages stay readable, `/health` answers 503, and restored files are used again.
-
 """
 
 from __future__ import annotations

@@ -439,7 +439,6 @@ def cut_at(number: int, seed: int) -> dict[str, tuple[int, int]] | None:
     """Files that a power cut leaves before the given disk call of a round; None beyond the last call.
 
     Messages come, and tables change, during the sync of the log.
-
     """
     calls = 0
 

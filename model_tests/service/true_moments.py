@@ -5,7 +5,6 @@
 The broker is a separate process: it prints its port, answers pulls until its standard input ends, and writes LOG.
 It answers after random pauses, in bursts, cut at random bytes; one answer in LARGE_ONE_IN has 3 MB. With NODELAY 0
 its kernel delays small pieces. Both sides use the machine's monotonic clock, and record the start and end of each call.
-
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Starts after another program changed a closed or killed store: each start is right, or refused with an error.
 
 Lost acknowledged messages are reported. `longpoll store verify` finds damage in older files.
-
 """
 
 from __future__ import annotations

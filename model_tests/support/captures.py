@@ -1,4 +1,4 @@
-"""What a capture of loopback has written: tests wait for it before they stop tcpdump."""
+"""Waits until a capture of loopback has written its packets, before tests stop tcpdump."""
 
 from __future__ import annotations
 

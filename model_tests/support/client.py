@@ -1,4 +1,4 @@
-"""What client tests share: listeners, groups, scripted brokers, and what a client leaves behind."""
+"""Helpers of client tests: listeners, groups, scripted brokers, and threads and sockets that a client leaves."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def serving(directory: Path) -> Iterator[str]:
 
 
 def name_server_of(broker: Broker) -> str:
-    """The address of its own, HOST:PORT."""
+    """The broker's name server address, HOST:PORT."""
     return "{}:{}".format(*broker.name_server_address)
 
 
@@ -150,7 +150,7 @@ def run(story: Callable[[], Awaitable[None]]) -> None:
 
 
 class Loop(Closeable):
-    """An event loop on a thread of its own, so that a plain test can call asynchronous clients."""
+    """An event loop on another thread, so that a plain test can call asynchronous clients."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -221,7 +221,7 @@ class Clients:
         return self._made(kind, topics=(), listener=called, orderly=is_orderly, **member_options(config), **options)
 
     def plain(self, called: Callable[..., Any]) -> Any:
-        """What these clients call: the function, or a coroutine that runs it on a thread."""
+        """A function for these clients, or a coroutine that runs it on a thread."""
 
         async def on_a_thread(*arguments: Any) -> Any:
             return await asyncio.to_thread(called, *arguments)
@@ -266,7 +266,7 @@ def socket_count() -> int:
 
 
 def route_of(*brokers: tuple[str, str], queue_count: int = 2) -> bytes:
-    """What a name server says of a topic: brokers by name and address, with so many queues each."""
+    """A route of a topic: brokers by name and address, with equal numbers of queues."""
     return TopicRouteData(
         broker_datas=[BrokerData(broker_name=name, broker_addrs={0: address}) for name, address in brokers],
         queue_datas=[
@@ -308,7 +308,7 @@ class OneServer:
 
 @define
 class Cluster:
-    """A name server whose topics are each on a broker of their own."""
+    """A name server whose topics each have their own broker."""
 
     stack: ExitStack
     brokers: dict[str, str] = field(factory=dict)
@@ -345,7 +345,7 @@ class Cluster:
 
 @define
 class Told:
-    """What a hook was told, in order; with `is_bad` it raises each time."""
+    """Calls of a hook, in order; with `is_bad` each raises."""
 
     is_bad: bool = False
     events: list[tuple[Any, ...]] = field(factory=list)

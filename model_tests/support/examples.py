@@ -6,6 +6,6 @@ from hypothesis import settings
 
 
 def fewer(divisor: int) -> settings:
-    """Return settings with the profile's number of examples divided by this, for a test whose examples are dear."""
+    """Return settings with fewer examples than the profile, for an expensive test."""
     assert settings.default is not None
     return settings(max_examples=max(1, settings.default.max_examples // divisor))

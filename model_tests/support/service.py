@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def in_turns(turns: Generator[None, None, T]) -> tuple[T, int]:
-    """What work in turns gives, and how often others had theirs before."""
+    """Return the result of work in turns, and the number of turns."""
     count = 0
     while True:
         try:
@@ -32,7 +32,7 @@ def in_turns(turns: Generator[None, None, T]) -> tuple[T, int]:
 
 
 def whole(turns: Generator[None, None, T]) -> T:
-    """What work in turns gives."""
+    """Return the result of work in turns."""
     return in_turns(turns)[0]
 
 
@@ -65,7 +65,7 @@ class Noting:
         return lambda *words: self.notes.append((name, *words) if words else name)
 
     def told(self) -> list[Any]:
-        """What was noted since this was asked."""
+        """Records since this call."""
         notes, self.notes = self.notes, []
         return notes
 
@@ -137,7 +137,7 @@ class ScriptedMaster(Asking):
 
 
 def copies_of(slave: Broker) -> TableCopies:
-    """What copies a master's tables to a slave, on the test's thread."""
+    """Copies a master's tables to a slave, on the test's thread."""
     shared = slave.shared
     tables = (shared.topics, shared.groups, shared.offsets, shared.delays, shared.timers)
     return TableCopies(shared.runtime, Master(None, None), *tables, lambda: slave.store.log_end)

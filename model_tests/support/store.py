@@ -1,4 +1,4 @@
-"""What tests of the store share: a clock, and the directory that a kill leaves."""
+"""Helpers of store tests: a clock, and the directory that a kill leaves."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Stories that a client must come through, with any broker: rebalance, order, flow control, dead letters and more.
+"""Client scenarios that run with any broker: rebalance, order, flow control, dead letters and restart.
 
-Each function plays one story with a topic and group of its own and returns what it saw; a test judges that. Nothing is
-assumed of the broker but RocketMQ's protocol. Leaves out restarting a broker, which only its starter can do.
+Each function uses a new topic and group and returns a report, which a test checks. It assumes RocketMQ's protocol only.
 """
 
 from __future__ import annotations
@@ -150,7 +149,7 @@ class Handover:
 
 @define(eq=False)
 class Log:
-    """What happened, in one order. Invariant: changes under `_lock`; numbers rise."""
+    """A log in one order. Invariant: changes under `_lock`; numbers rise."""
 
     arrivals: list[Arrival] = field(factory=list)
     seen: set[str] = field(factory=set)
@@ -177,7 +176,7 @@ class Log:
 
 @frozen
 class RebalanceReport:
-    """What came of messages while members came and went."""
+    """Outcome of messages while members joined and left."""
 
     sent: int
     distinct: int
@@ -189,10 +188,10 @@ class RebalanceReport:
 
 
 def explain(log: Log, sent: Sequence[str]) -> RebalanceReport:
-    """Account for every message: lost, come once, or come again for a reason.
+    """Account for every message: lost, received once, or again for a reason.
 
-    A member's spell with a queue begins when it gets it and lasts, for what its listener had by then, beyond its giving
-    up. Two spells may overlap in their messages; within one nothing may come twice.
+    A member owns a queue from its assignment until its listener has finished its messages. Two members' times may
+    overlap; within one no message comes twice.
     """
     begins: dict[tuple[str, int], list[int]] = defaultdict(list)
     for handover in log.handovers:
@@ -270,7 +269,7 @@ def _close_all(members: dict[str, PushConsumer]) -> None:
 
 @frozen
 class OrderReport:
-    """What an orderly group saw."""
+    """Messages of an orderly group."""
 
     count: int
     out_of_order: int
@@ -333,7 +332,7 @@ FLOW_LIMITS: Final[Mapping[str, Mapping[str, int]]] = {
 
 @frozen
 class FlowReport:
-    """What flow control did to one queue."""
+    """Effect of flow control on one queue."""
 
     stopped_by: str | None
     """The limit that was reached while the listener waited."""
@@ -414,7 +413,7 @@ def _numbers(name_server: str, topic: str, config: MemberConfig, count: int, sta
 
 @frozen
 class RetryReport:
-    """What became of a message that nobody could use."""
+    """Outcome of a message that every consumer fails."""
 
     reconsume_times: tuple[int, ...]
     """As the listener saw them, in order."""
@@ -452,7 +451,7 @@ def retry(name_server: str, *, raises: bool) -> RetryReport:
 
 
 def _dead_letters(name_server: str, group: str) -> list[ReceivedMessage]:
-    """The first of a group's dead letters, by a group of its own."""
+    """The first of a group's dead letters, read by another group."""
     topic = f"%DLQ%{group}"
     config = MemberConfig(group=f"undertaker-{group}", start_at="first")
     with ExitStack() as stack:
@@ -469,7 +468,7 @@ def _dead_letters(name_server: str, group: str) -> list[ReceivedMessage]:
 
 
 def restart(name_server: str, count: int) -> tuple[list[int], list[int]]:
-    """What a first member consumed before it left in the middle, and what the second got that came after it."""
+    """Offsets that a first member consumed before it left, and those that a second member got."""
     with new_topic(name_server) as topic:
         send_numbered(name_server, topic, count)
         config = MemberConfig(group=f"group-{topic}", start_at="first")

@@ -1,7 +1,6 @@
-"""Real threads that stop at a chosen step point until the test lets them go on.
+"""Real threads that stop at a scheduling point until the test continues them.
 
-So a race is played in one chosen order, with no luck and no sleep. Leaves out choosing orders by itself, which is the
-controlled scheduler's.
+So a race runs in one chosen order. `longpoll_simulation` chooses orders itself.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ class Gate:
         self._open = threading.Event()
 
     def wait_reached(self) -> None:
-        """Wait until a thread stands at the gate."""
+        """Wait until a thread is at the gate."""
         assert self._reached.wait(PATIENCE_S), "no thread came to the gate"
 
     def open(self) -> None:

@@ -1,9 +1,9 @@
-"""Prints the page of the protocol: a section for each request code, made from the classes that read and write it.
+"""Prints the page of the protocol: a section for each request code, from the classes that read and write it.
 
     python -m model_tests.support.broker.protocol_page
 
-A header's or body's docstring begins with the codes that it is of ("14 QUERY_CONSUMER_OFFSET: ...", "The reply to 14,
-29, 30 and 31."), and the texts below its fields tell what they are. Leaves out frames (`docs/wire.md`).
+A header's or body's docstring begins with its codes ("14 QUERY_CONSUMER_OFFSET: ...", "The reply to 14, 29, 30 and
+31."), and the texts below its fields describe them. Frames: see `docs/wire.md`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Shape:
 
 @define
 class Section:
-    """What the page shows of one code."""
+    """The page's section of one code."""
 
     code: RequestCode
     server: list[str] = field(factory=list)
@@ -165,7 +165,7 @@ def type_name(kind: msgspec.inspect.Type) -> str:  # noqa: PLR0911 - one return 
 
 
 def default_text(described: msgspec.inspect.Field) -> str:
-    """What a missing field counts as."""
+    """The value of a missing field."""
     if described.required:
         return "required"
     if described.default_factory is not msgspec.NODEFAULT or described.default in ("", frozenset()):
@@ -197,7 +197,7 @@ def heading(code: RequestCode) -> str:
 
 
 def anchor(code: RequestCode) -> str:
-    """What a link to the section names, as hosts of repositories make it of a heading."""
+    """The section's link target, as repository hosts derive it from the heading."""
     return heading(code).lower().replace(" ", "-")
 
 

@@ -1,7 +1,7 @@
-"""A server on loopback that answers each request with what a test says, for faults that no real broker shows.
+"""A server on loopback that answers each request as a test says, for faults that no real broker shows.
 
-Leaves out everything that a broker does. It may inject: answers late, never, twice, out of order or in part, bytes that
-are no frame, requests of its own, and a closed connection.
+Answers can be late, missing, doubled, out of order or partial. It can also send requests and invalid bytes, and
+close the connection.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Peer:
 
 
 class ScriptedServer(Stoppable):
-    """Listens on a port of its own; `handler` gets every command, on a thread per connection."""
+    """Listens on a free port; `handler` gets every command, on a thread per connection."""
 
     def __init__(self, handler: Handler) -> None:
         self.received: list[Command] = []

@@ -45,7 +45,7 @@ PARTS: Final = ("CONTAINS", "STARTSWITH", "ENDSWITH", "contains", "startsWith", 
 
 
 def outcome(expression: str, properties: dict[str, str], *, with_parts: bool = False) -> str:
-    """What becomes of a case here, `with_parts` in 5.x's language: `bad`, `error`, `true`, `false` or `null`."""
+    """Outcome of a case, `with_parts` in 5.x's language: `bad`, `error`, `true`, `false` or `null`."""
     try:
         compiled = compile_expression(expression, with_parts=with_parts)
     except Sql92Error:
@@ -88,7 +88,7 @@ class Cases:
         return "(" + ", ".join(self._text() for _ in range(self._random.randint(1, 6))) + ")"
 
     def _operand(self) -> str:
-        """A property or a number: what makes sense beside a relation."""
+        """A property or a number, as an operand of a relation."""
         if self._random.random() < 0.6:
             return self._pick(NAMES)
         return self._pick(("", "", "", "-", "+")) + self._pick(NUMBERS)

@@ -1,7 +1,4 @@
-"""What tests of the store share: small file sizes, a message in one line, a filled store.
-
-Leaves out a file layer with faults of its own.
-"""
+"""Helpers of store tests: small file sizes, messages in one line, filled stores."""
 
 from __future__ import annotations
 
@@ -110,7 +107,7 @@ def read_all(store: MessageStore, topic: str, queue_id: int) -> list[bytes]:
 
 
 def result_of(steps: Generator[None, None, T]) -> tuple[T, int]:
-    """What work that is done in turns, as a search of the index, comes to, and how often it gives others theirs."""
+    """The result of work in turns, such as a search of the index, and the number of its turns."""
     turns = 0
     while True:
         try:

@@ -157,7 +157,7 @@ def _with_one_left_out(walk: _Walk, before: Packed, after: Packed) -> Packed:
 
 
 def _known(model: Model, action: Action, after: Packed) -> dict[str, Any]:
-    """What an event tells of the state after its step, by the event's field."""
+    """Values that an event gives of the state after its step, by the event's field."""
     values = dict(zip((variable.name for variable in model.variables), after, strict=True))
     actors = [str(actor) for actor in action.actors]
     queue = next((int(actor[1:]) for actor in actors if actor[:1] == "q"), 0)

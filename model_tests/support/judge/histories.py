@@ -130,7 +130,7 @@ def added_up(rows: pa.Table) -> list[tuple[Any, ...]]:
 
 
 def in_stretches(stretches: Stretches, context: Context) -> list[tuple[Any, ...]]:
-    """What is found of a history stretch by stretch."""
+    """Findings of a history, window by window."""
     return added_up(judge_stretches(stretches, context))
 
 
@@ -143,7 +143,7 @@ def certain(result: Result) -> dict[str, Finding]:
 
 
 def are_found(told: dict[str, Finding], whole: Result) -> bool:
-    """Whether the judgement of the whole has all that was told, some of it as what follows from another finding."""
+    """Whether the judgement of the whole has all findings, directly or as a consequence."""
     known = certain(whole)
     parts = {(part.clause, part.topic, part.queue) for one in known.values() for part in one.follows}
     return all(name in known or (one.clause, one.topic, one.queue) in parts for name, one in told.items())
@@ -158,7 +158,7 @@ def shown(result: Result) -> object:
 
 @frozen
 class Followed:
-    """What came of a history that was judged piece by piece."""
+    """Result of a history that was judged piece by piece."""
 
     results: list[Result]
     steps: Steps
@@ -169,7 +169,7 @@ class Followed:
 
     @property
     def told(self) -> dict[str, Finding]:
-        """What was certain at any time, by name."""
+        """Names of all definite findings."""
         return {name: finding for result in self.results for name, finding in certain(result).items()}
 
     @property

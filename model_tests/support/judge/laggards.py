@@ -1,8 +1,8 @@
 """Adds groups that lag to the tiles of a large history: each reads from offset 0 on, slower than messages come.
 
-What a group reads during a tile is arithmetic on the offsets that the tile's place and the group's pace give, so a
-history of any size is made tile by tile. Every pull is answered at once with all that it asked for: the groups
-subscribe to everything. Leaves out the tiles (`tiles`), and groups that stand at the end of the log (`generate`).
+Offsets follow from the tile's position and the group's speed, so a history of any size is made tile by tile. Every
+pull is answered at once with everything it asked for: the groups subscribe to all messages. `tiles` makes the tiles;
+`generate` makes groups at the end of the log.
 """
 
 from __future__ import annotations

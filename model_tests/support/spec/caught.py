@@ -1,7 +1,7 @@
-"""Who catches which slip: every slip in every action is planted, and a property or the numbers must go red.
+"""Which property catches each mutant of each action.
 
-`python -m model_tests.support.spec.caught [PRESET [BOUNDS [EVERY]]]` prints a line for each slip, or for one in EVERY.
-Leaves out slips that act otherwise in no state that is reached: they are no mistakes under those bounds.
+`python -m model_tests.support.spec.caught [PRESET [BOUNDS [EVERY]]]` prints a line for each mutant, or one in EVERY.
+Mutants that change no reached state are left out: they are correct under those bounds.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def catches(policy: Policy, bounds: Bounds, every: int = 1) -> Iterator[Catch]:
 
 
 def caught_by(slip: Slip, right: Exploration) -> str:
-    """What tells the slipped law from the right one."""
+    """The difference between the mutated and the right specification."""
     model = slip.planted(right.model.policy, right.model.bounds)
     wrong = explore(model, engine="python", limit_states=2 * right.distinct_states + MORE_STATES)
     before = {verdict.name: verdict.verdict for verdict in right.verdicts}

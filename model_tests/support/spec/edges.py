@@ -51,7 +51,7 @@ _MODULUS: Final = 2**64
 
 @with_table
 class Edges(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the steps of one preset under one bounds."""
+    """Steps of one preset under one bounds."""
 
     policy: str
     bounds: str

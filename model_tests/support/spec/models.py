@@ -1,6 +1,6 @@
-"""Models by the names of their policy and bounds, as tests speak of them.
+"""Models by the names of their policy and bounds.
 
-Leaves out models with parts of their own, which their tests make by `law_of`.
+Models with other parts: see `law_of`.
 """
 
 from __future__ import annotations

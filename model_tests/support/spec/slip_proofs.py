@@ -1,13 +1,12 @@
-"""Whether a proof stands although a slip is planted: the questions that the slip changes, put to the solver again.
+"""Which proofs still hold with a mutant: the solver checks again the questions that the mutant changes.
 
-Without a slip the law is proved in each world, from all of its candidates at once. A slip changes a few actions, so
-only the questions about these can come out otherwise. One that fails while every candidate is assumed fails with fewer
-as well: the property it belongs to is proved no more, whatever else is given up, and no other need be asked. Where only
-statements of the strengthening fail, the induction is made anew, for the properties may not need them.
+The specification itself is proved in each configuration, from all candidates at once. A mutant changes a few actions,
+so only the questions about these can differ. A question that fails with all candidates assumed also fails with fewer,
+so its property is no longer proved. If only statements of the strengthening fail, the induction is tried again without
+them.
 
-A proof for any number of requests is one for a cutoff that is more than eight, so for fewer as well: it falls where the
-one for two requests or the one for eight does. Where neither does, the proof is said to stand, and no more is asked: a
-proof that is said to stand and does not accuses nobody. Leaves out runs: what is not proved is not refuted here.
+A proof for any number of requests covers two requests and eight. It fails if the proof for two or for eight fails;
+otherwise it is reported to hold, without a further check. No run is made: an unproved property may still be true.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ FEW: Final = 2
 
 @frozen
 class Standing:
-    """What becomes of the two proofs: for each the first property, in the law's order, that is proved no more.
+    """The first property, in the specification's order, that each of the two proofs no longer proves.
 
-    None where the proof stands, so that nothing of it tells of the slip.
+    None where the proof still holds.
     """
 
     eight: str | None
@@ -56,13 +55,13 @@ class _Law:
     """The properties that say of a state what can happen in it."""
 
     def here(self, name: str) -> Bool | None:
-        """What a statement says of states without the slip; None if it is not stated."""
+        """The value of a statement in states without the mutant; None if it is not stated."""
         return next((item.here for item in self.right.all if item.name == name), None)
 
 
 @frozen
 class _Slipped:
-    """The law with a slip beside the law without it."""
+    """The mutated specification next to the right one."""
 
     law: _Law
     model: Model
@@ -75,7 +74,7 @@ class _Slipped:
         return all(action.guard is right[action.label] for action in self.changed)
 
     def stated(self) -> Iterator[Property]:
-        """The properties, of which those that speak of steps say what they say of the changed ones."""
+        """The properties, with those about steps over the changed steps."""
         fewer = attrs.evolve(self.model, actions=tuple(self.changed))
         for text in ALWAYS:
             whole = text.__name__ in self.law.reads_guards and not self.same_guards
@@ -111,7 +110,7 @@ class Proofs:
     laws: dict[int, _Law] = field(factory=dict)
 
     def of(self, slip: Slip) -> Standing | None:
-        """What becomes of the proofs for eight requests and for any number; None if the world lacks the slip."""
+        """Results of the proofs for eight requests and for any number; None if the configuration lacks the mutant."""
         if not slip.is_in(self.policy, self._bounds(FEW)):
             return None
         few = self._broken(slip, FEW)
@@ -133,7 +132,7 @@ class Proofs:
         return self.laws[requests]
 
     def _broken(self, slip: Slip, requests: int, suspect: str | None = None) -> str | None:
-        """The first property that is no longer proved for `requests` requests; `suspect` if that is one of them."""
+        """The first property that is not proved for `requests` requests; `suspect` if it is not."""
         law = self._law(requests)
         model = slip.planted(self.policy, self._bounds(requests))
         right = {action.label: action for action in law.right.model.actions}
@@ -149,6 +148,6 @@ class Proofs:
         return None if all(map(slipped.is_kept, law.right.helping)) else self._again(model)
 
     def _again(self, model: Model) -> str | None:
-        """The first property that is not proved when all is tried anew."""
+        """The first property that a new proof does not prove."""
         again = prove_model(model, timeout_s=TIMEOUT_S, depth_max=0)
         return next((name for name in again.needed if again.verdict(name) != "proved"), None)

@@ -1,9 +1,9 @@
-"""Every planted slip against every method: what exploring says of it, and whether the proofs of each world still stand.
+"""Every mutant of the specification against every method: exploration, and the proofs of each configuration.
 
 `python -m model_tests.support.spec.slip_table --help` makes the table and compares it with the pinned one next to this
-file. It ends with 1 where they differ, or where exploring breaks a slipped law that a proof proves. The slips are the
-named ones (`zoo`) and those that `slips` plants by rule in any world. Pinned are all named ones and some of the others:
-all of them take hours, and can be added with `--every` and `--write`. The proofs themselves are in `slip_proofs`.
+file. It ends with 1 where they differ, or where exploration refutes a proved mutant. The mutants are the named ones
+(`zoo`) and those that `slips` makes by rule. All named ones are pinned, and some of the others: all of them take hours,
+and can be added with `--every` and `--write`. The proofs are in `slip_proofs`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Report = Callable[[str], None]
 
 @with_table
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One slip in one policy. What a run or a proof tells is a property's name."""
+    """One mutant in one policy. Runs and proofs are reported by a property's name."""
 
     policy: str
     slip: str
@@ -64,7 +64,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 @frozen
 class Found:
-    """What exploring says of one slip."""
+    """Result of exploring one mutant."""
 
     bounds: Bounds | None
     broken: str
@@ -100,9 +100,9 @@ def name_of(slip: Slip) -> str:
 
 
 def found_by_exploring(slip: Slip, policy: Policy, *, thoroughly: bool) -> Found:
-    """What breaks first; where nothing does, what is reached no more, or that the numbers differ.
+    """The first violation, or a state that is not reached any more, or different numbers.
 
-    Bounds after the first in which anything differs are gone through thoroughly only.
+    Bounds after the first difference are explored only in a thorough run.
     """
     differs = Found(None, NOTHING)
     places = [bounds for bounds in explored(policy) if slip.is_in(policy, bounds)]
@@ -184,7 +184,7 @@ def rows_of(
 
 
 def contradictions(rows: Iterable[Row]) -> list[str]:
-    """Each row in which a run breaks the law of a world, and a proof in that world stands all the same."""
+    """Rows with a violation in a configuration whose proof still holds."""
     said: list[str] = []
     for row in rows:
         for world, (eight, any_number) in row.worlds.items():
@@ -231,7 +231,7 @@ def _told(row: Row) -> str:
 
 
 def _write(rows: Iterable[Row]) -> None:
-    """Pin these rows, beside those that are pinned of other slips, in the order of the slips."""
+    """Pin these rows next to those of other mutants, in order."""
     known = {(row.policy, row.slip): row for row in (*pinned(), *rows)}
     ordered = ((name, name_of(slip)) for name in POLICIES for slip in slips_in(preset(name)))
     text = text_of(known[key] for key in ordered if key in known)

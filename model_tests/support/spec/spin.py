@@ -39,7 +39,7 @@ _TROUBLE: Final = re.compile(
 
 @frozen
 class SpinRun:
-    """What a complete run of SPIN says, as the law counts. Counts of more than eight digits are rounded: `as_told`."""
+    """Counts of a complete run of SPIN. Numbers of more than eight digits are rounded: see `as_told`."""
 
     distinct_states: int
     transitions: int
@@ -68,9 +68,9 @@ def why_no_spin() -> str | None:
 def compile_spin(
     text: str, directory: Path, *, select: Sequence[str] = (), how: Sequence[str] = BREADTH_FIRST, optimise: str = "-O1"
 ) -> Path:
-    """Translate Promela text and compile it, in a directory of its own; `select` chooses the properties.
+    """Translate Promela text and compile it in a new directory; `select` chooses the properties.
 
-    Raises `RuntimeError` with the last lines of what the tool said.
+    Raises `RuntimeError` with the last lines of the tool's output.
     """
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "law.pml").write_text(text)

@@ -33,7 +33,7 @@ NO_STATISTICS: Final = "NO_STATISTICS\n"
 
 @frozen
 class TlcRun:
-    """What a complete run of TLC says, as the law counts."""
+    """Counts of a complete run of TLC."""
 
     distinct_states: int
     transitions: int

@@ -1,11 +1,11 @@
 """Which mutant breaks each property, and which mutant needs each part of it.
 
-A property is changed in its own text: an operand of `&` or `|`, an entry of a list or a statement is left out. The part
-is needed if some law, a mutant or a policy, breaks one of the two texts and keeps the other. The table names the first
-such law. Where it names none, the part may be redundant, or nobody has made the mutant that needs it.
+A property is changed in its text: an operand of `&` or `|`, an entry of a list or a statement is left out. The part is
+needed if some mutant or policy breaks one of the two texts and satisfies the other. The table names the first such
+specification. Without one, the part may be redundant, or its mutant is missing.
 
-`python -m model_tests.support.spec.weakened --help` makes the table. Leaves out proofs (`slip_table`), the rank of
-`time_can_pass`, and mutants of two requests, except where a feature needs two.
+`python -m model_tests.support.spec.weakened --help` makes the table. Proofs are in `slip_table`. The rank of
+`time_can_pass` is left out, and so are mutants of two requests, except where a feature needs two.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _weakenings() -> Iterator[Weakening]:
 
 
 def _edits(node: ast.AST) -> Iterator[tuple[str, Edit]]:
-    """What can be left out of a node of the text."""
+    """Parts of a node of the text that can be left out."""
     match node:
         case ast.BinOp(left=ast.SetComp()):
             return  # an intersection of names, and no statement
@@ -179,7 +179,7 @@ def stated(model: Model) -> dict[str, Property]:
 
 
 def _same(one: Property | None, other: Property) -> bool:
-    """Whether two texts came to the same terms, which stand in memory once."""
+    """Whether two texts give the same terms, which exist once in memory."""
     if one is None:
         return False
     terms = [[(label, id(condition)) for label, condition in each.closing] for each in (one, other)]

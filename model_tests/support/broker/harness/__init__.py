@@ -1,7 +1,7 @@
-"""A load harness that speaks RocketMQ's bytes and nothing more, so that it is not what limits a measured broker.
+"""A load harness that speaks only RocketMQ's bytes, so that it does not limit a measured broker.
 
-Frames are made once and patched, answers are cut and not decoded, and every connection of a throughput measurement is a
-process of its own. Its own ceiling is measured against `trivial`, a server that answers without looking.
+Frames are made once and patched, and answers are cut but not decoded. Each connection of a throughput measurement is
+a process. `trivial`, a server that answers without decoding, gives the harness's own limit.
 
-Leaves out starting the brokers that are compared, and the comparison (`model_tests/bench/broker_bench.py`).
+`model_tests/bench/broker_bench.py` starts the brokers and compares them.
 """

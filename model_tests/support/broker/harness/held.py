@@ -112,9 +112,9 @@ class _Holding:
 
 
 def hold(address: Address, process_id: int, memory_bytes: Callable[[], int], plan: HeldPlan) -> HeldReport:
-    """Hold them all, wait for every answer; the topic is made, and its queues stay empty. Raises ClientError.
+    """Hold all pulls on a new topic's empty queues, and wait for every answer; raises ClientError.
 
-    `process_id` is the broker's; `memory_bytes` says what it uses, and may take its time.
+    `process_id` is the broker's; `memory_bytes` returns its memory, and may be slow.
     """
     assert plan.pull_count % BURST == 0
     with ExitStack() as stack:

@@ -1,7 +1,7 @@
-"""How many messages a second go in and come out: pipelined sends, and pulls with some requests under way.
+"""Messages a second in and out: pipelined sends, and several pulls under way.
 
-Every connection is a process of its own; all begin at one moment, warm up, and then count for the same time. Answers
-are counted, not decoded; that they were successes shows a comparison of the counts with the queues' ends.
+Each connection is a process; all start together, warm up, and count for the same time. Answers are counted, not
+decoded; the queues' ends show that they were successes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PULL_COUNT: Final = 32
 
 @frozen
 class Rate:
-    """What went through in the counted time, and in all."""
+    """Messages of the counted time, and of the whole run."""
 
     per_second: float
     count: int
@@ -127,7 +127,7 @@ def sends(
 
 @frozen
 class Stored:
-    """What queue 0 of a topic holds: `count` messages whose records are all of one size."""
+    """Queue 0 of a topic: `count` messages with records of one size."""
 
     count: int
     record_size: int

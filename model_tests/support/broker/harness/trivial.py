@@ -1,6 +1,6 @@
-"""A server that answers every frame with the same frame and looks at nothing: what bounds the harness from above.
+"""A server that answers every frame with the same frame: the harness's upper limit.
 
-Each connection has a process of its own, so that the server is never the slower side.
+Each connection has a process, so that the server is never the slower side.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Work in processes of their own that begin at one moment, and the processor time and memory of any process.
+"""Processes that start work together, and the processor time and memory of any process.
 
-Leaves out what the work is. Source of the figures: Linux's /proc (`stat`, `smaps`).
+Source of the figures: Linux's /proc (`stat`, `smaps`).
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import select
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
@@ -38,7 +39,7 @@ def _child(work: Worker[Result], pipe: Connection) -> None:
 
 
 def together(works: Sequence[Worker[Result]]) -> list[Result]:
-    """Run each in a process of its own; raises ClientError when one fails."""
+    """Run each function in a process; raises ClientError when one fails."""
     context = multiprocessing.get_context("spawn")
     pipes, processes = [], []
     is_done = False
@@ -95,9 +96,15 @@ def processor_seconds(process_id: int) -> float:
 
 
 def busy_share(process_id: int, seconds: float) -> float:
-    """The share of one core that a process uses over the next seconds."""
+    """The share of one core that a process uses over the next seconds; raises ClientError if it ends."""
     begun_s, used_s = time.monotonic(), processor_seconds(process_id)
-    time.sleep(seconds)
+    ended = os.pidfd_open(process_id)
+    try:
+        # The time is the subject; only the end of the process stops the wait.
+        if select.select([ended], [], [], seconds)[0]:
+            raise ClientError("the measured process ended")
+    finally:
+        os.close(ended)
     return (processor_seconds(process_id) - used_s) / (time.monotonic() - begun_s)
 
 

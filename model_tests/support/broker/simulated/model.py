@@ -1,6 +1,6 @@
-"""What a store must still have after whatever befell it: the messages that were put, and what was promised of them.
+"""A model of what a store must contain after faults: the messages that were put, and those that were promised.
 
-A plain list beside the store, which knows nothing of files. Leaves out what is done to the store (`store`).
+It is a plain list without files. `store` drives the real store.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The real message store on a simulated disk, driven by a seed through faults of all kinds, and looked at after each.
+"""The real message store on a simulated disk, driven by a seed through all kinds of faults, and checked after each.
 
-A seed draws first which operations and which faults there are at all, for a run in which everything may happen seldom
-gets far (swarm testing, Groce et al., ISSTA 2012). Then it puts, shows, flushes, deletes, closes, kills, cuts the power
-between two operations or inside one, and lets calls fail. After every opening the store must have what `model`
-says, and its own verifier must find it sound.
+A seed first draws which operations and faults its run has, because a run with all of them seldom gets far (swarm
+testing, Groce et al., ISSTA 2012). The run puts, shows, flushes, deletes, closes, kills, fails calls, and cuts the
+power between operations or inside one. After every opening the store must contain what `model` says, and pass
+verification.
 
-Leaves out threads: the store's locks are tried by `longpoll_simulation`'s schedules.
+Threads: `longpoll_simulation` schedules them against the store's locks.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Ended(BaseException):
 
 @frozen
 class Swarm:
-    """What a seed's run consists of."""
+    """Operations and faults of a seed's run."""
 
     config: StoreConfig
     operations: tuple[str, ...]
@@ -225,7 +225,7 @@ class SimulatedStore:
         self._tell("-- the power is cut" if power else "-- killed")
 
     def _evict(self) -> None:
-        """Perhaps have the system read again what a sync that failed had left as written: from then on it is lost."""
+        """Perhaps let the system read pages again that a failed sync left as written: their new content is lost."""
         if self.chance.random() < 0.5 and self.disk.evict(self.chance):
             self._tell("-- what a failed sync left is read again")
             self.model.may_lose = True
