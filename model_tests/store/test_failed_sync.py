@@ -6,20 +6,14 @@ import errno
 import itertools
 import os
 import random
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import pytest
 from attrs import evolve
-from hypothesis import given
-from hypothesis import strategies as st
-from model_tests.support.broker.plain.plain_store import read_record
 from model_tests.support.broker.simulated.store import DIRECTORY, SimulatedStore, StoreRuntime
-from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all
-from model_tests.support.examples import fewer
+from model_tests.support.broker.stores import SMALL, message, put_and_dispatch, read_all
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import SyncFailedError
@@ -33,8 +27,6 @@ from longpoll_broker.store.queues.queue_table import OTHER_MAPS, QueueTable
 from longpoll_broker.store.recovery import Recovered
 from longpoll_broker.store.segment import Segment, SegmentList
 from longpoll_broker.store.verify import verify
-from longpoll_runtime.files import RealFiles, RealMappedFile
-from longpoll_runtime.real import RealRuntime
 from longpoll_simulation.disk import Disk
 from longpoll_simulation.file_bytes import SECTOR_SIZE
 from longpoll_simulation.files import SimulatedFiles
@@ -503,140 +495,6 @@ def test_planted_syncs_that_are_tried_again_lose_what_was_promised(monkeypatch: 
     """An injected fault: the store trusts a second sync."""
     forgiving(monkeypatch)
     assert not all(is_kept for _failing, is_kept in kept_after_each_failing_sync(3))
-
-
-SECTOR = 512
-CUT_CONFIG = evolve(SMALL, index_slot_count=300, index_entry_count=40)
-"""Index files of several sectors."""
-
-
-class CutDisk:
-    """What would be left: `durable` holds each mapped file as its syncs made it. Invariant: equal lengths."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.durable: dict[str, bytearray] = {}
-        map_file, sync, clear = RealFiles._map, RealMappedFile.sync, RealMappedFile.clear_from
-
-        def mapped(files: RealFiles, path: str, size: int, *, writable: bool, create: bool) -> RealMappedFile:
-            made = map_file(files, path, size, writable=writable, create=create)
-            self.durable.setdefault(path, bytearray(made.view))
-            return made
-
-        def synced(file: RealMappedFile, start: int, stop: int) -> None:
-            sync(file, start, stop)
-            begin, end = start // SECTOR * SECTOR, min(len(file.view), -(-stop // SECTOR) * SECTOR)
-            self.durable[file._path][begin:end] = file.view[begin:end]
-
-        def cleared(file: RealMappedFile, start: int) -> None:
-            clear(file, start)
-            self.durable[file._path][start:] = bytes(len(file.view) - start)
-
-        patch.setattr(RealFiles, "_map", mapped)
-        patch.setattr(RealMappedFile, "sync", synced)
-        patch.setattr(RealMappedFile, "clear_from", cleared)
-
-    def cut(self, directory: Path, target: Path, chance: random.Random) -> None:
-        """Write what a power cut at this moment leaves."""
-        for path in directory.rglob("*"):
-            if path.is_file():
-                content = bytearray(path.read_bytes())
-                old = self.durable.get(str(path), content)
-                for start in range(0, len(content), SECTOR):
-                    if chance.random() < 0.5:
-                        content[start : start + SECTOR] = old[start : start + SECTOR]
-                copy = target / path.relative_to(directory)
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                copy.write_bytes(content)
-
-
-def run_and_cut(root: Path, seed: int) -> None:
-    """Append singly and in bursts, dispatch and flush at random, cut the power, open, look for what was promised."""
-    chance = random.Random(seed)
-    sent: list[tuple[str, str]] = []
-    promised = 0
-    clock = itertools.accumulate(chance.choice((0, 1, 2500)) for _ in itertools.count())
-    with pytest.MonkeyPatch.context() as patch:
-        # Seconds pass between messages, so that the checkpoint proves something.
-        patch.setattr(RealRuntime, "unix_ms", lambda _: 1_800_000_000_000 + next(clock))
-        disk = CutDisk(patch)
-        store = open_store(root / "store", CUT_CONFIG)
-        for _ in range(chance.randrange(40)):
-            made = []
-            for _ in range(chance.randrange(4)):
-                name = f"{len(sent)}"
-                long = chance.choice(("p" * 5, "p" * 700, "p\0p", "\0" * 400 + "p" * 300))
-                properties = {"NAME": name, "LONG": long, "KEYS": f"k{name} odd" if len(sent) % 2 else f"k{name}"}
-                made.append(message("T", 0, b"b" * chance.choice((0, 10, 400)), tag="t", properties=properties))
-                sent.append((name, long))
-            in_burst = len(store.put_burst(made)) if chance.random() < 0.5 else 0
-            for each in made[in_burst:]:
-                store.put(each)
-            if chance.random() < 0.5:
-                store.dispatch(chance.randrange(1, 6))
-            if chance.random() < 0.3:
-                store.index(chance.randrange(1, 9))
-            if chance.random() < 0.3:
-                store.flush()
-                promised = len(sent)
-            if chance.random() < 0.2:
-                store.flush_queues()
-                promised = len(sent)
-        disk.cut(root / "store", root / "cut", chance)
-        store.abandon()
-    store = open_store(root / "cut", CUT_CONFIG)
-    kept = [read_record(content)["properties"] for content in read_all(store, "T", 0)]
-    found = [(each["NAME"], each["LONG"]) for each in kept]
-    assert found == sent[: len(kept)], f"seed {seed}: not a prefix of what was sent, or a torn record taken for whole"
-    assert len(kept) >= promised, f"seed {seed}: {promised} were flushed, {len(kept)} are left"
-    for index, (name, _long) in enumerate(found):
-        assert keyed(store, f"k{name}") == [index], f"seed {seed}: message {name} is not found by its key, or twice"
-    assert keyed(store, "odd") == list(range(1, len(kept), 2))[-64:], f"seed {seed}: a key finds other messages"
-    store.close()
-    verdict = verify(RealFiles(), str(root / "cut"))
-    assert (verdict.problems, verdict.messages) == ([], len(kept)), f"seed {seed}"
-
-
-def keyed(store: MessageStore, key: str) -> list[int]:
-    """Queue offsets of the messages with a key."""
-    return [int.from_bytes(view[20:28]) for view in store.query("T", key, 64, 0, 2**60).records]
-
-
-@pytest.mark.long
-def test_a_thousand_power_cuts(tmp_path: Path) -> None:
-    """A thousand fixed seeds: every flushed message is there, whole, in order, and is found by its key."""
-    for seed in range(1000):
-        run_and_cut(tmp_path / str(seed), seed)
-        shutil.rmtree(tmp_path / str(seed))
-
-
-@fewer(2)
-@given(seed=st.integers(0, 2**32))
-def test_what_was_flushed_survives(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
-    """Whatever pages a power cut loses: every flushed message is there, and only whole ones, in their order."""
-    run_and_cut(tmp_path_factory.mktemp("power"), seed)
-
-
-@pytest.mark.parametrize(
-    "planted", ["no sync", "queues believed", pytest.param("zeros believed", marks=pytest.mark.long), "index believed"]
-)
-def test_planted_faults_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: str) -> None:
-    """A flush that syncs nothing, or a recovery that believes too much, is found within two hundred power cuts."""
-    if planted == "no sync":
-        monkeypatch.setattr("longpoll_broker.store.segment.SegmentList.flush", lambda *_: None)
-    elif planted == "queues believed":
-        monkeypatch.setattr(
-            "longpoll_broker.store.recovery.safe_start", lambda log, _checkpoint: log.segments.segments[-1].start
-        )
-    elif planted == "index believed":
-        monkeypatch.setattr("longpoll_broker.store.index.index.Index.forget_unsure", lambda *_: None)
-    else:
-        monkeypatch.setattr("longpoll_protocol.log_record.Record.lacks_sector", lambda *_: False)
-    for seed in range(200):
-        try:
-            run_and_cut(tmp_path / str(seed), seed)
-        except (AssertionError, ValueError):
-            return
-    pytest.fail(f"not seen: {planted}")
 
 
 QUICK_COUNT = 110
