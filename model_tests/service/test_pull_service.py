@@ -228,63 +228,9 @@ def test_several_io_threads_serve_as_one(start_broker: StartBroker, connect: Con
     broker.hold_service.assert_tidy()
 
 
-def test_a_read_that_fails(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    broker, puller, sender = served_two(start_broker, connect)
-    send_message(sender, "T")
-    opaques = [hold(puller, broker, "T", 1) for _ in range(10)]
-
-    def fail(*_arguments: object) -> None:
-        raise OSError("the disk is gone")
-
-    with monkeypatch.context() as planted:
-        planted.setattr(type(broker.store), "get", fail)
-        send_message(sender, "T")
-        replies = [puller.reply(opaque) for opaque in opaques]
-    assert [reply.code if reply else None for reply in replies] == [1] * 10
-    assert sender.call(PULL, pull_fields("T", 1)).code == 0
-    assert len(broker.hold_service) == 0
-
-
-def test_a_dispatch_that_fails(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    broker, puller, sender = served_two(start_broker, connect)
-    send_message(sender, "T")
-    opaque = hold(puller, broker, "T", 1)
-
-    def fail(*_arguments: object) -> None:
-        raise OSError("no space left on device")
-
-    with monkeypatch.context() as planted:
-        planted.setattr(type(broker.store), "dispatch", fail)
-        assert send_message(sender, "T") == 1
-        assert broker.store.visible_end("T", 0) == 1
-    assert fields(puller.reply(opaque))["nextBeginOffset"] == "2"
-
-
 def topic_fields(topic: str) -> dict[str, str]:
     """The fields of a 17 request."""
     return {"topic": topic, "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
-
-
-@pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
-def test_a_held_pull_is_woken_by_its_properties(policy: object, start_broker: StartBroker, connect: Connect) -> None:
-    config = BrokerConfig(scan_period_ms=100_000, property_filter=True)
-    broker, puller, sender = served_two(start_broker, connect, policy=policy, config=config)
-    send_message(sender, "T", properties="color\x01red\x02size\x017\x02")
-    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
-    sql = {"subscription": "color = 'red' AND size > 5", "expressionType": "SQL92"}
-    reply = puller.call(PULL, pull_fields("T", 0) | sql)
-    assert (reply.code, len(records_of(reply))) == (0, 1)
-    opaque = hold(puller, broker, "T", 1, **sql)
-    wait_until(lambda: len(broker.hold_service) == 1)
-    send_message(sender, "T", b"small", properties="color\x01red\x02size\x015\x02")
-    send_message(sender, "T", b"blue", properties="color\x01blue\x02size\x017\x02")
-    wait_until(lambda: broker.store.visible_end("T", 0) == 3)
-    assert puller.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
-    assert len(broker.hold_service) == 1
-    send_message(sender, "T", b"wanted", properties="color\x01red\x02size\x0110\x02")
-    woken = answer_of(puller, opaque)
-    assert (woken.code, fields(woken)["nextBeginOffset"]) == (0, "4")
-    assert [bytes(record.body) for record in records_of(woken)] == [b"wanted"]
 
 
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)
@@ -348,9 +294,6 @@ def test_a_message_wakes_its_queue_alone(policy: object, start_broker: StartBrok
         assert reply is not None, f"nobody is woken by queue {queue}"
         assert [record.queue_id for record in records_of(reply)] == [queue]
         assert len(broker.hold_service) == 19 - number
-
-
-ALL_POLICIES = ("strict", "rocketmq-4.9", "rocketmq-5")
 
 
 EXPECTED = [

@@ -64,14 +64,6 @@ def test_a_slave_serves_what_was_copied(policy: Policy, start_slave: StartSlave,
 
 
 @POLICIES
-def test_a_slave_corrects_no_offset(policy: Policy, start_slave: StartSlave, connect: Connect) -> None:
-    """The offset may be right at the master."""
-    client = connect(start_slave(policy, slave_read=True).address)
-    reply = ask(client, 99)
-    assert (reply.code, field(reply, "nextBeginOffset")) == (20, "99")
-
-
-@POLICIES
 def test_a_slave_tells_who_waits_since_five(policy: Policy, start_slave: StartSlave) -> None:
     broker = start_slave(policy, slave_read=True)
     assert broker.pulling.dispatch_service.notifies == (policy is not ROCKETMQ_4_9)
@@ -110,20 +102,6 @@ def test_whether_a_slave_changes_topics_and_groups(policy: Policy, start_slave: 
     assert codes == [0 if changes else 1] * len(codes)
     assert (broker.topics.get("U") is not None, broker.topics.get("T") is None) == (changes, changes)
     assert (broker.topics.get("V") is not None) == changes
-
-
-@pytest.mark.parametrize(("policy", "code"), [(ROCKETMQ_5, 2), (ROCKETMQ_4_9, 0)], ids=["5", "4.9"])
-def test_only_5_refuses_pulls_at_a_slave(policy: Policy, code: int, start_slave: StartSlave, connect: Connect) -> None:
-    """4.9 sets a code for it and then overwrites it (upstream issue #1828)."""
-    assert ask(connect(start_slave(policy).address), 0).code == code
-
-
-@pytest.mark.parametrize(("policy", "stored"), [(ROCKETMQ_4_9, None), (ROCKETMQ_5, 2)], ids=["4.9", "5"])
-def test_commits_by_a_pull(policy: Policy, stored: int | None, start_slave: StartSlave, connect: Connect) -> None:
-    broker = start_slave(policy, slave_read=True)
-    fields = pull_fields("T", 0) | {"sysFlag": "5", "commitOffset": "2"}
-    connect(broker.address).call(RequestCode.PULL_MESSAGE, fields)
-    assert broker.offsets.query("T", "G", 0) == stored
 
 
 @pytest.mark.parametrize(("policy", "acting"), [(STRICT, False), (ROCKETMQ_5, True)], ids=["strict", "5"])
