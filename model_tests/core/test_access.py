@@ -44,7 +44,6 @@ def account(
 
 
 def refused(who: Account, wanted: Wanted, code: int = SEND) -> str | None:
-    """Return the error for an account's signed request; None if it is allowed."""
     claim = Claim("10.0.0.1", KEY, "signed")
     return problem(Rules((), {KEY: who}), claim, code, lambda _secret: "signed", lambda: wanted)
 

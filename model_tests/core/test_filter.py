@@ -102,7 +102,6 @@ def test_what_cannot_be_compiled_lets_everything_through(expression: str, kind: 
 
 
 def known(table: FilterTable, topic: str = "T") -> tuple[str, int] | None:
-    """The expression and version that is there."""
     found = table.get(topic, "G")
     return None if found is None else (found.filter.expression, found.version)
 
@@ -182,7 +181,6 @@ EXPECTED = Path(__file__).parents[1] / "store" / "golden" / "store-4.9.7-clean.e
 
 
 def java_records() -> list[dict[str, Any]]:
-    """Records that the Java broker 4.9.7 stored, without batches."""
     records: list[dict[str, Any]] = json.loads(lzma.decompress(EXPECTED.read_bytes()))["commitlog"]["records"]
     return [record for record in records if record["topic"] != "T_batch"]
 
@@ -199,7 +197,6 @@ def java_answers() -> list[dict[str, Any]]:
 
 
 def differing(records: list[dict[str, Any]], form: PropertiesForm = FORM_4_9) -> list[str]:
-    """The stored texts that we would not write alike; names of one bucket come as they were stored."""
     texts = [record["propertiesRaw"] for record in records]
     return [text for text in texts if write_properties(read_properties(text), form).decode() != text]
 
@@ -242,7 +239,6 @@ RECORDED_5: Final = Path(__file__).parent / "golden" / "sql92-5.5.0.jsonl.xz"
 
 
 def recorded_cases(path: Path = RECORDED) -> list[tuple[Case, str]]:
-    """Cases and what the parser of RocketMQ 4.9.7 made of them, or that of another one."""
     lines = [json.loads(line) for line in lzma.decompress(path.read_bytes()).decode().splitlines()]
     return [((line["expression"], line["properties"]), line["outcome"]) for line in lines]
 
@@ -251,7 +247,6 @@ CASES: Final = recorded_cases()
 
 
 def differing_cases() -> Iterator[tuple[Case, str, str]]:
-    """The recorded cases that have another outcome here, with both."""
     found = ((case, java, outcome(*case)) for case, java in CASES)
     return ((case, java, ours) for case, java, ours in found if java != ours)
 

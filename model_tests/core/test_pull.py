@@ -49,7 +49,6 @@ class OneRead:
 
 
 def desk() -> Desk:
-    """One topic with four readable queues, no groups yet."""
     topics = Topics()
     topics.put(TopicConfig("T", 4, 4))
     return Desk(topics, Groups(), Clients())
@@ -64,7 +63,6 @@ def pull(**changes: object) -> Pull:
 
 
 def code(decision: Decision) -> int:
-    """The response code of a decision."""
     return decision.code
 
 

@@ -178,7 +178,6 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 
 def told(caplog: pytest.LogCaptureFixture, name: str) -> int:
-    """Return the number of log lines of an event, and clear them."""
     names = [getattr(record, FIELDS)["event"] for record in caplog.records if hasattr(record, FIELDS)]
     caplog.clear()
     return names.count(name)
@@ -519,7 +518,6 @@ OPERATOR = Credentials("administrator", "87654321")
 
 @pytest.fixture
 def rights(tmp_path: Path) -> Path:
-    """A file with an account of a user and one of an administrator."""
     path = tmp_path / "plain_acl.yml"
     path.write_text(ACCESS_CONTROL_ACCOUNTS.format(white="", own=""))
     return path

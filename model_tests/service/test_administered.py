@@ -41,13 +41,11 @@ def queue(queue_id: int, topic: str = "T") -> MessageQueue:
 
 
 def joined(client: RawClient) -> RawClient:
-    """The client as member of consumer group G and producer group P."""
     assert client.call(RequestCode.HEART_BEAT, body=json.dumps(HEARTBEAT).encode()).code == 0
     return client
 
 
 def told(client: RawClient, code: int, **fields: str) -> dict[str, Any]:
-    """The body of an answer that is a success."""
     answer = client.call(code, fields)
     assert answer.code == 0, answer.remark
     return dict(json.loads(bytes(answer.body)))

@@ -40,7 +40,6 @@ SEND = RequestCode.SEND_MESSAGE_V2
 
 
 def frame(header: bytes, *, kind: int = 0, length: int | None = None, header_size: int | None = None) -> bytes:
-    """A frame with any of its parts wrong."""
     size = len(header) if header_size is None else header_size
     return struct.pack(">iI", 4 + len(header) if length is None else length, kind << 24 | size) + header
 
@@ -213,7 +212,6 @@ class Bystander:
 
 @pytest.fixture
 def bystander(broker: Broker, connect: Connect) -> Bystander:
-    """A client that is served before the crowd comes."""
     bystander = Bystander(connect(broker.address))
     bystander.is_served()
     return bystander

@@ -532,7 +532,6 @@ def passes(start_broker: StartBroker, connect: Connect) -> dict[str, list[Call]]
 
 
 def first_not_called(named: Iterable[Call], calls: Iterable[Call]) -> Call | None:
-    """The first named function that is not called behind those before it."""
     left = iter(calls)
     return next((each for each in named if each not in left), None)
 

@@ -271,7 +271,6 @@ def commit(client: RawClient, offset: int) -> None:
 
 
 def pushed(client: RawClient, code: int) -> Command:
-    """The request of this code that the broker sends to a client."""
     wait_until(lambda: bool(client.call(RequestCode.GET_BROKER_RUNTIME_INFO)) and bool(of_code(client, code)))
     return of_code(client, code)[0]
 
@@ -281,7 +280,6 @@ def of_code(client: RawClient, code: int) -> list[Command]:
 
 
 def reply_to(client: RawClient, request: Command, body: bytes) -> None:
-    """Answer a request of the broker's with success."""
     command = Command(0, request.opaque, CommandFlag.RESPONSE.value, {"a": "b"}, body)
     client.send_bytes(b"".join(encode(command)))
 

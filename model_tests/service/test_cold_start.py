@@ -22,7 +22,6 @@ ROOT: Final = Path(__file__).parents[2]
 
 
 def conversions(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """One cold process that races for every class."""
     command = [sys.executable, str(cold_conversions.__file__), *arguments]
     path = {"PYTHONPATH": f"{ROOT / 'spec'}:{ROOT / 'reference'}", "PATH": "/usr/bin:/bin"}
     return subprocess.run(command, capture_output=True, text=True, check=False, env=path)

@@ -37,7 +37,6 @@ READY = re.compile(r"ready broker=(\S+):(\d+) name-server=(\S+):(\d+) store=(\S+
 
 @pytest.fixture
 def serve() -> Iterator[StartCommand]:
-    """Start `longpoll serve`; killed at the end if it still runs."""
     with commands("serve") as start:
         yield start
 

@@ -93,7 +93,6 @@ def run_and_kill(
 
 
 def padded(name: str, chance: random.Random) -> bytes:
-    """A body of up to 400 bytes that begins with the message's name."""
     return name.encode() + b" " * chance.randrange(400)
 
 

@@ -47,7 +47,6 @@ policies = pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda 
 
 
 def messages(client: RawClient, topic: str) -> list[Record]:
-    """Messages in queue 0 of a topic."""
     reply = client.call(PULL, pull_fields(topic, 0))
     return records_of(reply) if reply.code == 0 else []
 
@@ -266,7 +265,6 @@ def join(client: RawClient, group: str = "PG") -> None:
 
 
 def joined(checking: Broker, connect: Connect) -> RawClient:
-    """A connection with a producer of the group."""
     client = connect(checking.address)
     join(client)
     return client
@@ -287,13 +285,11 @@ def end(client: RawClient, question: Command, answer: str) -> None:
 
 
 def told(question: Command) -> ReceivedMessage:
-    """The message that is asked about."""
     (message,) = decode_messages(question.body)
     return message
 
 
 def bodies(client: RawClient, topic: str) -> list[bytes]:
-    """Bodies that a consumer of the topic receives."""
     return [bytes(record.body) for record in records_of(client.call(RequestCode.PULL_MESSAGE, pull_fields(topic, 0)))]
 
 

@@ -93,7 +93,6 @@ def woken_by(body: bytes, broker: Broker, connect: Connect) -> list[bytes]:
 
 
 def make_topic(broker: Broker, connect: Connect) -> None:
-    """The topic with the same settings each time."""
     fields = {"topic": "T", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6", "topicFilterType": "SINGLE_TAG"}
     assert connect(broker.address).call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields).code == 0
 
@@ -229,7 +228,6 @@ def make_topics(broker: Broker) -> None:
 
 
 def hold(broker: Broker, client: RawClient, topic: str) -> int:
-    """Have one pull at the end of an empty queue held; its opaque."""
     opaque = client.send(RequestCode.PULL_MESSAGE, pull_fields(topic, 0, timeout_ms=LONG_MS))
     wait_until(lambda: len(broker.hold_service) == 1)
     return opaque
@@ -248,7 +246,6 @@ def scan_late(broker: Broker) -> None:
 
 
 def said(client: RawClient, opaque: int) -> tuple[int, str | None]:
-    """The code of an answer that must come, and where it says to go on."""
     reply = client.answer(opaque)
     return reply.code, (reply.ext_fields or {}).get("nextBeginOffset")
 

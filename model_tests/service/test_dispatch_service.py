@@ -113,7 +113,6 @@ class World(Noting):
         self.notes.append(action)
 
     def spawn(self, name: str, target: Callable[[], None]) -> World:
-        """No thread is started; `on_join` runs the work."""
         self.notes.append(("spawn", name))
         self.target = target
         return self

@@ -35,7 +35,6 @@ def transfer(offset: int, content: bytes) -> bytes:
 
 
 def record(size: int, letter: bytes = b"r") -> bytes:
-    """A record of the bench: its size and its letters."""
     return SIZE_AND_MAGIC.pack(size, MAGIC_V1) + letter * (size - SIZE_AND_MAGIC.size)
 
 

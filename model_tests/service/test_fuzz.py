@@ -251,7 +251,6 @@ def test_fuzzed_frames_and_requests_cost_nobody_else_anything(tmp_path: Path) ->
 
 
 def is_served(times: Times) -> bool:
-    """Whether the broker let a bystander wait no longer than it may."""
     return times.own.p99_ms < P99_MS_MAX and times.own.worst_ms < WORST_MS_MAX
 
 
@@ -400,7 +399,6 @@ def listed(store: MessageStore) -> Queues:
 
 
 def problems(directory: Path) -> list[str]:
-    """Problems that verification of a closed store finds."""
     return [f"{problem.file}: {problem.found}" for problem in verify(RealRuntime().files, str(directory)).problems]
 
 

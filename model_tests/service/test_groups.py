@@ -39,7 +39,6 @@ def version(request: pytest.FixtureRequest) -> str:
 
 
 def client_of(version: str, start_broker: StartBroker, connect: Connect) -> RawClient:
-    """A connection to a broker of this version that has a topic."""
     client = connect(start_broker(policy=preset(version)).address)
     send_message(client, "T")
     return client
@@ -184,7 +183,6 @@ NAMES = "INNER_MULTI_DISPATCH\x01%LMQ%a,%LMQ%b\x02"
 
 
 def bodies(client: RawClient, topic: str, offset: int = 0) -> list[bytes]:
-    """Bodies in a queue from an offset on."""
     reply = client.call(RequestCode.PULL_MESSAGE, pull_fields(topic, offset, group="%LMQ%g"))
     return [bytes(record.body) for record in records_of(reply)] if reply.code == 0 else []
 
@@ -306,7 +304,6 @@ def test_what_became_visible_before_a_failure_is_announced(
 
 
 def committed(client: RawClient, group: str, queue_id: int) -> int | None:
-    """A stored offset of T; None where there is none."""
     fields = {"consumerGroup": group, "topic": "T", "queueId": str(queue_id), "setZeroIfNotFound": "false"}
     reply = client.call(RequestCode.QUERY_CONSUMER_OFFSET, fields)
     return int((reply.ext_fields or {})["offset"]) if reply.code == 0 else None
@@ -318,7 +315,6 @@ def commit_light(client: RawClient, group: str, queue_id: int, offset: int) -> N
 
 
 def fill(store: MessageStore) -> None:
-    """Eight messages in queue 3 of T, and in 0 and 1."""
     for queue_id in (0, 1, 3):
         store.put_batch([message("T", queue_id)] * 8)
     store.dispatch(100)

@@ -89,7 +89,6 @@ class NotedBench(Bench):
         self.service._runtime.step = self.notes.append  # type: ignore[method-assign,assignment]
 
     def since(self, act: Callable[[], object]) -> list[str]:
-        """Records of an action, without the bench's own checks."""
         self.notes.clear()
         act()
         return [note for note in self.notes if note != "[assert_tidy]"]

@@ -64,7 +64,6 @@ def events(stream: io.StringIO, name: str) -> list[dict[str, Any]]:
 
 
 def note(text: str, number: int = 1) -> None:
-    """Log from one place in the code, so many times."""
     for _number in range(number):
         log.warning("%s", text)
 
@@ -188,7 +187,6 @@ EVENT = re.compile(r'\bevent\(\s*"([a-z_]+)"')
 
 
 def undocumented(source: str, page: str) -> set[str]:
-    """The events of a source that have no row in the page's table, and rows that have no event."""
     table = page.split("## The log", 1)[1].split("\n## ", 1)[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     return set(EVENT.findall(source)) ^ set(re.findall(r"`([a-z_]+)`", "".join(rows)))

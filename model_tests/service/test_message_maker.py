@@ -238,7 +238,6 @@ class Appended(RealRuntime):
         return [f"{each.topic} stored" for each in messages]
 
     def put_prepared(self, batch: PreparedBatch) -> PutResult:
-        """All of them, from 30 of their queue and 4000 of the log on."""
         self.notes.append(("put_prepared", batch))
         return PutResult(30, 4_000, batch.sizes[0], 9, batch.first.store_host)
 

@@ -56,7 +56,6 @@ def answer(code: int, opaque: int, fields: dict[str, str], body: bytes = b"") ->
 
 
 def told(end: int, *offsets: int) -> tuple[dict[str, str], bytes]:
-    """Fields and body of a pull's answer: these messages, of a queue that ends there."""
     body = b"".join(struct.pack(">i16xq", 2_000, offset).ljust(2_000, b"x") for offset in offsets)
     fields = {"suggestWhichBrokerId": "0", "nextBeginOffset": str(end), "minOffset": "0", "maxOffset": str(end)}
     return fields, body
@@ -98,7 +97,6 @@ def read(directory: Path, content: bytes, broker: tuple[str, int] = BROKER) -> C
 
 
 def judged(directory: Path) -> Result:
-    """The judge's findings."""
     return judge([directory / "history"], engine="local")
 
 
@@ -120,7 +118,6 @@ def by_tap(directory: Path, script: list[tuple[bool, bytes, int]]) -> list[dict[
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """The events of the script, as the proxy's tap writes them."""
     return by_tap(tmp_path_factory.mktemp("tap"), spoken())
 
 
@@ -296,7 +293,6 @@ def test_files_are_read_in_the_order_of_their_packets(tmp_path: Path, expected: 
 
 
 def command(*words: str | Path) -> tuple[int, str, str]:
-    """Exit code, output and errors of `longpoll observe`."""
     done = CliRunner().invoke(main, ["observe", *map(str, words)])
     return done.exit_code, done.stdout, done.stderr
 

@@ -76,13 +76,11 @@ def shared_upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Upstre
 
 @pytest.fixture
 def upstream(tmp_path: Path) -> Iterator[Upstream]:
-    """An upstream whose history is the test's own."""
     with closing(Upstream(tmp_path / "history")) as made:
         yield made
 
 
 def link_of(upstream: Upstream) -> Link:
-    """The one connection through the proxy."""
     wait_until(lambda: upstream.observer.loop.link_count == 1)
     (link,) = upstream.observer.loop._links
     return link
@@ -280,7 +278,6 @@ def test_a_client_that_reads_is_told_of_by_nothing(upstream: Upstream) -> None:
 
 
 def send_and_half_close(client: socket.socket, content: bytes) -> None:
-    """The last that a client says."""
     client.sendall(content)
     client.shutdown(socket.SHUT_WR)
 
@@ -431,7 +428,6 @@ class Line:
 
 
 def visitor(host: str, came_ns: int = 0) -> Visitor:
-    """A client of a named broker."""
     door = Door(cast("Listener", None), (host, 1), cast("Callable[[], tuple[Tap, None]]", None))
     return Visitor(door, cast("Socket", Line()), "peer", came_ns)
 
@@ -471,7 +467,6 @@ ALLOWED_MS = 1_000.0
 
 @pytest.fixture
 def observe() -> Iterator[StartCommand]:
-    """Start `longpoll observe`; killed at the end if it still runs."""
     with commands("observe") as start:
         yield start
 

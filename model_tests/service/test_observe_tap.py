@@ -80,7 +80,6 @@ class Scene:
         self._is_read = True
 
     def events(self) -> list[Event]:
-        """Recorded events, without start and stop of the source."""
         self.stop()
         return events_of(self._directory)[1:-1]
 
@@ -93,7 +92,6 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
 
 def kinds(events: list[Event]) -> list[str]:
-    """The names of the events, in order."""
     return [event.event for event in events]
 
 
@@ -304,7 +302,6 @@ def test_two_open_requests_with_one_opaque_are_not_guessed_apart(scene: Scene) -
 
 
 def heartbeat(*subscriptions: SubscriptionData) -> bytes:
-    """The body of a heartbeat of group G."""
     consumer = ConsumerData(group_name="G", subscription_data_set=list(subscriptions))
     return HeartbeatData(client_id="c", consumer_data_set=[consumer]).encode()
 
@@ -417,7 +414,6 @@ def sent(client: RawClient, unique: str, properties: str = "", **fields: str) ->
 
 
 def pulled(client: RawClient, offset: int) -> int:
-    """Pull until there is something; the next offset."""
     answer = client.call(RequestCode.PULL_MESSAGE, pull_fields("T", offset, timeout_ms=10_000))
     assert (answer.code, answer.ext_fields is None) == (0, False)
     return int((answer.ext_fields or {})["nextBeginOffset"])

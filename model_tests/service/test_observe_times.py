@@ -35,7 +35,6 @@ HELD_MAX = 4 * STEP
 
 
 def arrivals() -> Arrivals:
-    """A connection opened at 100; clocks here go in single steps."""
     return Arrivals(100, SETTLE, HELD_MAX)
 
 
@@ -214,7 +213,6 @@ class Kernel:
         self.now_ns += CALL_NS
 
     def arrived(self) -> tuple[int, int]:
-        """How much has come, and for how much more there is room."""
         self.now_ns += CALL_NS
         return self.come, self.room
 

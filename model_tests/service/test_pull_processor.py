@@ -79,7 +79,6 @@ class World(RealRuntime):
         return [f"{decision.code} {cause} {kind.name}".encode()]
 
     def hold(self, pull: Pull, _outbox: Outbox) -> None:
-        """Note it, and for what; the topic may be deleted just before."""
         self.notes.append(("hold", getattr(pull.filter, "expression", None)))
         if self.deletes_topic:
             del self.topics.by_name["T"]
@@ -110,7 +109,6 @@ class World(RealRuntime):
 
 
 def channel() -> Any:
-    """A connection that has sent six requests."""
     return SimpleNamespace(request_count=6, received_ns=RECEIVED_NS, number=1)
 
 
@@ -455,7 +453,6 @@ FIELDS = {"suggestWhichBrokerId": "0", "nextBeginOffset": "8", "minOffset": "3",
 
 
 def read_of(status: GetStatus = GetStatus.FOUND, *, suggest_slave: bool = False) -> GetResult:
-    """A read that found one record, whatever its status says."""
     return GetResult(status, 8, 3, 9, [RECORD], [5], len(RECORD), suggest_slave)
 
 

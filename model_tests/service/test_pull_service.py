@@ -34,7 +34,6 @@ LONG_MS = 30_000
 
 
 def fields(reply: Command | None) -> dict[str, str]:
-    """The reply's fields; there must be some."""
     assert reply is not None
     assert reply.ext_fields is not None
     return reply.ext_fields
@@ -226,11 +225,6 @@ def test_several_io_threads_serve_as_one(start_broker: StartBroker, connect: Con
             assert fields(puller.reply(opaque))["nextBeginOffset"] == str(offset + 1)
     wait_until(lambda: len(broker.hold_service) == 0)
     broker.hold_service.assert_tidy()
-
-
-def topic_fields(topic: str) -> dict[str, str]:
-    """The fields of a 17 request."""
-    return {"topic": topic, "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
 
 
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)

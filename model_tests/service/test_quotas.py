@@ -87,7 +87,6 @@ def tell(peer: Peer, request: Request) -> None:
 
 
 def of(broker: Broker, name: str) -> Quota:
-    """The quota of a table, which has little room left."""
     (quota,) = (each for each in broker.handler.quotas if each.name == name)
     quota.size_max = quota.used + SIZE * (100 if name.startswith("characters") else 1)
     return quota

@@ -265,7 +265,6 @@ def whole_of(directory: Path, put: int) -> list[Event]:
 
 
 def put_events(recorder: HistoryRecorder, numbers: range) -> None:
-    """Put one event for each number, at increasing times."""
     for number in numbers:
         recorder.put("append", number * 10, before_ns=number * 10 + 5, queue_offset=number)
 

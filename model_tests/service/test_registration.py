@@ -48,7 +48,6 @@ def header(name: str = "other", broker_id: int = 0, address: str = ADDRESS, **mo
 
 
 def table(*topics: str, counter: int = 1) -> bytes:
-    """A registration's body, with keys as fastjson writes them."""
     rows = {name: {"topicName": name, "readQueueNums": 3, "writeQueueNums": 2, "perm": 6} for name in topics}
     version = {"counter": counter, "timestamp": 7, "stateVersion": 0}
     return json.dumps({"topicConfigSerializeWrapper": {"topicConfigTable": rows, "dataVersion": version}}).encode()
@@ -59,7 +58,6 @@ def register(client: RawClient, body: bytes, **fields: Any) -> int:
 
 
 def route(client: RawClient, topic: str) -> dict[str, Any]:
-    """A topic's route; empty when it has none."""
     answer = client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
     return dict(json.loads(bytes(answer.body))) if answer.code == 0 else {}
 
@@ -424,14 +422,12 @@ UNKNOWN = (0, -1, 2, 210, 313, 9999, 70_000)
 
 
 def permissions(client: RawClient, topic: str) -> dict[str, int]:
-    """A topic's permissions by broker, from its route; empty without a route."""
     answer = client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
     queues: list[dict[str, Any]] = json.loads(bytes(answer.body))["queueDatas"] if answer.code == 0 else []
     return {queue["brokerName"]: queue["perm"] for queue in queues}
 
 
 def listed(answer: Command) -> list[str]:
-    """The names in a list of topics."""
     found: list[str] = json.loads(bytes(answer.body))["topicList"]
     return found
 
@@ -538,7 +534,6 @@ def test_a_deleted_topic_has_no_route_until_it_is_registered_again(start_broker:
 
 
 def make(client: RawClient, topic: str) -> None:
-    """Make a topic of four queues."""
     fields = {"topic": topic, "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
     assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields).code == 0
 

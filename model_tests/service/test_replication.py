@@ -69,7 +69,6 @@ class Cluster:
 
 @pytest.fixture
 def cluster(start_broker: StartBroker, tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """Nothing started yet; slaves soon try again."""
     monkeypatch.setattr(follower, "RETRY_MS", 20)
     return Cluster(start_broker, tmp_path, connect)
 
@@ -84,7 +83,6 @@ def ha_of(broker: Broker) -> Address:
 
 
 def caught_up(slave: Broker, master: Broker) -> bool:
-    """Whether a slave has and shows everything, and its master knows that."""
     behind = replicator_of(master).behind_bytes
     ends = {slave.store.dispatched_end, master.store.dispatched_end, master.store.log_end}
     return len(ends) == 1 and set(behind.values()) == {0}
@@ -130,7 +128,6 @@ def test_a_slave_goes_on_where_it_stopped(cluster: Cluster) -> None:
 
 
 def lines_of(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
-    """The reasons told with an event."""
     return [told["reason"] for told in told_of(caplog) if told["event"] == event]
 
 
@@ -245,7 +242,6 @@ def brokers_of(client: RawClient, code: int, fields: dict[str, str] | None = Non
 
 
 def addresses_of(client: RawClient) -> dict[str, str]:
-    """The addresses of our broker and its slaves, as a name server says."""
     found = brokers_of(client, RequestCode.GET_BROKER_CLUSTER_INFO)["brokerAddrTable"]["broker-a"]["brokerAddrs"]
     return dict(found)
 
@@ -293,7 +289,6 @@ def test_a_table_that_cannot_be_read_changes_nothing(cluster: Cluster, code: int
 
 
 def send_now(cluster: Cluster, broker: Broker, connect: Connect, properties: str = "") -> int:
-    """Send one message; the answer's code."""
     return connect(broker.address).call(RequestCode.SEND_MESSAGE_V2, send_fields("T", 0, properties), b"x").code
 
 

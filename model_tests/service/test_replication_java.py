@@ -65,7 +65,6 @@ def first_files_equal(one: Path, other: Path, end: int) -> bool:
 
 
 def pulled(client: RawClient, offset: int) -> Command:
-    """One pull of queue 0 of T."""
     return client.call(RequestCode.PULL_MESSAGE, pull_fields("T", offset))
 
 
@@ -136,7 +135,6 @@ def master(version: str, tmp_path: Path, start_broker: StartBroker) -> Callable[
 
 
 def ends_of(client: RawClient, topic: str) -> int:
-    """The visible end of queue 0, as a broker says; -1 while it does not."""
     found = client.call(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"})
     return int((found.ext_fields or {}).get("offset", -1))
 

@@ -94,7 +94,6 @@ def test_what_a_signature_has_follows_the_clients_version(broker: Broker, versio
 
 
 def place_of(client: RawClient, topic: str, properties: str = "", flag: str = "0") -> tuple[str, str]:
-    """Have the administrator send a message: its place in the log and its queue offset."""
     fields = send_fields(topic, properties=properties) | {"f": flag}
     sent = fields_of(call(client, RequestCode.SEND_MESSAGE_V2, fields, b"secret", "administrator"))
     return str(int(sent["msgId"][16:], 16)), sent["queueOffset"]
@@ -135,7 +134,6 @@ ASKED: Final = {"queueId": "0", "timestamp": "0"}
 
 
 def without(name: str) -> dict[str, str]:
-    """The fields of a send without one."""
     return {each: value for each, value in send_fields("open").items() if each != name}
 
 
@@ -326,7 +324,6 @@ def test_a_key_of_equal_hash_shows_no_other_topic(broker: Broker, connect: Conne
 
 
 def member(connect: Connect, broker: Broker, account: str, body: bytes) -> RawClient:
-    """A connection that has sent a heartbeat as an account."""
     client = connect(broker.address)
     assert call(client, BEAT, body=body, account=account).code == 0
     return client
@@ -383,7 +380,6 @@ def aimed_at(topic: str, place: str, group: str = "mine") -> dict[str, str]:
 
 
 def ask(client: RawClient, code: int, fields: dict[str, str], account: str, body: bytes = b"") -> int:
-    """Send a request that an account has signed, which may never be answered; its opaque."""
     signed = fields | {ACCESS_KEY: account}
     return client.send(code, signed | {SIGNATURE: sign(signed, body, SECRETS[account])}, body)
 
@@ -397,7 +393,6 @@ def seen(client: RawClient, codes: set[int], aims: list[tuple[str, str]], accoun
 
 
 def pushed_codes(client: RawClient, account: str) -> set[int]:
-    """The codes of what a client was brought with the body."""
     assert call(client, RequestCode.GET_BROKER_RUNTIME_INFO, account=account).code == 0
     return {push.code for push in client.pushes if BODY in bytes(push.body)}
 

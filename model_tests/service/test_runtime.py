@@ -169,7 +169,6 @@ PATIENCE_S = 10.0
 
 
 def beside(work: Callable[[], object]) -> threading.Thread:
-    """Run on another thread."""
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     return thread
@@ -264,7 +263,6 @@ class Interrupting:
 
 
 def blocks_at(frame: FrameType, place: int) -> list[int]:
-    """Where what an instruction raises is handled: in a `with`, or a `try`."""
     entries = vars(dis.Bytecode(frame.f_code))["exception_entries"]
     return [entry.target for entry in entries if entry.start <= place < entry.end]
 

@@ -261,17 +261,14 @@ class Disk:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    """The disk under every store of this test."""
     return Disk(monkeypatch)
 
 
 def send(client: RawClient, properties: str = "") -> int:
-    """Send a message without waiting for its answer; the request's opaque."""
     return client.send(RequestCode.SEND_MESSAGE_V2, send_fields("T", 0, properties), b"x")
 
 
 def code_of(client: RawClient, opaque: int) -> int | None:
-    """The code that a request was answered with."""
     reply = client.reply(opaque)
     return reply.code if reply is not None else None
 
@@ -315,7 +312,6 @@ def test_who_does_not_wait_is_answered_at_once(start_broker: StartBroker, connec
 
 
 def send_first(client: RawClient) -> int | None:
-    """The code of a send that makes a topic of 8 queues."""
     reply = client.call(RequestCode.SEND_MESSAGE_V2, send_fields("New", 1) | {"d": "8"}, b"x")
     return reply.code
 

@@ -75,7 +75,6 @@ class World(RealRuntime):
         return [self.put(each) for each in messages]
 
     def submit(self, log_end: int, done: Any, _outbox: Outbox, *, wants_topics: bool) -> None:
-        """Keep what is to be done when the log is durable up to there."""
         self.submitted.append((log_end, done))
 
     def processor(self, traits: Traits = STRICT_TRAITS, inner_queues: Any = None) -> SendProcessor:
@@ -106,7 +105,6 @@ class Told(SendEvents):
 
 
 def channel() -> Any:
-    """A connection that has sent six requests."""
     return SimpleNamespace(number=1, request_count=6, host_bytes=b"", peer_host=("127.0.0.2", 7), gives_way=False)
 
 
@@ -128,7 +126,6 @@ def told(
 
 
 def pairs(**properties: str) -> str:
-    """Properties as a request has them."""
     return "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
 
 
@@ -137,7 +134,6 @@ def batch(*messages: tuple[bytes, str]) -> bytes:
 
 
 def one_or_two(kind: str, **fields: Any) -> Command:
-    """One message, or a batch of two."""
     return command(**fields) if kind == "one" else command(BATCH, batch((b"1", ""), (b"2", "")), batch="true", **fields)
 
 

@@ -43,7 +43,6 @@ def removed(store: Path) -> None:
 
 
 def log_unlinked(store: Path) -> None:
-    """The log's one file is deleted."""
     (store / FIRST_LOG).unlink()
 
 
@@ -104,7 +103,6 @@ def trouble_metrics(broker: Broker) -> dict[str, float]:
 
 
 def is_readable(client: RawClient, count: int) -> bool:
-    """Whether the first messages can be pulled."""
     return len(records_of(client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0)))) >= count
 
 

@@ -274,7 +274,6 @@ class ChangedMeanwhile:
 
     @property
     def changed(self) -> bool:
-        """Whether it has changed; from then on it has."""
         stood, self.stands = self.stands, True
         return stood
 
@@ -317,7 +316,6 @@ CORRECTED: dict[str, dict[str, Any]] = {
 
 
 def table(store: Path, name: str) -> dict[str, Any]:
-    """A table as it is saved."""
     found: dict[str, Any] = json.loads((store / "config" / name).read_text())["offsetTable"]
     return found
 
@@ -362,7 +360,6 @@ def test_positions_up_to_an_end_stay_and_so_many_lines_are_logged(caplog: pytest
 
 
 def offset(client: RawClient, topic: str, group: str) -> str | None:
-    """A group's offset of queue 0."""
     fields = {"consumerGroup": group, "topic": topic, "queueId": "0"}
     return (client.call(RequestCode.QUERY_CONSUMER_OFFSET, fields).ext_fields or {}).get("offset")
 

@@ -60,29 +60,24 @@ class Clock(RealRuntime):
 
 
 def send(client: RawClient, topic: str = "T", *, key: str = "K", **properties: str) -> Command:
-    """Send a message with these properties; the answer."""
     text = encode_properties({"UNIQ_KEY": key, **properties})
     return client.call(SEND, send_fields(topic, properties=text), b"x")
 
 
 def keys(client: RawClient, topic: str = "T") -> list[str]:
-    """The unique keys of a queue's visible messages."""
     answer = client.call(RequestCode.PULL_MESSAGE, pull_fields(topic, 0))
     return [properties["UNIQ_KEY"] for properties in stored(answer)]
 
 
 def stored(answer: Command) -> list[dict[str, str]]:
-    """The properties of a pull's messages."""
     return [read_properties(record.properties.decode()) for record in records_of(answer)] if answer.code == 0 else []
 
 
 def are_read(broker: Broker, count: int) -> None:
-    """Wait until the timer has read so many messages."""
     wait_until(lambda: broker.keeping.timer is not None and broker.keeping.timer._read == count)
 
 
 def started(start_broker: StartBroker, clock: Clock, tmp_path: Path, policy: Policy = ROCKETMQ_5) -> Broker:
-    """A broker at a place that stays, where messages may be recalled."""
     config = BrokerConfig(recall_message=True)
     return start_broker(runtime=clock, policy=policy, config=config, directory=str(tmp_path / "store"))
 
@@ -328,7 +323,6 @@ class Stream:
         self.end = 1
 
     def visible_end(self, _topic: str, _queue_id: int) -> int:
-        """Ever later, up to more than any passing test reads."""
         self.end = min(self.end + 1, 10_000)
         return self.end
 
@@ -462,7 +456,6 @@ class Pair:
         return self._start(runtime=self.clock, policy=ROCKETMQ_5, config=config, directory=str(self._directory / name))
 
     def progress(self) -> tuple[int, int, int]:
-        """How far the slave knows the master's timer to be."""
         return self.slave.shared.timers.progress
 
 

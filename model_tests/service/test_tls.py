@@ -62,7 +62,6 @@ def broker(tmp_path: Path, certificates: Path) -> Iterator[Broker]:
 
 @pytest.fixture
 def secure(certificates: Path) -> RealRuntime:
-    """A runtime whose connections are TLS."""
     return RealRuntime(client_tls=client_context(str(certificates / "authority.pem")))
 
 

@@ -166,17 +166,14 @@ ASKED = {"topic": "TBW102", "queueId": "0"}
 
 
 def unfinished(size: int) -> bytes:
-    """So many bytes of a frame that would have more."""
     return struct.pack(">iI", 16 * MIB, 100) + bytes(size - 8)
 
 
 def is_served(client: RawClient) -> bool:
-    """Whether a request of this connection is answered."""
     return client.call(RequestCode.GET_MAX_OFFSET, ASKED).code == 0
 
 
 def reached(broker: Broker, limit: Reached) -> float:
-    """How often the metric says that a limit has cost a connection."""
     return values(broker)["longpoll_limits_reached_total", limit.value]
 
 

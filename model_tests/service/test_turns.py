@@ -119,7 +119,6 @@ def test_a_table_that_is_too_long_is_refused_at_the_limit(
 
 
 def queried(client: RawClient) -> int:
-    """Ask for the messages of a key; the request's opaque."""
     fields = {"topic": "T", "key": "k", "maxNum": "8", "beginTimestamp": "0", "endTimestamp": str(2**60)}
     return client.send(RequestCode.QUERY_MESSAGE, fields)
 

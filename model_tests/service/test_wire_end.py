@@ -41,7 +41,6 @@ def listening() -> Iterator[socket.socket]:
 
 
 def connected(listening: socket.socket, *, reads: bool = True) -> tuple[Noting, socket.socket]:
-    """A client, and the peer's end of its connection."""
     client = Noting(listening.getsockname(), reads=reads)
     return client, listening.accept()[0]
 

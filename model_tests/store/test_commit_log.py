@@ -242,7 +242,6 @@ def test_a_record_says_what_the_message_said(tmp_path: Path) -> None:
 
 
 def host_bits(told: MessageToStore) -> int:
-    """Flag bits for the sizes of its hosts."""
     born = SYS_FLAG_BORN_HOST_V6 if told.born_host == HOST_V6 else 0
     return born | (SYS_FLAG_STORE_HOST_V6 if told.store_host == HOST_V6 else 0)
 
@@ -252,7 +251,6 @@ TOPIC: Final = b"\x01T"
 
 
 def empty_log(directory: Path) -> tuple[CommitLog, int]:
-    """A log of small files, and the size of a record without a body."""
     return CommitLog(RealFiles(), str(directory), FILE_SIZE), size_of(message(body=b""))
 
 

@@ -39,7 +39,6 @@ BLANK: Final = (0, PRE_BLANK_SIZE, 0)
 
 
 def opened(directory: Path, *, extended: bool = False, size: int = SIZE) -> ConsumeQueue:
-    """A queue over what is in a directory."""
     further = ConsumeQueueExt(SegmentList(RealFiles(), str(directory / "more"), EXTENDED_SIZE)) if extended else None
     return ConsumeQueue(SegmentList(RealFiles(), str(directory / "units"), size), "T", 7, further)
 
@@ -58,7 +57,6 @@ def queue(tmp_path: Path) -> Iterator[ConsumeQueue]:
 
 @pytest.fixture
 def extended(tmp_path: Path) -> Iterator[ConsumeQueue]:
-    """A queue whose tags codes are in an extended queue."""
     made = opened(tmp_path, extended=True)
     yield made
     close(made)
@@ -75,18 +73,15 @@ def unit(offset: int) -> tuple[int, int, int]:
 
 
 def filled(queue: ConsumeQueue, count: int) -> ConsumeQueue:
-    """The queue with so many messages."""
     assert all(queue.put(arrival(offset)) for offset in range(count))
     return queue
 
 
 def starts(queue: ConsumeQueue) -> list[int]:
-    """The first queue offset of each file."""
     return [segment.start // UNIT_SIZE for segment in queue.segments.segments]
 
 
 def units_of(queue: ConsumeQueue) -> list[tuple[int, int, int] | None]:
-    """The unit at each offset up to the end."""
     return [queue.unit(offset) for offset in range(queue.offset_end)]
 
 
@@ -348,7 +343,6 @@ def test_without_an_extended_queue_an_address_leads_nowhere(queue: ConsumeQueue)
 
 
 def extended_starts(queue: ConsumeQueue) -> list[int]:
-    """Where each extended file begins, bytes."""
     assert queue.extended is not None
     return [segment.start for segment in queue.extended.segments.segments]
 
@@ -442,7 +436,6 @@ TAGS = ["red", "blue", None]
 
 
 def extended_queue(directory: Path) -> ConsumeQueueExt:
-    """A standalone extended queue."""
     return ConsumeQueueExt(SegmentList(RealFiles(), str(directory), 110))
 
 

@@ -37,13 +37,11 @@ class Pair:
         self.copy = self.opened("copy")
 
     def opened(self, name: str) -> MessageStore:
-        """One of them, opened and closed at the end."""
         store = open_store(self.directory / name)
         self._stack.callback(store.close)
         return store
 
     def crash_copy(self) -> None:
-        """Kill the copy and open it again."""
         self.copy.abandon()
         self.copy = self.opened("copy")
 
@@ -79,7 +77,6 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 
 def logs_of(directory: Path) -> dict[str, bytes]:
-    """The bytes of every file of a log."""
     return {path.name: path.read_bytes() for path in sorted((directory / "commitlog").iterdir())}
 
 
@@ -393,7 +390,6 @@ class Ahead(RealRuntime):
     """A clock that is an hour ahead."""
 
     def unix_ms(self) -> int:
-        """The time of day in an hour."""
         return super().unix_ms() + 3_600_000
 
 

@@ -105,7 +105,6 @@ class Bench:
         return [arrival.physical_offset // SIZE for arrival in self.cursor.dispatch(limit)]
 
     def handed(self) -> list[int]:
-        """The records that are handed over and not visible."""
         return [arrival.physical_offset // SIZE for arrival in self.cursor.waiting()]
 
 
@@ -316,19 +315,16 @@ class World:
                 return
 
     def bodies(self, topic: str, queue_id: int = 0) -> int:
-        """How many messages of a queue can be read."""
         return len(read_all(self.store, topic, queue_id))
 
 
 def prepared(store: MessageStore, topic: str) -> None:
-    """A long batch of two."""
     batch = store.prepare(topic, 0)
     batch.add([message(topic), message(topic)])
     store.put_prepared(batch)
 
 
 def further(store: MessageStore, topic: str) -> None:
-    """A message of another topic that this one's queue lists too."""
     store.put(replace(message("Known", properties={INNER_QUEUES: topic}), inner_queues=((topic, 0),)))
 
 

@@ -74,7 +74,6 @@ class World:
             yield World(self.disk.cut(random.Random(seed), "directory"), self.config)
 
     def bodies(self, topic: str = "T") -> list[bytes]:
-        """The bodies, of four bytes at the beginning, of a topic's queue 0."""
         return [record[88:92] for record in read_all(self.store, topic, 0)]
 
 

@@ -22,7 +22,6 @@ from longpoll_runtime.files import RealFiles
 
 
 def dump(store: Path, *options: str) -> list[dict[str, Any]]:
-    """The lines of `longpoll store dump --json`."""
     result = CliRunner().invoke(main, ["store", "dump", str(store), "--json", *options])
     assert result.exit_code == 0, result.output
     return [json.loads(line) for line in result.stdout.splitlines()]

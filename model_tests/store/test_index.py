@@ -55,14 +55,12 @@ class Mapped:
 
 
 def made(entry_count: int = 5, slot_count: int = SLOTS, mapped: Mapped | None = None) -> tuple[IndexFile, Mapped]:
-    """A file, new or of these bytes."""
     found = Mapped(index_file_size(slot_count, entry_count)) if mapped is None else mapped
     files = cast("Files", SimpleNamespace(map=lambda *_path, **_how: found))
     return IndexFile(files, "index/1", slot_count, entry_count), found
 
 
 def entry(mapped: Mapped, number: int, slot_count: int = SLOTS) -> tuple[Any, ...]:
-    """Hash, physical offset, seconds and the entry before."""
     return ENTRY.unpack_from(mapped.view, HEADER_SIZE + SLOT.size * slot_count + ENTRY_SIZE * number)
 
 
@@ -231,7 +229,6 @@ def offsets(
 
 
 def index_files(directory: Path) -> list[bytes]:
-    """The content of every index file, in the order of the names."""
     return [path.read_bytes() for path in sorted((directory / "index").iterdir())]
 
 
@@ -369,7 +366,6 @@ def test_batched_entries_equal_single_ones(
 
 
 def next_number(_self: index.Index, last: index_file.IndexFile | None) -> str:
-    """Names that do not tell the time."""
     return f"{0 if last is None else int(last.path.rpartition('/')[2]) + 1:017d}"
 
 

@@ -64,17 +64,14 @@ class World(RealRuntime):
 
 
 def index_in(directory: Path, world: World | None = None, *, entries: int = ENTRIES) -> Index:
-    """The index of a store; what it has already is mapped."""
     return Index(world or World(), str(directory / "index"), SLOTS, entries)
 
 
 def keyed(offset: int, *keys: str, ms: int = 0) -> Keyed:
-    """A record of topic T; its time is its offset unless one is given."""
     return Keyed(offset, "T", keys, ms or offset, offset + 1)
 
 
 def found(index: Index, key: str, count_max: int = 64, stored_ms: tuple[int, int] = FOR_EVER) -> list[int]:
-    """Messages of topic T that have a key."""
     return result_of(index.find("T", key, count_max, *stored_ms))[0]
 
 

@@ -147,12 +147,10 @@ class World:
 
 
 def replaced(told: Any, text: str) -> Any:
-    """A message with these properties."""
     return type(told)(**{**{name: getattr(told, name) for name in told.__struct_fields__}, "properties": text.encode()})
 
 
 def keyed(place: tuple[int, int], *keys: str) -> Keyed:
-    """Entry of the index for a record."""
     return Keyed(place[0], "T", list(keys), 7, place[1])
 
 
@@ -337,7 +335,6 @@ def test_others_are_kept_out_while_files_are_written_or_go(tmp_path: Path) -> No
 
 
 def asked(world: World, count_max: int = 9, log_end: int | None = None) -> tuple[QueryResult, int]:
-    """The result of a query, and its number of turns."""
     return result_of(world.indexer.query("T", "a", count_max, (3, 4), world.log.end if log_end is None else log_end))
 
 

@@ -30,24 +30,20 @@ QUEUES = [("A", 0), ("A", 1), ("A", 2), ("B", 0), ("B", 5)]
 
 
 def mapped_count(directory: Path) -> int:
-    """How many maps of files below a directory this process has, by what the kernel says."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     return sum(f" {directory}/" in line for line in lines)
 
 
 def made(directory: Path, count: int, maps: Maps) -> list[Segment]:
-    """`count` files, made one after the other."""
     return [Segment(RealFiles(), f"{directory}/{number}", 0, SIZE, maps) for number in range(count)]
 
 
 def write(segment: Segment, content: bytes) -> None:
-    """Write to a file as a queue does."""
     segment.is_dirty = True
     segment.view[: len(content)] = content
 
 
 def close(segments: list[Segment]) -> None:
-    """Unmap all that are mapped."""
     for segment in segments:
         segment.close()
 

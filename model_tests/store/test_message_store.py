@@ -351,7 +351,6 @@ def test_store_times_never_go_back(tmp_path: Path) -> None:
 
 
 def prepared(store: MessageStore) -> int:
-    """The store time of a prepared batch."""
     batch = store.prepare("T", 0)
     batch.add([message(), message()])
     return store.put_prepared(batch).store_ms

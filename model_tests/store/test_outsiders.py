@@ -69,12 +69,10 @@ def made(directory: Path, *, closed: bool) -> None:
 
 
 def logs(store: Path) -> list[Path]:
-    """The files of the log, oldest first."""
     return sorted((store / "commitlog").iterdir())
 
 
 def units(store: Path, topic: str = "T") -> list[Path]:
-    """The files of a queue, oldest first."""
     return sorted((store / "consumequeue" / topic / "0").iterdir())
 
 
@@ -88,19 +86,16 @@ def whole(store: MessageStore) -> bool:
 
 
 def whole_bodies(store: MessageStore) -> list[bytes]:
-    """How the bodies of both queues begin, in order."""
     return sorted(bytes(record[88:92]) for topic in "TU" for record in read_all(store, topic, 0))
 
 
 def changed(file: Path, position: int, content: bytes) -> None:
-    """Write some bytes into a file."""
     with file.open("r+b") as opened:
         opened.seek(position)
         opened.write(content)
 
 
 def flipped(file: Path, position: int) -> None:
-    """Turn one bit of a file round."""
     changed(file, position, bytes([file.read_bytes()[position] ^ 1]))
 
 
@@ -126,7 +121,6 @@ def index_zeroed(store: Path) -> None:
 
 
 def index_noise(store: Path) -> None:
-    """Index files of random bytes."""
     for each in (store / "index").iterdir():
         each.write_bytes(random.Random(2).randbytes(each.stat().st_size))
 
@@ -141,7 +135,6 @@ def no_abort(store: Path) -> None:
 
 
 def empty_file(store: Path) -> None:
-    """A file of no bytes behind the log's last."""
     (store / "commitlog" / f"{int(logs(store)[-1].name) + 2048:020d}").touch()
 
 
@@ -158,7 +151,6 @@ def strangers(store: Path) -> None:
 
 
 def file_for_queue(store: Path) -> None:
-    """A file where a queue's directory would be."""
     (store / "consumequeue" / "T" / "7").write_text("x")
 
 
@@ -269,7 +261,6 @@ def test_a_closed_log_that_lost_its_end_is_told(tmp_path: Path, caplog: pytest.L
 
 
 def cut(store: Path) -> dict[str, bytes]:
-    """Files that starts have set aside, by name."""
     return {file.name: file.read_bytes() for file in sorted((store / "commitlog_cut").glob("*"))}
 
 
@@ -282,7 +273,6 @@ def records_of(store: Path) -> list[tuple[int, int]]:
 
 
 def rotted(store: Path, physical_offset: int, byte: int = BODY_AT) -> None:
-    """Turn one bit of a record round."""
     file = [each for each in logs(store) if int(each.name) <= physical_offset][-1]
     flipped(file, physical_offset - int(file.name) + byte)
 

@@ -30,7 +30,6 @@ EXTENDED = evolve(SMALL, extended_queues=True)
 
 
 def table_of(store: Path, config: StoreConfig = SMALL, *, lengthen: bool = False) -> QueueTable:
-    """The table of a store's directory, before it has looked there."""
     return QueueTable(RealFiles(), str(store), config, threading.Lock(), lengthen=lengthen)
 
 
@@ -318,7 +317,6 @@ PARTS = {
 
 
 def filled(store: Path) -> None:
-    """A closed store with a message."""
     opened = open_store(store)
     put_and_dispatch(opened, [message()])
     opened.close()
@@ -375,7 +373,6 @@ def test_a_light_queue_may_have_any_name_of_a_directory(tmp_path: Path, name: st
 
 
 def places_of(names: str, offsets: str) -> list[tuple[str, int, int]]:
-    """Further queues that list a record with these properties."""
     properties = f"{INNER_QUEUES}\x01{names}\x02{INNER_OFFSETS}\x01{offsets}".encode()
     record = Record(100, 0, 0, 7, 0, 5, 700, 0, 0, b"", 1_000, b"", 0, 0, memoryview(b""), "T", properties)
     return inner_places(record, light=True)

@@ -314,12 +314,10 @@ def queue_of(directory: Path, *records: tuple[int, int]) -> ConsumeQueue:
 
 
 def listing(directory: Path, log: CommitLog) -> ConsumeQueue:
-    """A queue that lists every record of a log."""
     return queue_of(directory, *((each.physical_offset, each.size) for each in records_of(log)))
 
 
 def standing(queue: ConsumeQueue) -> tuple[int, int]:
-    """Where a queue goes on, and the end of the last record that it lists."""
     return queue.offset_end, queue.physical_end
 
 

@@ -83,7 +83,6 @@ def test_hours_are_read(hours: str) -> None:
 
 
 def make_old(store: Path, count: int) -> None:
-    """Let the oldest log files be a day old."""
     for path in sorted((store / "commitlog").iterdir())[:count]:
         changed_s = path.stat().st_mtime - 24 * 3600
         os.utime(path, (changed_s, changed_s))
@@ -91,7 +90,6 @@ def make_old(store: Path, count: int) -> None:
 
 @pytest.fixture
 def any_hour() -> StoreConfig:
-    """Files expire after an hour, looked for at every hour."""
     return evolve(CONFIG, delete_when=";".join(str(hour) for hour in range(24)), clean_forcibly=False)
 
 
@@ -204,7 +202,6 @@ def test_the_service_waits_and_retries(tmp_path: Path, any_hour: StoreConfig, mo
 
 
 def queue_files(store: Path, topic: str) -> list[Path]:
-    """The files of a topic's queues."""
     return sorted((store / "consumequeue" / topic).glob("*/*"))
 
 

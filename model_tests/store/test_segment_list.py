@@ -77,7 +77,6 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 
 def names(*starts: int) -> list[str]:
-    """The names of the files that begin there."""
     return [segment_name(start) for start in starts]
 
 
@@ -91,12 +90,10 @@ def filled(directory: Path, *starts: int) -> SegmentList:
 
 
 def left(store: Path) -> list[str]:
-    """The files that are there, oldest first."""
     return sorted(each.name for each in (store / "log").iterdir())
 
 
 def write(directory: Path, sizes: dict[int, int]) -> None:
-    """Files as a process left them: their sizes, by where they begin."""
     directory.mkdir(exist_ok=True)
     for start, size in sizes.items():
         (directory / segment_name(start)).write_bytes(b"x" * size)

@@ -93,7 +93,6 @@ Units = Sequence[tuple[int, int] | tuple[int, int, int]]
 
 
 def queue_of(*units: tuple[int, int] | tuple[int, int, int], **changes: Any) -> Queue:
-    """A queue of units: where a record begins, how long it is, and its tags code."""
     return Queue(b"".join(UNIT.pack(*(*unit, 0)[:3]) for unit in units), **changes)
 
 
@@ -116,18 +115,15 @@ PLACES: Final = [(1_000 + 50 * number, 50) for number in range(38)]
 
 
 def runs(result: GetResult) -> list[bytes]:
-    """The slices of the log."""
     return [bytes(record) for record in result.records]
 
 
 def log_bytes(*parts: tuple[int, int]) -> list[bytes]:
-    """Bytes of the log between offsets, part by part."""
     return [WHOLE[start:stop] for start, stop in parts]
 
 
 @pytest.fixture
 def only_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No read goes message by message."""
     monkeypatch.setattr(selection, "_Scan", lambda _log: 1 / 0)
 
 
@@ -345,7 +341,6 @@ class ByProperties:
         self.asked: list[str] = []
 
     def matches_properties(self, lookup: Callable[[str], Any], /) -> bool:
-        """Match by the record's name."""
         self.asked.append(lookup("name"))
         return self.wanted(self.asked[-1])
 

@@ -39,12 +39,10 @@ BIG = b"b" * 700
 
 
 def opened(clock: Clock, directory: Path, config: StoreConfig = SMALL) -> MessageStore:
-    """A store by this clock."""
     return MessageStore.open(clock, str(directory), config)
 
 
 def checkpoint_of(directory: Path) -> Checkpoint:
-    """The checkpoint in the file."""
     return load_checkpoint(RealFiles(), str(directory / "checkpoint"))
 
 
@@ -175,7 +173,6 @@ def test_a_message_that_no_queue_lists_has_offset_0(tmp_path: Path, sys_flag: in
 
 
 def listed(names: str, *places: tuple[str, int], **properties: str) -> MessageToStore:
-    """A message that further queues list."""
     made = message("T", 1, properties={"INNER_MULTI_DISPATCH": names, **properties})
     return structs.replace(made, inner_queues=places)
 
@@ -273,7 +270,6 @@ def test_checkpoints(tmp_path: Path) -> None:
 
 
 def maps_of(directory: Path) -> list[str]:
-    """Files below a directory that this process has mapped."""
     lines = Path("/proc/self/maps").read_text("utf-8").splitlines()
     return sorted({line.rpartition(" ")[2] for line in lines if str(directory) in line})
 

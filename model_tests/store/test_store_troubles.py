@@ -31,7 +31,6 @@ from longpoll_runtime.real import RealRuntime
 
 
 def put_prepared(store: MessageStore) -> None:
-    """A long batch of one."""
     batch = store.prepare("T", 0)
     batch.add([message()])
     store.put_prepared(batch)
@@ -306,7 +305,6 @@ class Turns:
         self.stops_at = turn_count
 
     def wait(self, _timeout_s: float) -> bool:
-        """Rounds up to the one in which queues are flushed."""
         self.log_end += 1
         self.waits += 1
         return self.waits > 20

@@ -57,7 +57,6 @@ def flip(offset: int) -> Callable[[bytearray], object]:
 
 
 def record_starts(sound: Path) -> list[int]:
-    """Where the records of the second log file begin, in that file."""
     records = read_log(sound)["records"]
     return [each["physicalOffset"] - 2048 for each in records if 2048 <= each["physicalOffset"] < 4096]
 
@@ -264,7 +263,6 @@ def directory(tmp_path: Path) -> str:
 
 
 def run(*arguments: str) -> Result:
-    """Run the command in this process."""
     return CliRunner().invoke(main, ["store", *arguments])
 
 

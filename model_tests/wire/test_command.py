@@ -43,7 +43,6 @@ def read(stream: bytes) -> Command:
 
 
 def read_json(text: str | bytes, body: bytes = b"") -> Command:
-    """The command whose JSON header is this text."""
     header = text.encode() if isinstance(text, str) else text
     return read(frame_head(Serialisation.JSON, header, len(body)) + body)
 
@@ -210,7 +209,6 @@ def test_sizes_in_a_rocketmq_header_are_checked(tail: bytes) -> None:
 
 
 def header_of(count: int, value: object, between: str = ":") -> str:
-    """A JSON header with so many fields of one value."""
     fields = ",".join(f'"n{number}"{between}{json.dumps(value)}' for number in range(count))
     return f'{{"code":12,"extFields":{{{fields}}}}}'
 

@@ -110,7 +110,6 @@ def test_everything_else_comes_as_it_is(wanted: list[Command]) -> None:
 
 
 def frame_of(header: bytes, body: bytes, mark: int = 0) -> bytes:
-    """One frame; `mark` is the serialisation of its header."""
     return HEAD.pack(4 + len(header) + len(body), mark << 24 | len(header)) + header + body
 
 
@@ -175,7 +174,6 @@ def test_a_burst_is_read_as_its_sends_are(frames: list[bytes], cuts: list[int]) 
 
 
 def send_burst(count: int) -> bytes:
-    """So many sends, one behind the other."""
     header = msgspec.json.encode({"code": 310, "extFields": send_fields("T")})
     return frame_of(header, b"body") * count
 
@@ -233,7 +231,6 @@ def read_all_pulls(connection: Connection, chunks: list[bytes], *, ahead: bool =
 
 
 def read_both(header: bytes) -> list[list[object]]:
-    """A frame with this JSON header, read in one pass and the common way."""
     content = frame_of(header, b"body")
     return [read_all_pulls(connection, [content]) for connection in (TypedConnection(), Connection())]
 
@@ -374,7 +371,6 @@ FIELDS = {"msgId": "7F00000100002A9F0000000000000000", "queueId": "3", "queueOff
 
 
 def answer(changed: object = (), **others: object) -> bytes:
-    """The header of an answer to a send, with changes."""
     return msgspec.json.encode({"code": 0, "flag": 1, **others, "extFields": FIELDS | dict(changed)})  # type: ignore[call-overload]
 
 
@@ -407,7 +403,6 @@ def read_all_answers(chunks: list[bytes], connection: Connection) -> list[object
 
 
 def both(chunks: list[bytes]) -> tuple[list[object], list[object]]:
-    """Results of the quick and of the common way."""
     return read_all_answers(chunks, SentConnection()), read_all_answers(chunks, Connection())
 
 
