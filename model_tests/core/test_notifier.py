@@ -112,8 +112,7 @@ def test_a_filter_that_raises_loses_the_rest_only_where_the_policy_says_so() -> 
     keep_rest = attrs.evolve(STRICT_CLONE, on_throw="keep_rest")
     table, pulls, wakes, raised = broken_walk(keep_rest)
     assert not raised
-    assert wakes == [Wake(pulls[0], "woken")]
-    assert [pull.phase for pull in pulls[1:]] == [HELD, HELD]
+    assert (wakes, [pull.phase for pull in pulls[1:]]) == ([Wake(pulls[0], "woken")], [HELD, HELD])
     for policy in (STRICT, STRICT_CLONE):
         table, pulls, wakes, raised = broken_walk(policy)
         assert not raised
@@ -137,12 +136,8 @@ def test_an_arrival_wakes_by_its_properties(policy: Policy) -> None:
     def woken(tags_code: int | None, end: int = 5) -> list[Pull]:
         return [wake.pull for wake in walk(policy, table, end, tags_code, properties=properties)]
 
-    assert woken(0, end=4) == []
-    assert read == []
-    assert woken(0) == [pulls[0], pulls[3]]
-    assert read == [1]
-    assert woken(None) == [pulls[1], pulls[2]]
-    assert read == [1]
+    assert (woken(0, end=4), read, woken(0)) == ([], [], [pulls[0], pulls[3]])
+    assert (read, woken(None), read) == ([1], [pulls[1], pulls[2]], [1])
 
 
 def test_a_filter_looks_once_at_a_message_however_many_pulls_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,8 +153,7 @@ def test_a_filter_looks_once_at_a_message_however_many_pulls_have_it(monkeypatch
 
     monkeypatch.setattr(SqlFilter, "matches_properties", look)
     woken = walk(STRICT, table, 5, 0, properties=lambda: {"a": "4"}.get)
-    assert [wake.pull for wake in woken] == pulls[1::2]
-    assert sorted(looked) == ["a > 3", "a > 5"]
+    assert ([wake.pull for wake in woken], sorted(looked)) == (pulls[1::2], ["a > 3", "a > 5"])
 
 
 def test_pulls_that_any_message_wakes() -> None:
@@ -247,8 +241,7 @@ def test_a_large_herd_is_settled_at_its_end_and_a_small_one_at_once() -> None:
         assert walker.start() == pulls
         assert walker.unsettled is later
         table.assert_tidy(settled=not later)
-        assert walker.herd(3) == pulls[:3]
-        assert walker.end() == []
+        assert (walker.herd(3), walker.end()) == (pulls[:3], [])
         assert not walker.unsettled
         table.assert_tidy()
 

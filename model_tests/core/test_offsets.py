@@ -29,8 +29,7 @@ def test_commits_by_consumers_and_by_pulls() -> None:
     offsets.commit("T", "G", 0, 9)
     offsets.commit("T", "G", 0, 4)
     offsets.commit("T", "H", 0, 1)
-    assert offsets.query("T", "G", 0) == 4
-    assert offsets.by_pair == {"T@G": {0: 4}, "T@H": {0: 1}}
+    assert (offsets.query("T", "G", 0), offsets.by_pair) == (4, {"T@G": {0: 4}, "T@H": {0: 1}})
     offsets = Offsets()
     assert offsets.commit("T", "G", 0, 5, forward_only=True)
     assert offsets.commit("T", "G", 0, 3, forward_only=True)
@@ -70,10 +69,8 @@ def test_forgetting_offsets() -> None:
     assert list(offsets.by_pair) == ["T@H", "TT@GG"]
     assert offsets.changed, "or the file would bring them back"
     offsets = stored()
-    assert whole(offsets.topics_of("G")) == ["T", "U"]
-    assert whole(offsets.topics_of("none")) == []
-    assert whole(offsets.groups_of("T")) == ["G", "H"]
-    assert whole(offsets.groups_of("none")) == []
+    assert (whole(offsets.topics_of("G")), whole(offsets.topics_of("none"))) == (["T", "U"], [])
+    assert (whole(offsets.groups_of("T")), whole(offsets.groups_of("none"))) == (["G", "H"], [])
 
 
 def test_limits_bound_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,8 +127,7 @@ def test_a_group_is_forgotten_with_what_was_committed_just_before() -> None:
     offsets = stored()
     guard = offsets.guard = Guard(offsets, {"V@G": {0: 1}, "V@H": {0: 1}})
     offsets.forget_group("G")
-    assert list(offsets.by_pair) == ["T@H", "TT@GG", "V@H"]
-    assert guard.dropped == [0, 1, 1, 1]
+    assert (list(offsets.by_pair), guard.dropped) == (["T@H", "TT@GG", "V@H"], [0, 1, 1, 1])
 
 
 def test_a_large_table_is_gone_through_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,8 +147,7 @@ def test_a_queue_lock_has_one_holder() -> None:
     locks = QueueLocks()
     assert locks.lock("G", "a", ["q0", "q1"], 0) == ["q0", "q1"]
     assert locks.lock("G", "b", ["q1", "q2"], 1) == ["q2"]
-    assert locks.lock("H", "b", ["q1"], 1) == ["q1"]
-    assert locks.lock("G", "a", [], 1) == []
+    assert (locks.lock("H", "b", ["q1"], 1), locks.lock("G", "a", [], 1)) == (["q1"], [])
     locks = QueueLocks()
     locks.lock("G", "a", ["q"], 0)
     assert locks.lock("G", "b", ["q"], LIFE_MS) == []

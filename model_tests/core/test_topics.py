@@ -302,16 +302,14 @@ def test_what_a_group_knows_of_its_topics() -> None:
     beat(clients, "c1", [subscription_of("T", "*", "TAG", 1)])
     beat(clients, "c2", [subscription_of("U", "*", "TAG", 1)], group="H")
     beat(clients, "c3", [subscription_of("T", "*", "TAG", 1), subscription_of("U", "*", "TAG", 1)], group="I")
-    assert clients.of_topic("T") == ["G", "I"]
-    assert clients.of_topic("none") == []
+    assert (clients.of_topic("T"), clients.of_topic("none")) == (["G", "I"], [])
     clients = Clients()
     for group in ("G", "H"):
         beat(clients, "c1", [], group=group)
     assert clients.unregister("c1", "G")
     assert clients._groups_of == {"c1": {"H"}}
     beat(clients, "c2", [], group="G")
-    assert clients.close("c1") == ["H"]
-    assert clients._groups_of == {"c2": {"G"}}
+    assert (clients.close("c1"), clients._groups_of) == (["H"], {"c2": {"G"}})
 
 
 def test_an_encoded_list_of_members_is_good_until_they_change() -> None:

@@ -54,8 +54,7 @@ def written(text: str) -> str:
 )
 def test_a_file_is_written_as_java_writes_it(text: str, words: str) -> None:
     """One value a line, nulls as a word, letters as they are unless a mark among them would end a line."""
-    assert written(text) == words
-    assert written(words) == words
+    assert (written(text), written(words)) == (words, words)
 
 
 def test_texts_of_the_file() -> None:
@@ -190,8 +189,7 @@ def test_the_file_is_looked_at_twice_a_second_at_most(world: World) -> None:
 
 
 def test_a_content_counts_from_the_first_look_at_it(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    assert world.look(GOOD) == "unknown"
-    assert told(caplog, "accounts_read") == 0
+    assert (world.look(GOOD), told(caplog, "accounts_read")) == ("unknown", 0)
     assert [world.look(OTHER) for _ in range(3)] == ["known"] * 3
     assert told(caplog, "accounts_read") == 1
 
@@ -209,8 +207,7 @@ def test_what_cannot_be_used_is_told_once_each_time_that_it_comes(
     world.look(OTHER)
     for content, lines in ((BAD, 1), (BAD, 0), (None, 1), (None, 0), (None, 0), (OTHER, 0), (None, 1), (None, 0)):
         told(caplog, "accounts_unusable")
-        assert world.look(content) == "known"
-        assert told(caplog, "accounts_unusable") == lines
+        assert (world.look(content), told(caplog, "accounts_unusable")) == ("known", lines)
     assert tried == [OTHER, BAD, OTHER]
 
 
@@ -563,8 +560,7 @@ def make_topic(guarded: Broker) -> None:
 
 def test_the_right_key_is_let_in(guarded: Broker) -> None:
     send(guarded, CONSUMER)
-    assert consume(guarded, CONSUMER) == b"x"
-    assert send_batch(guarded, "open") == 3
+    assert (consume(guarded, CONSUMER), send_batch(guarded, "open")) == (b"x", 3)
     send(guarded, CONSUMER, "writable")
     send(guarded, OPERATOR, "secret")
     assert consume(guarded, OPERATOR, "secret", "closed") == b"x"

@@ -128,8 +128,7 @@ def test_a_queues_entries_are_told(broker: Broker, connect: Connect) -> None:
     assert len(json.loads(bytes(entries(count="1").body))["queueData"]) == 1
     beyond = entries(index="3")
     assert (beyond.code, bytes(beyond.body), beyond.remark) == (0, b"", "Index 3 of 0@T is not exist!")
-    assert entries(queueId="99").code == 1
-    assert entries(topic="none").code == 1
+    assert (entries(queueId="99").code, entries(topic="none").code) == (1, 1)
     assert len(json.loads(bytes(entries(index="0", count=str(2**31 - 1)).body))["queueData"]) == 3
 
 
@@ -214,8 +213,7 @@ def test_the_broker_tells_of_itself(broker: Broker, client: RawClient) -> None:
     send_message(client, "T")
     wait_until(lambda: broker.store.visible_end("T", 0) == 1)
     table = told(client, RequestCode.GET_BROKER_RUNTIME_INFO)["table"]
-    assert table["putMessageTimesTotal"] == "1"
-    assert table["brokerVersionDesc"] == "V4_9_7"
+    assert (table["putMessageTimesTotal"], table["brokerVersionDesc"]) == ("1", "V4_9_7")
     assert table["longpollPolicy"] == "strict"
     assert int(table["earliestMessageTimeStamp"]) == broker.store.store_ms_of("T", 0, 0)
     assert int(table["commitLogMaxOffset"]) == broker.store.log_end > 0

@@ -148,8 +148,7 @@ def test_what_is_acknowledged_is_visible(start_broker: StartBroker, connect: Con
     broker = start_broker(store_config=store_config)
     client = connect(broker.address)
     for number in range(3):
-        assert send_message(client, "T") == number
-        assert broker.store.visible_end("T", 0) == number + 1
+        assert (send_message(client, "T"), broker.store.visible_end("T", 0)) == (number, number + 1)
 
 
 def test_a_stopped_broker_lets_go_of_its_log(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
@@ -401,8 +400,7 @@ def test_a_hook_sees_every_request_and_answer(policy: Policy, start_broker: Star
         ("before", PULL, None),
         ("after", PULL, 0),
     ]
-    assert notes.bodies[1] == bytes(reply.body)
-    assert len(notes.peers) == 1
+    assert (notes.bodies[1], len(notes.peers)) == (bytes(reply.body), 1)
     assert next(iter(notes.peers)).startswith("127.0.0.1:")
 
 
@@ -418,8 +416,7 @@ def test_a_hook_sees_no_answer_of_a_held_pull(policy: Policy, start_broker: Star
     assert notes.told == [("before", PULL, None), ("after", PULL, None)]
     send_message(sender, "T")
     reply = answer_of(puller, opaque)
-    assert reply.code == 0
-    assert notes.told[2:] == [("before", SEND, None), ("after", SEND, 0)]
+    assert (reply.code, notes.told[2:]) == (0, [("before", SEND, None), ("after", SEND, 0)])
 
 
 @pytest.mark.parametrize(
@@ -462,8 +459,7 @@ def test_a_hook_that_fails_after_a_hold_causes_no_second_answer(start_broker: St
 def test_what_no_processor_serves_has_no_hooks(start_broker: StartBroker, connect: Connect) -> None:
     notes = Notes()
     broker = start_broker(hooks=[notes])
-    assert connect(broker.address).call(9999, {}).code == 3
-    assert notes.told == []
+    assert (connect(broker.address).call(9999, {}).code, notes.told) == (3, [])
 
 
 ROOT: Final = Path(__file__).parents[2]

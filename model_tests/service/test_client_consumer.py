@@ -120,8 +120,7 @@ def test_the_client_filters_exactly_what_the_broker_filters_by_hash(name_server:
         for tag in ("Aa", "BB", "C", "Aa"):
             producer.send("T", tag.encode(), tag=tag, queue_id=0)
         with consuming(name_server, "G", "Aa || C") as consumer:
-            assert bodies(take(consumer, 3)) == [b"Aa", b"C", b"Aa"]
-            assert consumer.poll(0.1) == []
+            assert (bodies(take(consumer, 3)), consumer.poll(0.1)) == ([b"Aa", b"C", b"Aa"], [])
 
 
 @pytest.mark.parametrize(("start_at", "wanted"), [("first", b"old"), ("last", b"new")])
@@ -230,8 +229,7 @@ def test_sends_that_fail_or_need_a_route() -> None:
     broker = OneBroker(ResponseCode.MESSAGE_ILLEGAL)
     with broker.producing() as producer, pytest.raises(RefusedError, match="'T': the broker says 13") as caught:
         producer.send("T", b"x")
-    assert caught.value.code == 13
-    assert len(broker.queue_ids) == 1
+    assert (caught.value.code, len(broker.queue_ids)) == (13, 1)
     with ScriptedServer(lambda _peer, _command: None) as server:
         address = server.address
     with Producer(address) as producer, pytest.raises(UnreachableError, match=address):
@@ -331,8 +329,7 @@ def test_a_moved_offset_is_followed_and_stored(caplog: pytest.LogCaptureFixture)
     )
     with caplog.at_level(logging.WARNING):
         run_script(script)
-    assert script.pulled_offsets == [5, 40, 45, 45]
-    assert script.stored_offsets == [45]
+    assert (script.pulled_offsets, script.stored_offsets) == ([5, 40, 45, 45], [45])
     assert "the offset is moved to 40" in caplog.text
 
 
@@ -355,6 +352,5 @@ def test_a_pull_that_fails_is_tried_again_from_the_same_offset(
     script = PullScript(answer)
     with caplog.at_level(logging.WARNING):
         run_script(script)
-    assert script.pulled_offsets == [5, 5]
-    assert script.stored_offsets == []
+    assert (script.pulled_offsets, script.stored_offsets) == ([5, 5], [])
     assert words in caplog.text

@@ -77,8 +77,7 @@ def test_a_route_names_the_broker_and_its_queues(broker: Broker, connect: Connec
 
 def test_the_name_server_refuses_what_it_does_not_know(start_broker: StartBroker, connect: Connect) -> None:
     names = connect(start_broker().name_server_address)
-    assert names.call(9999, {}).code == 3
-    assert names.call(ROUTE, {"topic": "TBW102"}).code == 0
+    assert (names.call(9999, {}).code, names.call(ROUTE, {"topic": "TBW102"}).code) == (3, 0)
     assert names.call(ROUTE, {}).code == 17
 
 
@@ -401,8 +400,7 @@ def test_members_say_where_they_are(broker: Broker, client: RawClient, connect: 
     opaque = client.send(STATUS, OF_GROUP | {"clientAddr": "there@2"})
     reply_to(other, pushed(other, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT), at(8))
     assert by_client(client.reply(opaque)) == {"there@2": 8}
-    assert one.call(RequestCode.GET_BROKER_RUNTIME_INFO).code == 0
-    assert one.pushes == []
+    assert (one.call(RequestCode.GET_BROKER_RUNTIME_INFO).code, one.pushes) == (0, [])
     assert by_client(client.call(STATUS, OF_GROUP | {"clientAddr": "nobody"})) == {}
 
 
@@ -468,9 +466,7 @@ def test_a_group_is_told_to_go_on_elsewhere(broker: Broker, client: RawClient, c
         found: int = decode_by_queue(notice.body, "offsetTable")[QUEUE]
         return found
 
-    assert offset() == 0
-    assert offset(timestamp="-1") == 3
-    assert offset(timestamp="-1", isForce="false") == 2
+    assert (offset(), offset(timestamp="-1"), offset(timestamp="-1", isForce="false")) == (0, 3, 2)
     assert broker.offsets.query("T", "G", 0) == 2
 
 
@@ -500,8 +496,7 @@ def test_queues_are_assigned_to_members(broker: Broker, client: RawClient, conne
     assert [assigned("c@0"), assigned("c@1"), assigned("unknown")] == [everything[:3], everything[3:], []]
     assert [assigned("c@1", strategyName="AVG_BY_CIRCLE")] == [everything[1::2]]
     assert assigned("unknown", messageModel="BROADCASTING") == everything
-    assert assigned("c@0", topic="none") == []
-    assert assigned("c@0", strategyName="odd") == 1
+    assert (assigned("c@0", topic="none"), assigned("c@0", strategyName="odd")) == ([], 1)
 
 
 @pytest.mark.parametrize("is_online", [True, False])

@@ -49,8 +49,7 @@ def test_it_serves_until_ctrl_c(serve: StartCommand, connect: Connect, tmp_path:
     process = serve(*ANY, "--store", str(store), "--record", str(history))
     assert process.stdout is not None
     ready = present(READY.fullmatch(process.stdout.readline().strip()))
-    assert ready[5] == str(store)
-    assert send_message(connect((ready[1], int(ready[2]))), "T") == 0
+    assert (ready[5], send_message(connect((ready[1], int(ready[2]))), "T")) == (str(store), 0)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (0, "", "")
@@ -268,8 +267,7 @@ def test_a_signal_ends_consume_cleanly_and_nothing_printed_comes_again(name_serv
 
 
 def test_where_to_begin_is_read() -> None:
-    assert read_start(None) == "stored"
-    assert read_start("first") == "first"
+    assert (read_start(None), read_start("first")) == ("stored", "first")
     assert read_start("1700000000000") == datetime.fromtimestamp(1.7e9, UTC)
     assert read_start("2023-11-14T22:13:20Z") == datetime.fromtimestamp(1.7e9, UTC)
     assert read_start("2023-11-14T23:13:20+01:00") == datetime.fromtimestamp(1.7e9, UTC)

@@ -125,8 +125,7 @@ def test_when_a_level_was_seen_is_noted_now_and_then() -> None:
         6_200,
         6_200,
     ]
-    assert len(seen.notes) == 62
-    assert seen.waited_ms(6_400 * 1_000_000, 1_000) == 0
+    assert (len(seen.notes), seen.waited_ms(6_400 * 1_000_000, 1_000)) == (62, 0)
     seen.note(6_450 * 1_000_000, 1_000, 1_000)
     assert not seen.notes
     seen.note(6_500 * 1_000_000, 1_000, 1_001)
@@ -364,8 +363,7 @@ def test_what_was_ended_in_time_is_never_asked_about(tmp_path: Path, connect: Co
         check_now(checking)
         wait_until(lambda: checking.offsets.query(HALF_TOPIC, GROUP, 0) == 2)
         wait_until(lambda: checking.offsets.query(OP_TOPIC, GROUP, 0) == 2)
-        assert client.pushes == []
-        assert bodies(client, "T") == [b"1", b"0", b"3"]
+        assert (client.pushes, bodies(client, "T")) == ([], [b"1", b"0", b"3"])
 
 
 def test_expiring_messages_are_given_up(checking: Broker, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
@@ -464,8 +462,7 @@ def test_the_table_of_producers_is_that_of_a_plain_set(steps: list[tuple[str, in
         clients = {channel: own for channel, own in clients.items() if any(pair[0] == channel for pair in plain)}
         for own in "xy":
             assert table.find(own) == next((each for each, id_ in reversed(clients.items()) if id_ == own), None)
-        assert table._client_of == clients
-        assert sum(map(len, table._clients.values())) == len(clients)
+        assert (table._client_of, sum(map(len, table._clients.values()))) == (clients, len(clients))
 
 
 def test_there_is_an_end_to_producers(monkeypatch: pytest.MonkeyPatch) -> None:

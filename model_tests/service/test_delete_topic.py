@@ -78,8 +78,7 @@ def test_who_waits_is_told_although_the_disk_keeps_the_queues(
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(broker.store, "finish_deletion", fail)
-    assert admin.call(DELETE, {"topic": "T"}).code == 1
-    assert puller.answer(opaque).code == 17
+    assert (admin.call(DELETE, {"topic": "T"}).code, puller.answer(opaque).code) == (1, 17)
 
 
 def woken_by(body: bytes, broker: Broker, connect: Connect) -> list[bytes]:
@@ -127,8 +126,7 @@ def test_nor_where_a_pull_was_at_work_while_the_topic_was_deleted(
     monkeypatch.setattr(HerdRunner, "run_now", run_and_delete)
     broker = start_broker()
     make_topic(broker, connect)
-    assert woken_by(b"old", broker, connect) == [b"old"]
-    assert deletions == ["T"]
+    assert (woken_by(b"old", broker, connect), deletions) == ([b"old"], ["T"])
     make_topic(broker, connect)
     assert woken_by(b"new", broker, connect) == [b"new"]
 
@@ -200,8 +198,7 @@ def test_nobody_waits_for_the_disk_that_a_deletion_waits_for(
     finally:
         goes_on.set()
     answer = admin.answer(deletion)
-    assert answer.code == 0
-    assert send_message(bystander, "T", b"new") == 0
+    assert (answer.code, send_message(bystander, "T", b"new")) == (0, 0)
     assert [bytes(record.body) for record in records_of(bystander.call(PULL, pull_fields("T", 0)))] == [b"new"]
 
 
@@ -284,8 +281,7 @@ def test_a_change_of_role_is_told_as_the_policy_says(
     opaque = hold(broker, puller, "U")
     told = other.call(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, {"minBrokerId": "0"})
     if policy.name in WITHOUT_905:
-        assert told.code == 3
-        assert len(broker.hold_service) == 1
+        assert (told.code, len(broker.hold_service)) == (3, 1)
         scan_late(broker)
         assert said(puller, opaque) == (19, "0")
     else:

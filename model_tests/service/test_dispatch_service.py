@@ -179,8 +179,7 @@ def test_who_is_told(notifies: bool, passes_idle: bool, is_idle: bool) -> None:
     world = World(2, notifies=notifies, passes_idle=passes_idle)
     world.held = 0 if is_idle else 1
     count = 2 if notifies and not (passes_idle and is_idle) else 0
-    assert len(world.notified()) == count
-    assert world.shown == 2
+    assert (len(world.notified()), world.shown) == (count, 2)
 
 
 def test_who_is_told_of_what_was_made_visible() -> None:
@@ -296,8 +295,6 @@ def test_a_thread_that_polls_shows_and_tells_until_it_is_stopped(caplog: pytest.
     world.on_sleep = on_sleep
     world.target()
     asleep = ("sleep", 0.25)
-    assert rounds[0][-2:] == [("answered", "T", 3, 1), asleep]
-    assert rounds[1] == [asleep]
-    assert rounds[2][-2:] == [("answered", "U", 3, 1), asleep]
-    assert world.told() == ["join"]
+    assert (rounds[0][-2:], rounds[1]) == ([("answered", "T", 3, 1), asleep], [asleep])
+    assert (rounds[2][-2:], world.told()) == ([("answered", "U", 3, 1), asleep], ["join"])
     assert "the dispatcher met an error and goes on" in caplog.text

@@ -370,8 +370,7 @@ def test_a_herd_is_one_also_where_it_waited() -> None:
     executor.submit_herd(second, Outbox())
     assert {pull.phase for pull in second} == {QUEUED}
     executor.turn(Outbox())
-    assert {pull.phase for pull in (*first, *second)} == {ANSWERED}
-    assert singly == first[:1]
+    assert ({pull.phase for pull in (*first, *second)}, singly) == ({ANSWERED}, first[:1])
 
 
 # -- a broker ----------------------------------------------------------------------------------------------------------

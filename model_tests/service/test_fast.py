@@ -213,8 +213,7 @@ def test_pulls_side_by_side_are_held_together(
         twin.broker.topics.put(TopicConfig("T", 4, 4))
     queues = [{"queueId": str(number % 4)} for number in range(8)]
     told = [(0, pulls(*queues, {"queueOffset": "7"}, *queues)), (1, pulls({}, {"sysFlag": "4"}, {"subscription": "a"}))]
-    assert quick.told(told) == plain.told(told)
-    assert together == [7, 8]
+    assert (quick.told(told), together) == (plain.told(told), [7, 8])
 
 
 OTHERS: list[dict[str, str]] = [

@@ -282,8 +282,7 @@ def test_a_report_that_is_not_taken_yet_is_replaced_by_the_next() -> None:
         return looked
 
     bench.follow(master, look(0), look(3), look(0), look(0), look(1 << 30), look(1 << 30))
-    assert watched == [(True, True)] * 5 + [(True, False)]
-    assert master.reports() == [20, 80, 100, 120]
+    assert (watched, master.reports()) == ([(True, True)] * 5 + [(True, False)], [20, 80, 100, 120])
 
 
 def test_a_master_that_says_nothing_is_left_after_its_time(caplog: pytest.LogCaptureFixture) -> None:
@@ -314,8 +313,7 @@ def test_a_master_that_is_not_there_is_tried_again(
     bench.masters += [error or gone]
     seen: list[bool] = []
     bench.follow(master, *([lambda: None] if error is None else []), lambda: seen.append(bench.follower.is_connected))
-    assert reasons(caplog) == [reason]
-    assert seen == [True]
+    assert (reasons(caplog), seen) == ([reason], [True])
     assert not bench.follower.is_connected
     assert gone.is_closed == (error is None)
     assert bench.told() == [*TRIED, "forget_beginning", ("wait", RETRY_MS / 1_000), TRIED[1], "forget_beginning"]
@@ -385,8 +383,7 @@ def test_what_is_told_of_it() -> None:
     status = bench.follower.status
     now_ms = bench.unix_ms()
     assert (status.last_read_timestamp, status.last_write_timestamp) == (now_ms - HEARTBEAT_MS, now_ms)
-    assert status.max_offset == 50
-    assert status.transferred_byte_in_second == len(sent) // 2
+    assert (status.max_offset, status.transferred_byte_in_second) == (50, len(sent) // 2)
     assert Bench(ha_address=None).follower.status.master_addr is None
 
 

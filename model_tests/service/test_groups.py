@@ -109,8 +109,7 @@ def test_a_group_goes_with_its_offsets(field: str, version: str, start_broker: S
     broker, client = served(start_broker, connect, policy=preset(version))
     send_message(client, "T")
     for name in ("G", "GG"):
-        assert make_group(client, name).code == 0
-        assert commit(client, name) == 0
+        assert (make_group(client, name).code, commit(client, name)) == (0, 0)
     asked = {"groupName": "G", field: "true"}
     assert client.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, asked).code == 0
     own = {OLD: "removeOffset", NEW: "cleanOffset", STRICT_NAME: field}[version]
@@ -203,8 +202,7 @@ def test_who_waits_at_a_light_queue_is_woken(policy: Policy, start_broker: Start
     assert read_properties(record.properties.decode())["INNER_MULTI_QUEUE_OFFSET"] == "0,0"
     send_message(sender, "T", b"n", properties="INNER_MULTI_DISPATCH\x01%LMQ%b\x02")
     wait_until(lambda: broker.store.visible_end("%LMQ%b", 0) == 2)
-    assert bodies(puller, "T") == [b"m", b"n"]
-    assert bodies(puller, "%LMQ%a") == [b"m"]
+    assert (bodies(puller, "T"), bodies(puller, "%LMQ%a")) == ([b"m", b"n"], [b"m"])
     assert bodies(puller, "%LMQ%b", 1) == [b"n"]
 
 
@@ -336,8 +334,7 @@ def test_a_light_group_has_one_offset_a_topic(start_broker: StartBroker, connect
     }
     assert not (config / "consumerOffset.json").exists()
     client = connect(start_broker(store_config=LIGHT).address)
-    assert committed(client, "%LMQ%g", 1) == 8
-    assert committed(client, "G", 3) == 5
+    assert (committed(client, "%LMQ%g", 1), committed(client, "G", 3)) == (8, 5)
 
 
 def test_without_light_queues_the_name_means_nothing(

@@ -274,8 +274,7 @@ def test_the_scanner_scans_once_a_period(error: Exception | None, monkeypatch: p
     monkeypatch.setattr(scan_service, "Outbox", Noting)
     ScanService(rounds, rounds, 5_000).start()
     rounds.body()
-    assert rounds.notes == ["scan", "flush"] * 2
-    assert rounds.waits == [5.0] * 3
+    assert (rounds.notes, rounds.waits) == (["scan", "flush"] * 2, [5.0] * 3)
 
 
 @pytest.mark.parametrize("error", FAULTS, ids=lambda error: type(error).__name__)
@@ -323,8 +322,7 @@ def test_rocketmq_loses_the_wakeup_until_the_scan(start_broker: StartBroker, con
     """The message is visible while the pull is held."""
     broker, puller, opaque = lose_the_wakeup(ROCKETMQ_4_9, start_broker, connect)
     assert puller.reply(opaque, SHORT_S) is None
-    assert broker.store.visible_end("T", 0) == 1
-    assert len(broker.hold_service) == 1
+    assert (broker.store.visible_end("T", 0), len(broker.hold_service)) == (1, 1)
     outbox = Outbox()
     broker.hold_service.scan(outbox)
     outbox.flush()

@@ -131,8 +131,7 @@ def flushes_of_herd(count: int) -> list[tuple[int, int]]:
     bench.outbox = Noting()
     pulls = [bench.hold() for _ in range(count)]
     bench.arrive()
-    assert bench.ran == [(pull, "woken") for pull in pulls]
-    assert len(bench.service) == 0
+    assert (bench.ran, len(bench.service)) == ([(pull, "woken") for pull in pulls], 0)
     return flushes
 
 
@@ -191,15 +190,13 @@ def test_a_deadline_that_comes_while_the_clock_looks_wakes_it(monkeypatch: pytes
 def test_deadlines_and_stops() -> None:
     bench = Bench(STRICT)
     first, second = bench.hold(deadline_ms=300), bench.hold(deadline_ms=301)
-    assert bench.run_at(299.999999) == []
-    assert bench.run_at(300) == [(first, "expired")]
+    assert (bench.run_at(299.999999), bench.run_at(300)) == ([], [(first, "expired")])
     assert bench.run_at(301) == [(second, "expired")]
     bench = Bench(STRICT)
     held = bench.hold()
     bench.service.stop(bench.outbox)
     late = bench.hold()
-    assert bench.refused == [(held, "stopped"), (late, "stopped")]
-    assert len(bench.service) == 0
+    assert (bench.refused, len(bench.service)) == ([(held, "stopped"), (late, "stopped")], 0)
     bench = Bench(STRICT)
     for queue_id, deadline_ms in enumerate((700, 300, 500, 900)):
         bench.hold(deadline_ms=deadline_ms, queue_id=queue_id)
@@ -277,8 +274,7 @@ def test_a_store_that_fails_for_one_queue(policy: Policy, scanned: bool) -> None
     bench.queues.failing.add(("T", 7))
     with nullcontext() if scanned else pytest.raises(OSError, match="cannot be read"):
         bench.service.scan(bench.outbox)
-    assert (len(bench.ran) == 19) == scanned
-    assert bench.refused == []
+    assert (len(bench.ran) == 19, bench.refused) == (scanned, [])
 
 
 @pytest.mark.parametrize("is_orphaned", [True, False])
@@ -311,8 +307,7 @@ def test_when_the_limit_is_looked_at(limit: HoldLimit, held: int) -> None:
     bench = Bench(attrs.evolve(STRICT, hold_limit=limit), held_count_max=2)
     for _ in range(4):
         bench.hold()
-    assert len(bench.service) == held
-    assert len(bench.refused) == 4 - held
+    assert (len(bench.service), len(bench.refused)) == (held, 4 - held)
 
 
 @pytest.mark.parametrize(("limit", "held"), [("at_read", 2), ("in_lock", 1)])

@@ -241,14 +241,12 @@ def test_batches_in_turns() -> None:
         assert (each.rest_size, each.gives_way) == (4, True)
     turn(outbox, third)
     turn(outbox, second)
-    assert notes == ["first", "second", "third", "first", "first"]
-    assert outbox.written == ["first"]
+    assert (notes, outbox.written) == (["first", "second", "third", "first", "first"], ["first"])
     turn(outbox, first)
     assert first.rest is None
     turn(outbox, third)
     turn(outbox, third)
-    assert notes[5:] == ["second", "second"]
-    assert outbox.written == ["first", "second"]
+    assert (notes[5:], outbox.written) == (["second", "second"], ["first", "second"])
     third.rest = each = None
     fourth = channel_of("fourth")
     batches.begin(fourth, command, noted("fourth", 2, notes), outbox)
@@ -262,8 +260,7 @@ def test_batches_in_turns() -> None:
     batches.begin(good, command, noted("good", 2, notes), outbox)
     turn(outbox, good)
     turn(outbox, good)
-    assert notes == ["bad", "good", "bad", "good"]
-    assert outbox.written == ["bad", "good"]
+    assert (notes, outbox.written) == (["bad", "good", "bad", "good"], ["bad", "good"])
     batches, notes = LongBatches(RealRuntime().lock()), list[str]()
     start = partial(batches.begin, channel_of("any"), Command(320, 1, body=b"body"))
     assert start(noted("long", 3, notes), Box()) is None

@@ -287,8 +287,7 @@ def test_arrivals_after_an_append() -> None:
     assert appended.notes == ["append", "now", ("put_prepared", batch), (told, 7)]
     appended = Appended()
     arrivals: Any = appender_of(appended).append_burst([MESSAGE, MESSAGE])
-    assert arrivals == [MESSAGE]
-    assert appended.notes == ["append", "put_burst"]
+    assert (arrivals, appended.notes) == ([MESSAGE], ["append", "put_burst"])
 
 
 @pytest.mark.parametrize(

@@ -141,8 +141,7 @@ def test_an_unreadable_frame_is_relayed_and_reported(upstream: Upstream, caplog:
     events = events_of(upstream.history)
     lost = [event for event in events if event.event == "lost"]
     # What was not read, and all that passed until the end.
-    assert [event.lost_count for event in lost] == [1, 1]
-    assert lost[1].after_ns == lost[0].after_ns
+    assert ([event.lost_count for event in lost], lost[1].after_ns) == ([1, 1], lost[0].after_ns)
     assert lost[1].before_ns > lost[0].before_ns
     assert len([event for event in events if event.event == "connection_closed"]) == 1
     assert ["could not be read" in record.message for record in caplog.records] == [True]
@@ -152,8 +151,7 @@ def test_tls_is_refused_with_one_line(upstream: Upstream, caplog: pytest.LogCapt
     client, behind = upstream.connect()
     with client, behind:
         client.sendall(b"\x16\x03\x01\x02\x00\x01")
-        assert client.recv(1) == b""
-        assert behind.recv(1) == b""
+        assert (client.recv(1), behind.recv(1)) == (b"", b"")
     (line,) = caplog.records
     assert "TLS" in line.message
     assert "plain text" in line.message
@@ -294,8 +292,7 @@ def test_a_client_that_only_says_that_it_sends_no_more_is_answered(waits: bool, 
         assert len(read_exactly(behind, sent + len(asked))) == sent + len(asked)
         sender.join()
         half_closed_ns = time.monotonic_ns()
-        assert behind.recv(1) == b""
-        assert upstream.observer.loop.link_count == 1
+        assert (behind.recv(1), upstream.observer.loop.link_count) == (b"", 1)
         behind.sendall(FRAME)
         assert read_exactly(client, len(FRAME)) == FRAME
         answered_ns = time.monotonic_ns()
@@ -316,8 +313,7 @@ def test_two_hundred_connections_share_a_thread(broker: Broker, connect: Connect
         send_message(clients[0], "T")
         for client in clients:
             assert client.call(RequestCode.GET_MAX_OFFSET, MAX_OFFSET).code == 0
-        assert proxy.loop.link_count == 200
-        assert threading.active_count() == threads
+        assert (proxy.loop.link_count, threading.active_count()) == (200, threads)
     events: list[Event] = events_of(tmp_path / "history")
     for kind in ("connection_opened", "connection_closed"):
         assert len({event.connection for event in events if event.event == kind}) == 200
@@ -388,8 +384,7 @@ def test_a_name_that_is_none_closes_its_clients_and_ends_nothing(
 @pytest.mark.parametrize("host", ["", "\ud800", "a b", "a/../b", "a\0b", "\x1b[2J", "é", "x" * 256])
 def test_what_is_no_host_stays_in_the_route_as_it_is(host: str, tmp_path: Path) -> None:
     with Observer.start(RealRuntime(), brokers=[("127.0.0.1", 1)], record_directory=str(tmp_path / "h")) as proxy:
-        assert proxy._door_of(f"{host}:1") == f"{host}:1"
-        assert len(proxy.doors) == 1
+        assert (proxy._door_of(f"{host}:1"), len(proxy.doors)) == (f"{host}:1", 1)
 
 
 def test_a_name_that_is_never_found_is_given_up(

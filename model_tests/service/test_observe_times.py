@@ -261,8 +261,7 @@ def test_only_a_poll_that_watched_a_side_and_did_not_report_it_has_seen_it_empty
     relay_loop._pass, relay_loop._quiet_ns = 10, 1_000
     side: Any = Part(busy_pass=10 - passes_ago, look_ns=0, arrivals=Noted(50))
     relay_loop._note_quiet(side)
-    assert side.arrivals.looks == looks
-    assert side.look_ns == (1_000 + LOOK_NS if looks else 0)
+    assert (side.arrivals.looks, side.look_ns) == (looks, 1_000 + LOOK_NS if looks else 0)
 
 
 @pytest.mark.parametrize(("since_ns", "is_over"), [(0, False), (19, False), (20, True)])

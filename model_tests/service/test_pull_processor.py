@@ -368,8 +368,7 @@ def test_what_a_group_gets_is_counted_and_a_moved_offset_is_told() -> None:
     world = RunnerWorld()
     runner = world.runner()
     runner.count(pull_of(), looked(runner, pull_of()), 2_000 * SECOND_NS)
-    assert counted(runner) == [2, 10, 3_000_000]
-    assert world.notes == ["get"]
+    assert (counted(runner), world.notes) == ([2, 10, 3_000_000], ["get"])
     for status, notes in (
         (GetStatus.OFFSET_TOO_SMALL, ["get", ("moved", "T", 8)]),
         (GetStatus.NO_MATCHED_MESSAGE, ["get"]),

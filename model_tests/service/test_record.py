@@ -161,8 +161,7 @@ def test_a_second_life_is_a_second_source(start_broker: StartBroker, connect: Co
     start_broker(record_directory=str(directory)).stop()
     meta = msgspec.json.decode((directory / META_FILE).read_bytes(), type=Meta)
     names = [source.name for source in meta.sources]
-    assert len(set(names)) == 2
-    assert meta.policy == "strict"
+    assert (len(set(names)), meta.policy) == (2, "strict")
     told = one(events_of(directory), "make_visible", source=names[1])
     assert (told.topic, told.queue, told.visible_end) == ("T", 3, 1)
 

@@ -77,8 +77,7 @@ def test_a_broker_is_taken_in_told_of_and_forgotten(broker: Broker, connect: Con
     cluster = json.loads(bytes(client.call(RequestCode.GET_BROKER_CLUSTER_INFO).body))
     assert cluster["clusterAddrTable"]["C"] == ["other"]
     assert client.call(RequestCode.UNREGISTER_BROKER, header()).code == 0
-    assert route(client, "T") == {}
-    assert register(registrar, table("T")) == 0
+    assert (route(client, "T"), register(registrar, table("T"))) == ({}, 0)
     registrar.close()
     wait_until(lambda: route(client, "T") == {})
 
@@ -525,10 +524,8 @@ def test_a_deleted_topic_has_no_route_until_it_is_registered_again(start_broker:
     assert client.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, elsewhere).code == 0
     assert permissions(client, "T") == {"other": 6}
     assert client.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "T", "clusterName": "C"}).code == 0
-    assert permissions(client, "T") == {}
-    assert permissions(client, "U") == {"other": 6}
-    assert register(client, table("T", "U")) == 0
-    assert permissions(client, "T") == {"other": 6}
+    assert (permissions(client, "T"), permissions(client, "U")) == ({}, {"other": 6})
+    assert (register(client, table("T", "U")), permissions(client, "T")) == (0, {"other": 6})
     assert client.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "TBW102"}).code == 0
     assert permissions(client, "TBW102") == {"broker-a": 7}
 
@@ -540,8 +537,7 @@ def make(client: RawClient, topic: str) -> None:
 
 def test_a_broker_that_tells_of_one_new_topic_keeps_its_others(start_broker: StartBroker, connect: Connect) -> None:
     client = connect(start_broker().name_server_address)
-    assert register(client, table("T")) == 0
-    assert register(client, table("U", counter=2)) == 0
+    assert (register(client, table("T")), register(client, table("U", counter=2))) == (0, 0)
     assert permissions(client, "T") == permissions(client, "U") == {"other": 6}
 
 
@@ -583,8 +579,7 @@ def test_request_216_hides_a_live_topic(start_broker: StartBroker, connect: Conn
     assert forget({"topic": "T", "clusterName": "elsewhere"}).code == forget({}).code == 0
     assert permissions(client, "T") == {"broker-a": 6}
     for again in (partial(make, admin, "T"), partial(send_message, admin, "made-by-a-send")):
-        assert forget({"topic": "T"}).code == 0
-        assert permissions(client, "T") == hidden
+        assert (forget({"topic": "T"}).code, permissions(client, "T")) == (0, hidden)
         send_message(admin, "T")
         assert permissions(client, "T") == hidden
         again()

@@ -47,8 +47,7 @@ def test_what_a_slave_is_sent() -> None:
     assert bench.timeouts == [None, LOOK_S, LOOK_S, LOOK_S], "without slaves nobody is waited for"
     bench.log.log_end = 160
     bench.rounds(None)
-    assert slave.took() == transfers(bench.log, 150, 10)
-    assert bench.peers() == [("10.0.0.1", 1)]
+    assert (slave.took(), bench.peers()) == (transfers(bench.log, 150, 10), [("10.0.0.1", 1)])
     assert bench.later_notes() == [], "nothing to wake, nothing to watch otherwise"
     bench = Bench(transfer_size=1 << 20)
     first, second = following(bench, 0, 0)
@@ -56,8 +55,7 @@ def test_what_a_slave_is_sent() -> None:
     bench.log.log_end = (1 << 20) + 5
     second.report(bench.log.log_end)
     bench.rounds(None, None, None)
-    assert bench.timeouts == [LOOK_S, 0, LOOK_S]
-    assert len(first.took()) == bench.log.log_end + 2 * 12
+    assert (bench.timeouts, len(first.took())) == ([LOOK_S, 0, LOOK_S], bench.log.log_end + 2 * 12)
 
 
 @pytest.mark.parametrize("only_visible", [False, True])
@@ -80,8 +78,7 @@ def test_a_crowd_is_accepted_in_parts(caplog: pytest.LogCaptureFixture) -> None:
     bench.log.log_end = 7
     bench.rounds(None)
     assert [each.is_closed for each in crowd] == [True] * ACCEPT_COUNT_MAX + [False] * 2
-    assert slave.took() == transfers(bench.log, 0, 7)
-    assert bench.peers() == [slave.peer]
+    assert (slave.took(), bench.peers()) == (transfers(bench.log, 0, 7), [slave.peer])
     assert reasons(caplog, "slave_refused") == ["there are 1 already"] * ACCEPT_COUNT_MAX
 
 
@@ -240,8 +237,7 @@ def test_greetings_and_full_sockets() -> None:
     asked_count, slave.room = slave.asked_count, 1_000
     bench.rounds(None, None)
     assert bench.later_notes() == [("modify", 1, True, False)]
-    assert slave.took() == transfers(bench.log, 0, 20)
-    assert slave.asked_count == asked_count
+    assert (slave.took(), slave.asked_count) == (transfers(bench.log, 0, 20), asked_count)
     bench = Bench()
     bench.replicator.appended()
     assert bench.later_notes() == []
@@ -291,8 +287,7 @@ def test_a_send_is_answered_when_the_slave_that_is_ahead_has_it() -> None:
     bench.report(first, 9)
     assert told == []
     bench.report(second, 20)
-    assert told == [(10, True, "later"), (20, True, "later")]
-    assert bench.replicator.copied_end == 20
+    assert (told, bench.replicator.copied_end) == ([(10, True, "later"), (20, True, "later")], 20)
     bench.report(first, 19)
     second.said.append(b"")
     bench.rounds(None)
@@ -347,8 +342,7 @@ def test_one_more_than_may_wait_is_answered_at_once(monkeypatch: pytest.MonkeyPa
     told: Told = []
     bench.submit(10, told)
     bench.submit(20, told)
-    assert told == [(20, False, "at once")]
-    assert bench.later_notes() == ["wake"]
+    assert (told, bench.later_notes()) == ([(20, False, "at once")], ["wake"])
 
 
 def test_an_answer_that_fails_costs_no_other_one_its_turn(caplog: pytest.LogCaptureFixture) -> None:
@@ -393,8 +387,7 @@ def test_the_end_of_a_replicator() -> None:
     assert (bench.peers(), bench.replicator.behind_bytes) == ([], {})
     assert sorted(told) == [(10, False, "later"), (20, False, "later")]
     bench.submit(30, told)
-    assert told[2:] == [(30, False, "at once")]
-    assert bench.later_notes() == []
+    assert (told[2:], bench.later_notes()) == ([(30, False, "at once")], [])
     bench = Bench()
     told: Told = []
     bench.lock().meanwhile = partial(bench.wait_quietly, 20, told)

@@ -343,8 +343,7 @@ def test_a_producer_is_asked_about_messages_that_it_may_send_alone(tmp_path: Pat
             wait_until(lambda: checks._due_ns != 0)
             assert allowed.wait_push().code == RequestCode.CHECK_TRANSACTION_STATE
         for each in others:
-            assert call(each, RequestCode.GET_BROKER_RUNTIME_INFO).code == 0
-            assert each.pushes == []
+            assert (call(each, RequestCode.GET_BROKER_RUNTIME_INFO).code, each.pushes) == (0, [])
 
 
 def test_a_message_is_taken_to_members_that_may_read_it_alone(broker: Broker, connect: Connect) -> None:

@@ -29,8 +29,7 @@ from longpoll_runtime.turns import TURN_S, short_turns
 def test_queues_and_their_takers() -> None:
     """First in, first out, never more than the capacity."""
     queue: RealQueue[int] = RealQueue(2)
-    assert [queue.offer(number) for number in (1, 2, 3)] == [True, True, False]
-    assert len(queue) == 2
+    assert ([queue.offer(number) for number in (1, 2, 3)], len(queue)) == ([True, True, False], 2)
     assert (queue.take(), queue.take()) == (1, 2)
     assert queue.take(timeout=0.0) is None
     queue: RealQueue[int] = RealQueue(1)
@@ -56,14 +55,12 @@ def test_a_poller_tells_what_is_ready_and_ends_a_wait_when_woken() -> None:
             listener.accept()
         poller.register(server, read=True, write=False, data="server")
         poller.wake()
-        assert poller.poll(5) == []
-        assert client.send_parts([b"ab", memoryview(b"c")]) == 3
+        assert (poller.poll(5), client.send_parts([b"ab", memoryview(b"c")])) == ([], 3)
         assert poller.poll(5) == [("server", True, False)]
         poller.modify(server, read=True, write=True, data="server")
         assert poller.poll(5) == [("server", True, True)]
         buffer = bytearray(10)
-        assert server.recv_into(buffer) == 3
-        assert bytes(buffer[:3]) == b"abc"
+        assert (server.recv_into(buffer), bytes(buffer[:3])) == (3, b"abc")
         poller.unregister(server)
         client.send(b"more")
         assert poller.poll(0) == []
@@ -130,8 +127,7 @@ def test_collections_are_rare_inside_and_as_before_outside(usual_collections: tu
         assert gc.isenabled()
         assert gc.get_freeze_count() > 0
     again = [[number] for number in range(10_000)]
-    assert len(kept) + len(again) == 11_000
-    assert inside == 0
+    assert (len(kept) + len(again), inside) == (11_000, 0)
     assert gc.get_stats()[0]["collections"] > started
     assert (gc.get_threshold(), gc.get_freeze_count()) == (usual_collections, 0)
 
@@ -141,8 +137,7 @@ def test_there_are_no_collections_inside_and_they_come_again_outside() -> None:
     with no_collections():
         kept = [[number] for number in range(100_000)]
         inside = [stats["collections"] for stats in gc.get_stats()]
-    assert len(kept) == 100_000
-    assert inside == collected
+    assert (len(kept), inside) == (100_000, collected)
     assert gc.isenabled()
     with pytest.raises(OSError, match="the disk"), no_collections():
         raise OSError("the disk")
@@ -227,8 +222,7 @@ def test_every_item_is_taken_once_by_many() -> None:
         wait_until(lambda: queue.offer(-1))
     for thread in takers:
         thread.join(PATIENCE_S)
-    assert sorted(taken) == list(range(count))
-    assert len(queue) == 0
+    assert (sorted(taken), len(queue)) == (list(range(count)), 0)
 
 
 class Interrupted(BaseException):
@@ -330,8 +324,7 @@ def test_of_two_at_one_time_one_has_it(
             sys.settrace(before)
         is_between = between.left <= 0
         if is_between:
-            assert sorted(map(bool, had)) == [False, True]
-            assert len(queue) == left
+            assert (sorted(map(bool, had)), len(queue)) == ([False, True], left)
     assert place > 4
 
 

@@ -288,8 +288,7 @@ def test_one_sync_answers_all_that_waited(start_broker: StartBroker, connect: Co
     client.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})
     disk.works.set()
     assert [code_of(client, opaque) for opaque in (first, *others)] == [ResponseCode.SUCCESS] * 21
-    assert disk.syncs - before == 2
-    assert broker.store.flushed_end == broker.store.log_end
+    assert (disk.syncs - before, broker.store.flushed_end) == (2, broker.store.log_end)
 
 
 def test_a_failing_disk_is_told(start_broker: StartBroker, connect: Connect, disk: Disk) -> None:
@@ -507,8 +506,7 @@ def test_who_sees_a_message_that_is_not_durable(
     assert disk.begun.wait(PATIENCE_S)
     early = puller.reply(opaque, PATIENCE_S if seen else SHORT_S)
     disk.may_end.set()
-    assert (early is not None) == seen
-    assert (early or answer_of(puller, opaque)).code == 0
+    assert (early is not None, (early or answer_of(puller, opaque)).code) == (seen, 0)
     assert answer_of(sender, acknowledged).code == 0
 
 

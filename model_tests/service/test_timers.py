@@ -222,8 +222,7 @@ def test_a_recalled_message_goes_nowhere(start_broker: StartBroker, connect: Con
     clock.now_ms += 7000
     wait_until(lambda: keys(client) == ["L"])
     wait_until(lambda: keys(client, "U") == ["K"])
-    assert recall(client, handles["T", "K"]).code == 604
-    assert keys(client) == ["L"]
+    assert (recall(client, handles["T", "K"]).code, keys(client)) == (604, ["L"])
 
 
 def test_what_recalls_nothing_is_refused(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:

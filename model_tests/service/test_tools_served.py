@@ -384,8 +384,7 @@ def test_what_was_put_is_counted(start_broker: StartBroker, connect: Connect) ->
         return 0 if found is None else found.value
 
     assert [total("TOPIC_PUT_NUMS", topic) for topic in "TU"] == [15, 1]
-    assert total("BROKER_PUT_NUMS", "") == 17
-    assert total("SNDBCK_PUT_NUMS", "T@G") == 1
+    assert (total("BROKER_PUT_NUMS", ""), total("SNDBCK_PUT_NUMS", "T@G")) == (17, 1)
     assert sum(total("TOPIC_PUT_SIZE", topic) for topic in ("T", "U", "SCHEDULE_TOPIC_XXXX")) == broker.store.log_end
     for name, key in (("TOPIC_PUT_NUMS", "T"), ("TOPIC_PUT_SIZE", "U"), ("SNDBCK_PUT_NUMS", "T@G")):
         fields = {"statsName": name, "statsKey": key}

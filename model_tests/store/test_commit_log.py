@@ -50,15 +50,13 @@ names = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_tags_code_is_javas_hash(text: str) -> None:
-    assert tags_code(text) == plain_store.java_hash(text)
-    assert tags_code(None) == 0
+    assert (tags_code(text), tags_code(None)) == (plain_store.java_hash(text), 0)
 
 
 def test_tags_codes_known_from_java() -> None:
     """Three tags of equal hash, and one beyond the basic plane, as Java computes them."""
     assert tags_code("AaAa") == tags_code("BBBB") == tags_code("AaBB") == 2031744
-    assert tags_code("TagA") == 2598919
-    assert tags_code("polygenelubricants") == -(2**31)
+    assert (tags_code("TagA"), tags_code("polygenelubricants")) == (2598919, -(2**31))
 
 
 @given(st.dictionaries(names, names))
@@ -96,8 +94,7 @@ def test_delay_levels_say_when_a_message_is_due() -> None:
 def test_hosts(address: str, text: str) -> None:
     """A host is its address and a four-byte port, 8 or 20 bytes long."""
     host = host_bytes(address, 10911)
-    assert len(host) == (8 if "." in address else 20)
-    assert host_text(host) == text
+    assert (len(host), host_text(host)) == (8 if "." in address else 20, text)
 
 
 def one_record(directory: object, **fields: object) -> bytes:

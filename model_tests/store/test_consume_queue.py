@@ -88,8 +88,7 @@ def units_of(queue: ConsumeQueue) -> list[tuple[int, int, int] | None]:
 def test_a_new_queue_has_nothing(queue: ConsumeQueue) -> None:
     assert (queue.topic, queue.queue_id, queue.extended) == ("T", 7, None)
     assert (queue.offset_end, queue.offset_min, queue.offset_next, queue.flushed_offset) == (0, 0, 0, 0)
-    assert queue.physical_end == -1
-    assert queue.segment_lists() == [queue.segments]
+    assert (queue.physical_end, queue.segment_lists()) == (-1, [queue.segments])
     assert (queue.unit(0), queue.units_from(0), queue.first_unit()) == (None, None, None)
 
 
@@ -148,8 +147,7 @@ def test_a_queue_may_begin_late(queue: ConsumeQueue, offset: int) -> None:
     assert (starts(queue), queue.offset_min, queue.offset_end) == ([start], offset, offset + 1)
     blanks = offset - start
     assert bytes(queue.segments.segments[0].view[: blanks * UNIT_SIZE]) == PRE_BLANK * blanks
-    assert units_of(queue) == [None] * offset + [unit(offset)]
-    assert queue.first_unit() == unit(offset)
+    assert (units_of(queue), queue.first_unit()) == ([None] * offset + [unit(offset)], unit(offset))
 
 
 def test_a_gap_in_a_queue_is_filled(queue: ConsumeQueue) -> None:
@@ -197,8 +195,7 @@ def test_units_are_given_to_the_end_of_a_file(queue: ConsumeQueue) -> None:
         return None if found is None else list(UNIT.iter_unpack(found))
 
     assert read(0) == [unit(offset) for offset in range(COUNT)]
-    assert read(COUNT - 1) == [unit(COUNT - 1)]
-    assert read(COUNT) == [unit(COUNT), unit(COUNT + 1)]
+    assert (read(COUNT - 1), read(COUNT)) == ([unit(COUNT - 1)], [unit(COUNT), unit(COUNT + 1)])
     assert read(COUNT + 1) == [unit(COUNT + 1)]
     assert [read(offset) for offset in (-1, COUNT + 2, 2 * COUNT)] == [None] * 3
     queue.offset_min = 2

@@ -115,8 +115,7 @@ def test_what_is_delayed_is_due_by_the_levels_of_the_copy(tmp_path: Path) -> Non
         due_ms = [store.unit(SCHEDULE_TOPIC, 1, 0) for store in (pair.source, pair.copy)]
         assert due_ms[0] is not None
         assert due_ms[1] is not None
-        assert due_ms[1][2] - due_ms[0][2] == 3_600_000 - 5_000
-        assert due_ms[1][:2] == due_ms[0][:2]
+        assert (due_ms[1][2] - due_ms[0][2], due_ms[1][:2]) == (3_600_000 - 5_000, due_ms[0][:2])
 
 
 def test_the_files_are_equal(pair: Pair) -> None:

@@ -120,12 +120,10 @@ def test_what_was_appended_is_handed_over() -> None:
     assert bench.handed() == [0, 1, 2]
     assert (bench.dispatched(2), bench.cursor.cursor, bench.handed()) == ([0, 1], 2 * SIZE, [2])
     assert (bench.dispatched(2), bench.cursor.cursor, bench.handed()) == ([2], 3 * SIZE, [])
-    assert bench.notes == []
-    assert bench.queue.listed == [0, SIZE, 2 * SIZE]
+    assert (bench.notes, bench.queue.listed) == ([], [0, SIZE, 2 * SIZE])
     bench = Bench(2)
     assert bench.cursor.dispatch(1) == [arrival_of(0)]
-    assert bench.notes == ["lock", "unlock", "read 0"]
-    assert bench.dispatched() == [1]
+    assert (bench.notes, bench.dispatched()) == (["lock", "unlock", "read 0"], [1])
     assert bench.cursor.cursor == 2 * SIZE
 
 
@@ -133,11 +131,9 @@ def test_a_cursor_that_is_behind_reads_the_log() -> None:
     """It reads until it has caught up; only then records are handed over again."""
     bench = Bench(1)
     bench.append(1)
-    assert bench.handed() == []
-    assert bench.dispatched(2) == [0, 1]
+    assert (bench.handed(), bench.dispatched(2)) == ([], [0, 1])
     bench.append(2)
-    assert bench.handed() == []
-    assert bench.dispatched() == [2]
+    assert (bench.handed(), bench.dispatched()) == ([], [2])
     bench.append(3, 4)
     bench.append(5)
     assert bench.handed() == [3, 4, 5]
@@ -148,8 +144,7 @@ def test_a_cursor_that_is_behind_reads_the_log() -> None:
     bench.end = SIZE
     bench.append(1)
     bench.end = 3 * SIZE
-    assert bench.handed() == [0]
-    assert bench.dispatched() == [0, 1, 2]
+    assert (bench.handed(), bench.dispatched()) == ([0], [0, 1, 2])
     bench.append(3)
     assert bench.handed() == [3]
     bench = Bench()
@@ -195,8 +190,7 @@ def test_nothing_is_shown_before_it_is_durable() -> None:
             bench.append(0, 1, 2)
         bench.cursor.only_durable = True
         bench.flushed_end = 2 * SIZE
-        assert bench.dispatched() == [0, 1]
-        assert bench.dispatched() == []
+        assert (bench.dispatched(), bench.dispatched()) == ([0, 1], [])
         reads = len(bench.notes)
         bench.cursor.only_durable = False
         assert bench.dispatched() == [2]
@@ -257,9 +251,7 @@ def test_damage_blanks_and_further_queues() -> None:
         assert bench.cursor.cursor == SIZE
     bench = Bench(3)
     bench.special[SIZE] = 2 * SIZE
-    assert bench.dispatched(2) == [0]
-    assert bench.cursor.cursor == 2 * SIZE
-    assert bench.dispatched(1) == [2]
+    assert (bench.dispatched(2), bench.cursor.cursor, bench.dispatched(1)) == ([0], 2 * SIZE, [2])
     bench = Bench(1)
     other, known = Queue(7), Queue(8)
     known.listed.append(0)
@@ -270,8 +262,7 @@ def test_damage_blanks_and_further_queues() -> None:
     assert bench.cursor.cursor == 3 * SIZE
     bench.end = bench.flushed_end = 5 * SIZE
     bench.cursor.handing = False
-    assert bench.dispatched() == [3, 4]
-    assert bench.notes.count("read 0") == 0
+    assert (bench.dispatched(), bench.notes.count("read 0")) == ([3, 4], 0)
 
 
 def test_a_delayed_message_is_due_by_this_brokers_levels() -> None:

@@ -108,8 +108,7 @@ def test_a_topic_gets_nothing_of_a_deleted_one(
 ) -> None:
     while_left, made_again = bodies_after_a_failed_removal()
     assert "the files of the deleted topic T cannot be removed" in caplog.text
-    assert while_left == [[], []]
-    assert {tuple(bodies) for bodies in made_again} == {(b"new0",)}
+    assert (while_left, {tuple(bodies) for bodies in made_again}) == ([[], []], {(b"new0",)})
     monkeypatch.setattr(QueueTable, "remove_left", lambda *_: None)
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
         bodies_after_a_failed_removal()
@@ -278,12 +277,9 @@ def test_after_a_failed_sync_of_the_log_nothing_is_promised_and_no_message_taken
     ):
         with pytest.raises(SyncFailedError, match=EARLIER):
             call()
-    assert store.put_burst([message()]) == []
-    assert store.flushed_end == kept
-    assert world.bodies() == []
+    assert (store.put_burst([message()]), store.flushed_end, world.bodies()) == ([], kept, [])
     reopened = World(world.disk, CONFIG)
-    assert reopened.bodies() == [b"kept", b"seen"]
-    assert reopened.store.troubles == {}
+    assert (reopened.bodies(), reopened.store.troubles) == ([b"kept", b"seen"], {})
     reopened.store.put(message(body=b"more"))
     assert reopened.store.flush() == reopened.store.log_end
     assert {tuple(each.bodies()) for each in reopened.cuts()} == {(b"kept", b"seen", b"more")}
@@ -351,8 +347,7 @@ def test_a_checkpoint_never_follows_a_failed_sync_of_a_queue() -> None:
     for _ in range(2):
         with pytest.raises(SyncFailedError, match=EARLIER):
             store.flush_queues()
-    assert list(store.troubles) == ["queues"]
-    assert world.bodies() == [b"kept", b"more"]
+    assert (list(store.troubles), world.bodies()) == (["queues"], [b"kept", b"more"])
     found = world.files.read(f"{DIRECTORY}/checkpoint") if world.files.exists(f"{DIRECTORY}/checkpoint") else b""
     assert found == before
     with pytest.raises(SyncFailedError, match=EARLIER):
@@ -517,8 +512,7 @@ def test_many_seeds() -> None:
 
 def test_a_seed_is_a_run() -> None:
     stories = [[tuple(SimulatedStore(seed).run().story) for seed in range(20)] for _ in range(2)]
-    assert stories[0] == stories[1]
-    assert len(set(stories[0])) == len(stories[0])
+    assert (stories[0], len(set(stories[0]))) == (stories[1], len(stories[0]))
 
 
 def lost_sync(patch: pytest.MonkeyPatch) -> None:

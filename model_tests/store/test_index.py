@@ -88,8 +88,7 @@ def test_entries_and_slots_of_a_file() -> None:
     file, mapped = made(entry_count=8)
     times = [5_000, 7_999, 4_000, 5_000 + 1000 * (2**31 - 1), 5_000 + 1000 * 2**31]
     entries = [(7 + SLOTS * (number == 4), 100 + number, at) for number, at in enumerate(times)]
-    assert file.put(entries[:1]) == 1
-    assert file.put(entries[1:]) == 4
+    assert (file.put(entries[:1]), file.put(entries[1:])) == (1, 4)
     assert [entry(mapped, number) for number in range(1, 6)] == [
         (7, 100, 0, 0),
         (7, 101, 2, 1),
@@ -314,8 +313,7 @@ def test_a_crash_keeps_only_what_is_sure(tmp_path: Path) -> None:
     store = open_store(tmp_path / "1")
     index_all(store, 7)
     store.close()
-    assert index_files(tmp_path / "1") == expected
-    assert files[0].stat().st_mtime_ns == sure
+    assert (index_files(tmp_path / "1"), files[0].stat().st_mtime_ns) == (expected, sure)
 
 
 def test_without_an_index_nothing_is_found(tmp_path: Path) -> None:

@@ -99,8 +99,7 @@ def filled(directory: Path, *offsets: int, world: World | None = None) -> Index:
 )
 def test_by_which_keys_a_record_is_found(text: str, keys: list[str]) -> None:
     """A rolled-back message has no keys; a committed one has its own."""
-    assert keys_of(0, text.encode()) == keys
-    assert keys_of(0x8, text.encode()) == keys
+    assert (keys_of(0, text.encode()), keys_of(0x8, text.encode())) == (keys, keys)
     assert keys_of(0x1 | SYS_FLAG_TRANSACTION_ROLLBACK, text.encode()) == []
 
 
@@ -123,8 +122,7 @@ def test_what_exceeds_one_turn_is_left_to_the_next(tmp_path: Path, work_max: int
         if whole == len(records):
             break
         whole += index.put(records[whole:], 1)[1]
-    assert found(index, "a") == [5, 7, 7, 7, 8]
-    assert found(index, "b") == [5]
+    assert (found(index, "a"), found(index, "b")) == ([5, 7, 7, 7, 8], [5])
 
 
 def test_long_keys_count_for_more(tmp_path: Path) -> None:
@@ -236,8 +234,7 @@ def test_what_is_there_is_mapped_and_what_is_no_file_of_it_left_alone(tmp_path: 
     for name in ("2023111422132012", "202311142213201230", "2023111422132012x", "٣" * 17):
         (tmp_path / "index" / name).write_bytes(b"x")
     index = index_in(tmp_path)
-    assert found(index, "k") == [1, 2, 3, 4]
-    assert len(names(tmp_path)) == 6
+    assert (found(index, "k"), len(names(tmp_path))) == ([1, 2, 3, 4], 6)
 
 
 def test_a_file_of_another_size_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,8 +260,7 @@ def test_a_file_that_cannot_be_right_goes_with_those_after_it(tmp_path: Path, ca
     content[36:40] = (ENTRIES + 1).to_bytes(4, "big")
     (tmp_path / "index" / second).write_bytes(content)
     index = index_in(tmp_path)
-    assert names(tmp_path) == [FIRST_NAME]
-    assert found(index, "k") == [1, 2, 3]
+    assert (names(tmp_path), found(index, "k")) == ([FIRST_NAME], [1, 2, 3])
     assert f"{second} is damaged" in caplog.text
 
 
@@ -324,8 +320,7 @@ def test_the_newest_are_found_in_the_order_of_the_log(tmp_path: Path) -> None:
     index.put([keyed(8, "other"), Keyed(9, "U", ("k",), 9, 10)], 9)
     for count in range(1, 9):
         assert found(index, "k", count) == list(range(1, 8))[-count:]
-    assert found(index, "other") == [8]
-    assert found(index, "none") == []
+    assert (found(index, "other"), found(index, "none")) == ([8], [])
 
 
 @pytest.mark.parametrize(("walked_max", "turns"), [(1, 7), (3, 2), (7, 1), (8, 0)])

@@ -164,9 +164,7 @@ def test_each_record_with_keys_is_given_once(tmp_path: Path, count_max: int) -> 
     assert len(world.log.segments.segments) > 2
     world.build(count_max)
     assert world.given == [keyed(place, f"k{number}") for number, place in enumerate(with_keys)]
-    assert world.indexer.cursor == world.log.end
-    assert world.build() == 1
-    assert len(world.given) == 40
+    assert (world.indexer.cursor, world.build(), len(world.given)) == (world.log.end, 1, 40)
 
 
 @pytest.mark.parametrize("hosts", [{}, {"born_host": HOST_V6, "store_host": HOST_V6}])
@@ -321,8 +319,7 @@ def test_after_a_stop_the_index_keeps_sure_files(tmp_path: Path, crashed: bool, 
     world.end_offset = end_offset
     world.goes_on_at = 200
     world.indexer.recover(crashed=crashed, durable_ms=44)
-    assert world.notes == ([("forget", 44, 300)] if forgets else [])
-    assert world.indexer.cursor == 200
+    assert (world.notes, world.indexer.cursor) == ([("forget", 44, 300)] if forgets else [], 200)
 
 
 def test_others_are_kept_out_while_files_are_written_or_go(tmp_path: Path) -> None:

@@ -56,8 +56,7 @@ def test_the_oldest_map_goes_and_its_bytes_stay(tmp_path: Path) -> None:
     assert [each._mapped is not None for each in segments] == [True, False, False, False, True]
     assert mapped_count(tmp_path) == 2
     again = [bytes(each.view[:7]) for each in segments]
-    assert again == [b"written", *[bytes(7)] * 4]
-    assert mapped_count(tmp_path) == 2
+    assert (again, mapped_count(tmp_path)) == ([b"written", *[bytes(7)] * 4], 2)
     close(segments)
 
 
@@ -306,8 +305,7 @@ def test_a_start_maps_no_file_twice_that_still_has_its_map(tmp_path: Path, monke
     monkeypatch.setattr(RealFiles, "_map", noted)
     open_store(tmp_path).close()
     of_queues = [path for path in mapped if "/consumequeue/" in path]
-    assert len(set(of_queues)) == 40
-    assert len(of_queues) == 40 + 2 * 10
+    assert (len(set(of_queues)), len(of_queues)) == (40, 40 + 2 * 10)
 
 
 def test_a_reader_without_a_map_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

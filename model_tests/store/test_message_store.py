@@ -89,9 +89,7 @@ def test_nothing_is_visible_before_dispatch(tmp_path: Path) -> None:
     result = store.put(message())
     assert (store.visible_end("T", 0), store.log_end) == (0, result.log_end)
     assert store.get("T", 0, 0, 32).status is GetStatus.NO_MESSAGE_IN_QUEUE
-    assert store.queues() == []
-    assert len(store.dispatch(10)) == 1
-    assert store.dispatch(10) == []
+    assert (store.queues(), len(store.dispatch(10)), store.dispatch(10)) == ([], 1, [])
     assert (store.visible_end("T", 0), store.queues()) == (1, [("T", 0)])
 
 
@@ -141,8 +139,7 @@ def test_too_large_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(MessageRefusedError):
             store.put(refused)
-    assert store.log_end == 0
-    assert store.put(message("x" * 127)).queue_offset == 0
+    assert (store.log_end, store.put(message("x" * 127)).queue_offset) == (0, 0)
 
 
 @pytest.mark.parametrize("value", ["\0", "a \0 byte", "at the end\0", "\0" * 511, "\0at the start"])
@@ -172,8 +169,7 @@ def test_a_batch_stands_in_one_file(tmp_path: Path) -> None:
         store.put(message(body=b"x" * size))
         results = store.put_batch([message(body=b"y" * 100, tag="t"), message(body=b"z"), message("U", 1)])
         starts = {result.physical_offset // SMALL.commit_log_file_size for result in results}
-        assert len(starts) == 1
-        assert results[1].physical_offset == results[0].log_end
+        assert (len(starts), results[1].physical_offset) == (1, results[0].log_end)
         assert results[1].queue_offset == results[0].queue_offset + 1
     count = store.visible_end("T", 0)
     while store.dispatched_end < store.log_end:
@@ -229,8 +225,7 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, monkeypatch: py
     end = store.log_end
     with pytest.raises(OSError, match="No space"):
         store.put(message())
-    assert store.log_end == end
-    assert len(read_all(store, "T", 0)) == 5
+    assert (store.log_end, len(read_all(store, "T", 0))) == (end, 5)
     assert len(store.dispatch(100)) == count
     visible = store.visible_end("T", 0)
     monkeypatch.setattr(RealMappedFile, "reserve", reserve)
@@ -255,8 +250,7 @@ def test_a_full_disk_at_a_file_end_can_be_closed(tmp_path: Path, monkeypatch: py
     with pytest.raises(OSError, match="No space"):
         store.put(message(body=b"x" * 800))
     assert store.log_end == SMALL.commit_log_file_size > put[-1].log_end
-    assert store.dispatch(10) == []
-    assert store.dispatched_end == store.log_end
+    assert (store.dispatch(10), store.dispatched_end) == ([], store.log_end)
     store.close()
     assert verify(RealFiles(), str(tmp_path)).messages == 2
 
@@ -346,8 +340,7 @@ def store_times(directory: Path) -> list[int]:
 def test_store_times_never_go_back(tmp_path: Path) -> None:
     """Searches by time and recovery need increasing store times."""
     times = store_times(tmp_path)
-    assert times == sorted(times)
-    assert times == [2_000] * 6 + [2_200] + [2_200] * 7
+    assert (times, times) == (sorted(times), [2_000] * 6 + [2_200] + [2_200] * 7)
 
 
 def prepared(store: MessageStore) -> int:

@@ -362,8 +362,7 @@ def test_where_a_recovered_log_ends(tmp_path: Path) -> None:
     *_, before, third, _ = records_of(log)
     assert third.physical_offset == LOG_SIZE
     log.segments.segments[1].view[:] = bytes(LOG_SIZE)
-    assert recover_clean(log, [], -1).store_ms == 2
-    assert log.end == LOG_SIZE
+    assert (recover_clean(log, [], -1).store_ms, log.end) == (2, LOG_SIZE)
     log.segments.truncate(LOG_SIZE)
     recover_clean(log, [], -1)
     assert log.end == before.physical_offset + before.size

@@ -59,20 +59,16 @@ def counted(
 def test_which_files_go(segments: SegmentList) -> None:
     """At most ten files go: by age at the hour or on a filling disk, by force on a full one."""
     waiting = evolve(CONFIG, delete_when=ANOTHER_HOUR)
-    assert counted(segments) == REMOVED_COUNT_MAX
-    assert counted(segments, old=4) == 4
-    assert counted(segments, waiting) == 0
-    assert counted(segments, waiting, used=0.75) == 0
+    assert (counted(segments), counted(segments, old=4)) == (REMOVED_COUNT_MAX, 4)
+    assert (counted(segments, waiting), counted(segments, waiting, used=0.75)) == (0, 0)
     assert counted(segments, waiting, used=0.76) == REMOVED_COUNT_MAX
     assert counted(segments, waiting, used=0.76, old=4) == 4
     assert counted(segments, waiting, used=0.85, old=0) == 0
     assert counted(segments, waiting, used=0.86, old=0) == REMOVED_COUNT_MAX
     assert counted(segments, evolve(waiting, clean_forcibly=False), used=0.86, old=0) == 0
-    assert counted(segments, needed_from=35) == 3
-    assert counted(segments, needed_from=0) == 0
+    assert (counted(segments, needed_from=35), counted(segments, needed_from=0)) == (3, 0)
     segments.remove(12)
-    assert [each.start for each in segments.segments] == [120, 130, 140]
-    assert counted(segments) == 2
+    assert ([each.start for each in segments.segments], counted(segments)) == ([120, 130, 140], 2)
 
 
 @pytest.mark.parametrize("hours", ["04", "4", "00;04;16"])
@@ -103,8 +99,7 @@ def test_queues_and_index_follow_the_log(tmp_path: Path, any_hour: StoreConfig) 
     before = [bytes(view) for view in held.records]
     store.flush()
     make_old(tmp_path, 6)
-    assert store.remove_expired() == 6
-    assert store.remove_expired() == 0
+    assert (store.remove_expired(), store.remove_expired()) == (6, 0)
     assert store.log_start == 6 * SMALL.commit_log_file_size
     assert store.log_part(0, 10) is None
     assert [bytes(view) for view in held.records] == before
@@ -153,8 +148,7 @@ def test_a_removed_file_stays_removed(tmp_path: Path, any_hour: StoreConfig, mon
 
     monkeypatch.setattr(RealFiles, "remove", removed)
     monkeypatch.setattr(RealFiles, "sync_directory", synced)
-    assert store.remove_expired() == 2
-    assert done[-4:] == ["removed", "synced"] * 2
+    assert (store.remove_expired(), done[-4:]) == (2, ["removed", "synced"] * 2)
 
 
 def test_nothing_goes_that_is_not_safe(tmp_path: Path, any_hour: StoreConfig) -> None:
@@ -215,8 +209,7 @@ def test_files_go_and_a_later_topic_begins_at_zero(tmp_path: Path) -> None:
     store.delete_topic("never")
     assert queue_files(tmp_path, "gone") == []
     assert (store.visible_start("gone", 0), store.visible_end("gone", 0)) == (0, 0)
-    assert store.visible_end("kept", 0) == 1
-    assert bytes(before.records[0]) == record
+    assert (store.visible_end("kept", 0), bytes(before.records[0])) == (1, record)
     put_and_dispatch(store, [message(topic="gone", body=b"again")])
     assert [b"again" in found for found in read_all(store, "gone", 0)] == [True]
     store.flush_queues()

@@ -134,8 +134,7 @@ def test_a_disk_that_is_nearly_full_takes_what_still_fits(tmp_path: Path, disk: 
     disk.room, disk.refusal = 500, refusal
     segment = Segment(RealFiles(), str(tmp_path / "file"), 0, LARGE_SIZE)
     segment.reserve(0, 500)
-    assert segment.reserved_end == 500
-    assert disk.reserved == [(0, RESERVE_SIZE), (0, 500)]
+    assert (segment.reserved_end, disk.reserved) == (500, [(0, RESERVE_SIZE), (0, 500)])
     with pytest.raises(OSError, match="no"):
         segment.reserve(500, 501)
     assert segment.reserved_end == 500
@@ -230,8 +229,7 @@ def test_a_file_that_cannot_be_made_leaves_no_name(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(RealFiles, "map", no_length)
     with pytest.raises(OSError, match="the disk is full"):
         segments.append(10)
-    assert left(tmp_path) == names(0)
-    assert [each.start for each in segments.segments] == [0]
+    assert (left(tmp_path), [each.start for each in segments.segments]) == (names(0), [0])
     monkeypatch.setattr(RealFiles, "remove", raising(OSError(errno.EIO, "it stays")))
     with pytest.raises(OSError, match="the disk is full"):
         segments.append(10)
@@ -300,8 +298,7 @@ def test_what_is_cut_off_does_not_come_back(tmp_path: Path, disk: Disk) -> None:
         each.reserve(0, SIZE)
     disk.directories.clear()
     segments.truncate(45)
-    assert disk.removed == names(60, 50)
-    assert disk.closed == names(60, 50)
+    assert (disk.removed, disk.closed) == (names(60, 50), names(60, 50))
     assert disk.directories == [f"{tmp_path}/log"] * 2
     assert [bytes(each.view) for each in segments.segments] == [b"x" * SIZE, b"x" * SIZE, b"xxxxx" + bytes(5)]
     assert [each.reserved_end for each in segments.segments] == [SIZE, SIZE, 0]
@@ -350,8 +347,7 @@ def test_old_files_go_one_after_the_other(tmp_path: Path, disk: Disk) -> None:
     segments = filled(tmp_path / "log", 0, 10, 20)
     disk.directories.clear()
     segments.remove()
-    assert disk.removed == names(0, 10, 20)
-    assert disk.directories == [f"{tmp_path}/log"] * 2
+    assert (disk.removed, disk.directories) == (names(0, 10, 20), [f"{tmp_path}/log"] * 2)
 
 
 def test_a_file_is_durable_before_the_next_one_has_a_name(tmp_path: Path, disk: Disk) -> None:
@@ -399,8 +395,7 @@ def test_names_that_could_not_be_made_durable_are_tried_again(tmp_path: Path, mo
     monkeypatch.setattr(RealFiles, "sync_directory", failing)
     with pytest.raises(OSError, match="too many open files"):
         store.flush()
-    assert store.flushed_end == 0
-    assert store.flush() == store.log_end
+    assert (store.flushed_end, store.flush()) == (0, store.log_end)
     assert synced == [synced[0], f"{tmp_path}/commitlog", str(tmp_path), str(tmp_path.parent)]
 
 
@@ -441,8 +436,7 @@ def test_a_mapped_file_is_the_file(tmp_path: Path) -> None:
     assert mapped.data_from(0) <= 5000
     assert mapped.data_from(500_000) == mapped.data_from(1 << 20) == 1 << 20
     mapped.clear_from(5002)
-    assert bytes(mapped.view[5000:5004]) == b"he\0\0"
-    assert path.stat().st_size == 1 << 20
+    assert (bytes(mapped.view[5000:5004]), path.stat().st_size) == (b"he\0\0", 1 << 20)
     mapped.close()
 
 
@@ -459,8 +453,7 @@ def test_a_file_keeps_its_length_while_it_is_cleared(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(os, "ftruncate", cut)
     mapped.clear_from(5000)
-    assert bytes(mapped.view) == b"x" * 5000 + bytes(3192)
-    assert cut_short == []
+    assert (bytes(mapped.view), cut_short) == (b"x" * 5000 + bytes(3192), [])
     mapped.clear_from(8192)
 
     class NoHoles:
@@ -470,8 +463,7 @@ def test_a_file_keeps_its_length_while_it_is_cleared(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr("longpoll_runtime.files._LIBC", NoHoles())
     mapped.clear_from(100)
-    assert bytes(mapped.view) == b"x" * 100 + bytes(8092)
-    assert cut_short == [100, 8192]
+    assert (bytes(mapped.view), cut_short) == (b"x" * 100 + bytes(8092), [100, 8192])
     mapped.close()
 
 
@@ -542,8 +534,7 @@ def test_replacing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
         patch.setattr(os, "write", raising(OSError(errno.ENOSPC, "No space left on device")))
         with pytest.raises(OSError, match="No space"):
             files.write_atomic(str(path), b"new")
-    assert files.read(str(path)) == b"old"
-    assert files.list(str(tmp_path)) == ["file"]
+    assert (files.read(str(path)), files.list(str(tmp_path))) == (b"old", ["file"])
 
 
 def test_files_directories_and_locks(tmp_path: Path) -> None:
@@ -562,8 +553,7 @@ def test_files_directories_and_locks(tmp_path: Path) -> None:
     files.sync_directory(f"{tmp_path}/a")
     for name in ("z", "y"):
         files.write_atomic(f"{tmp_path}/a/{name}", b"")
-    assert files.list(f"{tmp_path}/a") == ["b", "y", "z"]
-    assert files.list(f"{tmp_path}/none") == []
+    assert (files.list(f"{tmp_path}/a"), files.list(f"{tmp_path}/none")) == (["b", "y", "z"], [])
     files.remove(f"{tmp_path}/a/y")
     files.remove(f"{tmp_path}/a/y")
     assert (files.exists(f"{tmp_path}/a/y"), files.exists(f"{tmp_path}/a/z")) == (False, True)

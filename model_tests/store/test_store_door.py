@@ -242,8 +242,7 @@ def test_checkpoints(tmp_path: Path) -> None:
         clock.now_ms = now_ms
         starts.append(store.put(message()).physical_offset)
     store.flush_queues()
-    assert checkpoint_of(tmp_path) == Checkpoint(3_000)
-    assert len(store.dispatch(2)) == 2
+    assert (checkpoint_of(tmp_path), len(store.dispatch(2))) == (Checkpoint(3_000), 2)
     store.flush_queues()
     assert checkpoint_of(tmp_path) == Checkpoint(3_000, 2_000, 0, durable_offset=starts[1], queue_file_count=1)
     store.flush()
@@ -436,6 +435,5 @@ def test_a_part_of_the_log_ends_with_its_file_and_with_what_may_be_seen(tmp_path
 
         assert part(0, 10) == 10
         assert bytes(store.log_part(first.physical_offset, 4) or b"") == bytes(store._log.slice(0, 4) or b"none")
-        assert part(0, end) == file_size
-        assert part(file_size, end) == end - file_size
+        assert (part(0, end), part(file_size, end)) == (file_size, end - file_size)
         assert [part(end, 10), part(end - 1, 10), part(100 * file_size, 10)] == [None, 1, None]

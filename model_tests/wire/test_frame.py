@@ -297,5 +297,4 @@ def test_recorded_frames_end_as_on_a_real_broker(case: dict[str, Any]) -> None:
 def test_the_recording_has_both_kinds() -> None:
     """Some recorded frames were answered, and some closed the connection."""
     kinds = {"closed" if case["response"] == {"closed": True} else type(case["response"]).__name__ for case in GOLDEN}
-    assert kinds == {"closed", "dict", "NoneType"}
-    assert len(GOLDEN) == 11
+    assert (kinds, len(GOLDEN)) == ({"closed", "dict", "NoneType"}, 11)

@@ -223,8 +223,7 @@ def test_odd_text_of_properties_and_fields() -> None:
 )
 def test_java_hash(text: str, code: int) -> None:
     """`String.hashCode` of known strings: collisions, the smallest number, and two UTF-16 units."""
-    assert java_hash(text) == code
-    assert tags_code(text) == code
+    assert (java_hash(text), tags_code(text)) == (code, code)
 
 
 @given(texts)
