@@ -28,7 +28,7 @@ from model_tests.support.ports import closed_port
 
 from longpoll.cli import main
 from longpoll_broker.broker import Broker
-from longpoll_judge.run.job import judge
+from longpoll_judge.run.pipeline import judge
 from longpoll_observe import Observer, loop, observer
 from longpoll_observe.links import Door, Link, Tap, Visitor
 from longpoll_observe.loop import CHUNK_SIZE

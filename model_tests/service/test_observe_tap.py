@@ -25,7 +25,7 @@ from model_tests.support.present import present
 
 from longpoll_judge.contract.result import Result
 from longpoll_judge.rules.messages import OF_MESSAGES, OF_POLLS
-from longpoll_judge.run.job import judge
+from longpoll_judge.run.pipeline import judge
 from longpoll_observe import Observer
 from longpoll_observe.events import Places, Subscriptions, id_of
 from longpoll_observe.observer import UNCERTAINTY_NS_MIN, UNCERTAINTY_NS_UNMEASURED

@@ -32,7 +32,7 @@ from longpoll_broker.send.append import HALF_TOPIC
 from longpoll_broker.shared import parts
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerOffsets
-from longpoll_broker.shared.topics import Groups, Topics
+from longpoll_broker.shared.topics import Groups, TopicConfig, Topics
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.upkeep import config_files, table_saves
 from longpoll_broker.upkeep.config_files import DELAYS, GROUPS, OFFSETS, TIMERS, TOPICS, ConfigFiles
@@ -461,6 +461,15 @@ def cut_at(number: int, seed: int) -> dict[str, tuple[int, int]] | None:
         world.runtime.simulated.before = lambda *_: None
         return World(world.disk.cut(random.Random(seed), "none")).ends()
     return None
+
+
+def test_a_topic_saved_in_a_new_store_survives_a_power_cut() -> None:
+    """The names of the store's directory and its parents are durable."""
+    for seed in range(10):
+        world = World(Disk())
+        world.files.topics.put(TopicConfig("Made", 1, 1))
+        world.files.save_names()
+        assert f"{DIRECTORY}/config/topics.json" in world.disk.cut(random.Random(seed), "none").paths()
 
 
 def test_positions_are_saved_after_their_records() -> None:
