@@ -25,7 +25,6 @@ from longpoll_broker.io.channel import Channel
 from longpoll_broker.io.totals import Reached
 from longpoll_broker.rocketmq.name_server.name_server import NameServer
 from longpoll_broker.rocketmq.timers.schedule_service import ScheduleService
-from longpoll_broker.shared.topics import TopicConfig
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.connection import Connection
@@ -291,12 +290,6 @@ def test_a_connection_that_says_nothing_is_closed_in_time(
     clock.gone_ms = 61 * minute_ms
     assert silent.wait_closed()
     assert speaking.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
-
-
-def test_planted_a_broker_that_refuses_every_send_is_noticed(broker: Broker, bystander: Bystander) -> None:
-    broker.topics.put(TopicConfig("Own", 0, 0))
-    with pytest.raises(AssertionError, match="illegal"):
-        bystander.is_served()
 
 
 EDGES: Final = (

@@ -337,47 +337,46 @@ def test_a_topic_that_a_send_made_outlives_a_kill(
     assert topic.write_queue_nums == 8
 
 
+def made_by(properties: str) -> tuple[int, dict[str, str]]:
+    return RequestCode.SEND_MESSAGE_V2, send_fields("New", 1, properties) | {"d": "8"}
+
+
+def sent_back(level: int) -> tuple[int, dict[str, str]]:
+    fields = {"offset": "0", "group": "G", "delayLevel": str(level), "originMsgId": "", "originTopic": "T"}
+    return RequestCode.CONSUMER_SEND_MSG_BACK, fields
+
+
+def tried(tries: int) -> tuple[int, dict[str, str]]:
+    return RequestCode.SEND_MESSAGE_V2, send_fields("%RETRY%G") | {"j": str(tries), "l": "16"}
+
+
 @pytest.mark.usefixtures("saved_by_the_committer_alone")
 @pytest.mark.parametrize(
-    "properties",
-    ["DELAY\x013\x02", "TIMER_DELAY_SEC\x01100\x02", "TRAN_MSG\x01true\x02PGROUP\x01P\x02UNIQ_KEY\x01k\x02"],
-    ids=["delayed", "timed", "prepared"],
+    ("requests", "made"),
+    [
+        ([made_by("DELAY\x013\x02")], "New"),
+        ([made_by("TIMER_DELAY_SEC\x01100\x02")], "New"),
+        ([made_by("TRAN_MSG\x01true\x02PGROUP\x01P\x02UNIQ_KEY\x01k\x02")], "New"),
+        ([sent_back(0)], "%RETRY%G"),
+        ([sent_back(1)], "%RETRY%G"),
+        ([sent_back(-1)], "%DLQ%G"),
+        ([tried(1), tried(17)], "%DLQ%G"),
+    ],
+    ids=["delayed", "timed", "prepared", "sent back", "sent back later", "sent back as dead", "tried too often"],
 )
 def test_a_topic_outlives_a_kill_whatever_message_made_it(
-    properties: str, start_broker: StartBroker, connect: Connect, tmp_path: pathlib.Path
+    *,
+    requests: list[tuple[int, dict[str, str]]],
+    made: str,
+    start_broker: StartBroker,
+    connect: Connect,
+    tmp_path: pathlib.Path,
 ) -> None:
+    """The saved table has the topic when the request is answered."""
     client = connect(start_broker(store_config=SYNC).address)
     send_message(client, "T")
-    reply = client.call(RequestCode.SEND_MESSAGE_V2, send_fields("New", 1, properties) | {"d": "8"}, b"x")
-    assert reply.code == ResponseCode.SUCCESS
-    assert b'"New"' in (tmp_path / "store" / "config" / "topics.json").read_bytes()
-
-
-@pytest.mark.usefixtures("saved_by_the_committer_alone")
-@pytest.mark.parametrize(("level", "made"), [(0, "%RETRY%G"), (1, "%RETRY%G"), (-1, "%DLQ%G")])
-def test_a_topic_that_a_message_sent_back_made_outlives_a_kill(
-    level: int, made: str, start_broker: StartBroker, connect: Connect, tmp_path: pathlib.Path
-) -> None:
-    client = connect(start_broker(store_config=SYNC).address)
-    send_message(client, "T")
-    fields = {"offset": "0", "group": "G", "delayLevel": str(level), "originMsgId": "", "originTopic": "T"}
-    assert client.call(RequestCode.CONSUMER_SEND_MSG_BACK, fields).code == ResponseCode.SUCCESS
+    assert {client.call(code, fields, b"x").code for code, fields in requests} == {ResponseCode.SUCCESS}
     assert f'"{made}"'.encode() in (tmp_path / "store" / "config" / "topics.json").read_bytes()
-
-
-@pytest.mark.usefixtures("saved_by_the_committer_alone")
-def test_a_topic_of_dead_letters_outlives_a_kill(
-    start_broker: StartBroker, connect: Connect, tmp_path: pathlib.Path
-) -> None:
-    """A send to the retry topic makes it."""
-    client = connect(start_broker(store_config=SYNC).address)
-    fields = send_fields("%RETRY%G")
-    codes = [
-        client.call(RequestCode.SEND_MESSAGE_V2, fields | {"j": str(tries), "l": "16"}, b"x").code for tries in (1, 17)
-    ]
-    saved = (tmp_path / "store" / "config" / "topics.json").read_bytes()
-    assert codes == [ResponseCode.SUCCESS] * 2
-    assert b'"%DLQ%G"' in saved
 
 
 def test_a_topic_is_saved_before_the_table_is_marked_as_changed(start_broker: StartBroker) -> None:

@@ -64,6 +64,12 @@ def test_a_slave_serves_what_was_copied(policy: Policy, start_slave: StartSlave,
 
 
 @POLICIES
+def test_a_slave_corrects_no_offset(policy: Policy, start_slave: StartSlave, connect: Connect) -> None:
+    reply = ask(connect(start_slave(policy, slave_read=True).address), 99)
+    assert (reply.code, field(reply, "nextBeginOffset")) == (20, "99")
+
+
+@POLICIES
 def test_a_slave_tells_who_waits_since_five(policy: Policy, start_slave: StartSlave) -> None:
     broker = start_slave(policy, slave_read=True)
     assert broker.pulling.dispatch_service.notifies == (policy is not ROCKETMQ_4_9)

@@ -42,21 +42,9 @@ from longpoll_protocol.log_record import (
     tags_code_of,
 )
 from longpoll_protocol.properties import decode_properties, encode_properties
-from longpoll_protocol.tags import tags_code
 from longpoll_runtime.files import RealFiles, RealMappedFile
 
 names = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=8)
-
-
-@given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_tags_code_is_javas_hash(text: str) -> None:
-    assert (tags_code(text), tags_code(None)) == (plain_store.java_hash(text), 0)
-
-
-def test_tags_codes_known_from_java() -> None:
-    """Three tags of equal hash, and one beyond the basic plane, as Java computes them."""
-    assert tags_code("AaAa") == tags_code("BBBB") == tags_code("AaBB") == 2031744
-    assert (tags_code("TagA"), tags_code("polygenelubricants")) == (2598919, -(2**31))
 
 
 @given(st.dictionaries(names, names))

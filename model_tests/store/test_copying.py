@@ -118,13 +118,6 @@ def test_what_is_delayed_is_due_by_the_levels_of_the_copy(tmp_path: Path) -> Non
         assert (due_ms[1][2] - due_ms[0][2], due_ms[1][:2]) == (3_600_000 - 5_000, due_ms[0][:2])
 
 
-def test_the_files_are_equal(pair: Pair) -> None:
-    put_and_dispatch(pair.source, mixed_messages(150))
-    pair.copy_rest(777)
-    assert len(logs_of(pair.directory / "source")) > 4
-    assert logs_of(pair.directory / "copy") == logs_of(pair.directory / "source")
-
-
 def test_a_stretch_that_was_left_out_is_seen(pair: Pair) -> None:
     """The physical offset shows it, or else the queue's offsets."""
     put_and_dispatch(pair.source, [message(body=bytes([number])) for number in range(4)])

@@ -6,7 +6,7 @@ import errno
 import itertools
 import os
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -17,14 +17,10 @@ from model_tests.support.broker.stores import SMALL, message, put_and_dispatch, 
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import SyncFailedError
-from longpoll_broker.store import recovery
-from longpoll_broker.store.checkpoint import Checkpoint
 from longpoll_broker.store.index.index_file import IndexFile
 from longpoll_broker.store.log.commit_log import CommitLog
 from longpoll_broker.store.message_store import MessageStore
-from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.store.queues.queue_table import OTHER_MAPS, QueueTable
-from longpoll_broker.store.recovery import Recovered
 from longpoll_broker.store.segment import Segment, SegmentList
 from longpoll_broker.store.verify import verify
 from longpoll_simulation.disk import Disk
@@ -525,39 +521,13 @@ def lost_sync(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CommitLog, "flush", flush)
 
 
-def lost_names(patch: pytest.MonkeyPatch) -> None:
-    """The log's directory is never synced."""
-    sync_directory = SimulatedFiles.sync_directory
-
-    def skips(self: SimulatedFiles, path: str) -> None:
-        if not path.endswith("/commitlog"):
-            sync_directory(self, path)
-
-    patch.setattr(SimulatedFiles, "sync_directory", skips)
-
-
-def one_queue_only(patch: pytest.MonkeyPatch) -> None:
-    """A recovery walks the first queue and leaves the others as they are."""
-    recover_crashed = recovery.recover_crashed
-
-    def skips(log: CommitLog, queues: Iterable[ConsumeQueue], checkpoint: Checkpoint) -> Recovered:
-        return recover_crashed(log, list(queues)[:1], checkpoint)
-
-    patch.setattr(recovery, "recover_crashed", skips)
-
-
-def no_note(patch: pytest.MonkeyPatch) -> None:
-    """A deletion is not noted before files are removed."""
-    patch.setattr("longpoll_broker.store.log.deletions.Deletions._write", lambda *_: None)
-
-
 def early_mark(patch: pytest.MonkeyPatch) -> None:
     """A flush promises what comes after it as well."""
     flush = MessageStore.flush
     patch.setattr(MessageStore, "flush", lambda self: max(flush(self), self.log_end + 200))
 
 
-PLANTED: list[Callable[[pytest.MonkeyPatch], None]] = [lost_sync, lost_names, one_queue_only, no_note, early_mark]
+PLANTED: list[Callable[[pytest.MonkeyPatch], None]] = [lost_sync, early_mark]
 
 
 def first_found(planted: Callable[[pytest.MonkeyPatch], None], count: int) -> str | None:

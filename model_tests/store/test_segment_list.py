@@ -342,14 +342,6 @@ def test_a_durable_file_is_not_made_so_again(
     assert disk.synced == [*expected, ("0" * 18 + "10", 0, 10)]
 
 
-def test_old_files_go_one_after_the_other(tmp_path: Path, disk: Disk) -> None:
-    """A power cut leaves no gap."""
-    segments = filled(tmp_path / "log", 0, 10, 20)
-    disk.directories.clear()
-    segments.remove()
-    assert (disk.removed, disk.directories) == (names(0, 10, 20), [f"{tmp_path}/log"] * 2)
-
-
 def test_a_file_is_durable_before_the_next_one_has_a_name(tmp_path: Path, disk: Disk) -> None:
     """Otherwise a power cut could take a middle file."""
     segments = SegmentList(RealFiles(), str(tmp_path / "log"), SIZE)
@@ -378,25 +370,6 @@ def test_removed_names_are_durable_one_by_one(tmp_path: Path, disk: Disk, monkey
     monkeypatch.setattr(RealFiles, "remove", removing)
     segments.remove(2)
     assert (seen, disk.directories) == ([0, 1], [str(tmp_path / "log")])
-
-
-def test_names_that_could_not_be_made_durable_are_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = open_store(tmp_path)
-    store.put(message())
-    synced: list[str] = []
-    sync = RealFiles.sync_directory
-
-    def failing(files: RealFiles, path: str) -> None:
-        synced.append(path)
-        if len(synced) == 1:
-            raise OSError(errno.EMFILE, "too many open files")
-        sync(files, path)
-
-    monkeypatch.setattr(RealFiles, "sync_directory", failing)
-    with pytest.raises(OSError, match="too many open files"):
-        store.flush()
-    assert (store.flushed_end, store.flush()) == (0, store.log_end)
-    assert synced == [synced[0], f"{tmp_path}/commitlog", str(tmp_path), str(tmp_path.parent)]
 
 
 def first_messages(directory: Path, monkeypatch: pytest.MonkeyPatch) -> int:
