@@ -171,7 +171,6 @@ def test_pulls_that_any_message_wakes() -> None:
 
 
 Wanted = tuple[int, str, int]
-"""Offset, tags and deadline of a pull."""
 WANTED: Final = st.tuples(st.integers(3, 5), st.sampled_from(["*", "a", "b", "broken"]), st.sampled_from([10, 1000]))
 
 

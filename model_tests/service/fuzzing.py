@@ -81,7 +81,6 @@ SEEDS: Final[tuple[tuple[int, dict[str, str], bytes], ...]] = (
     (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "F2"}, b""),
     (RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, {"minBrokerId": "0"}, b""),
 )  # fmt: skip
-"""A request of every kind as it should be."""
 
 
 @define

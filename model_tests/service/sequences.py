@@ -28,7 +28,6 @@ EDGES: Final = (
     2**31 - 2, 2**31 - 1, 2**31, -(2**31), -(2**31) - 1, 2**32 - 1, 2**32, 2**53, 2**60,
     2**63 - 2, 2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 2**64, 10**30,
 )  # fmt: skip
-"""Numbers at which some arithmetic ends."""
 ODD_NUMBERS: Final = (
     "", " 1", "+1", "007", "1.0", "1e3", "-0", "NaN", "0x1", "\u0663", "9" * 400, "true", "null",
 )  # fmt: skip
@@ -67,11 +66,8 @@ class Script:
 
     seed: int
     places: list[int] = field(factory=list)
-    """Of stored messages, where in the log they are."""
     offsets: list[int] = field(factory=list)
-    """Their queue offsets."""
     halves: list[tuple[int, int]] = field(factory=list)
-    """Prepared messages: place and queue offset."""
     _draw: random.Random = field(init=False)
 
     def __attrs_post_init__(self) -> None:

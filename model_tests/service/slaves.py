@@ -30,7 +30,6 @@ SETTINGS: Final = ReplicationSettings(
     begins_with_last_file=False,
     only_visible=False,
 )
-"""Of the bench."""
 
 
 @define(slots=True, eq=False)
@@ -81,7 +80,6 @@ class Slave(ScriptedSocket):
     port: int = 1
     host: str = "10.0.0.1"
     asked_count: int = 0
-    """How often it was read from."""
     is_closed: bool = False
     close_error: OSError | None = None
 
@@ -170,11 +168,8 @@ class Bench:
             changes["networks"] = tuple(map(ip_network, changes["networks"]))
         self.log = Log()
         self.notes: list[Any] = []
-        """What was done to the poller, in its order."""
         self.timeouts: list[float | None] = []
-        """How long each round was to wait at most."""
         self.waiting: list[Slave] = []
-        """Who has connected and is not accepted yet."""
         self.accept_error: OSError | None = None
         self.now_ns = BEGUN_NS
         self._watched: dict[Any, tuple[bool, bool, object]] = {}

@@ -128,7 +128,6 @@ class World:
     control: AccessControl
     now_ns: int = 0
     held: list[bool] = field(factory=list)
-    """Of each look at the file, whether the guard was held."""
 
     def look(self, content: bytes | None, after_ns: int = LOOK_NS) -> str | None:
         """Put a content there, or nothing, and let a request come some time after the one before; its refusal."""

@@ -142,8 +142,7 @@ def test_a_wrong_request_gets_rocketmqs_code(
 
 
 def test_a_path_in_a_name_makes_no_file(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    broker = start_broker(directory=f"{tmp_path}/inner/store")
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, directory=f"{tmp_path}/inner/store")
     for name in ("../x", "../../x", "/etc/x", "a/b"):
         assert client.call(SEND, send_fields(name), b"x").code == 1
         client.call(PULL, pull_fields(name, 0, group=name, timeout_ms=10))
@@ -166,8 +165,7 @@ def test_a_one_way_request_is_done_and_not_answered(broker: Broker, client: RawC
 
 
 def test_a_peer_that_does_not_read_is_closed_and_others_are_served(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker(config=BrokerConfig(output_bytes_max=100_000))
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, config=BrokerConfig(output_bytes_max=100_000))
     send_message(client, "T", b"x" * 100_000)
     deaf = connect(broker.address)
     try:

@@ -113,7 +113,6 @@ class DeafSocket:
         self.room = room
         self.sent = bytearray()
         self.calls: list[str] = []
-        """Which system call was made, and of how many buffers."""
         self.fails: Exception | None = None
         self.closed = 0
 

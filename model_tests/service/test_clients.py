@@ -14,6 +14,7 @@ from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
 from model_tests.support.broker.client_scenarios import member_options
 from model_tests.support.broker.raw_client import RawClient, pull_fields, send_fields, send_message
 from model_tests.support.present import present
+from model_tests.support.service import served
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -124,8 +125,7 @@ def test_a_heartbeat_makes_the_retry_topic_and_gives_the_subscription(client: Ra
 def test_a_client_may_ask_whether_its_filter_will_do(
     *, property_filter: bool, kind: str, expression: str, code: int, start_broker: StartBroker, connect: Connect
 ) -> None:
-    broker = start_broker(config=BrokerConfig(property_filter=property_filter))
-    client = connect(broker.address)
+    _broker, client = served(start_broker, connect, config=BrokerConfig(property_filter=property_filter))
     wanted = {"topic": "T", "subString": expression, "expressionType": kind}
     asked = {"clientId": "me", "group": "G", "subscriptionData": wanted}
     assert client.call(RequestCode.CHECK_CLIENT_CONFIG, {}, msgspec.json.encode(asked)).code == code

@@ -19,6 +19,7 @@ from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker
 from model_tests.support.broker.plain.plain_store import read_record
 from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from model_tests.support.broker.stores import open_store, read_all
+from model_tests.support.service import served
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.store.queues.queue_table import OTHER_MAPS
@@ -162,8 +163,7 @@ def test_pulls_go_on_where_sends_cannot(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     """On a full or read-only disk sends get 14."""
-    broker = start_broker(store_config=attrs.evolve(SMALL_STORE, commit_log_file_size=16_384))
-    client = connect(broker.address)
+    _broker, client = served(start_broker, connect, store_config=attrs.evolve(SMALL_STORE, commit_log_file_size=16_384))
     for _ in range(3):
         send_message(client, "T", b"x" * 100)
 

@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from model_tests.support.service import served
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -51,8 +52,7 @@ def test_pulls_held_behind_the_deletion_are_told_too(
 def test_a_topic_that_goes_between_the_check_and_the_read_is_told_of(
     policy: Policy, code: int, start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker = start_broker(policy=policy)
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, policy=policy)
     send_message(client, "T")
     wait_until(lambda: broker.store.visible_end("T", 0) == 1)
 
@@ -136,8 +136,7 @@ def test_it_stays_gone_after_a_restart(
 ) -> None:
     """A new topic of that name begins at 0."""
     directory = str(tmp_path / "again")
-    broker = start_broker(directory=directory)
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, directory=directory)
     assert [send_message(client, "T") for _ in range(3)] == [0, 1, 2]
     assert client.call(DELETE, {"topic": "T"}).code == 0
     broker.stop()
@@ -156,8 +155,7 @@ def test_system_topics_stay_as_they_are(
     policy: Policy, codes: tuple[int, int, int, int], start_broker: StartBroker, connect: Connect
 ) -> None:
     """Deleting the schedule topic would lose delayed messages."""
-    broker = start_broker(policy=policy)
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, policy=policy)
     conflict, blank, odd, kind = codes
     own = ("SCHEDULE_TOPIC_XXXX", "TBW102", "BenchmarkTest", "broker-a", "DefaultCluster", "rmq_sys_x")
     counts = {"readQueueNums": "1", "writeQueueNums": "1", "perm": "6", "topicFilterType": "SINGLE_TAG"}

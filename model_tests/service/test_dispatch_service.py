@@ -42,16 +42,11 @@ class World(Noting):
         super().__init__()
         self.appended: list[Arrival] = []
         self.shown = 0
-        """Messages that are visible."""
         self.durable: int | None = None
-        """Messages that may become visible; None: all."""
         self.held = 1
-        """Pulls that are held."""
         self.troubles: dict[str, str] = {}
         self.failing: list[Exception] = []
-        """What the store raises, call by call."""
         self.throwing = 0
-        """The number of traversals that throw."""
         self.on_sleep: Callable[[], None] = lambda: None
         self.on_dispatch: Callable[[], None] = lambda: None
         self.append(*["T"] * count)

@@ -12,6 +12,7 @@ import pytest
 from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import PATIENCE_S, RawClient, pull_fields, records_of, send_message
 from model_tests.support.present import present
+from model_tests.support.service import served
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -135,8 +136,7 @@ def test_a_late_pull_is_refused_while_every_worker_stands_still(
     passed_ns = [0]
     runtime.monotonic_ns = lambda: time.monotonic_ns() + passed_ns[0]
     config = BrokerConfig(pull_thread_count=1, fast_failure=fast_failure)
-    broker = start_broker(policy=ROCKETMQ_4_9, config=config, runtime=runtime)
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, policy=ROCKETMQ_4_9, config=config, runtime=runtime)
     send_message(client, "T")
     client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
     assert stuck.begun.wait(PATIENCE_S)

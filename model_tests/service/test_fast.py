@@ -39,7 +39,6 @@ from longpoll_protocol.frames.frame import Serialisation
 from longpoll_spec.policy import preset
 
 LONG_MS = 10**9
-"""Nobody's deadline comes."""
 CONFIG = BrokerConfig(hold_timeout_ms_max=LONG_MS)
 STORE = evolve(SMALL_STORE, commit_log_file_size=1 << 16)
 POLICIES = ["strict", "strict-clone"]
@@ -49,7 +48,6 @@ TOPIC = "T00000"
 """Each example replaces it by a name as long, of a topic without messages: so pulls wait for its first ones."""
 NUMBERS = itertools.count(1)
 Told = tuple[int, bytes]
-"""Which connection is told what."""
 
 
 class Twin:
@@ -104,7 +102,6 @@ PIECES = st.tuples(
         b"".join
     ),
 )
-"""Sends and pulls in one piece at one of the connections."""
 
 
 @pytest.fixture(scope="module", params=POLICIES)
@@ -226,7 +223,6 @@ OTHERS: list[dict[str, str]] = [
     {"sysFlag": "7", "commitOffset": "5"},
     {"sysFlag": "4"},
 ]
-"""What makes a pull another than the one before it."""
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=str)

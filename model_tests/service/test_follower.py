@@ -73,7 +73,6 @@ class Bench(Noting):
         super().__init__()
         self.log = bytearray(log)
         self.looked_at: list[int] = []
-        """How many bytes the store was given each time."""
         self.now_ns = BEGUN_NS
         self.masters: list[Sender | OSError] = []
         """Who is there when it connects; with nobody left the test is over."""

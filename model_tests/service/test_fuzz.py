@@ -50,7 +50,6 @@ from longpoll_spec.policy import PRESETS, ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Poli
 CLIENTS: Final = 3
 SLOW_PATIENCE_S: Final = 60.0
 TOGETHER: Final = 64
-"""Frames or requests of one write."""
 HALF_OPEN: Final = 100
 MEMORY_KIB_MAX: Final = {"frames": 40 * 1024, "requests": 300 * 1024}
 """Most that the broker's own memory may grow by. It grows in steps of up to 30 MB, where tables double, and ends:
@@ -334,7 +333,6 @@ def test_planted_a_processor_that_fails_unexpectedly_is_seen(
 
 REQUESTS: Final = 60
 CHANGED_SHARE: Final = 0.12
-"""How many requests change topics or groups."""
 NAMES: Final = (
     "DELAY", "TRAN_MSG", "PGROUP", "REAL_TOPIC", "REAL_QID", "RETRY_TOPIC", "KEYS", "UNIQ_KEY", "WAIT", "CLUSTER",
     "TAGS", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "INNER_NUM", "ORIGIN_MESSAGE_ID", "MSG_REGION",
@@ -447,7 +445,6 @@ def test_planted_flags_that_are_believed_do_harm(tmp_path: Path, monkeypatch: py
 
 LIVES: Final = 2
 SEQUENCE_LENGTH: Final = 150
-"""In each life."""
 NAME_SERVER_SHARE: Final = 0.15
 SOON_S: Final = 0.2
 ROOT: Final = Path(__file__).parents[2]
@@ -460,7 +457,6 @@ class World:
     script: Script
     died: list[str] = field(factory=list)
     said: list[str] = field(factory=list)
-    """The requests, for whoever looks at a failure."""
 
     def live(self, directory: str, draw: random.Random) -> None:
         runtime = RealRuntime(thread_died=lambda name, error: self.died.append(f"{name}: {error!r}"))

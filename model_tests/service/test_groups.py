@@ -237,8 +237,7 @@ def test_light_queues_are_there_again(
         for name in ("%LMQ%a", "%LMQ%b", "T"):
             for file in (tmp_path / "store" / "consumequeue" / name / "0").iterdir():
                 file.unlink()
-    broker = start_broker(store_config=LIGHT)
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, store_config=LIGHT)
     assert bodies(client, "%LMQ%a") == [b"0", b"1", b"2"]
     send_message(client, "T", b"3", properties=NAMES)
     assert bodies(client, "%LMQ%b", 3) == [b"3"]
@@ -383,8 +382,7 @@ def places_after_a_crash(
     store_config: StoreConfig, start_broker: StartBroker, connect: Connect, directory: Path
 ) -> set[tuple[str, int, int]]:
     """Send made-up offsets, alone and in a batch, kill the broker's process, as far as its files can tell, and list."""
-    broker = start_broker(store_config=store_config, directory=str(directory / "0"))
-    client = connect(broker.address)
+    _broker, client = served(start_broker, connect, store_config=store_config, directory=str(directory / "0"))
     for claim in CLAIMS:
         text = claim.encode()
         batch = struct.pack(">iiiii", 23 + len(text), 0, 0, 0, 1) + b"m" + struct.pack(">h", len(text)) + text

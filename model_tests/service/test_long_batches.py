@@ -14,6 +14,7 @@ from attrs import evolve
 from model_tests.service.observed import events_of
 from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from model_tests.support.service import served
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
@@ -165,8 +166,7 @@ def test_a_batch_in_turns_is_stored_and_answered_as_one_at_once(
             request.getfixturevalue("short_turns")
         history = tmp_path / f"{way}-history"
         options: Any = {"directory": str(tmp_path / way), "record_directory": str(history)}
-        broker = start_broker(policy=preset(policy), **options)
-        client = connect(broker.address)
+        broker, client = served(start_broker, connect, policy=preset(policy), **options)
         found = answered(broker, client)
         broker.stop()
         events = [
@@ -184,8 +184,7 @@ def test_a_batch_in_turns_is_stored_and_answered_as_one_at_once(
 def test_a_long_batch_that_is_damaged_at_its_end_is_not_stored(
     short_turns: None, sync: bool, start_broker: StartBroker, connect: Connect
 ) -> None:
-    broker = start_broker(store_config=SMALL_STORE if not sync else SYNC)
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, store_config=SMALL_STORE if not sync else SYNC)
     fields = send_fields("T") | {"m": "true"}
     for body in (BODY[:-1], BODY + struct.pack(">i", 3)):
         reply = client.call(RequestCode.SEND_BATCH_MESSAGE, fields, body)
@@ -307,8 +306,7 @@ def test_a_batch_is_stored_and_acknowledged_or_neither(
     start_broker: StartBroker, connect: Connect, config: StoreConfig, body: bytes, count: int
 ) -> None:
     """On both sides of each limit."""
-    broker = start_broker(store_config=config)
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, store_config=config)
     reply = sent(client, body)
     assert assert_stored_iff_acknowledged(broker, reply, 0) == count
     assert reply.code == (ResponseCode.SUCCESS if count else ResponseCode.MESSAGE_ILLEGAL), reply.remark

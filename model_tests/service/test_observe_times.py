@@ -192,7 +192,6 @@ def test_planted_what_had_come_is_not_what_had_been_sent() -> None:
 
 
 CALL_NS = 10
-"""What every call to the kernel takes here."""
 
 
 class Part:

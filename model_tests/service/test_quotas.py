@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from model_tests.service.sockless import Peer, ThreadlessBroker
 from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker
 from model_tests.support.broker.raw_client import pull_fields, send_fields
+from model_tests.support.service import served
 
 from longpoll_broker import shared
 from longpoll_broker.broker import Broker
@@ -350,8 +351,7 @@ def test_a_quota_changes_under_its_tables_lock(
     name: str, start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several threads serve clients."""
-    broker = start_broker()
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect)
     for number in range(2):
         body = heartbeat(number, consumer=True)
         assert client.call(*body).code == 0

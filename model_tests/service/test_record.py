@@ -29,7 +29,6 @@ from longpoll_spec.history import META_FILE, Event, Meta
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Policy
 
 WOKEN_COUNT = 5
-"""Pulls that ask the same."""
 
 
 def one(events: list[Event], kind: str, **fields: Any) -> Event:

@@ -277,8 +277,7 @@ def code_of(client: RawClient, opaque: int) -> int | None:
 
 def test_one_sync_answers_all_that_waited(start_broker: StartBroker, connect: Connect, disk: Disk) -> None:
     """The broker serves others during the sync."""
-    broker = start_broker(store_config=SYNC)
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, store_config=SYNC)
     send_message(client, "T")
     disk.works.clear()
     disk.asked.clear()
@@ -414,7 +413,6 @@ class Rounds:
         self.round = 0
         self.flushed_in: list[int] = []
         self.fails: set[int] = set()
-        """The rounds in which queues cannot be flushed."""
 
     def wait(self, _timeout_s: float) -> bool:
         """Begin the next round; true after the last."""

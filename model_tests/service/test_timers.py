@@ -82,6 +82,17 @@ def started(start_broker: StartBroker, clock: Clock, tmp_path: Path, policy: Pol
     return start_broker(runtime=clock, policy=policy, config=config, directory=str(tmp_path / "store"))
 
 
+Timed = tuple[Clock, Broker, RawClient]
+
+
+@pytest.fixture
+def timed(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> Timed:
+    """A clock, a broker by it, and a client."""
+    clock = Clock()
+    broker = started(start_broker, clock, tmp_path)
+    return clock, broker, connect(broker.address)
+
+
 @pytest.mark.parametrize(
     ("wishes", "out_ms"),
     [
@@ -93,12 +104,8 @@ def started(start_broker: StartBroker, clock: Clock, tmp_path: Path, policy: Pol
         ({"TIMER_DELAY_SEC": "2", "DELAY": "0"}, START_MS - 500 + 2000),
     ],
 )
-def test_a_message_waits_until_the_second_it_wished_for(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path, wishes: Mapping[str, str], out_ms: int
-) -> None:
-    clock = Clock()
-    broker = started(start_broker, clock, tmp_path)
-    client = connect(broker.address)
+def test_a_message_waits_until_the_second_it_wished_for(timed: Timed, wishes: Mapping[str, str], out_ms: int) -> None:
+    clock, broker, client = timed
     sent = present(send(client, **wishes).ext_fields)
     assert read_handle(sent["recallHandle"]) == RecallHandle("T", "broker-a", str(out_ms + 1), "K")
     are_read(broker, 1)
@@ -129,9 +136,9 @@ def test_a_message_waits_until_the_second_it_wished_for(
     ],
 )
 def test_a_wish_that_is_over_is_none_and_one_that_cannot_be_is_refused(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path, wishes: Mapping[str, str], code: int
+    timed: Timed, wishes: Mapping[str, str], code: int
 ) -> None:
-    client = connect(started(start_broker, Clock(), tmp_path).address)
+    _clock, _broker, client = timed
     answer = send(client, **wishes)
     assert answer.code == code
     assert answer.ext_fields is not None
@@ -140,9 +147,8 @@ def test_a_wish_that_is_over_is_none_and_one_that_cannot_be_is_refused(
         wait_until(lambda: keys(client) == ["K"])
 
 
-def test_a_delay_level_counts_before_a_time(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    clock = Clock()
-    client = connect(started(start_broker, clock, tmp_path).address)
+def test_a_delay_level_counts_before_a_time(timed: Timed) -> None:
+    clock, _broker, client = timed
     assert send(client, TIMER_DELAY_SEC="100", DELAY="1").code == 0
     clock.now_ms += 1000
     wait_until(lambda: keys(client) == ["K"])
@@ -182,10 +188,8 @@ def test_4_9_does_not_know_of_times(start_broker: StartBroker, connect: Connect,
         assert client.call(code).code == 3
 
 
-def test_batches_and_prepared_messages(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    clock = Clock()
-    broker = started(start_broker, clock, tmp_path)
-    client = connect(broker.address)
+def test_batches_and_prepared_messages(timed: Timed) -> None:
+    clock, broker, client = timed
     fields = send_fields("T", properties=encode_properties({"TIMER_DELAY_SEC": "9"})) | {"m": "true"}
     batch = encode_batch([BatchMessage(b"x", encode_properties({"UNIQ_KEY": "B", "TIMER_DELAY_SEC": "9"}))])
     assert client.call(RequestCode.SEND_BATCH_MESSAGE, fields, batch).code == 0
@@ -207,10 +211,8 @@ def recall(client: RawClient, handle: str, topic: str = "T") -> Command:
     return client.call(RequestCode.RECALL_MESSAGE, {"topic": topic, "recallHandle": handle})
 
 
-def test_a_recalled_message_goes_nowhere(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    clock = Clock()
-    broker = started(start_broker, clock, tmp_path)
-    client = connect(broker.address)
+def test_a_recalled_message_goes_nowhere(timed: Timed) -> None:
+    clock, broker, client = timed
     handles = {}
     for topic, key in (("T", "K"), ("T", "L"), ("U", "K")):
         sent = present(send(client, topic, key=key, TIMER_DELAY_SEC="5").ext_fields)
@@ -269,11 +271,9 @@ def test_any_text_is_read_without_an_exception(text: str) -> None:
     assert read_handle(text) is None or text
 
 
-def test_properties_fit_when_it_goes(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+def test_properties_fit_when_it_goes(timed: Timed) -> None:
     """The delivery adds two properties, so a message without room is refused."""
-    clock = Clock()
-    broker = started(start_broker, clock, tmp_path)
-    client = connect(broker.address)
+    clock, broker, client = timed
     sizes = range(PROPERTIES_SIZE_MAX - 350, PROPERTIES_SIZE_MAX - 100, 5)
     sent = {str(size): send(client, key=str(size), TIMER_DELAY_SEC="1", long="x" * size).code for size in sizes}
     assert set(sent.values()) == {0, 13}
@@ -283,8 +283,8 @@ def test_properties_fit_when_it_goes(start_broker: StartBroker, connect: Connect
     wait_until(lambda: broker.store.visible_end("T", 0) == len(taken))
 
 
-def test_nobody_sends_to_where_messages_wait(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    client = connect(started(start_broker, Clock(), tmp_path).address)
+def test_nobody_sends_to_where_messages_wait(timed: Timed) -> None:
+    _clock, _broker, client = timed
     answer = client.call(SEND, send_fields(TIMER_TOPIC, properties=encode_properties({"REAL_TOPIC": "T"})), b"x")
     assert answer.code == 16
 
@@ -359,13 +359,9 @@ def test_a_second_of_many_messages_becomes_visible_in_parts(monkeypatch: pytest.
     assert (shown, service.delivered) == ([3, 7], list(range(10)))
 
 
-def test_too_many_that_wait_are_refused(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_that_wait_are_refused(timed: Timed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timer_offsets, "PENDING_COUNT_MAX", 1)
-    clock = Clock()
-    broker = started(start_broker, clock, tmp_path)
-    client = connect(broker.address)
+    clock, broker, client = timed
     assert send(client, TIMER_DELAY_SEC="5").code == 0
     wait_until(lambda: broker.shared.timers.pending_count == 1)
     refused = send(client, key="L", TIMER_DELAY_SEC="5")

@@ -158,7 +158,6 @@ class Passes:
     def __init__(self, broker: Broker, patch: pytest.MonkeyPatch) -> None:
         self.broker, self.now_ns = broker, 0
         self.noted: list[list[int]] = [[]]
-        """What a test has noted, pass by pass."""
         self.halts, self.halted, self.goes_on = (broker.runtime.event() for _ in range(3))
         end = BrokerHandler.end_pass
 

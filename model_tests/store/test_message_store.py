@@ -503,7 +503,6 @@ def kept_after_kill(written: int) -> int:
 
 
 CUTS = (0, 1, 40, 120, 200, 250, 300)
-"""Bytes of a burst of 309."""
 
 
 def test_bursts_that_end_early() -> None:
@@ -535,7 +534,6 @@ PARTS: Final = st.lists(
     min_size=1,
     max_size=3,
 ).map(lambda parts: [[each for each in part if each.born_host == parts[0][0].born_host] for part in parts])
-"""What is added together; all of one sender."""
 
 
 def put_prepared(store: MessageStore, parts: Sequence[Sequence[MessageToStore]]) -> list[PutResult]:

@@ -314,11 +314,8 @@ class Cluster:
     brokers: dict[str, str] = field(factory=dict)
     """Topic -> its broker's address."""
     is_mute: bool = False
-    """The name server answers nothing."""
     is_empty: bool = False
-    """The name server knows no topic."""
     asked: int = 0
-    """How often it was asked for a route."""
     name_server: str = field(default="", init=False)
 
     def __attrs_post_init__(self) -> None:

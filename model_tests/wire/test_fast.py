@@ -38,7 +38,6 @@ VALUES = (
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.sampled_from(["", "0", "7", "+1", "007", "1.0", "1e3", "true", "FALSE", "yes", "x" * 300, "null"])
 )
-"""What may stand where a field's text belongs."""
 
 
 def received(header: bytes, *, reads_sends: bool) -> Command | str:

@@ -65,7 +65,6 @@ class Section:
 
     code: RequestCode
     server: list[str] = field(factory=list)
-    """What is done with it here."""
     request: list[Shape] = field(factory=list)
     reply: list[Shape] = field(factory=list)
 
