@@ -53,7 +53,7 @@ def written(text: str) -> str:
     ],
 )
 def test_a_file_is_written_as_java_writes_it(text: str, words: str) -> None:
-    """One value a line, nulls as a word, letters as they are unless a mark among them would end a line."""
+    """One value a line, with nulls as a word and only needed escapes."""
     assert (written(text), written(words)) == (words, words)
 
 

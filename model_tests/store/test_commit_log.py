@@ -380,7 +380,7 @@ def test_what_another_process_left_unsynced_is_written_anew(
 
 
 def test_nothing_is_appended_to_a_file_that_is_not_where_it_was(tmp_path: Path) -> None:
-    """Only the last file counts. A failed sync stops appends too."""
+    """Only the last file counts; a failed sync stops appends too."""
     CommitLog(RealFiles(), str(tmp_path / "none"), FILE_SIZE).check_names()
     log = filled(tmp_path)
     log.check_names()

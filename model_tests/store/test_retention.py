@@ -57,7 +57,7 @@ def counted(
 
 
 def test_which_files_go(segments: SegmentList) -> None:
-    """At most ten files go: by age at the hour or on a filling disk, by force on a full one."""
+    """By age at the hour or on a filling disk, by force on a full one; ten at most."""
     waiting = evolve(CONFIG, delete_when=ANOTHER_HOUR)
     assert (counted(segments), counted(segments, old=4)) == (REMOVED_COUNT_MAX, 4)
     assert (counted(segments, waiting), counted(segments, waiting, used=0.75)) == (0, 0)
