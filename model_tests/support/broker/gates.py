@@ -1,6 +1,6 @@
-"""Real threads that stop at a scheduling point until the test continues them.
+"""Stops real threads at a chosen step point until the test continues them.
 
-So a race runs in one chosen order. `longpoll_simulation` chooses orders itself.
+So a race runs in one chosen order, without luck or sleep.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ class Gate:
         self._open = threading.Event()
 
     def wait_reached(self) -> None:
-        """Wait until a thread is at the gate."""
+        """Wait until a thread is stopped at the gate."""
         assert self._reached.wait(PATIENCE_S), "no thread came to the gate"
 
     def open(self) -> None:
-        """Let it go on."""
+        """Continue the thread."""
         self._open.set()
 
     def hold(self) -> None:
-        """Stand at the gate."""
+        """Stop at the gate until it is opened."""
         self._reached.set()
         assert self._open.wait(PATIENCE_S), "nobody opened the gate"
 
@@ -42,7 +42,7 @@ class GatedRuntime(RealRuntime):
         self._lock = threading.Lock()
 
     def gate(self, action: str) -> Gate:
-        """Stop the next thread that reaches this step point."""
+        """Create a gate that stops the next thread at this step point."""
         gate = Gate()
         with self._lock:
             self._gates[action] = gate

@@ -1,12 +1,13 @@
-"""Which proofs still hold with a mutant: the solver checks again the questions that the mutant changes.
+"""Checks whether a proof still holds with a mutant, by asking the solver the changed questions again.
 
-The specification itself is proved in each configuration, from all candidates at once. A mutant changes a few actions,
-so only the questions about these can differ. A question that fails with all candidates assumed also fails with fewer,
-so its property is no longer proved. If only statements of the strengthening fail, the induction is tried again without
-them.
+The original is proved in each scope from all of its candidates at once. A mutant changes a few actions, so only
+questions about these can change. A question that fails with all candidates assumed also fails with fewer, so its proof
+is lost, and the other questions can be skipped. If only statements of the strengthening fail, the induction is
+repeated, because the properties may not need them.
 
-A proof for any number of requests covers two requests and eight. It fails if the proof for two or for eight fails;
-otherwise it is reported to hold, without a further check. No run is made: an unproved property may still be true.
+A proof for any number of requests is one for a cutoff above eight, and so for fewer too. So it fails if the one for two
+or for eight requests fails. Otherwise it is assumed to hold: an error in this direction reports no false violation. An
+unproved property may still hold.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ from longpoll_spec.properties import ALWAYS
 from longpoll_spec.terms import Bool
 
 TIMEOUT_S: Final = 120.0
-"""For one question: long enough for a machine that has much else to do."""
+"""For one question: long enough for a busy machine."""
 FEW: Final = 2
 
 
 @frozen
 class Standing:
-    """The first property, in the specification's order, that each of the two proofs no longer proves.
+    """The first property, in order, that each of the two proofs loses.
 
-    None where the proof still holds.
+    None if the proof holds, so that it does not detect the mutant.
     """
 
     eight: str | None
@@ -47,21 +48,21 @@ class Standing:
 
 @frozen
 class _Law:
-    """The law without a slip for one number of requests. The prover assumes all of its candidates."""
+    """The original model for one number of requests. The prover assumes all of its candidates."""
 
     right: Statements
     prover: Prover
     reads_guards: frozenset[str]
-    """The properties that say of a state what can happen in it."""
+    """The properties about enabled actions."""
 
     def here(self, name: str) -> Bool | None:
-        """The value of a statement in states without the mutant; None if it is not stated."""
+        """Returns a statement's condition on states without the mutant; None if it is not stated."""
         return next((item.here for item in self.right.all if item.name == name), None)
 
 
 @frozen
 class _Slipped:
-    """The mutated specification next to the right one."""
+    """The mutant next to the original."""
 
     law: _Law
     model: Model
@@ -69,12 +70,12 @@ class _Slipped:
 
     @property
     def same_guards(self) -> bool:
-        """Whether everything can happen where it could without the slip."""
+        """Whether all actions have the same guards as in the original."""
         right = {action.label: action.guard for action in self.law.right.model.actions}
         return all(action.guard is right[action.label] for action in self.changed)
 
     def stated(self) -> Iterator[Property]:
-        """The properties, with those about steps over the changed steps."""
+        """Iterate over the properties; those about steps restricted to the changed actions."""
         fewer = attrs.evolve(self.model, actions=tuple(self.changed))
         for text in ALWAYS:
             whole = text.__name__ in self.law.reads_guards and not self.same_guards
@@ -87,7 +88,7 @@ class _Slipped:
                 yield attrs.evolve(item, here=here, closing=closing)
 
     def is_kept(self, item: Property) -> bool:
-        """Whether each question about the statement that the slip changes comes out as without it."""
+        """Whether the answers to all changed questions about the statement stay the same."""
         return all(outcome.verdict == "proved" for outcome in self._asked(item))
 
     def _asked(self, item: Property) -> Iterator[Outcome]:
@@ -103,14 +104,14 @@ class _Slipped:
 
 @define
 class Proofs:
-    """The proofs of one policy in one world. Invariant: `laws` has the law for each number of requests asked so far."""
+    """One policy's proofs in one scope. Invariant: `laws` has the model for each number of requests asked so far."""
 
     policy: Policy
     world: Bounds
     laws: dict[int, _Law] = field(factory=dict)
 
     def of(self, slip: Slip) -> Standing | None:
-        """Results of the proofs for eight requests and for any number; None if the configuration lacks the mutant."""
+        """Returns the proofs' results for eight requests and for any number; None if the scope lacks the mutant."""
         if not slip.is_in(self.policy, self._bounds(FEW)):
             return None
         few = self._broken(slip, FEW)
@@ -132,7 +133,7 @@ class Proofs:
         return self.laws[requests]
 
     def _broken(self, slip: Slip, requests: int, suspect: str | None = None) -> str | None:
-        """The first property that is not proved for `requests` requests; `suspect` if it is not."""
+        """Returns the first property whose proof is lost for `requests` requests, or `suspect` if its proof is lost."""
         law = self._law(requests)
         model = slip.planted(self.policy, self._bounds(requests))
         right = {action.label: action for action in law.right.model.actions}
@@ -148,6 +149,6 @@ class Proofs:
         return None if all(map(slipped.is_kept, law.right.helping)) else self._again(model)
 
     def _again(self, model: Model) -> str | None:
-        """The first property that a new proof does not prove."""
+        """Returns the first property that is not proved in a new induction."""
         again = prove_model(model, timeout_s=TIMEOUT_S, depth_max=0)
         return next((name for name in again.needed if again.verdict(name) != "proved"), None)

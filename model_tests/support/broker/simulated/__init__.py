@@ -1,1 +1,4 @@
-"""The message store on a simulated disk (`store`), and a model of what it must contain (`model`)."""
+"""The message store on a simulated disk: driven by seeds (`store`), compared with a model (`model`).
+
+Leaves out the broker around it, and threads.
+"""
