@@ -96,7 +96,7 @@ def processor_seconds(process_id: int) -> float:
 
 
 def busy_share(process_id: int, seconds: float) -> float:
-    """Returns the share of one core that a process uses over the next seconds."""
+    """Returns the share of one core that a process uses over the next seconds; raises ClientError if it ends."""
     begun_s, used_s = time.monotonic(), processor_seconds(process_id)
     ended = os.pidfd_open(process_id)
     try:
