@@ -206,14 +206,14 @@ def test_stale_deadlines_do_not_pile_up() -> None:
     assert len(deadlines) == 0
     assert len(deadlines._heap) <= 1001
     assert deadlines.next_ms() is None
-    deadlines = Deadlines[int]()
+    numbers = Deadlines[int]()
     for deadline_ms in reversed(range(5_000)):
-        deadlines.add(deadline_ms, deadline_ms)
+        numbers.add(deadline_ms, deadline_ms)
     left = [*range(0, 5_000, 5), 4_999]
     for deadline_ms in set(range(5_000)) - set(left):
-        deadlines.remove(deadline_ms, deadline_ms)
-    assert (deadlines.next_ms(), deadlines.pop_due(1_000)) == (0, list(range(0, 1_001, 5)))
-    assert deadlines.pop_due(5_000) == [*range(1_005, 5_000, 5), 4_999]
+        numbers.remove(deadline_ms, deadline_ms)
+    assert (numbers.next_ms(), numbers.pop_due(1_000)) == (0, list(range(0, 1_001, 5)))
+    assert numbers.pop_due(5_000) == [*range(1_005, 5_000, 5), 4_999]
 
 
 def test_room_is_counted() -> None:

@@ -44,8 +44,7 @@ def test_topics_that_a_send_makes() -> None:
     topics.add_system_topics("broker-a", "DefaultCluster")
     assert topics.make_for_send("A", DEFAULT_TOPIC, 4) is None
     assert Groups(auto_create=False).find("G") is None
-    made = {unit: table_of() for unit in (False, True)}
-    for unit, topics in made.items():
+    for unit, topics in ((False, table_of()), (True, table_of())):
         topics.add_system_topics("b", "c")
         for name, flag in (("mine", UNIT_FLAG), ("%RETRY%g", UNIT_RETRY_FLAG)):
             topic = present(topics.make_for_send(name, DEFAULT_TOPIC, 4, unit=unit))

@@ -356,7 +356,6 @@ def test_a_room_serves_what_its_services_say(start_broker: StartBroker, policy: 
     assert len(together([pulls, sends, broker.handler.administering.processors])) >= 26
 
 
-PULL = RequestCode.PULL_MESSAGE.value
 SEND = RequestCode.SEND_MESSAGE_V2.value
 
 

@@ -266,7 +266,7 @@ def test_unsent_bytes_are_counted() -> None:
     assert (unsent.by_peer, bytes(sock.sent)) == ({other: 4}, b"headand a bodymore!")
     other.close()
     assert (unsent.by_peer, unsent.total) == ({}, 0)
-    unsent: Amount[Channel] = Amount(1000, threading.Lock())
+    unsent = Amount(1000, threading.Lock())
     channel, _, loop = deaf_channel(0, 10, unsent)
     tell(channel, (b"0123456789",))
     assert unsent.total == 10

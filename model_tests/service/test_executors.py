@@ -284,14 +284,14 @@ def test_the_budget_of_a_pass() -> None:
     assert later.spend(AT_ONCE * RUN_COST - 1)
     assert [later.spend(RUN_COST), later.spend(RUN_COST)] == [True, False]
     later.add([*leaving("a", 1), *leaving("b", 1), *leaving("c", 1)])
-    ran: list[int] = []
+    sizes: list[int] = []
 
-    def run(part: Sequence[Leaving]) -> int:
-        ran.append(len(part))
-        return AT_ONCE * RUN_COST - 1 if len(ran) == 1 else RUN_COST
+    def spend(part: Sequence[Leaving]) -> int:
+        sizes.append(len(part))
+        return AT_ONCE * RUN_COST - 1 if len(sizes) == 1 else RUN_COST
 
-    later.turn(run)
-    assert ran == [1, 1]
+    later.turn(spend)
+    assert sizes == [1, 1]
 
 
 class Noted:

@@ -283,8 +283,8 @@ def test_arrivals_after_an_append() -> None:
     small, large = batch.sizes
     assert first == PutResult(30, 4_000, small, 9, MESSAGE.store_host)
     second = PutResult(31, 4_000 + small, large, 9, MESSAGE.store_host)
-    told = [("T", "a", first), ("T", "b", second)]
-    assert appended.notes == ["append", "now", ("put_prepared", batch), (told, 7)]
+    arrived = [("T", "a", first), ("T", "b", second)]
+    assert appended.notes == ["append", "now", ("put_prepared", batch), (arrived, 7)]
     appended = Appended()
     arrivals: Any = appender_of(appended).append_burst([MESSAGE, MESSAGE])
     assert (arrivals, appended.notes) == ([MESSAGE], ["append", "put_burst"])

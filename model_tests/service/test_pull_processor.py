@@ -499,6 +499,6 @@ def test_offsets_and_reasons_of_answers() -> None:
         assert (told, pull.phase) == ([(16, "woken", None)], ANSWERED)
         assert isinstance(parts, Refusal)
         assert (parts.code, parts.remark) == (16, "no")
-    for pull, flags in (({}, ("5", "6")), ({"topic": "U", "group": "H"}, ("0", "0"))):
-        fields = answered(Found(read_of()), TRAITS_5, pull=pull)[0].ext_fields
-        assert fields == FIELDS | {"topicSysFlag": flags[0], "groupSysFlag": flags[1]}
+    for other, flags in (({}, ("5", "6")), ({"topic": "U", "group": "H"}, ("0", "0"))):
+        found = answered(Found(read_of()), TRAITS_5, pull=other)[0].ext_fields
+        assert found == FIELDS | {"topicSysFlag": flags[0], "groupSysFlag": flags[1]}

@@ -323,12 +323,12 @@ def test_sends_that_wait_for_no_slave() -> None:
     bench.rounds(None)
     assert told == []
     bench = Bench(needed_count=0)
-    told: Told = []
+    told = []
     bench.rounds(None)
     bench.submit(10, told)
     assert (told, bench.later_notes()) == ([(10, True, "at once")], [])
     bench = Bench(timeout_ms=100)
-    told: Told = []
+    told = []
     bench.submit(10, told)
     bench.at(100, -1)
     assert told == []
@@ -389,7 +389,7 @@ def test_the_end_of_a_replicator() -> None:
     bench.submit(30, told)
     assert (told[2:], bench.later_notes()) == ([(30, False, "at once")], [])
     bench = Bench()
-    told: Told = []
+    told = []
     bench.lock().meanwhile = partial(bench.wait_quietly, 20, told)
     bench.replicator.stop()
     assert told == [(20, False, "later")]

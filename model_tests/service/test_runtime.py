@@ -32,7 +32,7 @@ def test_queues_and_their_takers() -> None:
     assert ([queue.offer(number) for number in (1, 2, 3)], len(queue)) == ([True, True, False], 2)
     assert (queue.take(), queue.take()) == (1, 2)
     assert queue.take(timeout=0.0) is None
-    queue: RealQueue[int] = RealQueue(1)
+    queue = RealQueue(1)
     taken: list[int | None] = []
     taker = threading.Thread(target=lambda: taken.append(queue.take(timeout=10)))
     taker.start()

@@ -97,7 +97,7 @@ def one_record(directory: object, **fields: object) -> bytes:
     return content
 
 
-def test_records_and_the_second_reader_agree(tmp_path: object) -> None:
+def test_records_and_the_second_reader_agree(tmp_path: Path) -> None:
     """A reader that shares no code finds the same fields, in magic V1 and V2."""
     content = one_record(tmp_path, born_host=HOST_V6, sys_flag=1)
     fields = plain_store.read_record(content)
@@ -119,7 +119,7 @@ def test_records_and_the_second_reader_agree(tmp_path: object) -> None:
     assert plain_store.read_record(bytes(wide))["topic"] == "Orders"
 
 
-def test_fields_are_found_without_decoding(tmp_path: object) -> None:
+def test_fields_are_found_without_decoding(tmp_path: Path) -> None:
     """A truncated or changed record gives fewer properties and raises nothing."""
     narrow, wide_host = one_record(f"{tmp_path}/a"), one_record(f"{tmp_path}/b", born_host=HOST_V6)
     at = narrow.index(b"\x06Orders")
@@ -141,7 +141,7 @@ def test_fields_are_found_without_decoding(tmp_path: object) -> None:
             keyed_part(content[:index] + bytes((content[index] ^ 1 << bit,)) + content[index + 1 :])
 
 
-def test_every_cut_and_flip_is_damage(tmp_path: object) -> None:
+def test_every_cut_and_flip_is_damage(tmp_path: Path) -> None:
     """Truncated records and flipped bits are damage, never an exception."""
     content = one_record(tmp_path)
     for size in range(len(content)):

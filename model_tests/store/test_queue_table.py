@@ -129,9 +129,9 @@ def test_topics_and_queues_that_go(tmp_path: Path) -> None:
     table.load()
     assert sorted(queue.queue_id for queue in table.forget("T", {1, 9})) == [1]
     assert places(table) == [("T", 0), ("T", 2), ("T", 3)]
-    topic = table.topics["T"]
+    kept = table.topics["T"]
     assert [queue.queue_id for queue in table.forget("T", {0})] == [0]
-    assert table.topics == {"T": topic}
+    assert table.topics == {"T": kept}
     assert sorted(queue.queue_id for queue in table.forget("T", {2, 3})) == [2, 3]
     assert table.topics == {}
 

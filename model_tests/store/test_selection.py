@@ -326,8 +326,8 @@ def test_what_was_passed_names_the_status() -> None:
     queue = queue_of((2_851, 50), (2_500, 50))
     found = read(queue, memory_size=LOG_END - 2_501, memory_ratio_max=100)
     assert (found.offsets, found.suggest_slave) == ([], True)
-    units = [(1_000 + 50 * number, 50, number % 3) for number in range(12)]
-    result = read(queue_of(*units), 10, 3, (lambda code: code == 1, None))
+    queue = queue_of(*((1_000 + 50 * number, 50, number % 3) for number in range(12)))
+    result = read(queue, 10, 3, (lambda code: code == 1, None))
     assert (result.offsets, result.offset_next, result.size_bytes) == ([11, 14, 17], 18, 150)
     assert runs(result) == log_bytes((1_050, 1_100), (1_200, 1_250), (1_350, 1_400))
 

@@ -119,13 +119,13 @@ def test_records_and_units_by_their_offsets(tmp_path: Path) -> None:
     assert (store.unit("T", 0, 2), store.unit("T", 1, 0)) == (None, None)
     (tmp_path := tmp_path / "next").mkdir()
     store = open_store(tmp_path, evolve(SMALL, extended_queues=True, extended_file_size=200))
-    (put,), _arrivals = put_and_dispatch(store, [message(tag="red")])
+    (only,), _arrivals = put_and_dispatch(store, [message(tag="red")])
     queue = present(store._table.find("T", 0))
     view = queue.segments.segments[0].view
     view[12:20] = (-(2**63) + 10_000).to_bytes(8, signed=True)
-    assert store.unit("T", 0, 0) == (0, put.size, tags_code("red"))
+    assert store.unit("T", 0, 0) == (0, only.size, tags_code("red"))
     view[0:8] = store.log_end.to_bytes(8, signed=True)
-    assert store.unit("T", 0, 0) == (store.log_end, put.size, 0)
+    assert store.unit("T", 0, 0) == (store.log_end, only.size, 0)
 
 
 def test_times_are_searched_in_the_queue_that_is_asked_for(tmp_path: Path) -> None:
