@@ -38,7 +38,7 @@ from longpoll_client.produce.outgoing import (
     prepared_parcel,
     single_parcel,
 )
-from longpoll_client.produce.requests import ReplyCallback, RequestNowait, reply_to
+from longpoll_client.produce.requests import ReplyCallback, RequestNowait, SenderOptions, reply_to
 from longpoll_client.produce.slow_brokers import SlowBrokers
 from longpoll_client.produce.templates import HeadTemplates
 from longpoll_protocol.codes import RequestCode
@@ -83,27 +83,20 @@ class AsyncProducer(RequestNowait):
         runtime = runtime_of(runtime, tls)
         instance = AsyncInstance(runtime, name_server, on_request=self._requested, credentials=credentials)
         slow = SlowBrokers() if avoids_slow_brokers else None
-        self._set_up(instance, group, Packing(compression, compress_over_bytes), hooks, slow)
+        self._set_up(instance, SenderOptions(group, Packing(compression, compress_over_bytes), hooks, slow))
 
-    def _set_up(
-        self,
-        instance: AsyncInstance,
-        group: str,
-        packing: Packing,
-        hooks: Sequence[SendHook],
-        slow: SlowBrokers | None,
-    ) -> None:
+    def _set_up(self, instance: AsyncInstance, options: SenderOptions) -> None:
         runtime = instance.runtime
-        self.group = group
+        self.group = options.group
         self._instance = instance
         self._runtime = runtime
-        self._packing = packing
-        self._slow = slow
-        self._requests = AsyncRequests(instance, group)
+        self._packing = options.packing
+        self._slow = options.slow
+        self._requests = AsyncRequests(instance, options.group)
         self._ids = MessageIds(runtime)
         self._turns = count()
         self._templates = HeadTemplates()
-        self._watch = Watch(runtime, hooks)
+        self._watch = Watch(runtime, options.hooks)
         self._now_ns = runtime.monotonic_ns
         self._on_way = 0
         self._sending: set[asyncio.Task[None]] = set()
@@ -419,8 +412,8 @@ class AsyncProducer(RequestNowait):
 class AsyncPreparedProducer(AsyncProducer):
     """Sends the prepared messages of an `AsyncTransactionProducer`, over its connections."""
 
-    def __init__(self, instance: AsyncInstance, group: str, packing: Packing, hooks: Sequence[SendHook]) -> None:
-        self._set_up(instance, group, packing, hooks, None)
+    def __init__(self, instance: AsyncInstance, options: SenderOptions) -> None:
+        self._set_up(instance, options)
 
     async def send_prepared(
         self, topic: str, message: OutgoingMessage, queue_selector: QueueSelector | None, timeout_s: float

@@ -20,10 +20,10 @@ from longpoll_client.aio.consumer import AsyncConsumer
 from longpoll_client.aio.member import AsyncMember
 from longpoll_client.aio.orderly import OrderlyQueues
 from longpoll_client.checks import Addresses, check_callable
-from longpoll_client.consume.concurrent import HANG_CHECKS, LOCAL_RETRY_S, log_not_retried
 from longpoll_client.consume.hook_calls import HookCalls
+from longpoll_client.consume.listener.concurrent import HANG_CHECKS, LOCAL_RETRY_S, log_not_retried
+from longpoll_client.consume.listener.workers import ConsumeResult, Reject, Retry, place_of, read_result
 from longpoll_client.consume.puller import Batch, Puller
-from longpoll_client.consume.workers import ConsumeResult, Reject, Retry, place_of, read_result
 from longpoll_client.lifecycle import Closing
 from longpoll_client.messages import ReceivedMessage, all_as_shown
 from longpoll_client.settings import ConsumerOptions, options_of

@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias
 
 from longpoll_client.checks import check_whole
+from longpoll_client.consume.offsets import is_retry
 from longpoll_client.consume.puller import Puller
 from longpoll_client.errors import NotOursError
 from longpoll_client.lifecycle import Lifecycle
-from longpoll_client.offsets import is_retry
 from longpoll_client.settings import OnQueues
 from longpoll_protocol.bodies import MessageQueue, SubscriptionData
 from longpoll_runtime import Runtime

@@ -22,6 +22,14 @@ from typing import Protocol
 from longpoll_client.consume.assigned_queues import AssignedQueues, check_seek
 from longpoll_client.consume.broker_requests import BrokerRequests, DirectConsumer, MemberState
 from longpoll_client.consume.membership import LOCK_RENEWAL_S, Membership, QueueLocks, back_header
+from longpoll_client.consume.offsets import (
+    LocalOffsets,
+    OffsetsFile,
+    OffsetStore,
+    RemoteOffsets,
+    ask_offset,
+    start_request,
+)
 from longpoll_client.consume.puller import RETRY_S, Batch, Connections, Puller, PullSettings, Scheduler
 from longpoll_client.consume.rebalance import BUSY_RETRY_S, Rebalancer
 from longpoll_client.consume.statistics import Statistics
@@ -30,7 +38,6 @@ from longpoll_client.lifecycle import Lifecycle, State
 from longpoll_client.link.routes import Route
 from longpoll_client.link.steps import Ask, FindRoute, Steps
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage, all_as_shown
-from longpoll_client.offsets import LocalOffsets, OffsetsFile, OffsetStore, RemoteOffsets, ask_offset, start_request
 from longpoll_client.settings import DEAD_LEVEL, MemberOptions, StartAt, Unreadable
 from longpoll_protocol.bodies import ConsumeType, MessageQueue, SubscriptionData
 from longpoll_protocol.codes import RequestCode

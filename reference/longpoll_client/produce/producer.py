@@ -37,7 +37,7 @@ from longpoll_client.produce.outgoing import (
     prepared_parcel,
     single_parcel,
 )
-from longpoll_client.produce.requests import ReplyCallback, RequestNowait, Requests, reply_to
+from longpoll_client.produce.requests import ReplyCallback, RequestNowait, Requests, SenderOptions, reply_to
 from longpoll_client.produce.slow_brokers import SlowBrokers
 from longpoll_client.produce.templates import HeadTemplates
 from longpoll_client.remoting import RemotingClient
@@ -100,28 +100,21 @@ class Producer(Closeable, RequestNowait):
             runtime_of(runtime, tls), name_server, on_request=asked.requested, credentials=credentials
         )
         slow = SlowBrokers() if avoids_slow_brokers else None
-        self._set_up(instance, group, Packing(compression, compress_over_bytes), hooks, slow)
+        self._set_up(instance, SenderOptions(group, Packing(compression, compress_over_bytes), hooks, slow))
         asked.requests = self._requests
         self._closed: Callable[[], object] = when_garbage_collected(
             self, instance.abandon, f"a producer of group {group}"
         )
 
-    def _set_up(
-        self,
-        instance: ClientInstance,
-        group: str,
-        packing: Packing,
-        hooks: Sequence[SendHook],
-        slow: SlowBrokers | None,
-    ) -> None:
+    def _set_up(self, instance: ClientInstance, options: SenderOptions) -> None:
         runtime = instance.runtime
-        self.group = group
+        self.group = options.group
         self._instance = instance
         self._runtime = runtime
-        self._packing = packing
-        self._slow = slow
-        self._watch = Watch(runtime, hooks)
-        self._requests = Requests(instance, group)
+        self._packing = options.packing
+        self._slow = options.slow
+        self._watch = Watch(runtime, options.hooks)
+        self._requests = Requests(instance, options.group)
         self._now_ns = runtime.monotonic_ns
         self._next_turn = count().__next__
         self._ids = MessageIds(runtime)
@@ -378,9 +371,9 @@ class Producer(Closeable, RequestNowait):
 class PreparedProducer(Producer):
     """Sends the prepared messages of a `TransactionProducer`, over its connections."""
 
-    def __init__(self, instance: ClientInstance, group: str, packing: Packing, hooks: Sequence[SendHook]) -> None:
+    def __init__(self, instance: ClientInstance, options: SenderOptions) -> None:
         self._closed = lambda: None
-        self._set_up(instance, group, packing, hooks, None)
+        self._set_up(instance, options)
 
     def send_prepared(
         self, topic: str, message: OutgoingMessage, queue_selector: QueueSelector | None, timeout_s: float

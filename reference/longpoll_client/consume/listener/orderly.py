@@ -14,10 +14,10 @@ from typing import Final, Literal
 
 from attrs import define, field
 
-from longpoll_client.consume.concurrent import log_not_retried
-from longpoll_client.consume.consume_service import ConsumeService
+from longpoll_client.consume.listener.concurrent import log_not_retried
+from longpoll_client.consume.listener.service import ConsumeService
+from longpoll_client.consume.listener.workers import ConsumeResult, Listener, Reject, Retry, call_listener
 from longpoll_client.consume.puller import Batch, Puller
-from longpoll_client.consume.workers import ConsumeResult, Listener, Reject, Retry, call_listener
 from longpoll_client.messages import ReceivedMessage, as_shown
 from longpoll_client.settings import DEAD_LEVEL, MemberConfig
 from longpoll_runtime import Runtime

@@ -11,9 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from longpoll_client.consume.hook_calls import HookCalls
-from longpoll_client.consume.member import Member
-from longpoll_client.consume.puller import Batch, Puller
-from longpoll_client.consume.workers import (
+from longpoll_client.consume.listener.workers import (
     CaughtError,
     ConsumeResult,
     DirectListener,
@@ -23,6 +21,8 @@ from longpoll_client.consume.workers import (
     Workers,
     read_result,
 )
+from longpoll_client.consume.member import Member
+from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import MemberConfig
 from longpoll_runtime import Runtime
