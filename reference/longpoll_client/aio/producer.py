@@ -90,8 +90,7 @@ class AsyncProducer(RequestNowait):
         self.group = options.group
         self._instance = instance
         self._runtime = runtime
-        self._packing = options.packing
-        self._slow = options.slow
+        self._options = options
         self._requests = AsyncRequests(instance, options.group)
         self._ids = MessageIds(runtime)
         self._turns = count()
@@ -172,7 +171,7 @@ class AsyncProducer(RequestNowait):
         """As `Producer.send_one_way`: returns the message's id. Whether it was stored is never known."""
         parcel = self._single(topic, OutgoingMessage(body, tag, keys, properties or {}))
         route = await self._instance.publish_route(topic, CALL_TIMEOUT_S)
-        queue = pick(route, None, self._turns.__next__, None, slow=self._slow, now_ns=self._now_ns())
+        queue = pick(route, None, self._turns.__next__, None, slow=self._options.slow, now_ns=self._now_ns())
         connection = await self._instance.connection(route.addresses[queue.broker_name], CALL_TIMEOUT_S)
         await connection.one_way(parcel.code, parcel.header(queue.queue_id), parcel.body)
         self._watch.sent_one_way()
@@ -292,13 +291,15 @@ class AsyncProducer(RequestNowait):
     ) -> Parcel:
         msg_id, born_ms = self._ids.one()
         marks = self._watch.marks(topic, marks)
-        return single_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing, marks=marks, code=code)
+        return single_parcel(
+            self.group, topic, message, msg_id, born_ms, packing=self._options.packing, marks=marks, code=code
+        )
 
     # ------------------------------------------------------------ one send that is awaited
 
     def _begin(self, parcel: Parcel, queue_selector: QueueSelector | None, timeout_s: float) -> StartedSend:
         now_ns = self._now_ns()
-        tries = SendAttempts(parcel, queue_selector, now_ns + wait_ns(timeout_s), self._slow, header_of)
+        tries = SendAttempts(parcel, queue_selector, now_ns + wait_ns(timeout_s), self._options.slow, header_of)
         return StartedSend(tries, self._watch.begin(parcel), now_ns)
 
     async def _send(
@@ -421,7 +422,9 @@ class AsyncPreparedProducer(AsyncProducer):
         """As `PreparedProducer.send_prepared`, with its errors."""
         msg_id, born_ms = self._ids.one()
         marks = self._watch.marks(topic)
-        parcel = prepared_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing, marks=marks)
+        parcel = prepared_parcel(
+            self.group, topic, message, msg_id, born_ms, packing=self._options.packing, marks=marks
+        )
         (result,) = await self._send(parcel, queue_selector, timeout_s)
         return result
 

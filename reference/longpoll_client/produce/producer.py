@@ -111,8 +111,7 @@ class Producer(Closeable, RequestNowait):
         self.group = options.group
         self._instance = instance
         self._runtime = runtime
-        self._packing = options.packing
-        self._slow = options.slow
+        self._options = options
         self._watch = Watch(runtime, options.hooks)
         self._requests = Requests(instance, options.group)
         self._now_ns = runtime.monotonic_ns
@@ -120,7 +119,7 @@ class Producer(Closeable, RequestNowait):
         self._ids = MessageIds(runtime)
         self._templates = HeadTemplates()
         self._in_flight = InFlightSends(
-            runtime, instance, self._next_turn, templates=self._templates, watch=self._watch, slow=self._slow
+            runtime, instance, self._next_turn, templates=self._templates, watch=self._watch, slow=self._options.slow
         )
 
     def close(self) -> None:
@@ -258,7 +257,7 @@ class Producer(Closeable, RequestNowait):
         """
         parcel = self._single(topic, OutgoingMessage(body, tag, keys, properties or {}))
         route = self._instance.publish_route(topic)
-        queue = pick(route, None, self._next_turn, None, slow=self._slow, now_ns=self._runtime.monotonic_ns())
+        queue = pick(route, None, self._next_turn, None, slow=self._options.slow, now_ns=self._runtime.monotonic_ns())
         self._instance.client(route.addresses[queue.broker_name]).one_way(
             parcel.code, parcel.header(queue.queue_id), parcel.body
         )
@@ -324,7 +323,7 @@ class Producer(Closeable, RequestNowait):
         """Try up to three queues; raises the last one's error."""
         begun_ns = self._now_ns()
         tries = SendAttempts(
-            parcel, queue_selector, begun_ns + wait_ns(timeout_s), self._slow, RemotingClient.sent_header
+            parcel, queue_selector, begun_ns + wait_ns(timeout_s), self._options.slow, RemotingClient.sent_header
         )
         sending = self._watch.begin(parcel)
         outcome: Outcome = ()
@@ -365,7 +364,9 @@ class Producer(Closeable, RequestNowait):
     ) -> Parcel:
         msg_id, born_ms = self._ids.one()
         marks = self._watch.marks(topic, marks)
-        return single_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing, marks=marks, code=code)
+        return single_parcel(
+            self.group, topic, message, msg_id, born_ms, packing=self._options.packing, marks=marks, code=code
+        )
 
 
 class PreparedProducer(Producer):
@@ -381,7 +382,9 @@ class PreparedProducer(Producer):
         """Send a message that consumers get only after its commit; otherwise as `send`."""
         msg_id, born_ms = self._ids.one()
         marks = self._watch.marks(topic)
-        parcel = prepared_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing, marks=marks)
+        parcel = prepared_parcel(
+            self.group, topic, message, msg_id, born_ms, packing=self._options.packing, marks=marks
+        )
         (result,) = self._send(parcel, queue_selector, timeout_s)
         return result
 
