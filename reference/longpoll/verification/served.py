@@ -41,7 +41,7 @@ class ServedBroker(Stoppable):
 
     @property
     def process_id(self) -> int:
-        """Its process's."""
+        """The broker's process id."""
         return self._process.pid
 
     def _await_ready(self) -> tuple[tuple[str, int], str]:

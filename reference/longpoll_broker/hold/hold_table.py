@@ -142,11 +142,9 @@ class HoldTable:
     - `_held` and `room` count exactly the pulls that are HELD or TAKEN.
     - `_channels` has these pulls, and the `_unsettled` ones between `wake_in_place` and `settle`.
     - With `own_deadlines`, `_deadlines` has every HELD pull and every TAKEN one that is not `spent`. It may have
-      unsettled
-      pulls.
+      unsettled pulls.
     - With `one_shot`, a pull whose deadline was spent while TAKEN returns without one. RocketMQ-like designs lose such
-      a
-      deadline; ours must not.
+      a deadline; ours must not.
     """
 
     own_deadlines: bool = True
@@ -401,7 +399,6 @@ class HoldTable:
     # -- the parts --------------------------------------------------------------------------------------------------
 
     def _remove(self, pulls: Sequence[Pull]) -> None:
-        """Remove held pulls to run them."""
         for pull in pulls:
             del pull.bucket.pulls[pull]
             pull.phase = QUEUED

@@ -163,7 +163,6 @@ class Statistics:
         return 0 if item is None else item.value
 
     def _item(self, name: str, parts: tuple[Hashable, ...]) -> Item:
-        """Find or create an item; above the limit, one that is not kept."""
         item = self._items.get((name, parts))
         if item is None:
             item = Item()

@@ -56,8 +56,6 @@ class Recovered:
 
 @frozen
 class _Following:
-    """Records after the log's end."""
-
     physical_offset: int
     is_whole: bool
     """False if only a record's head was found, because a check would cost too much."""

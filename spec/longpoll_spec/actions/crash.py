@@ -49,7 +49,6 @@ def crash_and_recover(state: State) -> Step:
 
 
 def _committed(state: State, request: Request) -> Int:
-    """The committed offset of the request's group, from disk; its queue may end earlier after the crash."""
     committed = request.committed
     for queue in state.queues:
         _, cut = cut_commit(request, queue, _shown(queue), cuts=state.policy.on_truncate == "wake")
@@ -75,6 +74,5 @@ def _recovered(queue: Queue) -> Pairs:
 
 
 def _forgotten(request: Request) -> Pairs:
-    """The consumer's connection is gone, and its waiting request with it."""
     nothing = [(each, FALSE) for each in (request.passes, request.wanted, request.commit_due)]
     return (*answered(request, TRUE), (request.copies, 0), *nothing)

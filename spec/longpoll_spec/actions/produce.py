@@ -57,7 +57,6 @@ def make_visible(state: State, queue: Queue, tag: Tag) -> Step:
 
 
 def _may_dispatch(state: State, queue: Queue) -> Bool:
-    """Whether the dispatcher has finished announcing the last message."""
     if state.policy.notify == "before_visible":
         return TRUE
     free = state.dispatcher.at(IDLE)

@@ -130,7 +130,6 @@ def hold(state: State, request: Request) -> Step:
 
 
 def _with_bucket(state: State, request: Request, here: Bool) -> Pairs:
-    """Where `here` holds, the table has a bucket for the request's queue."""
     return tuple((queue.present, queue.present | (request.at(queue) & here)) for queue in state.queues)
 
 

@@ -47,7 +47,6 @@ def master_returns(state: State) -> Step:
 
 
 def _may_change(state: State) -> Bool:
-    """One role change happens per run, while no bucket's lock is held."""
     return state.running & ~state.changed & all_of(state.lock_free(queue) for queue in state.queues)
 
 

@@ -20,7 +20,6 @@ def comes_to(state: State, queue: Queue) -> Bool:
 
 
 def _round(state: State, queue: Queue, begins: Bool) -> Pairs:
-    """The round with this queue visited; where it `begins` here, every other queue is still to be visited."""
     others = [other for other in state.queues if other is not queue]
     return (
         (state.next_scan, ite(begins, state.scan_ticks, state.next_scan)),

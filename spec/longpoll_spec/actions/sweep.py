@@ -53,7 +53,6 @@ def remove_bucket(state: State, queue: Queue) -> Step:
 
 
 def _uses_bucket(request: Request) -> Bool:
-    """The request is in the bucket, in a list taken from it, or about to be inserted into it."""
     return request.is_listed | request.is_("has_bucket", "rechecked")
 
 

@@ -30,17 +30,14 @@ def tick(state: State) -> Step:
 
 
 def _can_count(state: State, request: Request) -> Bool:
-    """Whether another tick of lateness can be counted, if lateness is counted at all."""
     if not state.bounds.has("lateness"):
         return TRUE
     return (request.late < state.bounds.late_max) & (request.waited < state.bounds.late_max)
 
 
 def _late(state: State) -> list[tuple[Request, Bool]]:
-    """For each request, whether this tick makes it late."""
     return [(each, state.running & ~each.is_("idle") & (each.deadline <= 0)) for each in state.requests]
 
 
 def _waiting(state: State) -> list[tuple[Request, Bool]]:
-    """For each request, whether it waits in this tick although there is something to read."""
     return [(each, state.running & ~each.is_("idle") & state.fits(each)) for each in state.requests]

@@ -56,7 +56,6 @@ def queue_deleted(state: State, queue: Queue) -> Step:
 
 
 def _may_shrink(state: State, queue: Queue) -> Bool:
-    """Whether the dispatcher is idle and, where requests are to be woken, the lock is free."""
     free = [state.lock_free(queue)] if state.policy.on_truncate == "wake" else []
     room = [each.may_be_queued for each in state.requests]
     return all_of((state.running, state.dispatcher.at(IDLE), queue.visible_end > 0, *free, *room))

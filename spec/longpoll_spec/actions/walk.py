@@ -34,7 +34,6 @@ def take(state: State, notifier: Notifier, queue: Queue) -> Pairs:
 
 
 def _announcing(state: State, notifier: Notifier, tag: Int) -> Pairs:
-    """The tag that the dispatcher announces from now on; the other notifiers announce no message."""
     return ((state.announced, tag),) if notifier is state.dispatcher else ()
 
 

@@ -317,7 +317,6 @@ class Follower:
 
 
 def _next(order: Order, here: Possibility) -> Iterator[int]:
-    """The steps that may come next by their time."""
     return (number for number in order.open_at[here.count] if not here.ahead >> (number - here.count) & 1)
 
 

@@ -127,7 +127,6 @@ class Transitions:
 
 
 def _classes(model: Model) -> Callable[[Action, Packed, Packed], str]:
-    """A cached function that names the class of a transition of a model."""
     labelled = [(place, each) for place, each in enumerate(model.variables) if each.labels]
     of_request = {f"phase_{each.index}": each.index for each in model.state.requests}
     places = [place for place, _ in labelled]

@@ -30,7 +30,7 @@ _COUNTS: Final[dict[str, Callable[[Request], Int]]] = {
 }
 _SENTENCES: Final = {
     "late": "Ticks between a pull's deadline and its answer.",
-    "woken": "Ticks between a message's becoming visible and the answer to who waits for it.",
+    "woken": "Ticks from a message becoming visible to the answer of the request that waits for it.",
 }
 
 
@@ -64,7 +64,6 @@ def response_bounds(policy: Policy, bounds: Bounds = BOUNDS, engine: str = EXPLO
 
 
 def _reaches(model: Model, name: str, ticks: int) -> Property:
-    """Some request's count reaches `ticks`."""
     term = any_of(_COUNTS[name](request) >= ticks for request in model.state.requests)
     return Property(f"{name}_by_{ticks}", "sometimes", _SENTENCES[name], term, here=term)
 

@@ -72,7 +72,6 @@ def _two_otherwise(policy: Policy, one: Sequence[Policy], bounds_of: Callable[[P
 
 
 def _texts(law: Model) -> tuple[object, ...]:
-    """The steps of the model, as a key that compares terms by identity."""
     return tuple(
         (each.label, each.urgent, id(each.guard), *((name, id(term)) for name, term in each.effect.items()))
         for each in law.actions
@@ -80,7 +79,6 @@ def _texts(law: Model) -> tuple[object, ...]:
 
 
 def _mistakes(model: Model) -> Iterator[Mistake]:
-    """Every mutant that changes the model."""
     policy, bounds = model.policy, model.bounds
     for slip in (*named_slips(policy, bounds), *slips_of(policy, bounds)):
         if slip.is_in(policy, bounds):
@@ -93,7 +91,6 @@ def slip_name(slip: Slip) -> str:
 
 
 def _what(slip: Slip) -> str:
-    """Its description, with the actor if several actions share the name."""
     return f"{who(slip.kinds)} {slip.what}".lstrip()
 
 

@@ -118,7 +118,6 @@ def _differ(right: Action, wrong: Action) -> Bool:
 
 
 def _itself(name: str, other: Action) -> Term:
-    """The variable as a term of the type that the other action gives it; unused if neither writes it."""
     return bool_variable(name) if isinstance(other.effect.get(name), Bool) else int_variable(name)
 
 
@@ -197,8 +196,6 @@ def part_names(policy: Policy, action: Action) -> tuple[str, ...]:
 
 
 def _forgetting_part(part: str) -> Change:
-    """A mutant that drops the part of the guard with this name, if the guard has one."""
-
     def change(state: State, action: Action) -> Action:
         parts = part_names(state.policy, action)
         return dropping_conjunct(parts.index(part))(state, action) if part in parts else action
@@ -248,8 +245,6 @@ def _not_writing(name: str) -> Change:
 
 
 def _other_case(name: str) -> Change:
-    """A mutant that swaps the cases of a choice."""
-
     def change(_state: State, action: Action) -> Action:
         return attrs.evolve(
             action,

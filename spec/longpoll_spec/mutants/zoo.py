@@ -103,7 +103,6 @@ def lone_only(state: State, action: Action) -> Effect:
 
 
 def _leaves(request: Request, action: Action) -> Bool:
-    """Whether the step takes the request out of the table."""
     after = _after(request.phase, action)
     assert isinstance(after, Int)
     return request.is_("held") & ~after.is_(request.phases["held"])

@@ -49,7 +49,6 @@ def offset_goes_on(model: Model) -> Property:
 
 
 def _moving_offsets(model: Model) -> Wrong:
-    """How answers change an offset is checked by `answer_is_right`."""
     for action in model.actions:
         if action.name not in {"pull_read", "run"}:
             yield action, any_of(_is_moved(model, action, each) for each in model.state.requests)

@@ -41,12 +41,10 @@ def _unswept(model: Model) -> Wrong:
 
 
 def _walks(state: State, action: Action, queue: Queue) -> Bool:
-    """Whether the step is one of the scanner at this queue."""
     return truth(queue.name in action.actors) if action.name == "scan_start" else state.scanner.queue.is_(queue.index)
 
 
 def _is_left(state: State, queue: Queue) -> Bool:
-    """The bucket is in the table and unused."""
     used = [each.at(queue) & (each.is_listed | each.is_("has_bucket", "rechecked")) for each in state.requests]
     return queue.present & ~any_of(used)
 

@@ -75,7 +75,6 @@ def lists_have_owners(model: Model) -> Property:
 
 
 def _owned(model: Model) -> list[Bool]:
-    """Each request in a list has a notifier with that list at its queue."""
     state = model.state
     found: list[Bool] = []
     for each in state.requests:
@@ -88,7 +87,6 @@ def _owned(model: Model) -> list[Bool]:
 
 
 def _alone(model: Model) -> list[Bool]:
-    """In place no two notifiers traverse the bucket of one queue."""
     state = model.state
     if state.policy.take != "in_place":
         return []

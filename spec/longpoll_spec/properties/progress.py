@@ -49,7 +49,6 @@ def rank(state: State) -> Rank:
 
 
 def _distance(request: Request) -> tuple[Int, ...]:
-    """How far a request is from its answer."""
     stages = {"pulling": 12, "missed": 10, "has_bucket": 9, "rechecked": 8}
     return (
         *(_one_if(request.is_(label), far) for label, far in stages.items()),
@@ -62,7 +61,6 @@ def _distance(request: Request) -> tuple[Int, ...]:
 
 
 def _return_walk(state: State) -> tuple[Int, ...]:
-    """The rest of the traversal after the master's return."""
     unseen = _one_if(state.return_queue.is_(state.no_queue)) if state.return_queue.op == "var" else const(0)
     return (unseen, *(_one_if(queue.return_due, 2) for queue in state.queues))
 

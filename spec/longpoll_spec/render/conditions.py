@@ -125,14 +125,12 @@ def condition_of(question: Question, tried: Sequence[tuple[Policy, Bounds]] | No
 
 
 def _splits(those: Sequence[Features]) -> Iterator[tuple[str, str]]:
-    """Every way to separate some of them from the rest by one value."""
     for name in those[0]:
         values = sorted({features[name] for features in those})
         yield from ((name, value) for value in values if len(values) > 1)
 
 
 def _separating(those: Sequence[Features], others: Sequence[Features]) -> tuple[Part, ...] | None:
-    """The smallest set of parts that separates those from all the others."""
     values = {name: frozenset(features[name] for features in those) for name in those[0]}
     excluded = {
         name: frozenset(number for number, other in enumerate(others) if other[name] not in taken)

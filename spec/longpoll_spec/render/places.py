@@ -65,7 +65,6 @@ class Gate:
 
 
 def _pull_gates(method: str, read: str) -> tuple[Gate, ...]:
-    """The gates of the thread that serves a pull, in `PullMessageProcessor`."""
     known = {"request": "$2.getOpaque()", "suspends": "$3"}
     return (
         Gate("read", _PULL, method, f"AT INVOKE {_STORE}.{read}", known),
@@ -134,7 +133,6 @@ _COMMON: Final = (
 
 
 def _asked(field: str) -> str:
-    """A field of the current request, as a Java expression."""
     return f'held.getRequestCommand().getExtFields().get("{field}")'
 
 

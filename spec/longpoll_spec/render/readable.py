@@ -70,7 +70,6 @@ class Reader(Writer):
         return super()._written(term, tuple(words))
 
     def _folded(self, term: Term) -> str:
-        """A junction, with a statement about both requests written once."""
         sign = self.notation.conjunction if term.op == "and" else self.notation.disjunction
         every = "every" if term.op == "and" else "some"
         parts = [
@@ -139,7 +138,6 @@ def effect_lines(reader: Reader, action: Action, variables: Mapping[str, Variabl
 
 
 def _cases(reader: Reader, target: str, term: Term, variable: Variable) -> list[str]:
-    """One line for each case of a choice."""
     lines = []
     while term.op == "ite":
         condition, then, term = term.args

@@ -56,7 +56,6 @@ def actions_text() -> Iterator[str]:
 
 
 def _in_presets(name: str) -> str:
-    """The presets of these policies, among those that have the action."""
     waited = {
         policy.name: any(
             each.urgent for bounds in (OPEN, *EXPLORATIONS.values()) for each in _instances(policy, bounds, name)
@@ -131,7 +130,6 @@ def _block(words: str, told: tuple[Told, ...]) -> Iterator[str]:
 
 
 def _difference(name: str, aspect: str, bounds: Bounds) -> Iterator[str]:
-    """The lines that a feature changes in our own policy."""
     before, after = (action_lines(name, STRICT, each) for each in (OPEN, bounds))
     changed = [f"{line[0]}{line[2:]}" for line in ndiff(before, after) if line[0] in "+-"]
     if changed:
@@ -155,7 +153,6 @@ def kinds_of_action(model: Model, name: str) -> list[Action]:
 
 
 def _is_another(actor: Actor) -> bool:
-    """Whether it is a request, queue or tag after the first."""
     return bool(re.fullmatch(r"[qt]?[1-9]\d*", str(actor)))
 
 

@@ -73,8 +73,6 @@ LATEST: Final = -1
 
 @frozen
 class _Waiting:
-    """A requester that waits for a member's answer."""
-
     asker: Channel
     asked: Command
     member: str
@@ -323,7 +321,6 @@ class ClientCalls(Serving):
     def _pushed(
         self, channel: Channel, header: SendMessageRequestHeader, properties: dict[str, str], body: Buffer
     ) -> Command:
-        """Returns 326: the reply for the requesting producer."""
         now_ms = self.runtime.unix_ms()
         told = ReplyMessageRequestHeader(
             producer_group=header.producer_group,
@@ -345,7 +342,6 @@ class ClientCalls(Serving):
         return _request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, told.encode(), bytes(body), flag=0)
 
     def _take_out(self, key: tuple[Channel, int]) -> _Waiting | None:
-        """Remove and return the waiting requester; the caller holds the lock."""
         self.quota.release(key)
         return self._waiting.pop(key, None)
 

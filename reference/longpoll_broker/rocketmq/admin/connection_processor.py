@@ -107,7 +107,6 @@ class ConnectionProcessor(Serving):
         }
 
     def _connections(self, channels: Iterable[object]) -> list[Connection]:
-        """Describe the connected clients; the caller holds the lock."""
         found = []
         for channel in channels:
             assert isinstance(channel, Channel)

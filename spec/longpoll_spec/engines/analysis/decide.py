@@ -67,7 +67,6 @@ class _Trial:
         return node if node.op in {"var", "const", "parameter", "true", "false"} else rebuild(node.op, args)
 
     def _possible(self, cases: Cases, guards: list[tuple[Bool, Cases | None]]) -> Cases:
-        """The cases that the guard allows, judged by those of its parts that read no other variables."""
         possible: Cases = np.ones((1,) * cases.ndim, dtype=bool)
         for _, allowed in guards:
             if allowed is not None and np.broadcast_shapes(allowed.shape, cases.shape) == cases.shape:

@@ -170,7 +170,6 @@ class Shapes:
 
 
 def _sum(node: Term, sums: Mapping[int, list[tuple[int, int]]], plain: Mapping[int, int]) -> list[tuple[int, int]]:
-    """The (number, sign) of every summand, sorted because order has no meaning."""
     left, right = (sums.get(id(arg), [(plain[id(arg)], 1)]) for arg in node.args)
     return [*left, *((number, sign if node.op == "add" else -sign) for number, sign in right)]
 
@@ -187,7 +186,6 @@ def _choice(node: Term, conditions: Mapping[int, int], branches: Mapping[int, in
 
 
 def _excludes(first: Bool, second: Bool) -> bool:
-    """Whether both compare one term with different constants."""
     if not first.op == second.op == "eq":
         return False
     (one, constant), (other, different) = first.args, second.args

@@ -91,7 +91,6 @@ def _expand_action(chunk: Scope, index: int, action: Action, closing: Sequence[t
 
 
 def _look(scope: Scope, number: int, closing: int | None, decisive: Bool, rows: str) -> None:
-    """While a property is open, find the least state that decides it."""
     writer = scope.writer
     decisive = writer.simplifier.simplify(decisive)
     if decisive is FALSE:

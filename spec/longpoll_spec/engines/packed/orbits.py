@@ -72,7 +72,6 @@ class Orbits:
                 np.copyto(word, other, where=better)
 
     def _sort(self, words: Words) -> None:
-        """Sort every request's group, the greatest last."""
         groups = self._groups(words)
         for low, high in _comparators(self.requests):
             groups[low], groups[high] = np.minimum(groups[low], groups[high]), np.maximum(groups[low], groups[high])
@@ -82,7 +81,6 @@ class Orbits:
             words[place.word] |= group << np.uint64(place.shift)
 
     def _others(self, word: int) -> np.uint64:
-        """The bits of a word that belong to no request."""
         taken = sum(((1 << self.width) - 1) << place.shift for place in self.groups if place.word == word)
         return np.uint64(~taken & ((1 << WORD_BITS) - 1))
 
@@ -120,7 +118,7 @@ class Orbits:
         shared = list(fired)
         for alike in kinds.values():
             each, rest = divmod(sum(fired[index] for index in alike), len(alike))
-            assert not rest, f"{self.model.actions[alike[0]].name} does not fire alike for every request"
+            assert not rest, f"{self.model.actions[alike[0]].name} does not fire equally for every request"
             for index in alike:
                 shared[index] = each
         return shared
@@ -190,7 +188,7 @@ def orbits_of(model: Model, properties: Sequence[Property]) -> Orbits:
     if not is_symmetric(model, [decide(item.term) for item in properties]):
         unlike = next((item.name for item in properties if not is_symmetric(model, [decide(item.term)])), "")
         what = unlike if is_symmetric(model, []) else "the law"
-        raise SymmetryError(f"{what} tells requests or queues apart under this policy; check it without --symmetry")
+        raise SymmetryError(f"{what} distinguishes requests or queues under this policy; check it without --symmetry")
     layout, groups, width = grouped_layout_of(model)
     orders = permutations(range(queues))
     renamings = tuple(moves_of(layout, Renaming(queues=dict(enumerate(order)))) for order in orders)

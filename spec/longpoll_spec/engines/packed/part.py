@@ -69,8 +69,6 @@ class Successors:
 
 @define
 class _Traced(Successors):
-    """Successors with their origin."""
-
     sources: list[tuple[int, Rows]] = field(factory=list)
     """(action index, columns of the chunk), once per action that made successors."""
 
@@ -194,11 +192,9 @@ class Part:
         return (self._chunk(level, start) for start in range(0, level.shape[1], self.chunk_states))
 
     def _chunk(self, level: Words, start: int) -> Words:
-        """The next states of a level from `start`, unmixed."""
         return unmixed(level[:, start : start + self.chunk_states].copy())
 
     def _kept(self, words: Words) -> Words:
-        """The canonical states of these."""
         return words if self.orbits is None else self.orbits.canonical(words)
 
     def _weigh(self, chunk: Words) -> Weigh:

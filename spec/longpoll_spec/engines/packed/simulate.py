@@ -130,7 +130,6 @@ class _Simulation:
         return choice, hits
 
     def _left_out(self, runs: int) -> npt.NDArray[np.bool_]:
-        """Whether a run (column) leaves out an action (row)."""
         names = list(dict.fromkeys(action.name for action in self.model.actions if not action.urgent))
         drawn = dict(zip(names, self.random.random((len(names), runs)) < LEFT_OUT, strict=True))
         kept = np.zeros(runs, dtype=bool)

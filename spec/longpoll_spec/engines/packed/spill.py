@@ -154,7 +154,6 @@ class SpillStore:
             self.seen[-2:] = [self._sorted_run(self.seen[-2:])]
 
     def _sorted_run(self, parts: Sequence[Words]) -> Words:
-        """Merge sorted parts into one run."""
         run = _Run(self.width, sum(part.shape[1] for part in parts))
         for _, pieces in ranges(parts, self.sorted_states):
             run.append(merged(pieces, self.width))
@@ -185,6 +184,5 @@ def not_in(states: Words, runs: Sequence[Words], low: int) -> Words:
 
 
 def _from(seen: Words, low: int, states: Words) -> Words:
-    """The part of a run in which these states could be."""
     high = int(states[0, -1]) + 1 if states.shape[1] else low
     return seen[:, lesser(seen, low) : lesser(seen, high)]

@@ -139,7 +139,6 @@ def _sorted(words: Words) -> Words:
 
 
 def _first_of_each(at: Slots) -> npt.NDArray[np.bool_]:
-    """Of consecutive states that reach the same slot, the first."""
     first = np.ones(at.size, dtype=bool)
     np.not_equal(at[1:], at[:-1], out=first[1:])
     return first

@@ -161,7 +161,6 @@ class Crew:
             pipe.close()
 
     def _ask(self, *question: object) -> list[Any]:
-        """Put one question to all workers; returns the answers in their order."""
         self._collect()  # answers that an interrupted question still had to get
         for number, pipe in enumerate(self.pipes):
             self.owing.add(number)

@@ -118,7 +118,6 @@ def step_of(model: Model, action: Action) -> StepFunction:
 
 
 def _shared(terms: Sequence[Term], names: dict[int, str]) -> Iterator[str]:
-    """A local for every node that is used more than once and has none yet."""
     uses = Counter(id(arg) for node in nodes(*terms) for arg in node.args if isinstance(arg, Term))
     for node in nodes(*terms):
         if uses[id(node)] > 1 and node.op not in _LEAVES and id(node) not in names:

@@ -66,7 +66,6 @@ def graph_of(model: Model) -> Graph:
 
 
 def _fair_parts(graph: Graph, within: set[Packed], fairness: Fairness) -> Iterator[set[Packed]]:
-    """Each part of `within` in which a fair run can stay for ever."""
     for part in parts_of(graph, within):
         taken = {label for state in part for label, after in graph[state] if after in part}
         if not fairness.time_passes or TICK in taken:
@@ -82,7 +81,6 @@ def _fair_parts(graph: Graph, within: set[Packed], fairness: Fairness) -> Iterat
 
 
 def _is_weakly_fair(graph: Graph, part: set[Packed], taken: set[str], weak: Iterable[str]) -> bool:
-    """Whether each of these actions is taken in the part, or disabled in some state of it."""
     always = set.intersection(*({label for label, _ in graph[state]} for state in part))
     return all(label in taken or label not in always for label in weak)
 
@@ -126,7 +124,6 @@ def parts_of(graph: Graph, within: set[Packed]) -> Iterable[set[Packed]]:
 
 
 def _is_news(state: Packed, number: Mapping[Packed, int], on_stack: set[Packed]) -> bool:
-    """Whether the step leads to a state not seen yet, or to a component that is not complete yet."""
     return state not in number or state in on_stack
 
 

@@ -29,7 +29,6 @@ def shortened(model: Model, item: Property, run: Sequence[Action]) -> list[Actio
 def _breaks(
     step: Successors, here: Question, closing: dict[str, Question], state: Packed, run: Sequence[tuple[int, str]]
 ) -> bool:
-    """Whether the run is possible and its end breaks the property."""
     for number, (index, label) in enumerate(run, start=1):
         is_last = number == len(run)
         following = next((after for found, after in step(state) if found == index), None)

@@ -231,7 +231,6 @@ def _asked(
 
 
 def _joined(by_size: Sequence[Outcomes]) -> list[Obligation]:
-    """One obligation for all numbers of requests: proved if it is proved at each."""
     whole: dict[tuple[str, StepName], Outcome] = {}
     for outcomes in by_size:
         for key, outcome in outcomes.items():
@@ -317,27 +316,26 @@ def compare(read: Statements, smaller: Statements, rests: Rests) -> None:
 
     def same(what: str, named: Iterable[int], term: Term, other: Term | None) -> None:
         if rests.but(*named).restricted(term, dropped) is not other:
-            raise NotUniformError(f"{what} is another with {fewer} requests")
+            raise NotUniformError(f"{what} differs with {fewer} requests")
 
     actions = {each.label: each for each in read.model.actions if not dropped & set(each.actors)}
     others = {each.label: each for each in smaller.model.actions}
     if list(actions) != list(others):
-        raise NotUniformError(f"there are other actions with {fewer} requests")
+        raise NotUniformError(f"the actions differ with {fewer} requests")
     for label, action in actions.items():
         for what, named, term, other in _said(action, others[label], dropped):
             same(what, named, term, other)
     if [item.name for item in read.all] != [item.name for item in smaller.all]:
-        raise NotUniformError(f"there are other statements with {fewer} requests")
+        raise NotUniformError(f"the statements differ with {fewer} requests")
     for item, here in zip(read.all, smaller.all, strict=True):
         for what, named, term, other in _stated(item, here, actions):
             same(what, named, term, other)
     first = [(each.name, id(each.first)) for each in read.model.variables if not dropped & _slot(each.name)]
     if first != [(each.name, id(each.first)) for each in smaller.model.variables]:
-        raise NotUniformError(f"the first state is another with {fewer} requests")
+        raise NotUniformError(f"the first state differs with {fewer} requests")
 
 
 def _conditions(item: Property) -> Mapping[str, Bool]:
-    """The condition under which each step breaks a property."""
     found: dict[str, Bool] = {}
     for label, condition in item.closing:
         found[label] = found.get(label, FALSE) | condition
@@ -347,7 +345,6 @@ def _conditions(item: Property) -> Mapping[str, Bool]:
 def _said(
     action: Action, other: Action, dropped: frozenset[int]
 ) -> Iterator[tuple[str, tuple[int, ...], Term, Term | None]]:
-    """Each term of an action with the requests it names, and its counterpart in the other action, None if missing."""
     actors = tuple(_requests(action))
     yield action.label, actors, action.guard, other.guard
     for name in dict.fromkeys((*action.effect, *other.effect)):
@@ -360,7 +357,6 @@ def _said(
 def _stated(
     item: Property, other: Property, actions: Mapping[str, Action]
 ) -> Iterator[tuple[str, tuple[int, ...], Term, Term]]:
-    """Each term of a statement with the requests it names, and its counterpart in the other statement."""
     yield item.name, (), item.here, other.here
     mine, theirs = _conditions(item), _conditions(other)
     for label in dict.fromkeys((*mine, *theirs)):

@@ -62,7 +62,6 @@ class _Unrolling:
         self.frames.append(Frame({each.name: meaning(each.first) for each in self.model.variables}, self.parameters))
 
     def _least(self) -> Iterable[tuple[Any, int]]:
-        """Each parameter with the least value that bounds allow."""
         bounds, state = self.model.bounds, self.model.state
         least = {state.hold_ticks.args[0]: bounds.hold_ticks, state.scan_ticks.args[0]: bounds.scan_ticks}
         return [(constant, least[name]) for name, constant in self.parameters.items()]
@@ -100,7 +99,6 @@ class _Unrolling:
         return answer, token
 
     def _token_in(self, solution: Any, item: Property) -> str:
-        """The run of a solution, under the timeout and period that it needs."""
         state = self.model.state
         hold, scan = (
             value_in(solution, self.parameters[term.args[0]]) for term in (state.hold_ticks, state.scan_ticks)

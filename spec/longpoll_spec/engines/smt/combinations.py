@@ -193,7 +193,6 @@ class _Reader:
         )
 
     def _features(self) -> Mapping[Place, Features]:
-        """Place -> the features that change its term."""
         found: dict[Place, set[str]] = {}
         for base in map(features_of, WORLDS.values()):
             for name in FEATURES:
@@ -230,6 +229,5 @@ class _Reader:
 
 
 def _without_number(variable: str) -> str:
-    """A variable's name without the number of its request or queue."""
     stem, _, number = variable.rpartition("_")
     return stem if stem and number.removeprefix("q").isdigit() else variable

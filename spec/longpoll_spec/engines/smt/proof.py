@@ -194,7 +194,6 @@ def prove_model(
 
 
 def _inductive_of(model: Model) -> list[Property]:
-    """The inductive properties of the spec that are about states; those about steps repeat `in_range`."""
     return [item for item in properties_of(model) if item.kind == "inductive" and not item.closing]
 
 
@@ -237,6 +236,5 @@ class _Runs:
 
 
 def _again(model: Model, stated: Sequence[Property], made: Induction) -> list[Bool]:
-    """The proved inductive statements for a model with fewer requests; they are true of it too."""
     kept = {item.name for item in made.kept}
     return [item.here for item in (*stated, *strengthening_of(model)) if item.name in kept]

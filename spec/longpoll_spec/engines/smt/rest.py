@@ -58,7 +58,7 @@ class Rest:
         """Check that the term refers to the rest by quantifiers only; raises `NotUniformError`."""
         odd = self.free(term)
         if odd:
-            raise NotUniformError(f"request {min(odd)} is not treated as the others are")
+            raise NotUniformError(f"request {min(odd)} is not treated like the others")
 
     def restricted(self, term: Term, dropped: frozenset[int]) -> Term:
         """The term where the requests of `dropped`, part of the rest, do not exist; raises `NotUniformError`."""
@@ -104,7 +104,6 @@ class Rest:
         return self._named_by(parts)
 
     def _quantifiers(self, junction: Term) -> Mapping[int, Sequence[Term]]:
-        """Shape -> the parts of a junction with it, one for every request of the rest."""
         if id(junction) not in self.quantified:
             by_shape: dict[int, list[Term]] = {}
             for part in junction.args:
@@ -136,7 +135,6 @@ class Rests:
 
 
 def _inside(node: Term, sign: Polarity) -> Sequence[tuple[Term, Polarity]]:
-    """The subterms of a term, each with the effect of its truth on the whole."""
     parts = [arg for arg in node.args if isinstance(arg, (Int, Bool))]
     match node.op:
         case "and" | "or":

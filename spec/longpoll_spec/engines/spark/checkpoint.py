@@ -40,8 +40,6 @@ LOCK_FILE: Final = "lock"
 
 @with_table
 class _State(msgspec.Struct, kw_only=True):
-    """The content of `search.json`."""
-
     format_version: int = FORMAT
     law: str
     """Identifies the model, its bounds and the properties checked."""
@@ -148,7 +146,6 @@ class Checkpoint:
         return directory
 
     def _count(self, depth: int) -> int:
-        """The number of states of a level on disk; 0 for a damaged file."""
         try:
             return count(runs_in(self.level(depth)))
         except ValueError:

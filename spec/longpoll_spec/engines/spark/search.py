@@ -65,7 +65,6 @@ class _Search:
                 report(Progress(sum(state.levels), sum(state.fired), len(state.levels) - 1, state.levels[-1]))
 
     def _expand(self, depth: int) -> None:
-        """Expand a level; write the next."""
         share, coming = self.share, depth + 1
         still_open = [self.ledger.is_open(item) for item in range(len(self.ledger.properties))]
         is_here = self.checkpoint.state.levels[depth] <= HERE_STATES_MAX

@@ -51,7 +51,6 @@ def difference(first: Policy, second: Policy) -> Difference:
 
 
 def _changed(first: Policy, second: Policy) -> Iterator[Changed]:
-    """Each action's differences without features, then those that a feature adds."""
     for name in ACTION_NAMES:
         told: set[Pair] = set()
         for aspect, bounds in {PLAIN: OPEN, **{each: opened(size) for each, size in EXPLORATIONS.items()}}.items():

@@ -50,7 +50,7 @@ def jani_of(model: Model, properties: Sequence[Property], slips: Mapping[str, Se
         "name": name_of(model),
         "metadata": {
             "version": FORMAT_VERSION,
-            "description": f"The law of broker long polling, {setting_of(model)}.",
+            "description": f"The specification of broker long polling, {setting_of(model)}.",
         },
         "type": "mdp",
         "features": [],
@@ -235,7 +235,6 @@ class _Writer:
         return _binary(sign, self._write(left, self._words_of(right)), self._write(right, self._words_of(left)))
 
     def _words_of(self, term: Int) -> Sequence[str]:
-        """The words of the variable that the term is, or that it chooses a value of."""
         return self._words.get(term.args[0], ()) if term.op == "var" else ()
 
 

@@ -213,7 +213,6 @@ def _start(items: Sequence[_Item], aim: float) -> float:
 
 
 def _arrow(edge: Edge, way: Sequence[_Item]) -> Iterator[str]:
-    """The line through the bends, its tip, and its label."""
     first, last = way[0], way[-1]
     down = first.y < last.y
     points = [(first.x, first.y + (first.height / 2 if down else -first.height / 2))]
@@ -230,7 +229,6 @@ def _arrow(edge: Edge, way: Sequence[_Item]) -> Iterator[str]:
 
 
 def _lines(points: Sequence[tuple[float, float]], way: Sequence[_Item], edge: Edge) -> Iterator[str]:
-    """The pieces of the line, interrupted by the label."""
     written = [bool(item.lines) for item in way[1:-1]]
     for number in range(len(points) - 1):
         inside, (x1, y1), (x2, y2) = number % 2 == 1, points[number], points[number + 1]

@@ -56,8 +56,6 @@ body[data-theme="light"] .lp-lanes{{{_LIGHT}}}body[data-theme="dark"] .lp-lanes{
 
 @frozen
 class _Bar:
-    """The span of a value: from before one step to before another."""
-
     start: int
     end: int
     word: str

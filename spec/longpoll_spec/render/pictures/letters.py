@@ -57,7 +57,6 @@ def wrapped(text: str, width: float, size: float) -> list[str]:
 
 
 def _pieces(word: str, width: float, size: float) -> Iterator[str]:
-    """The word cut into pieces that fit, of at least one character."""
     while word and width_of(word, size) > width:
         ends = accumulate(width_of(character, size) for character in word)
         fits = max(sum(end <= width for end in ends), 1)

@@ -42,5 +42,4 @@ def _lines(story: Story) -> Iterable[str]:
 
 
 def _plain(text: str) -> str:
-    """Text without mermaid syntax."""
     return _UNSAFE.sub(lambda found: " " if found[0] == "\n" else f"#{ord(found[0])};", text)

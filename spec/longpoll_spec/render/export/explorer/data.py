@@ -215,7 +215,6 @@ def _property(item: Property, pool: Pool) -> dict[str, Any]:
 
 
 def _slip(mistake: Mistake, model: Model, pool: Pool) -> dict[str, Any]:
-    """The differences from the model: action number -> its definition, property number -> its term."""
     right: Mapping[str, Any] = {action.label: _text(action, pool) for action in actions_of(model.state)}
     wrong = [_text(action, pool) for action in mistake.actions]
     stated = [_property(item, pool) for item in properties_of(model)]

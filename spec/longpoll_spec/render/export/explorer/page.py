@@ -37,5 +37,4 @@ def part(name: str) -> str:
 
 
 def _hash(script: str) -> str:
-    """The hash by which a content security policy allows the script."""
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
