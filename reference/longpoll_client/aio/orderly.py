@@ -20,7 +20,7 @@ from longpoll_client.settings import DEAD_LEVEL, MemberConfig
 from longpoll_runtime import Runtime
 from longpoll_spec.errors import LongpollError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 Ask: TypeAlias = Callable[[Sequence[ReceivedMessage]], Awaitable[ConsumeResult]]
 """Has the listener consume messages."""

@@ -51,7 +51,7 @@ from longpoll_runtime import Runtime
 from longpoll_runtime.faults import FAULTS, KeepGoing
 from longpoll_spec.errors import LongpollError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 _UNENDED: Final = ClientError("the send did not finish: it was cancelled, or its queue selector failed")
 

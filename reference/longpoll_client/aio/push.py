@@ -30,7 +30,7 @@ from longpoll_client.settings import ConsumerOptions, options_of
 from longpoll_runtime.faults import ANYTHING, FAULTS
 from longpoll_spec.errors import LongpollError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 AsyncListener: TypeAlias = Callable[[Sequence[ReceivedMessage]], object]
 """A coroutine function, awaited by up to `thread_count` tasks at once; a plain function must not wait."""

@@ -42,7 +42,7 @@ from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
 from longpoll_runtime.faults import FAULTS
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 AsyncCheck: TypeAlias = Callable[[ReceivedMessage], Awaitable[TransactionState]]
 """Says how the transaction of a message ended, by what the sender's work left behind."""

@@ -22,7 +22,7 @@ from longpoll_runtime import Runtime
 from longpoll_runtime.faults import KeepGoing
 from longpoll_spec.errors import ConfigError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 MakePuller: TypeAlias = Callable[[MessageQueue, SubscriptionData, int, bool], Puller]
 """Of a queue, what is wanted of it, the offset to begin at, and whether it is paused."""

@@ -24,7 +24,7 @@ from longpoll_protocol.names import RETRY_PREFIX
 from longpoll_runtime.faults import FAULTS
 from longpoll_spec.errors import LongpollError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 BUSY_RETRY_S: Final = 0.02
 """The wait before another try while a rebalance runs, or while a listener has messages of a queue that is reset."""

@@ -47,7 +47,7 @@ from longpoll_runtime import Runtime
 from longpoll_runtime.faults import KeepGoing
 from longpoll_spec.errors import ConfigError, LongpollError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 REPLY_TYPE = "reply"
 """The value of `MSG_TYPE` in a reply."""

@@ -47,7 +47,7 @@ from longpoll_runtime import Runtime
 from longpoll_runtime.closeable import Closeable
 from longpoll_spec.errors import ConfigError, LongpollError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class TransactionState(enum.IntEnum):
@@ -165,7 +165,7 @@ class TransactionProducer(Closeable):
         """
         check_plain("check_transaction", check_transaction)
         check_group(group)
-        self.runtime = runtime_of(runtime, tls)
+        self.runtime: Runtime = runtime_of(runtime, tls)
         self.group = group
         self._check = check_transaction
         self._instance = ClientInstance(self.runtime, name_server, on_request=self._requested, credentials=credentials)

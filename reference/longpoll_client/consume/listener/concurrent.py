@@ -22,7 +22,7 @@ from longpoll_client.settings import MemberConfig
 from longpoll_runtime import Runtime
 from longpoll_spec.errors import LongpollError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 LOCAL_RETRY_S: Final = 5.0
 """How long until messages that could not even be sent back are given again (`submitConsumeRequestLater`)."""

@@ -23,7 +23,7 @@ from longpoll_client.settings import DEAD_LEVEL, MemberConfig
 from longpoll_runtime import Runtime
 from longpoll_spec.errors import LongpollError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 LOCK_WAIT_S: Final = 0.1
 """How long until a queue whose lock ran out is looked at again."""

@@ -27,7 +27,7 @@ from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import MemberConfig
 from longpoll_runtime import Runtime
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 def with_hooks(runtime: Runtime, config: MemberConfig, listener: Listener) -> Listener:
@@ -66,7 +66,7 @@ class ConsumeService(ABC):
         self._hang_check_s = hang_check_s
         self._lock = runtime.lock()
         self._workers = Workers(runtime, config.group, config.thread_count)
-        self.direct = DirectListener(self._workers, listener, config.group)
+        self.direct: DirectListener = DirectListener(self._workers, listener, config.group)
         self._owner: Member | None = None
 
     @property
