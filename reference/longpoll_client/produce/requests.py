@@ -60,7 +60,7 @@ ReplyCallback: TypeAlias = Callable[["ReceivedMessage | ClientError"], object]
 
 @frozen
 class SenderOptions:
-    """What a producer and the producer of a transaction share."""
+    """The options that a producer and a transaction producer share."""
 
     group: str
     packing: Packing
