@@ -34,8 +34,8 @@ from longpoll.wire.suite.driver import Driver
 from longpoll.wire.suite.example import Example, Links
 from longpoll.wire.suite.link import Link
 from longpoll.wire.suite.model import Message
-from longpoll_client import RemotingClient
 from longpoll_client.errors import ClientError
+from longpoll_client.remoting import RemotingClient
 from longpoll_conform import capabilities
 from longpoll_conform.vectors import recorded
 from longpoll_judge.contract.rate import rate

@@ -425,7 +425,7 @@ def test_a_broker_that_does_not_start_is_one_clear_error(tmp_path: Path, monkeyp
     """A process that ends without its ready line is an error for the user, and no process is left."""
     monkeypatch.setattr(sys, "executable", "/bin/true")
 
-    with pytest.raises(ServeError, match="was not ready"):
+    with pytest.raises(ServeError, match="ended before it was ready"):
         ServedBroker(tmp_path / "store", None)
 
 

@@ -114,7 +114,7 @@ def open_teller(
 ) -> Iterator[Teller]:
     """Report a history while the block runs; `say` gets lines for people.
 
-    Raises `UserError` where something cannot be opened, and `OSError` where a disk is full.
+    Raises `UserError` if an output cannot be opened, and `OSError` if a disk is full.
     """
     with ExitStack() as stack:
         try:

@@ -67,6 +67,8 @@ def _settings(directory: Path, master: str, given: Mapping[str, str]) -> SparkCo
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -Dderby.system.home={directory}",
         "spark.python.worker.reuse": "true",
+        # A busy host starts Python late; Spark sees a worker that ends by its exit.
+        "spark.python.authenticate.socketTimeout": "600s",
     }
     return conf.setAll(list((own | OF_QUERIES | dict(given)).items()))
 
