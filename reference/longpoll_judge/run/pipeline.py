@@ -125,7 +125,7 @@ def judge(
     Raises `HistoryNotFoundError` and `SparkUnavailableError`.
     """
     if not isinstance(paths, Iterable):
-        from longpoll_judge.run.spark.frame_history import history_of  # noqa: PLC0415 - Spark takes a second to import
+        from longpoll_judge.run.spark.frames import history_of  # noqa: PLC0415 - Spark takes a second to import
 
         given: AbstractContextManager[History] = history_of(paths)
         session = paths.sparkSession
