@@ -200,4 +200,4 @@ def test_a_frame_is_judged_as_its_history(fault: str, clean: Path, tmp_path: Pat
     with unclosed_sockets_ignored():
         rows = findings_frame(session, there).select("id", "clause", "why").collect()
     assert [tuple(row) for row in rows] == texts[0]
-    assert (there.events, there.requests, there.judged) == (here.events, here.requests, here.judged)
+    assert (there.events, there.requests, there.shares) == (here.events, here.requests, here.shares)
