@@ -67,7 +67,7 @@ class ClientInstance(Closeable):
         self._clients: dict[tuple[str, int], RemotingClient] = {}
         self._routes = Routes()
         self._single_flight = SingleFlight(runtime, "client-routes")
-        self.is_abandoned = False
+        self.is_abandoned: bool = False
         """Whether it ends as soon as nothing waits any more."""
         runtime.when_forked(self)
 

@@ -16,7 +16,7 @@ from longpoll_client.produce.heartbeat import HEARTBEAT_RETRY_S, producer_heartb
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.headers import UnregisterClientRequestHeader
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class AsyncProducerHeartbeat:

@@ -53,11 +53,11 @@ class AsyncInstance:
         self.runtime = runtime
         self._client_id = client_id
         self._made = f"{runtime.unix_ms():x}-{runtime.monotonic_ns():x}"
-        self.routes = Routes()
+        self.routes: Routes = Routes()
         self._name_servers = NameServers(name_server)
         self._on_request = on_request
         self._credentials = credentials
-        self.closing = Closing()
+        self.closing: Closing = Closing()
         """Of the client that it is of."""
         self._lifecycle = Lifecycle(runtime, "the client")
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -25,6 +25,7 @@ from longpoll_client.produce.attempts import QueueSelector, SendResult
 from longpoll_client.produce.heartbeat import HEARTBEAT_S
 from longpoll_client.produce.hooks import SendHook, SendMetrics
 from longpoll_client.produce.outgoing import COMPRESS_OVER_BYTES, OutgoingMessage, Packing
+from longpoll_client.produce.requests import SenderOptions
 from longpoll_client.produce.transactions import (
     Question,
     TransactionResult,
@@ -41,7 +42,7 @@ from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
 from longpoll_runtime.faults import FAULTS
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 AsyncCheck: TypeAlias = Callable[[ReceivedMessage], Awaitable[TransactionState]]
 """Says how the transaction of a message ended, by what the sender's work left behind."""
@@ -74,7 +75,8 @@ class AsyncTransactionProducer:
         self.group = group
         self._check = check_transaction
         self._instance = AsyncInstance(runtime, name_server, on_request=self._requested, credentials=credentials)
-        self._producer = AsyncPreparedProducer(self._instance, group, Packing(compression, compress_over_bytes), hooks)
+        options = SenderOptions(group, Packing(compression, compress_over_bytes), hooks)
+        self._producer = AsyncPreparedProducer(self._instance, options)
         self._loop = LoopConnections(self._instance)
         self._heartbeat = AsyncProducerHeartbeat(self._instance, group)
         self._lifecycle = Lifecycle(runtime, f"the producer of group {group}")

@@ -21,7 +21,7 @@ from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.headers import UnregisterClientRequestHeader
 from longpoll_spec.errors import LongpollError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 HEARTBEAT_S: Final = 30.0
 """`heartbeatBrokerInterval`."""
