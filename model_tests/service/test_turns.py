@@ -23,7 +23,7 @@ from model_tests.support.service import answer_of, served, served_two
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.handler import BrokerHandler
-from longpoll_broker.io import transport
+from longpoll_broker.io import processors, transport
 from longpoll_broker.io.channel import Channel, Outbox
 from longpoll_broker.io.transport import PASS_NS, QUEUED_SIZE_MAX, TURN_NS_MAX, TURN_NS_MIN, IoLoop
 from longpoll_broker.opening import limits_of
@@ -109,16 +109,21 @@ def test_full_tables_are_told_in_turns(
 def test_a_table_that_is_too_long_is_refused_at_the_limit(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """99,000 groups with long names do not fit into a frame: 201 says so, and reads no further."""
+    """99,000 groups with long names do not fit into a frame: 201 and 206 report it; 201 reads no further."""
     broker = start_broker()
     client = connect(broker.address)
     for number in range(20):
         broker.groups.find(f"{number:0255}")
     monkeypatch.setattr(parts, "PART_COUNT", 4)
-    monkeypatch.setattr(table_processor, "TABLE_SIZE_MAX", 4_000)
-    answer = client.call(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-    assert answer.code == 1
-    assert "over the limit of 4000 bytes for one answer" in str(answer.remark)
+    for module in (table_processor, processors):
+        monkeypatch.setattr(module, "ANSWER_SIZE_MAX", 100)
+    for peer, code in (
+        (client, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG),
+        (connect(broker.name_server_address), RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER),
+    ):
+        answer = peer.call(code)
+        assert answer.code == 1
+        assert "over the limit of 100: ask for less" in str(answer.remark)
 
 
 def queried(client: RawClient) -> int:

@@ -163,8 +163,6 @@ class BrokerHandler:
         outbox = Outbox()
         self.administering.clients.closed(channel, outbox)
         self.administering.calls.closed(channel, outbox)
-        for quota in self.quotas:
-            quota.closed(channel)
         outbox.flush()
 
     def _receive(self, channel: Channel, command: Command, outbox: Outbox) -> SendBursts | PullBursts | None:

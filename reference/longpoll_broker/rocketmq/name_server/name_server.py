@@ -110,7 +110,6 @@ class NameServer:
     def closed(self, channel: Channel) -> None:
         """A broker's connection is gone, and with it the broker, until it registers again."""
         self.routes.closed(channel)
-        self._administering.settings.quota.closed(channel)
 
     @property
     def quotas(self) -> tuple[Quota, ...]:

@@ -100,8 +100,6 @@ class Routes:
         for broker in self:
             if broker.channel is channel:
                 self.remove(broker.address)
-        for quota in self.quotas:
-            quota.closed(channel)
 
     def expire(self, now_ms: int) -> None:
         """Forget who has not been heard of for too long."""

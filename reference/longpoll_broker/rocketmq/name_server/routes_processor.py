@@ -37,7 +37,6 @@ from longpoll_protocol.headers import (
     WipeWritePermOfBrokerResponseHeader,
 )
 from longpoll_protocol.names import PERM_READ_WRITE, PERM_WRITE
-from longpoll_protocol.sizes import MIB
 
 SETTINGS: Final = {
     "clusterTest": "false",
@@ -47,8 +46,6 @@ SETTINGS: Final = {
 }
 """What 319 tells: this name server's behaviour in RocketMQ's keys. It looks for silent brokers whenever it is asked."""
 
-TABLE_SIZE_MAX: Final = 15 * MIB
-"""Longest table in one answer, bytes: a client takes frames of 16 MiB."""
 TURN_COUNT: Final = 10_000
 """Names put together in one turn, or as many more as one broker has: a few milliseconds."""
 
@@ -105,11 +102,7 @@ class RoutesProcessor(Serving):
         if not found:
             told = f"No config item, Namespace: {namespace[:255]}"
             return answer(command, ResponseCode.QUERY_NOT_FOUND, told)
-        body = KVTable(table=found).encode()
-        if len(body) > TABLE_SIZE_MAX:
-            told = f"the settings of {namespace[:255]} have {len(body)} bytes; ask for each with 101"
-            return answer(command, ResponseCode.SYSTEM_ERROR, told)
-        return answer(command, ResponseCode.SUCCESS, body=body)
+        return answer(command, ResponseCode.SUCCESS, body=KVTable(table=found).encode())
 
     @serves(RequestCode.WIPE_WRITE_PERM_OF_BROKER)
     def wipe_write(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
