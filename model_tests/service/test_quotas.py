@@ -70,6 +70,7 @@ ATTACKS: Final[dict[str, Callable[[int], Request]]] = {
     "characters of subscriptions": lambda number: heartbeat(number, consumer=True),
     "characters of filters": lambda number: heartbeat(number, consumer=True, sql=True),
     "waiting calls": call,
+    "statistics": lambda number: (RequestCode.PULL_MESSAGE, pull_fields("TBW102", 0, group=f"g{number}"), b""),
 }
 """By the name of a table's quota, a request that makes one more entry."""
 
@@ -78,6 +79,7 @@ ATTACKS: Final[dict[str, Callable[[int], Request]]] = {
 def broker(tmp_path: Path) -> Iterator[Broker]:
     """A broker that is told without sockets."""
     with ThreadlessBroker.start(RealRuntime(), str(tmp_path / "store"), store_config=SMALL_STORE) as started:
+        tell(Peer(started, 1), (RequestCode.SEND_MESSAGE_V2, send_fields("TBW102", 0), b"x"))
         yield started
 
 
@@ -147,7 +149,7 @@ def test_what_is_deleted_makes_room(broker: Broker) -> None:
 
 def test_what_is_sent_back_has_a_share(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request of 36 is small, whatever the message that it has stored again; who asks without end is told 2."""
-    back = {"offset": "0", "group": "G", "delayLevel": "0"}
+    back = {"offset": str(broker.store.log_end), "group": "G", "delayLevel": "0"}
     asked = b"".join(map(bytes, encode(Command(code=RequestCode.CONSUMER_SEND_MSG_BACK, opaque=1, ext_fields=back))))
     tell(Peer(broker, 1), (RequestCode.SEND_MESSAGE_V2, send_fields("T", 0), bytes(10_000)))
     monkeypatch.setattr(send_back_processor, "SENT_BACK_SIZE_MAX", 1_000_000)
@@ -259,7 +261,6 @@ WITHOUT: Final = {
     "Rules": "an administrator's file",
     "Account": "an administrator's file",
     "Wanted": "lives as long as a request",
-    "Statistics": "its rows are those of topics and groups",
     "ToldTopics": "has topics that are in `Topics`, or were",
     "Group": "its rows count in `Clients`",
     "RegisteredBroker": "its topics count in `Routes`",

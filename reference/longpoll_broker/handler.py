@@ -114,6 +114,7 @@ class BrokerHandler:
             clients.subscriptions_quota,
             clients.filters.quota,
             administering.calls.quota,
+            self.shared.statistics.quota,
         )
 
     def opened(self, channel: Channel) -> None:
