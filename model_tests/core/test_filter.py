@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from longpoll_broker.shared.filter import data as module
 from longpoll_broker.shared.filter.data import FilterTable
-from longpoll_broker.shared.filter.filters import ExpressionError, SqlFilter, filter_of, sql_filter, tag_filter
+from longpoll_broker.shared.filter.filters import (
+    CACHED_SIZE_MAX,
+    SQL92,
+    TAG,
+    ExpressionError,
+    SqlFilter,
+    filter_of,
+    sql_filter,
+    tag_filter,
+)
 from longpoll_protocol.tags import word_hash
 
 
@@ -168,3 +177,11 @@ def test_filters_of_groups_that_are_gone_are_bounded(monkeypatch: pytest.MonkeyP
     table.register("T0", "G", "a > 1", "SQL92", 1)
     table.group_gone("G", ["T2", "T3"])
     assert [known(table, f"T{number}") is not None for number in range(5)] == [True, False, True, True, True]
+
+
+def test_filters_of_short_expressions_alone_are_kept() -> None:
+    """A client chooses the expressions: thousands of long ones would take gigabytes."""
+    short, long = "a" * CACHED_SIZE_MAX, "a" * (CACHED_SIZE_MAX + 1)
+    assert tag_filter(short, TAG) is tag_filter(short, TAG)
+    assert tag_filter(long, TAG) is not tag_filter(long, TAG)
+    assert sql_filter("a = 1" + " " * CACHED_SIZE_MAX, SQL92) is not sql_filter("a = 1" + " " * CACHED_SIZE_MAX, SQL92)

@@ -19,6 +19,7 @@ from model_tests.support.broker.raw_client import pull_fields, send_fields
 
 from longpoll_broker import shared
 from longpoll_broker.broker import Broker
+from longpoll_broker.hold import hold_service
 from longpoll_broker.io.channel import Channel, Outbox
 from longpoll_broker.rocketmq import accounts, name_server, tables
 from longpoll_broker.rocketmq.admin import client_processor
@@ -60,6 +61,12 @@ def call(number: int) -> Request:
     return RequestCode.GET_CONSUMER_RUNNING_INFO, fields, b""
 
 
+def long_pull(number: int) -> Request:
+    """A pull that waits and brings a long subscription."""
+    fields = pull_fields("TBW102", 1, timeout_ms=20_000) | {"subscription": f"t{number}" + "x" * 90}
+    return RequestCode.PULL_MESSAGE, fields, b""
+
+
 ATTACKS: Final[dict[str, Callable[[int], Request]]] = {
     "topics": lambda number: (RequestCode.SEND_MESSAGE_V2, send_fields(f"t{number}", 0), b"x"),
     "groups": lambda number: (RequestCode.PULL_MESSAGE, pull_fields("TBW102", 0, group=f"g{number}"), b""),
@@ -71,6 +78,7 @@ ATTACKS: Final[dict[str, Callable[[int], Request]]] = {
     "characters of filters": lambda number: heartbeat(number, consumer=True, sql=True),
     "waiting calls": call,
     "statistics": lambda number: (RequestCode.PULL_MESSAGE, pull_fields("TBW102", 0, group=f"g{number}"), b""),
+    "characters of held pulls": long_pull,
 }
 """By the name of a table's quota, a request that makes one more entry."""
 
@@ -114,7 +122,16 @@ def test_one_connection_leaves_room_for_others(name: str, broker: Broker) -> Non
         assert quota.used > before
 
 
-@pytest.mark.parametrize("name", ["producers", "members of groups", "characters of subscriptions", "waiting calls"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "producers",
+        "members of groups",
+        "characters of subscriptions",
+        "waiting calls",
+        "characters of held pulls",
+    ],
+)
 def test_what_a_connection_made_goes_with_it(name: str, broker: Broker) -> None:
     tell(Peer(broker, 1), heartbeat(0, consumer=True))
     tell(Peer(broker, 2), heartbeat(1, consumer=True))
@@ -188,6 +205,22 @@ def test_a_connection_leaves_many_groups_in_turns(broker: Broker, monkeypatch: p
     assert clients.producers.quota.used == 0
     assert clients.clients.channels("g98") == [stayed.channel]
     assert list(clients.programs) == [stayed.channel]
+
+
+def test_a_connection_leaves_many_held_pulls_in_turns(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of others stay."""
+    monkeypatch.setattr(hold_service, "DROPPED_COUNT", 4)
+    leaving, stayed = Peer(broker, 7), Peer(broker, 8)
+    for peer in (leaving, stayed):
+        for number in range(10):
+            tell(peer, long_pull(number))
+    broker.handler.closed(leaving.channel)
+    held = []
+    while broker.handler.has_more:
+        held.append(len(broker.hold_service))
+        broker.handler.end_pass(Outbox())
+    assert held == [16, 12]
+    assert len(broker.hold_service) == 10
 
 
 def test_connections_of_one_peer_address_are_told_apart(broker: Broker) -> None:

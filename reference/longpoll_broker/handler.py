@@ -115,6 +115,7 @@ class BrokerHandler:
             clients.filters.quota,
             administering.calls.quota,
             self.shared.statistics.quota,
+            self.pulling.hold_service.texts,
         )
 
     def opened(self, channel: Channel) -> None:

@@ -65,8 +65,8 @@ class Pulling:
 
     @property
     def has_more(self) -> bool:
-        """Whether pulls that were let go wait for a loop's next pass."""
-        return self.inline is not None and self.inline.has_more
+        """Whether pulls that were let go, or whose channel has closed, wait for a loop's next pass."""
+        return self.hold_service.has_more or (self.inline is not None and self.inline.has_more)
 
     def wake_by(self, wake: Callable[[], None]) -> None:
         """Say how a loop that sleeps is told that there is something for its next pass."""
@@ -74,7 +74,8 @@ class Pulling:
             self.inline.later.wake = wake
 
     def turn(self, outbox: Outbox) -> None:
-        """End a loop's pass: run some of the pulls that wait for one."""
+        """End a loop's pass: forget or run some of the pulls that wait for one."""
+        self.hold_service.turn()
         if self.inline is not None:
             self.inline.turn(outbox)
 
