@@ -22,7 +22,7 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.hold import hold_service
 from longpoll_broker.io.channel import Channel, Outbox
 from longpoll_broker.rocketmq import accounts, name_server, tables
-from longpoll_broker.rocketmq.admin import client_processor
+from longpoll_broker.rocketmq.admin import client_calls, client_processor
 from longpoll_broker.rocketmq.name_server.kv_settings import KvSettings
 from longpoll_broker.rocketmq.name_server.routes import RegisteredBroker, Routes
 from longpoll_broker.send import send_back_processor
@@ -221,6 +221,36 @@ def test_a_connection_leaves_many_held_pulls_in_turns(broker: Broker, monkeypatc
         broker.handler.end_pass(Outbox())
     assert held == [16, 12]
     assert len(broker.hold_service) == 10
+
+
+def test_many_members_are_reset_in_turns(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """222 tells each member by 220, and answers after the last one."""
+    monkeypatch.setattr(client_calls, "NOTICES_MAX", 2)
+    members = [Peer(broker, 20 + number) for number in range(5)]
+    for member in members:
+        tell(member, heartbeat(0, consumer=True))
+    broker.offsets.commit("TBW102", "g0", 0, 1)
+    broker.topics.put(TopicConfig("TBW102", 1, 1))
+    asker = Peer(broker, 7)
+    for member in members:
+        member.heard()
+    tell(asker, (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, {"topic": "TBW102", "group": "g0", "timestamp": "0"}, b""))
+    told = []
+    while asker.channel.rest is not None:
+        told.append([b'"code":220' in member.heard() for member in members].count(True))
+        rest, asker.channel.rest = asker.channel.rest, None
+        rest(Outbox())
+    assert told == [2, 2]
+    assert [b'"code":220' in member.heard() for member in members].count(True) == 1
+
+
+def test_who_waits_for_a_member_keeps_no_large_request(broker: Broker) -> None:
+    """Its fields may have a megabyte; the answer needs none of them."""
+    tell(Peer(broker, 1), heartbeat(0, consumer=True))
+    code, fields, body = call(0)
+    tell(Peer(broker, 7), (code, fields | {"more": "x" * 100_000}, body))
+    (waiting,) = broker.administering.calls._waiting.values()
+    assert not waiting.asked.ext_fields
 
 
 def test_connections_of_one_peer_address_are_told_apart(broker: Broker) -> None:
