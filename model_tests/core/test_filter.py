@@ -18,6 +18,7 @@ from longpoll_broker.shared.filter.filters import (
     sql_filter,
     tag_filter,
 )
+from longpoll_protocol import tags
 from longpoll_protocol.tags import word_hash
 
 
@@ -185,3 +186,10 @@ def test_filters_of_short_expressions_alone_are_kept() -> None:
     assert tag_filter(short, TAG) is tag_filter(short, TAG)
     assert tag_filter(long, TAG) is not tag_filter(long, TAG)
     assert sql_filter("a = 1" + " " * CACHED_SIZE_MAX, SQL92) is not sql_filter("a = 1" + " " * CACHED_SIZE_MAX, SQL92)
+
+
+def test_hashes_of_long_words_are_not_kept() -> None:
+    """A peer chooses its tags, and thousands of 64 KiB would be a quarter of a gigabyte."""
+    before = tags._kept_hash.cache_info().misses
+    assert word_hash("b" * 300) == tags.java_hash("b" * 300)
+    assert tags._kept_hash.cache_info().misses == before

@@ -57,6 +57,11 @@ def test_limits_bound_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not offsets.commit("T", "I", 0, 1)
     assert not offsets.commit("T", "G", 1, 1)
     assert offsets.commit("T", "G", 0, 2)
+    monkeypatch.setattr(offsets_module, "QUEUE_COUNT_MAX", 9)
+    assert not offsets.commit("T", "G", 1, 1), "each queue counts"
+    offsets.forget_topic("T")
+    offsets.lay_over({"T@G": {0: 1, 1: 1, 2: 1}, "T@H": {0: 1, 1: 1}})
+    assert offsets.by_pair == {"T@H": {0: 1, 1: 1}}
 
 
 def test_forgetting_a_topic_leaves_the_others() -> None:

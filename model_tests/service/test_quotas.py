@@ -25,10 +25,13 @@ from longpoll_broker.rocketmq import accounts, name_server, tables
 from longpoll_broker.rocketmq.admin import client_calls, client_processor
 from longpoll_broker.rocketmq.name_server.kv_settings import KvSettings
 from longpoll_broker.rocketmq.name_server.routes import RegisteredBroker, Routes
+from longpoll_broker.rocketmq.name_server.told_topics import ToldTopics
+from longpoll_broker.rocketmq.tables import timer_counts
+from longpoll_broker.rocketmq.tables.timer_counts import TimerCounts
 from longpoll_broker.send import send_back_processor
 from longpoll_broker.shared import filter as filter_package
 from longpoll_broker.shared.quota import Quota
-from longpoll_broker.shared.topics import TopicConfig
+from longpoll_broker.shared.topics import TopicConfig, Topics
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_runtime.real import RealRuntime
@@ -324,7 +327,7 @@ WITHOUT: Final = {
     "Rules": "an administrator's file",
     "Account": "an administrator's file",
     "Wanted": "lives as long as a request",
-    "ToldTopics": "has topics that are in `Topics`, or were",
+    "ToldTopics": "has no more rows than `Topics`, and one",
     "Group": "its rows count in `Clients`",
     "RegisteredBroker": "its topics count in `Routes`",
     "TimerOffsets": "has as many rows as the broker's own timers",
@@ -354,6 +357,21 @@ def tables_without(packages: Any) -> set[str]:
 
 def test_every_table_has_a_quota() -> None:
     assert tables_without([shared, filter_package, tables, accounts, name_server]) - WITHOUT.keys() == set()
+
+
+def test_topics_that_came_and_went_leave_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each was made, forgotten by 216 or counted by the timer, and deleted."""
+    monkeypatch.setattr(timer_counts, "TOPIC_COUNT_MAX", 3)
+    topics, counts = Topics(), TimerCounts()
+    told = ToldTopics(topics, outlive=True)
+    for number in range(10):
+        topics.put(TopicConfig(f"t{number}"))
+        told.forget(f"t{number}")
+        topics.remove(f"t{number}")
+        counts.add(f"t{number}", 1, 0)
+        counts.add(f"t{number}", -1, 0)
+    assert len(told._forgotten) <= 1
+    assert len(counts.by_topic) <= 3
 
 
 class Sender:

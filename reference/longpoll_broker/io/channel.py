@@ -280,6 +280,8 @@ class Channel:
             self._unwatch()
             self._socket.close()
         self.rest = None
+        # Pulls that RocketMQ keeps for a closed connection must not keep what it had sent, too.
+        self.connection = Connection(0)
 
     def give_up(self, limit: Reached, bytes_max: int, size: int) -> None:
         """Have the channel closed, for it has most of what all have too much of. Callable from any thread.

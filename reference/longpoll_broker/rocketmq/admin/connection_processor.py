@@ -6,14 +6,14 @@ Leaves out registering them (`client_processor`). Source: `AdminBrokerProcessor.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from typing import Final
 
 import msgspec
 from attrs import define
 
 from longpoll_broker.io.channel import Channel, Outbox, Parts
-from longpoll_broker.io.processors import Serving, answer, serves
+from longpoll_broker.io.processors import Serving, Turns, answer, in_turns, serves
 from longpoll_broker.rocketmq.admin.client_processor import ClientProcessor
 from longpoll_broker.rocketmq.admin.progress_processor import subscription_data
 from longpoll_protocol.bodies import (
@@ -32,6 +32,8 @@ from longpoll_protocol.headers import (
     QuerySubscriptionByConsumerRequestHeader,
 )
 
+PART_COUNT: Final = 2_000
+"""Members, or subscriptions, that are looked at in one turn: some 4 ms."""
 TOLD_PRODUCER_COUNT_MAX: Final = 10_000
 """Most producers of one answer."""
 
@@ -43,29 +45,42 @@ class ConnectionProcessor(Serving):
     members: ClientProcessor
 
     @serves(RequestCode.GET_CONSUMER_CONNECTION_LIST)
-    def consumers(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+    def consumers(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
         """203: the members of a group and its subscriptions; 206 when nobody is there."""
         name = GetConsumerConnectionListRequestHeader.decode(command.ext_fields).consumer_group
+        return in_turns(channel, command, self._consumers(command, name))
+
+    def _consumers(self, command: Command, name: str) -> Turns:
         with self.members.lock:
             group = self.members.clients.group(name)
             if group is None:
                 text = f"the consumer group[{name[:255]}] not online"
                 return answer(command, ResponseCode.CONSUMER_NOT_ONLINE, text)
-            body = ConsumerConnection(
-                connection_set=self._connections(group.members),
-                subscription_table={topic: subscription_data(each) for topic, each in group.subscriptions.items()},
-                consume_type=ConsumeType(group.consume_type),
-                message_model=MessageModel(group.message_model),
-                consume_from_where=ConsumeFromWhere(group.consume_from_where),
-            )
+            members, subscriptions = list(group.members), list(group.subscriptions.items())
+        table = {}
+        for number, (topic, each) in enumerate(subscriptions, 1):
+            table[topic] = subscription_data(each)
+            if number % PART_COUNT == 0:
+                yield
+        body = ConsumerConnection(
+            connection_set=(yield from self._connections(members)),
+            subscription_table=table,
+            consume_type=ConsumeType(group.consume_type),
+            message_model=MessageModel(group.message_model),
+            consume_from_where=ConsumeFromWhere(group.consume_from_where),
+        )
         return answer(command, ResponseCode.SUCCESS, body=body.encode())
 
     @serves(RequestCode.GET_PRODUCER_CONNECTION_LIST)
-    def producers(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
+    def producers(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
         """204: the members of a producer group; 1 when nobody is there."""
         name = GetProducerConnectionListRequestHeader.decode(command.ext_fields).producer_group
+        return in_turns(channel, command, self._producers(command, name))
+
+    def _producers(self, command: Command, name: str) -> Turns:
         with self.members.lock:
-            found = self._connections(self.members.producers.channels(name))
+            members = self.members.producers.channels(name)
+        found = yield from self._connections(members)
         if not found:
             return answer(command, ResponseCode.SYSTEM_ERROR, f"the producer group[{name[:255]}] not exist")
         return answer(command, ResponseCode.SUCCESS, body=ProducerConnection(connection_set=found).encode())
@@ -106,17 +121,24 @@ class ConnectionProcessor(Serving):
             "lastUpdateTimestamp": program.heard_ms,
         }
 
-    def _connections(self, channels: Iterable[object]) -> list[Connection]:
-        """Who is at the other ends; with the lock."""
+    def _connections(self, channels: Iterable[object]) -> Generator[None, None, list[Connection]]:
+        """Who is at the other ends; yields where others may have their turn."""
         found = []
-        for channel in channels:
+        for number, channel in enumerate(channels, 1):
             assert isinstance(channel, Channel)
-            program = self.members.programs[channel]
-            # A name that Java's enum does not have cannot be read there.
-            language = program.language if program.language in LANGUAGES else "OTHER"
-            found.append(
-                Connection(
-                    client_id=program.client_id, client_addr=channel.peer, language=language, version=program.version
+            program = self.members.programs.get(channel)
+            # It may have left in a turn before.
+            if program is not None:
+                # A name that Java's enum does not have cannot be read there.
+                language = program.language if program.language in LANGUAGES else "OTHER"
+                found.append(
+                    Connection(
+                        client_id=program.client_id,
+                        client_addr=channel.peer,
+                        language=language,
+                        version=program.version,
+                    )
                 )
-            )
+            if number % PART_COUNT == 0:
+                yield
         return found

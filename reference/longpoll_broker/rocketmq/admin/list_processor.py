@@ -28,7 +28,7 @@ from longpoll_protocol.frames.frame import Buffer
 from longpoll_protocol.headers import GetSubscriptionGroupConfigRequestHeader, GetTopicConfigRequestHeader
 from longpoll_protocol.names import FILTER_TYPES, group_problem, name_problem
 
-LIST_COUNT_MAX: Final = 10_000
+LIST_COUNT_MAX: Final = 5_000
 """Most topics or groups of one request."""
 NOT_SET: Final = "not set any response code"
 """What Java's answer to a made topic says on success as well."""
