@@ -37,8 +37,8 @@ from model_tests.support.judge.tiles import write_large
 from longpoll_judge.generate import Load
 from longpoll_judge.read.convert import convert
 from longpoll_judge.read.source import find
-from longpoll_judge.run.job import Engine, judge_on
 from longpoll_judge.run.local import LocalEngine
+from longpoll_judge.run.pipeline import Engine, judge_on
 from longpoll_judge.run.spark.engine import open_engine
 from longpoll_spec.history import PARQUET_SUFFIX
 

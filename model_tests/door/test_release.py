@@ -18,6 +18,7 @@ from model_tests.door.release import CLIENT, ROOT, ReleaseError, built, check_sa
 from model_tests.door.test_wheel import size_mb
 
 import longpoll
+import longpoll_client
 
 
 def zipped(path: Path, files: dict[str, str]) -> Path:
@@ -175,7 +176,7 @@ def test_the_wheel_holds_whatever_it_imports() -> None:
 def test_it_is_of_the_same_version() -> None:
     whole, alone = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"], declared()["project"]
 
-    assert alone["version"] == whole["version"] == longpoll.__version__
+    assert alone["version"] == whole["version"] == longpoll.__version__ == longpoll_client.__version__
     assert {*alone["dependencies"]} <= {each.partition(";")[0].strip() for each in whole["dependencies"]}
     assert alone["requires-python"] == whole["requires-python"]
     extras = alone["optional-dependencies"]

@@ -34,10 +34,10 @@ from longpoll_judge.evidence.survey import Context
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.read.source import find
 from longpoll_judge.rules.across import Tables
-from longpoll_judge.run.job import judge
-from longpoll_judge.run.rest import Outcome
-from longpoll_judge.run.spark import cluster, travel
+from longpoll_judge.run.pipeline import judge
+from longpoll_judge.run.spark import cluster, code_archive
 from longpoll_judge.run.spark.engine import SparkEngine
+from longpoll_judge.run.wide_pulls import Outcome
 from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
 from longpoll_spec.history import Event
@@ -93,7 +93,7 @@ def test_spark_names_the_stages_and_their_columns(tmp_path: Path, spark_engine: 
     jobs = context._jsc.sc().statusStore().jobsList(None)
     told = [jobs.apply(place).description() for place in range(jobs.size())]
     texts = {text.get() for text in told if text.isDefined()}
-    assert {"look over 4 slices", "judge sends, ends and commits"} <= texts, texts
+    assert {"look over 4 splits", "judge sends, ends and commits"} <= texts, texts
     assert any(text.startswith("judge pulls in ") for text in texts)
     assert len(context.statusTracker().getJobIdsForGroup(cluster.JOB_GROUP)) >= seen + 3
     assert context.getLocalProperty("spark.job.description") is None
@@ -106,13 +106,13 @@ def test_sends_and_commits_are_judged_by_executors(clean: Path, spark_engine: Sp
     def count(tables: Tables, _context: Context) -> Outcome:
         return Outcome([], left_out=sum(len(table) for _number, table in tables()), share=Share(os.getpid(), 0))
 
-    with spark_engine.read(find([clean]).slices) as reading:
+    with spark_engine.read(find([clean]).splits) as reading:
         events = sum(survey.event_count for survey in reading.surveys())
         plan: Any = reading.looked_over()
         context = Context(wake_ns=0, late_ns=0, answers_on_stop=True, sources={}, closes={})
         first, second = reading.outcomes([count, count], context)
 
-    assert "[slice#" in plan._jdf.queryExecution().toString()
+    assert "[split#" in plan._jdf.queryExecution().toString()
     assert first.left_out == second.left_out == events > 2_000
     assert os.getpid() not in {first.share.judged, second.share.judged}
 
@@ -120,11 +120,11 @@ def test_sends_and_commits_are_judged_by_executors(clean: Path, spark_engine: Sp
 IMPORTED = "import sys; sys.path.insert(0, sys.argv[1]); import longpoll_judge.run.spark.engine as e; print(e.__file__)"
 
 
-@pytest.mark.parametrize("missing", quick_if(["", *travel.PACKAGES], lambda missing: not missing))
+@pytest.mark.parametrize("missing", quick_if(["", *code_archive.PACKAGES], lambda missing: not missing))
 def test_what_travels_is_what_a_worker_imports(missing: str, tmp_path: Path) -> None:
     """A Python with PySpark alone finds all that it needs in the archive, and not without one of the packages."""
     unpacked = tmp_path / "unpacked"
-    with zipfile.ZipFile(io.BytesIO(travel.archive())) as packed:
+    with zipfile.ZipFile(io.BytesIO(code_archive.archive())) as packed:
         packed.extractall(unpacked)
     if missing:
         shutil.rmtree(unpacked / missing)
@@ -139,10 +139,10 @@ def test_what_travels_is_what_a_worker_imports(missing: str, tmp_path: Path) -> 
 
 def test_the_archive_is_the_same_each_time() -> None:
     """Workers know by its bytes whether they have it."""
-    first = travel.archive()
-    travel.archive.cache_clear()
+    first = code_archive.archive()
+    code_archive.archive.cache_clear()
 
-    assert travel.archive() == first
+    assert code_archive.archive() == first
 
 
 def judged(history: Path, *words: str) -> subprocess.Popen[str]:
@@ -220,7 +220,7 @@ def test_spark_connect(faulted: Path, tmp_path: Path) -> None:
     here = without_time(judge([faulted], engine="local"))
     asking = (
         "import json, sys, msgspec\n"
-        "from longpoll_judge.run.job import judge\n"
+        "from longpoll_judge.run.pipeline import judge\n"
         "from pyspark.sql import SparkSession\n"
         "paths, how, url = [sys.argv[1]], sys.argv[2], sys.argv[3]\n"
         "given = {'environment': {}, 'master': {'master': url}}\n"

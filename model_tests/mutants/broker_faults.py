@@ -68,8 +68,8 @@ FAULTS: Final = (
     Fault(
         "a channel over its limit goes on",
         f"{BROKER}/io/channel.py",
-        'the loop that owns the channel closes it."""\n        self.broken = True\n',
-        'the loop that owns the channel closes it."""\n        self.broken = False\n',
+        'its loop closes it."""\n        self.broken = True\n',
+        'its loop closes it."""\n        self.broken = False\n',
         f"{TESTS}/service/test_channel.py",
     ),
     Fault(
@@ -349,8 +349,8 @@ FAULTS: Final = (
     Fault(
         "files dropped by a recovery come back",
         f"{STORE}/segment.py",
-        "could then follow what is written from now on.\n            self._sync_directory(self.directory)\n",
-        "could then follow what is written from now on.\n",
+        "could then follow the next writes.\n            self._sync_directory(self.directory)\n",
+        "could then follow the next writes.\n",
         f"{TESTS}/store/test_segment_list.py::test_what_is_cut_off_does_not_come_back",
     ),
     Fault(
@@ -433,8 +433,8 @@ FAULTS: Final = (
     Fault(
         "what is recovered is shown before it is durable",
         f"{STORE}/message_store.py",
-        "        if self._config.visible_when_durable:\n            # What a killed",
-        "        if False:\n            # What a killed",
+        "        if self._config.visible_when_durable:\n            # Messages that a killed",
+        "        if False:\n            # Messages that a killed",
         f"{TESTS}/store/test_failed_sync.py::test_what_a_killed_process_had_not_flushed_is_durable_before_it_is_shown",
     ),
     Fault(

@@ -9,7 +9,7 @@ from attrs import frozen
 BROKER: Final = "reference/longpoll_broker"
 STORE: Final = f"{BROKER}/store"
 RULES: Final = "reference/longpoll_judge/rules"
-HELD_WHILE_IT_GROWS: Final = "reference/longpoll_judge/run/growing/held.py"
+HELD_WHILE_IT_GROWS: Final = "reference/longpoll_judge/run/incremental/held_pulls.py"
 
 
 @frozen
@@ -220,13 +220,13 @@ KNOWN: Final = (
     Known(f"{STORE}/", ("store/test_message_store.py", "store/test_commit_log.py"), STORED),
     Known(f"{BROKER}/fast/", ("service/test_fast.py",)),
     Known(f"{BROKER}/", ("service/test_pull_service.py",)),
-    Known(HELD_WHILE_IT_GROWS, (), ("judge/test_held.py",)),
+    Known(HELD_WHILE_IT_GROWS, (), ("judge/test_held_pulls.py",)),
     Known(f"{RULES}/latency.py", (), ("judge/test_columns.py",)),
     Known(f"{RULES}/answers.py", (), ("judge/test_answer_columns.py",)),
     Known(f"{RULES}/holds.py", (), ("judge/test_holds.py",)),
     Known(f"{RULES}/logs.py", (), ("judge/test_logs.py",)),
     Known(f"{RULES}/counting.py", (), ("judge/test_counting.py",)),
-    Known(f"{RULES}/commits.py", (), ("judge/test_told_offsets.py",)),
+    Known(f"{RULES}/commits.py", (), ("judge/test_committed_offsets.py",)),
     Known(f"{RULES}/sends.py", (), ("judge/test_sends_told.py",)),
     Known(f"{RULES}/shown.py", (), ("judge/test_shown.py",)),
     Known(f"{RULES}/falls.py", (), ("judge/test_falls.py",)),
@@ -244,7 +244,7 @@ KNOWN: Final = (
             "judge/test_faults.py",
             "judge/test_commits.py",
             "judge/test_holds.py",
-            "judge/test_stretches.py",
+            "judge/test_windows.py",
             "judge/test_recordings.py",
             "judge/test_second_smallest.py",
             "judge/test_second_beside.py",

@@ -21,7 +21,7 @@ from longpoll_broker.rocketmq.admin import client_calls, lock_processor, member_
 from longpoll_broker.rocketmq.admin.member_notices import MemberNotices
 from longpoll_broker.shared.subscription import Clients
 from longpoll_client import Listener, PullConsumer, PushConsumer, Retry
-from longpoll_client.consume.asked import read_reset
+from longpoll_client.consume.broker_requests import read_reset
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import MessageQueue

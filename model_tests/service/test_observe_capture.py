@@ -30,7 +30,7 @@ from model_tests.support.broker.raw_client import pull_fields, send_fields
 
 from longpoll.cli import main
 from longpoll_judge.contract.result import Result
-from longpoll_judge.run.job import judge
+from longpoll_judge.run.pipeline import judge
 from longpoll_observe.capture import CaptureReport, read_captures
 from longpoll_observe.capture.half import PENDING_MAX, Half
 from longpoll_observe.events import Subscriptions

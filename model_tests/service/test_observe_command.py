@@ -18,7 +18,7 @@ from model_tests.support.broker.brokers import Connect, StartBroker
 from model_tests.support.broker.raw_client import pull_fields, send_message
 
 from longpoll.cli import main
-from longpoll_judge.run.job import judge
+from longpoll_judge.run.pipeline import judge
 from longpoll_protocol.codes import RequestCode
 
 ALLOWED_MS = 1_000.0

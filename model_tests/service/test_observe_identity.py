@@ -13,7 +13,7 @@ from model_tests.support.broker.raw_client import RawClient, pull_fields, send_f
 
 from longpoll_judge.contract.result import Result
 from longpoll_judge.rules.messages import OF_MESSAGES, OF_POLLS
-from longpoll_judge.run.job import judge
+from longpoll_judge.run.pipeline import judge
 from longpoll_observe.events import id_of
 from longpoll_protocol.codes import RequestCode
 from longpoll_spec.history import META_FILE, Event

@@ -21,7 +21,7 @@ from longpoll_broker.rocketmq.transactions.transaction_check import GROUP
 from longpoll_broker.send.append import HALF_TOPIC
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerOffsets
-from longpoll_broker.shared.topics import Groups, Topics
+from longpoll_broker.shared.topics import Groups, TopicConfig, Topics
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.upkeep.config_files import DELAYS, OFFSETS, TIMERS, ConfigFiles
 from longpoll_broker.upkeep.flush_service import FlushService
@@ -193,6 +193,15 @@ def cut_at(number: int, seed: int) -> dict[str, tuple[int, int]] | None:
         world.runtime.simulated.before = lambda *_: None
         return World(world.disk.cut(random.Random(seed), "none")).ends()
     return None
+
+
+def test_a_topic_saved_in_a_new_store_survives_a_power_cut() -> None:
+    """The names of the store's own directory and its parents are on the disk by then."""
+    for seed in range(10):
+        world = World(Disk())
+        world.files.topics.put(TopicConfig("Made", 1, 1))
+        world.files.save_names()
+        assert f"{DIRECTORY}/config/topics.json" in world.disk.cut(random.Random(seed), "none").paths()
 
 
 def test_no_position_is_saved_before_the_records_that_it_speaks_of() -> None:

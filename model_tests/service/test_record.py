@@ -16,7 +16,7 @@ from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import PATIENCE_S, pull_fields, send_fields, send_message
 from model_tests.support.service import served, served_two
 
-from longpoll_judge.run.job import judge
+from longpoll_judge.run.pipeline import judge
 from longpoll_protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from longpoll_protocol.codes import CommandFlag, MessageSysFlag, RequestCode
 from longpoll_protocol.tags import java_hash

@@ -26,9 +26,9 @@ from longpoll_client import (
     OutgoingMessage,
     Producer,
     PullConsumer,
-    RemotingClient,
 )
 from longpoll_client.errors import ConnectionLostError, UnreachableError
+from longpoll_client.remoting import RemotingClient
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime import tls

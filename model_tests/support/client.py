@@ -230,14 +230,14 @@ class Clients:
 
     def persist(self, consumer: Any) -> None:
         if self._loop is not None:
-            self._loop.call(consumer.client._member._persist)
+            member = consumer.client._member
+            self._loop.call(lambda: member.run(member.rebalancer.persist()))
         else:
-            consumer._member._queues.persist()
+            consumer._member.run(consumer._member.rebalancer.persist())
 
     def pullers(self, consumer: Any) -> Mapping[MessageQueue, Puller]:
-        found: Mapping[MessageQueue, Puller] = (
-            consumer.client._member.own.pullers() if self.is_loop else consumer._member._queues.pullers()
-        )
+        member = (consumer.client if self.is_loop else consumer)._member
+        found: Mapping[MessageQueue, Puller] = member.assigned_queues.pullers()
         return {queue: puller for queue, puller in found.items() if not is_retry(queue)}
 
     def _made(self, kind: Callable[..., Any], **options: Any) -> Any:
@@ -353,8 +353,8 @@ class Told:
     def before_send(self, sending: Sending) -> None:
         self._note("before", sending)
 
-    def after_send(self, sending: Sending, outcome: Outcome, latency_ns: int, address: str) -> None:
-        self._note("after", sending, outcome, latency_ns, address)
+    def after_send(self, sending: Sending, outcome: Outcome, latency_s: float, address: str) -> None:
+        self._note("after", sending, outcome, latency_s, address)
 
     def before_consume(self, group: str, delivery: str, messages: Sequence[ReceivedMessage]) -> None:
         self._note("before", group, delivery, messages)
@@ -367,9 +367,9 @@ class Told:
         error: Exception | None,
         *,
         is_consumed: bool,
-        latency_ns: int,
+        latency_s: float,
     ) -> None:
-        self._note("after", group, delivery, messages, error, is_consumed, latency_ns)
+        self._note("after", group, delivery, messages, error, is_consumed, latency_s)
 
     def _note(self, *event: object) -> None:
         self.events.append(event)

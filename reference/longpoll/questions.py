@@ -124,17 +124,17 @@ def judge(
         UserError: There is no history, or Spark cannot start.
     """
     with needing("judge"):
-        from longpoll_judge.run import job  # noqa: PLC0415 - a slow import
+        from longpoll_judge.run import pipeline  # noqa: PLC0415 - a slow import
     places = [place for each in histories for place in ([each] if isinstance(each, str | Path) else each)]
     with needing("judge"):
-        return job.judge(
+        return pipeline.judge(
             places,
             engine="local" if engine == "local" and session is None else "spark",
             master=master,
             conf=conf,
             session=session,
-            wake_ms=job.WAKE_MS if wake_ms is None else wake_ms,
-            late_ms=job.LATE_MS if late_ms is None else late_ms,
+            wake_ms=pipeline.WAKE_MS if wake_ms is None else wake_ms,
+            late_ms=pipeline.LATE_MS if late_ms is None else late_ms,
             properties=properties,
         )
 

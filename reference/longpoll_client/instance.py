@@ -8,6 +8,7 @@ Source: `MQClientInstance.java`, `MQClientAPIImpl.getTopicRouteInfoFromNameServe
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from longpoll_client.checks import Addresses
 from longpoll_client.errors import ClientError, LifecycleError, NoRouteError, UnreachableError
@@ -20,7 +21,8 @@ from longpoll_client.link.routes import (
     Routes,
     split_address,
 )
-from longpoll_client.link.shared_waits import SharedWaits
+from longpoll_client.link.single_flight import SingleFlight
+from longpoll_client.link.steps import FindRoute, Question, Steps, Together, WriteFile, run, succeeded
 from longpoll_client.remoting import RemotingClient
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
@@ -31,6 +33,8 @@ from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Lock, Runtime
 from longpoll_runtime.closeable import Closeable
 from longpoll_spec.errors import LongpollError
+
+T = TypeVar("T")
 
 
 class ClientInstance(Closeable):
@@ -65,7 +69,7 @@ class ClientInstance(Closeable):
         self._connecting: dict[tuple[str, int], Lock] = {}
         self._clients: dict[tuple[str, int], RemotingClient] = {}
         self._routes = Routes()
-        self._waits = SharedWaits(runtime, "client-routes")
+        self._single_flight = SingleFlight(runtime, "client-routes")
         self.is_abandoned = False
         """Whether it ends as soon as nothing waits any more."""
         runtime.when_forked(self)
@@ -84,7 +88,7 @@ class ClientInstance(Closeable):
         """Close every connection; what is asked afterwards is a LifecycleError."""
         self._lifecycle.end()
         self.disconnect()
-        self._waits.close()
+        self._single_flight.close()
 
     def disconnect(self) -> None:
         """Close every connection; what is asked afterwards makes new ones."""
@@ -139,7 +143,7 @@ class ClientInstance(Closeable):
             outcomes.append(outcome)
             answered.set()
 
-        self._waits.wait(("route", topic), lambda: self._ask_publish_route(topic), tell)
+        self._single_flight.wait(("route", topic), lambda: self._ask_publish_route(topic), tell)
         if usable is None:
             answered.wait(DOUBT_WAIT_S)
         outcome = outcomes[0] if outcomes else known
@@ -217,6 +221,36 @@ class ClientInstance(Closeable):
             return answer
         assert failure is not None
         raise UnreachableError(f"cannot reach any name server: {failure}; start it, or check its address") from failure
+
+    def run(self, steps: Steps[T]) -> T:
+        """Run an exchange, and block for each answer; raises a LongpollError."""
+        return run(steps, self._answer)
+
+    def _answer(self, question: Question) -> object:
+        if isinstance(question, WriteFile):
+            content = question.file.unwritten()
+            if content is not None:
+                question.file.write(content)
+            return None
+        if isinstance(question, Together):
+            return [self._result(each) for each in question.steps]
+        if isinstance(question, FindRoute):
+            if question.is_fresh:
+                self.forget_route(question.topic)
+            return self.route(question.topic)
+        if not (question.address or question.broker_name):
+            answer = self.ask_name_servers(question.code, question.header)
+            return succeeded(question.code, "the name server", answer)
+        address = question.address or self.broker_address(question.broker_name)
+        return succeeded(
+            question.code, address, self.client(address).call(question.code, question.header, question.body)
+        )
+
+    def _result(self, steps: Steps[object]) -> object:
+        try:
+            return self.run(steps)
+        except LongpollError as error:
+            return error
 
     def _client(self, address: tuple[str, int]) -> RemotingClient:
         client = self._clients.get(address)

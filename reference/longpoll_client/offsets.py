@@ -1,14 +1,13 @@
-"""Where a group stands in each queue: kept by the brokers, or by the member itself when every member gets everything.
+"""Stores offsets: at the brokers for a group, or in a file for a broadcasting member.
 
-Leaves out when an offset is stored (`consumer`).
+The stores are exchanges (`link.steps`), so threads and event loops share them. The member chooses the times.
 
 Source: `RemoteBrokerOffsetStore.java`, `LocalFileOffsetStore.java`, `RebalancePushImpl.computePullFromWhere`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from datetime import datetime
 from typing import Final, Protocol, TypeAlias
 
@@ -17,13 +16,10 @@ from msgspec import Struct
 
 from longpoll_client.checks import unix_ms
 from longpoll_client.errors import RefusedError
-from longpoll_client.instance import ClientInstance
-from longpoll_client.remoting import RemotingClient
+from longpoll_client.link.steps import Ask, Steps, WriteFile
 from longpoll_client.settings import StartAt
 from longpoll_protocol.bodies import MessageQueue
 from longpoll_protocol.codes import RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import EMPTY, Buffer
 from longpoll_protocol.headers import (
     GetMaxOffsetRequestHeader,
     GetMinOffsetRequestHeader,
@@ -40,113 +36,101 @@ from longpoll_spec.tables import with_table
 
 
 class OffsetStore(Protocol):
-    """Keeps a group's or a member's offsets; not safe for two threads at once on one queue."""
+    """The offsets of a group or of one member. One exchange per queue at a time."""
 
-    def begin(self, queue: MessageQueue, start_at: StartAt) -> int:
-        """Where to begin: as asked the first time, where it was left from then on. Raises a ClientError."""
+    def begin(self, queue: MessageQueue) -> Steps[int]:
+        """The offset to begin at: the stored one, else as `start_at` says. Raises a ClientError."""
         ...
 
-    def store(self, queue: MessageQueue, offset: int) -> None:
-        """Keep where the queue stands; cheap when that is known already. Raises a ClientError."""
+    def store(self, queue: MessageQueue, offset: int) -> Steps[None]:
+        """Store an offset, unless it is known to be stored. Raises a LongpollError."""
         ...
 
-    def reset(self, queue: MessageQueue, offset: int) -> None:
-        """Keep another place, whatever is known of the old one: the next `begin` is there. Raises a ClientError."""
+    def reset(self, queue: MessageQueue, offset: int) -> Steps[None]:
+        """Store an offset in any case: the next `begin` returns it. Raises a LongpollError."""
         ...
 
     def doubt(self, queue: MessageQueue) -> None:
-        """Keep the next place that `store` is given, also when it is one that was kept before."""
+        """Make the next `store` store its offset in any case."""
         ...
 
-    def stored(self, queue: MessageQueue) -> int | None:
-        """The place that is kept; None when none is. Raises a ClientError."""
+    def stored(self, queue: MessageQueue) -> Steps[int | None]:
+        """The stored offset; None without one. Raises a ClientError."""
         ...
 
 
 class RemoteOffsets:
-    """The offsets of one group, kept by the brokers.
+    """The offsets of one group, at the brokers.
 
-    Invariant: `_stored` has every queue that was begun, with the offset that the broker is known to have or to imply.
+    The first offset of a new group is stored before the first pull. Java's client stores it up to 5 s later: if the
+    queue changes hands before that, the next member begins at the end and skips messages.
 
-    Where a group that has stored nothing begins is stored before the first pull, which Java's client leaves to the next
-    5 s: a queue that changes hands in between would be begun again at its end, and what came meanwhile left out.
+    Invariant: `_stored` has every queue that was begun, with the offset that its broker has, except `_doubted` queues.
     """
 
-    def __init__(self, instance: ClientInstance, group: str) -> None:
-        self._instance = instance
+    def __init__(self, group: str, start_at: StartAt) -> None:
         self._group = group
+        self._start_at = start_at
         self._stored: dict[MessageQueue, int] = {}
         self._doubted: set[MessageQueue] = set()
 
-    def begin(self, queue: MessageQueue, start_at: StartAt) -> int:
-        """Where the group stopped; if it has not begun, where `start_at` says. Raises a ClientError.
+    def begin(self, queue: MessageQueue) -> Steps[int]:
+        """The group's offset; for a new group as `start_at` says. Raises a ClientError.
 
-        A broker of 4.x says 0 of a group that has not begun in a young queue, so there an offset of 0 counts as none.
+        A broker of 4.x reports 0 for a group without an offset in a young queue, so 0 counts as none.
         """
         known = self._stored.get(queue)
-        if known is None and start_at != "stored" and not is_retry(queue):
-            offset = self.stored(queue) or self._begin_at(queue, start_at)
+        stored = yield from self.stored(queue)
+        if known is None and self._start_at != "stored" and not is_retry(queue):
+            offset = stored or (yield from self._begin_at(queue, self._start_at))
+        elif stored is not None:
+            offset = stored
+        elif known is not None:
+            offset = known
+        elif is_retry(queue):
+            # Retried messages must come again, wherever the group starts in its own topics.
+            offset = 0
         else:
-            offset = self._continue(queue, known)
+            offset = yield from self._begin_at(queue, "last")
         self._stored[queue] = offset
         return offset
 
-    def store(self, queue: MessageQueue, offset: int) -> None:
-        """Store where the group stands, unless the broker has it already. Raises a ClientError."""
+    def store(self, queue: MessageQueue, offset: int) -> Steps[None]:
+        """Store the group's offset, unless the broker has it. Raises a ClientError."""
         if self._stored.get(queue) != offset or queue in self._doubted:
-            with settling(self._doubted, queue):
-                self.reset(queue, offset)
+            self._doubted.discard(queue)
+            with ExitStack() as undo:
+                undo.callback(self._doubted.add, queue)
+                yield from self.reset(queue, offset)
+                undo.pop_all()
 
-    def reset(self, queue: MessageQueue, offset: int) -> None:
-        """Store where the group is to stand. Raises a ClientError."""
-        self._tell(queue, offset)
+    def reset(self, queue: MessageQueue, offset: int) -> Steps[None]:
+        """Store the group's offset. Raises a ClientError."""
+        yield ask_queue(queue, store_request(self._group, queue, offset))
         self._stored[queue] = offset
 
     def doubt(self, queue: MessageQueue) -> None:
-        """Tell the broker the next time: pulls have told it offsets that `_stored` knows nothing of."""
+        """Store the next offset in any case: pulls have committed offsets that `_stored` does not know."""
         self._doubted.add(queue)
 
-    def stored(self, queue: MessageQueue) -> int | None:
-        """Where the group stopped, by its broker; None when it has not begun. Raises a ClientError."""
-        try:
-            return ask_offset(self._client(queue), *query_request(self._group, queue))
-        except RefusedError as error:
-            if error.code != ResponseCode.QUERY_NOT_FOUND:
-                raise
-            return None
+    def stored(self, queue: MessageQueue) -> Steps[int | None]:
+        """The group's offset at its broker; None without one. Raises a ClientError."""
+        return stored_offset(self._group, queue)
 
-    def _continue(self, queue: MessageQueue, known: int | None) -> int:
-        """Where the group stopped; if it has not begun, where this member did, or else the queue's end."""
-        stored = self.stored(queue)
-        if stored is not None:
-            return stored
-        if known is not None:
-            return known
-        if is_retry(queue):
-            # What was sent back must come again, wherever the group begins in the topics of its own choice.
-            return 0
-        return self._begin_at(queue, "last")
+    def _begin_at(self, queue: MessageQueue, start_at: StartAt) -> Steps[int]:
+        """The first offset of a new group, which is stored at the broker.
 
-    def _begin_at(self, queue: MessageQueue, start_at: StartAt) -> int:
-        """Where a group begins that has not; the broker is told, so that the next member goes on from there.
-
-        A broker of 5.x takes no offset of a group that it has never heard of, and one that assigns its queues does not
-        greet it: then it is told after the first pull, which makes the group there.
+        A broker of 5.x refuses the offset of an unknown group. A member with assigned queues sends no heartbeat, so
+        its offset is stored after the first pull, which creates the group.
         """
-        offset = find_start(self._client(queue), queue, start_at)
+        offset = yield from ask_offset(queue, start_request(queue, start_at))
         try:
-            self._tell(queue, offset)
+            yield ask_queue(queue, store_request(self._group, queue, offset))
         except RefusedError as error:
             if error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
                 raise
             self._doubted.add(queue)
         return offset
-
-    def _tell(self, queue: MessageQueue, offset: int) -> None:
-        ask(self._client(queue), *store_request(self._group, queue, offset))
-
-    def _client(self, queue: MessageQueue) -> RemotingClient:
-        return self._instance.client(self._instance.broker_address(queue.broker_name))
 
 
 @with_table
@@ -225,67 +209,49 @@ class OffsetsFile:
 
 
 class LocalOffsets:
-    """The offsets of one broadcasting member on threads, in its `OffsetsFile`."""
+    """The offsets of one broadcasting member, in its `OffsetsFile`."""
 
-    def __init__(self, instance: ClientInstance, file: OffsetsFile) -> None:
-        self._instance = instance
+    def __init__(self, file: OffsetsFile, start_at: StartAt) -> None:
         self._file = file
+        self._start_at = start_at
 
-    def begin(self, queue: MessageQueue, start_at: StartAt) -> int:
-        """Where this member stopped; the first time as asked. Raises a ClientError."""
+    def begin(self, queue: MessageQueue) -> Steps[int]:
+        """The member's offset; the first time as `start_at` says. Raises a ClientError."""
         known = self._file.offset(queue)
         if known is None:
-            client = self._instance.client(self._instance.broker_address(queue.broker_name))
-            known = find_start(client, queue, start_at)
+            known = yield from ask_offset(queue, start_request(queue, self._start_at))
             self._file.note(queue, known)
         return known
 
-    def store(self, queue: MessageQueue, offset: int) -> None:
-        """Write the file anew, unless it has this offset; raises ConfigError when it cannot be written."""
+    def store(self, queue: MessageQueue, offset: int) -> Steps[None]:
+        """Write the file, unless it has this offset; raises ConfigError if that fails."""
         self._file.note(queue, offset)
-        content = self._file.unwritten()
-        if content is not None:
-            self._file.write(content)
+        yield WriteFile(self._file)
 
-    def reset(self, queue: MessageQueue, offset: int) -> None:
-        """As `store`: nobody else keeps this member's offsets."""
-        self.store(queue, offset)
+    def reset(self, queue: MessageQueue, offset: int) -> Steps[None]:
+        """As `store`: nothing else changes this member's offsets."""
+        return self.store(queue, offset)
 
     def doubt(self, queue: MessageQueue) -> None:
-        """Nothing: this member alone keeps its offsets, and the file has them all."""
+        """Nothing: the file always has the member's last offset."""
 
-    def stored(self, queue: MessageQueue) -> int | None:
-        """The place that is kept; None for a queue that was not begun."""
+    def stored(self, queue: MessageQueue) -> Steps[int | None]:
+        """The member's offset; None for a queue that was not begun."""
+        yield from ()
         return self._file.offset(queue)
 
 
-@contextmanager
-def settling(doubted: set[MessageQueue], queue: MessageQueue) -> Iterator[None]:
-    """Told to its broker a queue is not in doubt, unless that fails or it is doubted anew meanwhile."""
-    doubted.discard(queue)
-    with ExitStack() as undo:
-        undo.callback(doubted.add, queue)
-        yield
-        undo.pop_all()
-
-
 def is_retry(queue: MessageQueue) -> bool:
-    """Whether it has what was sent back: that must come again, wherever a group begins in topics of its own choice."""
+    """Whether it is a queue of a retry topic."""
     return queue.topic.startswith(RETRY_PREFIX)
 
 
 Request: TypeAlias = tuple[RequestCode, Header]
-"""What is asked of a queue's broker."""
-
-
-def query_request(group: str, queue: MessageQueue) -> Request:
-    """Where a group stands in a queue."""
-    header = QueryConsumerOffsetRequestHeader(consumer_group=group, topic=queue.topic, queue_id=queue.queue_id)
-    return RequestCode.QUERY_CONSUMER_OFFSET, header
+"""Code and header of a request."""
 
 
 def store_request(group: str, queue: MessageQueue, offset: int) -> Request:
-    """Keep where a group stands."""
+    """Store a group's offset."""
     header = UpdateConsumerOffsetRequestHeader(
         consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
     )
@@ -293,7 +259,7 @@ def store_request(group: str, queue: MessageQueue, offset: int) -> Request:
 
 
 def start_request(queue: MessageQueue, start_at: StartAt) -> Request:
-    """Which offset a queue without history begins at: its first, by time, or else its end."""
+    """The offset of a queue's first message, of the first at or after a time, or of its end."""
     topic, queue_id = queue.topic, queue.queue_id
     if start_at == "first":
         return RequestCode.GET_MIN_OFFSET, GetMinOffsetRequestHeader(topic=topic, queue_id=queue_id)
@@ -304,23 +270,23 @@ def start_request(queue: MessageQueue, start_at: StartAt) -> Request:
     return RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader(topic=topic, queue_id=queue_id)
 
 
-def find_start(client: RemotingClient, queue: MessageQueue, start_at: StartAt) -> int:
-    """The offset that `start_request` asks for; raises a ClientError or HeaderError."""
-    return ask_offset(client, *start_request(queue, start_at))
+def ask_queue(queue: MessageQueue, request: Request) -> Ask:
+    """A request to a queue's broker."""
+    return Ask(*request, broker_name=queue.broker_name)
 
 
-def ask_offset(client: RemotingClient, code: RequestCode, header: Header) -> int:
-    """Ask for one offset; raises a ClientError or HeaderError."""
-    return OffsetResponseHeader.decode(ask(client, code, header).ext_fields).offset
+def ask_offset(queue: MessageQueue, request: Request) -> Steps[int]:
+    """Ask a queue's broker for an offset; raises a ClientError or HeaderError."""
+    answer = yield ask_queue(queue, request)
+    return OffsetResponseHeader.decode(answer.ext_fields).offset
 
 
-def ask(client: RemotingClient, code: RequestCode, header: Header | None = None, body: Buffer = EMPTY) -> Command:
-    """Call, and take no answer but success; raises RefusedError or another ClientError."""
-    return succeeded(code, client.address, client.call(code, header, body))
-
-
-def succeeded(code: RequestCode, address: str, answer: Command) -> Command:
-    """The answer, if it is success; raises RefusedError."""
-    if answer.code != ResponseCode.SUCCESS:
-        raise RefusedError(f"{code.name} to {address}", answer.code, answer.remark)
-    return answer
+def stored_offset(group: str, queue: MessageQueue) -> Steps[int | None]:
+    """A group's offset at its broker; None without one (code 22). Raises a ClientError."""
+    header = QueryConsumerOffsetRequestHeader(consumer_group=group, topic=queue.topic, queue_id=queue.queue_id)
+    try:
+        return (yield from ask_offset(queue, (RequestCode.QUERY_CONSUMER_OFFSET, header)))
+    except RefusedError as error:
+        if error.code != ResponseCode.QUERY_NOT_FOUND:
+            raise
+        return None

@@ -1,4 +1,4 @@
-"""What the kit raises: a service that did what it must not, and a subject that cannot be used as it is written."""
+"""Errors of the kit: a violation by the service, and an unusable subject."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HINTS: Final = {
 
 
 class ViolationError(LongpollError, AssertionError):
-    """The service did what it must not; `property` is a key of `HINTS`, and the text says what happened."""
+    """The service broke a property; `property` is a key of `HINTS`, and the text says what happened."""
 
     def __init__(self, prop: str, what: str) -> None:
         super().__init__(f"{prop}: {what}; {HINTS[prop]}")
@@ -31,8 +31,8 @@ class ViolationError(LongpollError, AssertionError):
 
 
 class SubjectError(UserError):
-    """A subject that is not written as the kit needs it; the text says what to change."""
+    """The subject is not written as the kit needs it; the text says what to change."""
 
 
 class StandstillError(LongpollError):
-    """The machine stood still for so long that nobody can be accused; the example ends, and counts as excused."""
+    """The host paused for so long that lateness shows nothing; the example ends, and counts as excused."""

@@ -1,8 +1,8 @@
-"""Which policy has which hazard: what each preset breaks, and by what name the race or fault is known.
+"""Which preset has which finding: the properties that it breaks, and the known races or faults behind them.
 
-The letters are those of docs/findings.md, in the order in which the hazards were read in RocketMQ's source or seen on
-its brokers; a hazard without a letter has a word. This is what is known of the brokers; that the law finds exactly
-this, neither less nor more, is a test's. Leaves out our own policies, which break nothing.
+The letters are those of docs/findings.md, in the order of discovery in RocketMQ's source or on its brokers; a finding
+without a letter has a word. A test checks that the specification finds exactly these. Our own policies break nothing
+and are not listed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HAZARDS: Final[dict[str, str]] = {
     "poll": "The dispatcher polls the log, so time passes before a message is visible.",
     "unflushed": "A message is seen before it is on disk, and a crash takes it back (5.3.2: not under SYNC_FLUSH).",
 }
-"""Hazard -> its sentence, with upstream's issue where there is one."""
+"""Finding -> its sentence, with upstream's issue if there is one."""
 
 _ALL: Final[dict[str, tuple[str, ...]]] = {
     "lost_by_keep": ("b",),
@@ -65,9 +65,9 @@ FACTS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "rocketmq-pr7359": {**_ALL, **_RECHECKED, **_NEVER_REMOVED, **_NPE},
     "rocketmq-lmq": {**_ALL, **_UNCHECKED, "no_orphan": ("j",), **_NPE},
 }
-"""Preset -> the properties that it breaks -> the hazards of which each is a sign; every other property it keeps."""
+"""Preset -> the properties that it breaks -> the findings behind each; it keeps every other property."""
 
 
 def hazards_of(preset: str, property_name: str) -> tuple[str, ...]:
-    """The hazards that a broken property of a preset is a sign of; none that is known for other policies."""
+    """The findings behind a broken property of a preset; empty for other policies."""
     return FACTS.get(preset, {}).get(property_name, ())

@@ -239,8 +239,8 @@ LOCKS: Final = (
         "A batch that was prepared takes its place in the log while another producer takes the same one: one of the "
         "two overwrites the other, and both are acknowledged.",
         MESSAGE_STORE,
-        "        with self._append_lock:\n            # Made first, as in `put_batch`.\n",
-        "        if True:\n            # Made first, as in `put_batch`.\n",
+        "        with self._append_lock:\n            # First, as in `put_batch`.\n",
+        "        if True:\n            # First, as in `put_batch`.\n",
         units=("store/test_store_door.py",),
     ),
     _lock(
@@ -248,8 +248,8 @@ LOCKS: Final = (
         "Which queues there are is asked while a topic begins to leave, or stays after all: for a moment it is in "
         "neither table, its queues are not made durable, and the checkpoint says that they are.",
         MESSAGE_STORE,
-        "        with self._dispatch_lock:\n            # While no topic begins to leave",
-        "        if True:\n            # While no topic begins to leave",
+        "        with self._dispatch_lock:\n            # Under the lock, so that",
+        "        if True:\n            # Under the lock, so that",
         units=("store/test_store_troubles.py",),
     ),
     _lock(
@@ -424,7 +424,7 @@ LOCKS: Final = (
         "the stop takes five seconds more.",
         Change(
             GROUP_COMMIT,
-            "                # The watcher waits for the deadline of a request that will not come to it.\n"
+            "                # Wake the watcher, which would otherwise wait for the deadline of an answered request.\n"
             "                self._changed.notify_all()\n",
             "                pass\n",
         ),

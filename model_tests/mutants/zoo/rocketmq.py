@@ -196,7 +196,7 @@ ROCKETMQ: Final = (
         "a moment loses its pull, and with it the queue.",
         Change(
             PULL_RUNNER,
-            "        # Java answers a woken pull in its default, JSON, whatever the request was written in.\n",
+            "        # Java answers a woken pull in JSON, its default, whatever the request used.\n",
             "        if channel.unsent():\n            pull.phase = ANSWERED\n            return\n",
         ),
     ),
@@ -243,8 +243,8 @@ ROCKETMQ: Final = (
         "The broker takes messages, and delivers none until it is started again.",
         Change(
             DISPATCH,
-            "            except FAULTS as error:\n                # The records are in the log;",
-            "            except KeyError as error:\n                # The records are in the log;",
+            "            except FAULTS as error:\n                # The records are in the log.",
+            "            except KeyError as error:\n                # The records are in the log.",
         ),
         units=("service/test_notifying_rounds.py", "service/test_dispatch_service.py"),
     ),

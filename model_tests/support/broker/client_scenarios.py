@@ -365,7 +365,9 @@ def flow_control(name_server: str, count: int, body_size: int, **limits: Any) ->
             producer.send(topic, b"x" * body_size, keys=str(number))
         config = MemberConfig(group=f"group-{topic}", start_at="first", batch_count_max=8, thread_count=2, **limits)
         with PushConsumer(name_server, topics=topic, listener=listen, **member_options(config)) as consumer:
-            (puller,) = [puller for queue, puller in consumer._member._queues.pullers().items() if queue.topic == topic]
+            (puller,) = [
+                puller for queue, puller in consumer._member.assigned_queues.pullers().items() if queue.topic == topic
+            ]
             wait_for(lambda: puller.stopped_by is not None, "flow control")
             stopped_by, waiting = puller.stopped_by, puller.cached_count
             going_on.set()

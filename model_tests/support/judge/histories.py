@@ -1,4 +1,4 @@
-"""Helpers that several tests of the judge share: histories as files, in slices, and followed piece by piece."""
+"""Helpers that several tests of the judge share: histories as files, in splits, and followed piece by piece."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from longpoll_judge.evidence.survey import Context
 from longpoll_judge.faults.recording import Recording, change
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.read.schema import EVENT_SCHEMA, PLAIN_SCHEMA, fill
-from longpoll_judge.read.source import find, read_slice
+from longpoll_judge.read.source import find, read_split
 from longpoll_judge.run.follow import Limits, Steps
-from longpoll_judge.run.job import judge
-from longpoll_judge.run.local import judge_stretches
+from longpoll_judge.run.local import judge_windows
 from longpoll_judge.run.overview import overview_of_table
-from longpoll_judge.run.plan import Plan
-from longpoll_judge.run.sweep import Stretches
+from longpoll_judge.run.pipeline import judge
 from longpoll_judge.run.tally import Tally
+from longpoll_judge.run.window_sweep import WindowReader
+from longpoll_judge.run.windows import WindowPlan
 from longpoll_spec.history import META_FILE, Event, Meta
 
 RECORDINGS: Final = Path(__file__).parents[2] / "judge" / "recordings"
@@ -94,7 +94,7 @@ def gap_kinds(result: Result) -> set[str]:
     return {gap["kind"] for gap in result.gaps}
 
 
-# -- tables and stretches ----------------------------------------------------------------------------------------------
+# -- tables and windows ----------------------------------------------------------------------------------------------
 
 
 def table_of(rows: Rows) -> pa.Table:
@@ -111,14 +111,14 @@ def cut(table: pa.Table, borders: Sequence[int]) -> list[pa.Table]:
     return [table.slice(begin, end - begin) for begin, end in pairwise(places)]
 
 
-def stretches_of(slices: list[pa.Table], stretch_events: int = 1, *, unplaced: bool = False) -> Stretches:
-    overviews = [overview_of_table(table, []) for table in slices]
-    return Stretches(Plan(overviews, stretch_events), slices.__getitem__, unplaced=unplaced)
+def windows_of(splits: list[pa.Table], window_events: int = 1, *, unplaced: bool = False) -> WindowReader:
+    overviews = [overview_of_table(table, []) for table in splits]
+    return WindowReader(WindowPlan(overviews, window_events), splits.__getitem__, unplaced=unplaced)
 
 
-def by_size(table: pa.Table, size: int) -> Stretches:
-    """A table as stretches of so many events."""
-    return stretches_of(cut(table, range(0, len(table), size)))
+def by_size(table: pa.Table, size: int) -> WindowReader:
+    """A table as windows of so many events."""
+    return windows_of(cut(table, range(0, len(table), size)))
 
 
 def added_up(rows: pa.Table) -> list[tuple[Any, ...]]:
@@ -129,9 +129,9 @@ def added_up(rows: pa.Table) -> list[tuple[Any, ...]]:
     return sorted((kind, bucket, 1 if kind == "queue" else count, text) for kind, bucket, count, text in found if count)
 
 
-def in_stretches(stretches: Stretches, context: Context) -> list[tuple[Any, ...]]:
-    """What is found of a history stretch by stretch."""
-    return added_up(judge_stretches(stretches, context))
+def in_windows(windows: WindowReader, context: Context) -> list[tuple[Any, ...]]:
+    """What is found of a history window by window."""
+    return added_up(judge_windows(windows, context))
 
 
 # -- following ---------------------------------------------------------------------------------------------------------
@@ -175,9 +175,9 @@ class Followed:
     @property
     def is_whole(self) -> bool:
         """Whether nothing speaks against its being the judgement of the whole."""
-        attendance = self.steps.growing.survey.attendance
+        observers = self.steps.growing.survey.observers
         is_open = any(gap["why"].endswith("at the end") for gap in self.last.gaps)
-        return not (is_open or attendance.acknowledged or attendance.sends)
+        return not (is_open or observers.acknowledged or observers.sends)
 
 
 def follow_pieces(
@@ -189,7 +189,7 @@ def follow_pieces(
     after each piece.
     """
     drawn, history = random.Random(seed), find([directory])
-    read = [read_slice(part) for part in history.slices]
+    read = [read_split(part) for part in history.splits]
     table = pa.concat_tables([part for part, _damages in read])
     size = -(-len(table) // pieces)
     cuts = range(size, len(table), size) if seed is None else sorted(drawn.sample(range(1, len(table)), pieces - 1))

@@ -23,7 +23,7 @@ from longpoll_client.link.exchange import (
     Exchange,
     replied,
 )
-from longpoll_client.link.waits import wait_ns
+from longpoll_client.link.timeouts import wait_ns
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.errors import LocalProtocolError
 from longpoll_protocol.fast.sent_answer import SentConnection, plain, with_fields
@@ -46,7 +46,7 @@ CLOSE_TIMEOUT_S: Final = 1.0
 
 
 @runtime_checkable
-class Writes(Protocol):
+class WriteTransport(Protocol):
     """What is asked of a transport, which is known by what it has: uvloop's is no `asyncio.Transport`."""
 
     def write(self, data: bytes, /) -> None:
@@ -90,7 +90,7 @@ class AsyncConnection(asyncio.Protocol):
         self._on_request = on_request
         self._received = SentConnection()
         self._exchange = Exchange(address, credentials, self._received)
-        self._transport: Writes | None = None
+        self._transport: WriteTransport | None = None
         self._batch: list[Buffer] = []
         self._batch_size = 0
         self._is_flushing = False
@@ -270,7 +270,7 @@ class AsyncConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Connected."""
-        assert isinstance(transport, Writes), "a loop's transport writes bytes"
+        assert isinstance(transport, WriteTransport), "a loop's transport writes bytes"
         self._transport = transport
         transport.set_write_buffer_limits(high=WAITING_BYTES_MAX)
 

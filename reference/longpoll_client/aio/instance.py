@@ -20,12 +20,14 @@ from longpoll_client.lifecycle import Closing, Lifecycle
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
 from longpoll_client.link.name_servers import NameServers
 from longpoll_client.link.routes import DEFAULT_QUEUE_COUNT, DOUBT_WAIT_S, Route, Routes, split_address
+from longpoll_client.link.steps import File, FindRoute, Question, Steps, Together, WriteFile, run_async, succeeded
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import GetRouteInfoRequestHeader
+from longpoll_protocol.headers import GetRouteInfoRequestHeader, Header
 from longpoll_protocol.headers.send import DEFAULT_TOPIC
 from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
+from longpoll_spec.errors import LongpollError
 
 T = TypeVar("T")
 
@@ -61,6 +63,8 @@ class AsyncInstance:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connections: dict[str, AsyncConnection] = {}
         self._tasks: dict[tuple[str, str], asyncio.Task[Any]] = {}
+        self._writes: set[asyncio.Task[None]] = set()
+        self._writing = asyncio.Lock()
 
     @property
     def client_id(self) -> str:
@@ -174,19 +178,19 @@ class AsyncInstance:
     async def _ask_route(self, topic: str, asked_topic: str, queue_count_max: int | None) -> Route:
         now_ns = self.runtime.monotonic_ns()
         try:
-            answer = await self._ask_name_servers(asked_topic)
+            header = GetRouteInfoRequestHeader(topic=asked_topic)
+            answer = await self._ask_name_servers(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
             return self.routes.learn(topic, answer, queue_count_max, now_ns)
         except ClientError as error:
             return self.routes.fall_back(topic, error, self.runtime.monotonic_ns())
 
-    async def _ask_name_servers(self, topic: str) -> Command:
+    async def _ask_name_servers(self, code: RequestCode, header: Header | None) -> Command:
         """The first answer of any name server; raises UnreachableError when none answers."""
         failure: ClientError | None = None
-        header = GetRouteInfoRequestHeader(topic=topic)
         for address in self._name_servers.in_turn():
             try:
                 connection = await self.connection("{}:{}".format(*address))
-                answer = await connection.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, header, timeout_s=CALL_TIMEOUT_S)
+                answer = await connection.call(code, header, timeout_s=CALL_TIMEOUT_S)
             except LifecycleError:
                 raise
             except ClientError as error:
@@ -196,6 +200,51 @@ class AsyncInstance:
                 return answer
         assert failure is not None
         raise UnreachableError(f"cannot reach any name server: {failure}; start it, or check its address") from failure
+
+    # ------------------------------------------------------------ exchanges
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Run an exchange, and await each answer; raises a LongpollError."""
+        return await run_async(steps, self._answer)
+
+    async def _answer(self, question: Question) -> object:
+        if isinstance(question, WriteFile):
+            return await asyncio.shield(self._kept(self._write(question.file)))
+        if isinstance(question, Together):
+            return await asyncio.gather(*(self._result(each) for each in question.steps))
+        if isinstance(question, FindRoute):
+            if question.is_fresh:
+                self.routes.forget(question.topic)
+            return await self.route(question.topic)
+        if not (question.address or question.broker_name):
+            answer = await self._ask_name_servers(question.code, question.header)
+            return succeeded(question.code, "the name server", answer)
+        address = question.address or self.routes.address(question.broker_name)
+        connection = await self.connection(address)
+        return succeeded(question.code, address, await connection.call(question.code, question.header, question.body))
+
+    async def _result(self, steps: Steps[object]) -> object:
+        try:
+            return await self.run(steps)
+        except LongpollError as error:
+            return error
+
+    def _kept(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
+        return task
+
+    async def _write(self, file: File) -> None:
+        """To its end, even if the caller is cancelled: an old content must never replace a new one."""
+        async with self._writing:
+            content = file.unwritten()
+            if content is not None:
+                await asyncio.to_thread(file.write, content)
+
+    async def written(self) -> None:
+        """Wait until every file is written; the callers of `run` get the errors."""
+        await asyncio.gather(*self._writes, return_exceptions=True)
 
     # ------------------------------------------------------------ one task for all who wait
 

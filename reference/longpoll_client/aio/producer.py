@@ -1,6 +1,6 @@
-"""Sends messages from an event loop, many at once: what `Producer` does on threads, decided by the same `tries`.
+"""Sends messages from an event loop, many at once. `produce.attempts` decides, as for `Producer`.
 
-Leaves out how transactions end (`transactions`). Source: `DefaultMQProducerImpl.java`.
+Transactions: see `transactions`. Source: `DefaultMQProducerImpl.java`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from longpoll_client.aio.requests import AsyncRequests
 from longpoll_client.checks import Addresses, check_group, check_plain, runtime_of
 from longpoll_client.errors import ClientError, LifecycleError
 from longpoll_client.link.exchange import CALL_TIMEOUT_S, PENDING_COUNT_MAX
-from longpoll_client.link.waits import wait_ns
+from longpoll_client.link.timeouts import wait_ns
 from longpoll_client.messages import ReceivedMessage
+from longpoll_client.produce.attempts import Attempt, QueueSelector, SendAttempts, SendResult, is_lost, pick, selector
 from longpoll_client.produce.hooks import Outcome, SendHook, SendMetrics, Watch
+from longpoll_client.produce.in_flight import SendCallback, StartedSend
 from longpoll_client.produce.message_ids import MessageIds
 from longpoll_client.produce.outgoing import (
     COMPRESS_OVER_BYTES,
@@ -36,11 +38,9 @@ from longpoll_client.produce.outgoing import (
     prepared_parcel,
     single_parcel,
 )
-from longpoll_client.produce.requests import AsksLater, ReplyCallback, reply_to
-from longpoll_client.produce.sending import Begun, SendCallback
+from longpoll_client.produce.requests import ReplyCallback, RequestNowait, reply_to
 from longpoll_client.produce.slow_brokers import SlowBrokers
 from longpoll_client.produce.templates import HeadTemplates
-from longpoll_client.produce.tries import Attempt, QueueSelector, SendResult, Tries, is_lost, pick, selector
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.compression import Compression
 from longpoll_protocol.errors import LocalProtocolError
@@ -49,14 +49,14 @@ from longpoll_protocol.frames.command import Command
 from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
 from longpoll_runtime.faults import FAULTS, KeepGoing
-from longpoll_spec.errors import ConfigError, LongpollError
+from longpoll_spec.errors import LongpollError
 
 log = logging.getLogger(__name__)
 
 _UNENDED: Final = ClientError("the send did not finish: it was cancelled, or its queue selector failed")
 
 
-class AsyncProducer(AsksLater):
+class AsyncProducer(RequestNowait):
     """Sends messages to any topic, from the tasks of one event loop.
 
     A send that is cancelled is not tried again; its message may be stored all the same.
@@ -76,21 +76,30 @@ class AsyncProducer(AsksLater):
         compress_over_bytes: int = COMPRESS_OVER_BYTES,
         avoids_slow_brokers: bool = False,
         hooks: Sequence[SendHook] = (),
-        instance: AsyncInstance | None = None,
         runtime: Runtime | None = None,
     ) -> None:
         """As `Producer`; raises ConfigError. Connections are made by the first send."""
-        runtime = runtime_of(runtime, tls) if instance is None else instance.runtime
         check_group(group)
+        runtime = runtime_of(runtime, tls)
+        instance = AsyncInstance(runtime, name_server, on_request=self._requested, credentials=credentials)
+        slow = SlowBrokers() if avoids_slow_brokers else None
+        self._set_up(instance, group, Packing(compression, compress_over_bytes), hooks, slow)
+
+    def _set_up(
+        self,
+        instance: AsyncInstance,
+        group: str,
+        packing: Packing,
+        hooks: Sequence[SendHook],
+        slow: SlowBrokers | None,
+    ) -> None:
+        runtime = instance.runtime
         self.group = group
-        self._runtime = runtime
-        self._requests: AsyncRequests | None = None
-        if instance is None:
-            instance = AsyncInstance(runtime, name_server, on_request=self._requested, credentials=credentials)
-            self._requests = AsyncRequests(instance, group)
         self._instance = instance
-        self._slow = SlowBrokers() if avoids_slow_brokers else None
-        self._packing = Packing(compression, compress_over_bytes)
+        self._runtime = runtime
+        self._packing = packing
+        self._slow = slow
+        self._requests = AsyncRequests(instance, group)
         self._ids = MessageIds(runtime)
         self._turns = count()
         self._templates = HeadTemplates()
@@ -115,8 +124,7 @@ class AsyncProducer(AsksLater):
         await self._instance.closing.wait(self._close)
 
     async def _close(self) -> None:
-        if self._requests is not None:
-            await self._requests.leave()
+        await self._requests.leave()
         await self._instance.close()
         while self._sending:
             await asyncio.wait(self._sending)
@@ -155,17 +163,9 @@ class AsyncProducer(AsksLater):
     ) -> tuple[SendResult, ...]:
         """As `Producer.send_batch`, with its errors."""
         check_batch(messages)
+        messages = self._watch.marked(topic, messages)
         parcel = batch_parcel(self.group, topic, messages, self._ids.new(len(messages)), self._runtime.unix_ms())
         return await self._send(parcel, selector(topic, queue_id, queue_selector), timeout_s)
-
-    async def send_prepared(
-        self, topic: str, message: OutgoingMessage, queue_selector: QueueSelector | None, timeout_s: float
-    ) -> SendResult:
-        """As `Producer.send_prepared`, with its errors."""
-        msg_id, born_ms = self._ids.one()
-        parcel = prepared_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing)
-        (result,) = await self._send(parcel, queue_selector, timeout_s)
-        return result
 
     async def send_one_way(
         self,
@@ -214,10 +214,8 @@ class AsyncProducer(AsksLater):
         self._keep(self._reply_later(replied, on_reply))
 
     def _asking(self) -> AsyncRequests:
-        """What waits for replies; raises LifecycleError, and ConfigError where nothing does."""
+        """The requests of this producer; raises LifecycleError after the close."""
         self._instance.check()
-        if self._requests is None:
-            raise ConfigError("a producer that shares another client's connections cannot wait for replies")
         return self._requests
 
     async def _replied(
@@ -256,7 +254,7 @@ class AsyncProducer(AsksLater):
     def _requested(self, command: Command, address: str) -> bool:
         """What a broker asks of us."""
         is_reply = command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
-        return is_reply and self._requests is not None and self._requests.requested(command, address)
+        return is_reply and self._requests.requested(command, address)
 
     def send_nowait(
         self,
@@ -300,14 +298,15 @@ class AsyncProducer(AsksLater):
         code: RequestCode = RequestCode.SEND_MESSAGE_V2,
     ) -> Parcel:
         msg_id, born_ms = self._ids.one()
+        marks = self._watch.marks(topic, marks)
         return single_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing, marks=marks, code=code)
 
     # ------------------------------------------------------------ one send that is awaited
 
-    def _begin(self, parcel: Parcel, queue_selector: QueueSelector | None, timeout_s: float) -> Begun:
+    def _begin(self, parcel: Parcel, queue_selector: QueueSelector | None, timeout_s: float) -> StartedSend:
         now_ns = self._now_ns()
-        tries = Tries(parcel, queue_selector, now_ns + wait_ns(timeout_s), self._slow, header_of)
-        return Begun(tries, self._watch.begin(parcel), now_ns)
+        tries = SendAttempts(parcel, queue_selector, now_ns + wait_ns(timeout_s), self._slow, header_of)
+        return StartedSend(tries, self._watch.begin(parcel), now_ns)
 
     async def _send(
         self, parcel: Parcel, queue_selector: QueueSelector | None, timeout_s: float
@@ -316,7 +315,7 @@ class AsyncProducer(AsksLater):
         self._instance.check()
         return await self._tried(self._begin(parcel, queue_selector, timeout_s))
 
-    async def _tried(self, sending: Begun) -> tuple[SendResult, ...]:
+    async def _tried(self, sending: StartedSend) -> tuple[SendResult, ...]:
         """Try until it has ended, and tell the hooks; also the second try of a send that was begun by `send_nowait`."""
         outcome: Outcome = _UNENDED
         tries = sending.tries
@@ -356,12 +355,12 @@ class AsyncProducer(AsksLater):
         if is_lost(error):
             self._instance.doubt_route(parcel.topic)
 
-    def _ended(self, sending: Begun, outcome: Outcome) -> None:
+    def _ended(self, sending: StartedSend, outcome: Outcome) -> None:
         self._watch.ended(sending.told_of, sending.tries, outcome, self._now_ns() - sending.begun_ns)
 
     # ------------------------------------------------------------ one send that nobody awaits
 
-    def _sent_at_once(self, sending: Begun, callback: SendCallback) -> bool:
+    def _sent_at_once(self, sending: StartedSend, callback: SendCallback) -> bool:
         """Send without a task, where route and connection are there and the broker reads; else false."""
         tries = sending.tries
         route = self._instance.routes.fresh(tries.parcel.topic, sending.begun_ns)
@@ -371,7 +370,7 @@ class AsyncProducer(AsksLater):
             attempt = tries.begin(route, self._turns.__next__, sending.begun_ns)
             connection = self._instance.opened(attempt.address)
             if connection is None or not connection.has_room:
-                tries.unbegin()
+                tries.cancel()
                 return False
             write = self._templates.writer(connection, tries.parcel, attempt.queue.queue_id)
             connection.begin(tries.parcel.code, write, partial(self._answered, sending, callback), attempt.timeout_s)
@@ -382,7 +381,7 @@ class AsyncProducer(AsksLater):
             asyncio.get_running_loop().call_soon(_tell, callback, outcome)
         return True
 
-    def _answered(self, sending: Begun, callback: SendCallback, answer: Command | ClientError) -> None:
+    def _answered(self, sending: StartedSend, callback: SendCallback, answer: Command | ClientError) -> None:
         """Tell what came of it, or have a task try it again."""
         self._on_way -= 1
         if isinstance(answer, ClientError):
@@ -399,7 +398,7 @@ class AsyncProducer(AsksLater):
         self._ended(sending, found)
         _tell(callback, found[0])
 
-    def _send_later(self, sending: Begun, callback: SendCallback) -> None:
+    def _send_later(self, sending: StartedSend, callback: SendCallback) -> None:
         self._keep(self._tell_later(sending, callback))
 
     def _keep(self, work: Coroutine[None, None, None]) -> None:
@@ -408,13 +407,30 @@ class AsyncProducer(AsksLater):
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
-    async def _tell_later(self, sending: Begun, callback: SendCallback) -> None:
+    async def _tell_later(self, sending: StartedSend, callback: SendCallback) -> None:
         outcome: SendResult | LongpollError
         try:
             (outcome,) = await self._tried(sending)
         except FAULTS as error:
             outcome = _as_told(error)
         _tell(callback, outcome)
+
+
+class AsyncPreparedProducer(AsyncProducer):
+    """Sends the prepared messages of an `AsyncTransactionProducer`, over its connections."""
+
+    def __init__(self, instance: AsyncInstance, group: str, packing: Packing, hooks: Sequence[SendHook]) -> None:
+        self._set_up(instance, group, packing, hooks, None)
+
+    async def send_prepared(
+        self, topic: str, message: OutgoingMessage, queue_selector: QueueSelector | None, timeout_s: float
+    ) -> SendResult:
+        """As `PreparedProducer.send_prepared`, with its errors."""
+        msg_id, born_ms = self._ids.one()
+        marks = self._watch.marks(topic)
+        parcel = prepared_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing, marks=marks)
+        (result,) = await self._send(parcel, queue_selector, timeout_s)
+        return result
 
 
 def _as_told(error: Exception) -> LongpollError:

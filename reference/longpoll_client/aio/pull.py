@@ -1,6 +1,4 @@
-"""Hands messages to the task that awaits `poll`, of queues that are shared with the group's other members.
-
-At-least-once, as on threads. Leaves out coroutines that are given messages (`push`).
+"""A consumer that gives messages to the task that awaits `poll`. Delivery is at least once, as on threads.
 
 Source: `DefaultLitePullConsumerImpl.java`.
 """
@@ -14,11 +12,12 @@ from typing import Unpack
 from longpoll_client.aio.consumer import AsyncConsumer
 from longpoll_client.aio.member import AsyncMember
 from longpoll_client.checks import Addresses
-from longpoll_client.consume.delivery import POLL_S, check_returned
+from longpoll_client.consume.hook_calls import HookCalls
+from longpoll_client.consume.pull import POLL_S, check_returned
 from longpoll_client.consume.puller import Batch
 from longpoll_client.consume.workers import Retry
 from longpoll_client.lifecycle import Closing
-from longpoll_client.link.waits import check_count, wait_ns
+from longpoll_client.link.timeouts import check_count, wait_ns
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import DEAD_LEVEL, ConsumerOptions, options_of
 from longpoll_protocol.bodies import MessageQueue
@@ -39,7 +38,10 @@ class AsyncPullConsumer(AsyncConsumer):
         **options: Unpack[ConsumerOptions],
     ) -> None:
         """As `PullConsumer`; raises ConfigError."""
-        self._member = AsyncMember(options_of(name_server, **options), self._deliver)
+        given = options_of(name_server, **options)
+        self._member = AsyncMember(given, self._deliver)
+        self._now_ns = given.runtime.monotonic_ns
+        self._hook_calls = HookCalls(given.runtime, given.config)
         self._batches: list[Batch] = []
         self._came = asyncio.Event()
         self._closing = Closing()
@@ -62,15 +64,15 @@ class AsyncPullConsumer(AsyncConsumer):
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """As `PullConsumer.seek`."""
-        await self._member.seek(queue, offset)
+        await self._member.run(self._member.seek(queue, offset))
 
     async def seek_to_beginning(self, queue: MessageQueue) -> None:
         """As `PullConsumer.seek_to_beginning`."""
-        await self._member.seek_to(queue, "first")
+        await self._member.run(self._member.seek_to(queue, "first"))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """As `PullConsumer.seek_to_end`."""
-        await self._member.seek_to(queue, "last")
+        await self._member.run(self._member.seek_to(queue, "last"))
 
     # ------------------------------------------------------------ messages
 
@@ -81,6 +83,7 @@ class AsyncPullConsumer(AsyncConsumer):
         """
         check_count(count_max)
         self._settle()
+        begun_ns = self._now_ns()
         batch, self._rest = self._rest, None
         if batch is not None and batch.puller.is_paused:
             self._batches.insert(0, batch)
@@ -92,7 +95,9 @@ class AsyncPullConsumer(AsyncConsumer):
         given, rest = batch.messages[:count_max], batch.messages[len(batch.messages[:count_max]) :]
         self._rest = Batch(batch.puller, rest) if rest else None
         self._given = Batch(batch.puller, given)
-        return self._member.shown(given)
+        shown = self._member.shown(given)
+        self._hook_calls.received(shown, self._now_ns() - begun_ns)
+        return shown
 
     async def retry(self, message: ReceivedMessage, delay_s: float | None = None) -> None:
         """As `PullConsumer.retry`."""
@@ -105,7 +110,7 @@ class AsyncPullConsumer(AsyncConsumer):
     async def _put_off(self, message: ReceivedMessage, delay_level: int) -> None:
         check_returned(self._member.config, message, () if self._given is None else self._given.messages)
         assert self._given is not None
-        await self._member.send_back(message, self._given.puller.queue, delay_level)
+        await self._member.run(self._member.send_back(message, self._given.puller.queue, delay_level))
 
     async def commit(self) -> None:
         """Count every message that `poll` returned as consumed, and store the offsets; raises a LongpollError.

@@ -1,6 +1,6 @@
-"""Gives messages to a coroutine, several at once; what it puts off is sent back to its broker.
+"""A consumer that awaits a listener, several calls at once. In order: see `orderly`.
 
-Leaves out order (`orderly`). Source: `ConsumeMessageConcurrentlyService.java`.
+Source: `ConsumeMessageConcurrentlyService.java`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from attrs import define, field
 
 from longpoll_client.aio.consumer import AsyncConsumer
 from longpoll_client.aio.member import AsyncMember
-from longpoll_client.aio.orderly import InOrder
+from longpoll_client.aio.orderly import OrderlyQueues
 from longpoll_client.checks import Addresses, check_callable
-from longpoll_client.consume.concurrent import HANG_CHECKS, LOCAL_RETRY_S, tell_not_again
-from longpoll_client.consume.listening import Deliveries
+from longpoll_client.consume.concurrent import HANG_CHECKS, LOCAL_RETRY_S, log_not_retried
+from longpoll_client.consume.hook_calls import HookCalls
 from longpoll_client.consume.puller import Batch, Puller
-from longpoll_client.consume.workers import Answer, Reject, Retry, place_of, read_answer
+from longpoll_client.consume.workers import ConsumeResult, Reject, Retry, place_of, read_result
 from longpoll_client.lifecycle import Closing
 from longpoll_client.messages import ReceivedMessage, all_as_shown
 from longpoll_client.settings import ConsumerOptions, options_of
@@ -157,18 +157,18 @@ class AsyncPushConsumer(AsyncConsumer):
         self._lots = _Lots()
         self._working: list[asyncio.Task[None]] = []
         self._closing = Closing()
-        self._deliveries = Deliveries(runtime, given.config)
+        self._hook_calls = HookCalls(runtime, given.config)
         self._giving: set[_Giving] = set()
         self._member = AsyncMember(
             given,
             self._deliver_in_order if orderly else self._deliver,
             direct=self,
             is_orderly=orderly,
-            is_busy=lambda puller: orderly and self._in_order.is_busy(puller),
+            is_busy=lambda puller: orderly and self._orderly_queues.is_busy(puller),
         )
         self._statistics = self._member.statistics
         self._is_orderly = orderly
-        self._in_order = InOrder(runtime, given.config, self._look, self._member)
+        self._orderly_queues = OrderlyQueues(runtime, given.config, self._look, self._member)
 
     async def start(self) -> None:
         """Join the group and begin to listen; raises as `PushConsumer.start`."""
@@ -220,7 +220,7 @@ class AsyncPushConsumer(AsyncConsumer):
         self._lots.put(_Lot(batch.puller, batch.messages, 0))
 
     def _deliver_in_order(self, batch: Batch) -> None:
-        self._in_order.deliver(batch)
+        self._orderly_queues.deliver(batch)
 
     def _look(self, puller: Puller) -> None:
         """Have a task see to the first messages of a queue."""
@@ -233,7 +233,7 @@ class AsyncPushConsumer(AsyncConsumer):
             with self._calling() as giving:
                 then(await self._asked(giving, [message]) is None)
 
-        self._member.reach.begin(ask())
+        self._member.connections.begin(ask())
 
     def _wake(self) -> None:
         """The queues' own lots come back by themselves."""
@@ -275,10 +275,10 @@ class AsyncPushConsumer(AsyncConsumer):
 
     async def _give_in_order(self, giving: _Giving, lot: _Lot) -> None:
         self._lots.take_first()
-        await self._in_order.consume(lot.puller, partial(self._asked, giving))
+        await self._orderly_queues.consume(lot.puller, partial(self._asked, giving))
 
-    async def _asked(self, giving: _Giving, messages: Sequence[ReceivedMessage]) -> Answer:
-        answer, _error = await (self._watched if self._config.hooks else self._answer)(giving, messages)
+    async def _asked(self, giving: _Giving, messages: Sequence[ReceivedMessage]) -> ConsumeResult:
+        answer, _error = await (self._answer_with_hooks if self._config.hooks else self._answer)(giving, messages)
         return answer
 
     async def _consume(self, giving: _Giving, lot: _Lot) -> None:
@@ -286,7 +286,7 @@ class AsyncPushConsumer(AsyncConsumer):
         puller, size, lifecycle = lot.puller, self._config.consume_count_max, self._member.lifecycle
         topic, retry_topic = puller.queue.topic, self._member.retry_topic
         is_plain = topic != retry_topic and not lot.again_count
-        ask = self._watched if self._config.hooks else self._answer
+        ask = self._answer_with_hooks if self._config.hooks else self._answer
         while not lifecycle.is_closed and (messages := self._lots.next_of(lot, size)):
             if not puller.is_open:
                 rest = lot.rest(lot.taken_count - size)
@@ -331,32 +331,34 @@ class AsyncPushConsumer(AsyncConsumer):
         lot.puller.done([message for message in lot.messages if message not in kept])
         if kept:
             again = _Lot(lot.puller, kept, lot.again_count + 1)
-            self._member.reach.after(LOCAL_RETRY_S, lambda: self._lots.put(again))
+            self._member.connections.after(LOCAL_RETRY_S, lambda: self._lots.put(again))
 
     async def _sent_back(self, lot: _Lot, delay_level: int) -> list[ReceivedMessage]:
         """Send messages back to their broker; those that it did not take."""
         if self._config.is_broadcasting:
-            tell_not_again(self._config.group, lot.messages)
+            log_not_retried(self._config.group, lot.messages)
             return []
         kept = []
         for message in lot.messages:
             try:
-                await self._member.send_back(message, lot.puller.queue, delay_level)
+                await self._member.run(self._member.send_back(message, lot.puller.queue, delay_level))
             except LongpollError as error:
                 log.warning("sending back failed: %s; it is given again in %g s", error, LOCAL_RETRY_S)
                 kept.append(message)
         return kept
 
-    async def _watched(self, giving: _Giving, messages: Sequence[ReceivedMessage]) -> tuple[Answer, Exception | None]:
+    async def _answer_with_hooks(
+        self, giving: _Giving, messages: Sequence[ReceivedMessage]
+    ) -> tuple[ConsumeResult, Exception | None]:
         """As `_answer`; the hooks are told before and after."""
-        delivery = self._deliveries.begin(messages)
+        delivery = self._hook_calls.begin(messages)
         begun_ns = self._runtime.monotonic_ns()
-        answer: Answer = Retry()
+        answer: ConsumeResult = Retry()
         error: Exception | None = TimeoutError("the consumer was closed before the listener answered")
         try:
             answer, error = await self._answer(giving, messages)
         finally:
-            self._deliveries.ended(
+            self._hook_calls.ended(
                 delivery,
                 messages,
                 error,
@@ -365,7 +367,9 @@ class AsyncPushConsumer(AsyncConsumer):
             )
         return answer, error
 
-    async def _answer(self, giving: _Giving, messages: Sequence[ReceivedMessage]) -> tuple[Answer, Exception | None]:
+    async def _answer(
+        self, giving: _Giving, messages: Sequence[ReceivedMessage]
+    ) -> tuple[ConsumeResult, Exception | None]:
         """What becomes of the messages, and what the listener raised; of one that raises or hangs they come again."""
         first = messages[0]  # The listener may do with the list what it likes.
         giving.began_ns = self._now_ns()
@@ -374,7 +378,7 @@ class AsyncPushConsumer(AsyncConsumer):
             # A plain function has done its work by now: it is taken at its word.
             if type(given) is CoroutineType or isinstance(given, Awaitable):
                 given = await given
-            return (None if given is None else read_answer(given)), None
+            return (None if given is None else read_result(given)), None
         except (Retry, Reject) as answer:
             return answer, None
         except asyncio.CancelledError:

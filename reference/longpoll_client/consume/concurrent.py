@@ -1,6 +1,4 @@
-"""Gives messages to a listener on several threads at once; what it puts off is sent back to its broker.
-
-Leaves out order: messages of one queue are given in order, and overtake each other on their threads.
+"""Calls a listener on several threads at once. Messages of one queue may overtake each other.
 
 Source: `ConsumeMessageConcurrentlyService.java`, `ProcessQueue.cleanExpiredMsg`.
 """
@@ -16,9 +14,9 @@ from typing import Final, TypeAlias
 
 from attrs import define
 
-from longpoll_client.consume.listening import Listening
+from longpoll_client.consume.consume_service import ConsumeService
 from longpoll_client.consume.puller import Batch, Puller
-from longpoll_client.consume.workers import Listener, Reject, Retry, ask_listener, place_of
+from longpoll_client.consume.workers import Listener, Reject, Retry, call_listener, place_of
 from longpoll_client.messages import ReceivedMessage, all_as_shown
 from longpoll_client.settings import MemberConfig
 from longpoll_runtime import Runtime
@@ -49,7 +47,7 @@ class _Giving:
     """Whether it was found to hang: its messages are sent back, and its answer is of no account."""
 
 
-class ConcurrentListening(Listening):
+class ConcurrentConsumeService(ConsumeService):
     """The listener's threads.
 
     Invariant: `_giving` has every thread that may call the listener, and changes under `_lock`; so does `is_told`: that
@@ -125,7 +123,7 @@ class ConcurrentListening(Listening):
         shown = list(messages) if is_plain else all_as_shown(messages, topic, self._member.retry_topic, again_count)
         giving.messages = messages
         giving.began_ns = began_ns = now_ns()
-        answer = ask_listener(self._listener, shown, self._config.group)
+        answer = call_listener(self._listener, shown, self._config.group)
         giving.began_ns = 0
         took_ns = now_ns() - began_ns
         is_consumed = answer is None
@@ -157,12 +155,12 @@ class ConcurrentListening(Listening):
     ) -> list[ReceivedMessage]:
         """Send messages back to their broker; those that it did not take."""
         if self._config.is_broadcasting:
-            tell_not_again(self._config.group, messages)
+            log_not_retried(self._config.group, messages)
             return []
         kept = []
         for message in messages:
             try:
-                self._member.send_back(message, puller.queue, delay_level)
+                self._member.run(self._member.send_back(message, puller.queue, delay_level))
             except LongpollError as error:
                 log.warning("sending back failed: %s; the message is given again in %g s", error, LOCAL_RETRY_S)
                 kept.append(message)
@@ -198,7 +196,7 @@ def _next_of(lots: _Lots) -> tuple[ReceivedMessage, ...] | None:
         return None
 
 
-def tell_not_again(group: str, messages: Sequence[ReceivedMessage]) -> None:
+def log_not_retried(group: str, messages: Sequence[ReceivedMessage]) -> None:
     """Say that messages which a listener has put off do not come again, for the group is broadcast to."""
     for message in messages:
         log.warning("group %s is broadcast to, so %s does not come again", group, place_of(message))

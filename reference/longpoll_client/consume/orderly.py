@@ -1,8 +1,7 @@
-"""Gives each queue's messages to a listener one lot after the other, never two at once and never out of order.
+"""Calls a listener with each queue's messages in order, one call per queue at a time.
 
-What the listener puts off holds its queue up until it is consumed, or is a dead letter. A queue is only consumed while
-its broker keeps it for this client.
-Leaves out committing by hand and rolling back. A consumer that dies while it holds a queue holds it up for 60 s.
+A retried message blocks its queue until it is consumed or a dead letter. A queue is consumed only while its broker
+locks it for this client. A consumer that dies blocks its queues for 60 s.
 
 Source: `ConsumeMessageOrderlyService.java`.
 """
@@ -15,10 +14,10 @@ from typing import Final, Literal
 
 from attrs import define, field
 
-from longpoll_client.consume.concurrent import tell_not_again
-from longpoll_client.consume.listening import Listening
+from longpoll_client.consume.concurrent import log_not_retried
+from longpoll_client.consume.consume_service import ConsumeService
 from longpoll_client.consume.puller import Batch, Puller
-from longpoll_client.consume.workers import Answer, Listener, Reject, Retry, ask_listener
+from longpoll_client.consume.workers import ConsumeResult, Listener, Reject, Retry, call_listener
 from longpoll_client.messages import ReceivedMessage, as_shown
 from longpoll_client.settings import DEAD_LEVEL, MemberConfig
 from longpoll_runtime import Runtime
@@ -36,7 +35,7 @@ def fate_of(
     """What becomes of messages that a listener has put off; over: when broadcasting, a rejected one is skipped."""
     most = config.max_attempts
     if config.is_broadcasting and isinstance(answer, Reject):
-        tell_not_again(config.group, shown)
+        log_not_retried(config.group, shown)
         return "over"
     is_last = most is not None and all(message.attempt >= most for message in shown)
     return "dead" if isinstance(answer, Reject) or (is_last and not config.is_broadcasting) else "again"
@@ -59,7 +58,7 @@ class _Active:
     is_told: bool = False
 
 
-class OrderlyListening(Listening):
+class OrderlyConsumeService(ConsumeService):
     """The listener's threads.
 
     Invariant: `_active` has each queue with exactly one task, which is queued, running, waiting on the timer or
@@ -91,7 +90,7 @@ class OrderlyListening(Listening):
         """Give the listener the queue's first messages, if the queue is still this client's."""
         if puller.defer(lambda: self._submit(puller)):
             return
-        if not self._member.is_locked(puller):
+        if not puller.is_locked:
             self._member.after(LOCK_WAIT_S, lambda: self._submit(puller))
             return
         with self._lock:
@@ -102,28 +101,37 @@ class OrderlyListening(Listening):
                 return
             active.is_running, active.began_ns, active.is_told = True, self._runtime.monotonic_ns(), False
             shown = [self._shown(message, active) for message in messages]
-        answer = ask_listener(self._listener, shown, self._config.group)
-        with self._lock:
-            active.is_running = False
+        answer = call_listener(self._listener, shown, self._config.group)
         self._answered(puller, active, messages, answer)
 
     def _shown(self, message: ReceivedMessage, active: _Active) -> ReceivedMessage:
         return as_shown(message, self._member.retry_topic, active.attempts.get(message.queue_offset, 0))
 
-    def _answered(self, puller: Puller, active: _Active, messages: list[ReceivedMessage], answer: Answer) -> None:
+    def _answered(
+        self, puller: Puller, active: _Active, messages: list[ReceivedMessage], answer: ConsumeResult
+    ) -> None:
         took_ms = (self._runtime.monotonic_ns() - active.began_ns) / 1e6
         counted = {"consumed_count" if answer is None else "later_count": len(messages)}
         self._member.statistics.add(puller.queue.topic, consume_ms=took_ms, **counted)
-        if puller.is_dropped:
-            with self._lock:
-                del self._active[puller]
-            self._member.released(puller)
-        elif answer is None or self._are_dead(puller, active, messages, answer):
+        # A queue that was given up may be another member's once its lock is lost.
+        is_lost = puller.is_dropped and not puller.is_locked
+        is_done = not is_lost and (answer is None or self._are_dead(puller, active, messages, answer))
+        if is_done:
             for message in messages:
                 active.attempts.pop(message.queue_offset, None)
             puller.done(messages)
+        with self._lock:
+            # Only now: the offset of a queue that is given up is stored when its listener is not busy.
+            active.is_running = False
+            is_dropped = puller.is_dropped
+            if is_dropped:
+                del self._active[puller]
+        if is_dropped:
+            self._member.release_soon(puller)
+        elif is_done:
             self._submit(puller)
         else:
+            assert answer is not None, "a message that is consumed is done"
             for message in messages:
                 active.attempts[message.queue_offset] = active.attempts.get(message.queue_offset, 0) + 1
             self._member.after(wait_s(self._config, answer), lambda: self._submit(puller))
@@ -135,7 +143,7 @@ class OrderlyListening(Listening):
         fate = fate_of(self._config, answer, [self._shown(message, active) for message in messages])
         try:
             for message in messages if fate == "dead" else ():
-                self._member.send_back(message, puller.queue, DEAD_LEVEL)
+                self._member.run(self._member.send_back(message, puller.queue, DEAD_LEVEL))
         except LongpollError as error:
             log.warning("a dead letter of group %s could not be sent: %s; it is tried again", self._config.group, error)
             return False

@@ -1,6 +1,6 @@
-"""The messages of one queue that are pulled and not yet consumed, and when they are too many to pull more.
+"""The messages of one queue that are pulled and not yet consumed, and the limits of flow control.
 
-Pure: its puller's lock guards it. Leaves out pulling (`puller`) and consuming (`concurrent`, `orderly`, `delivery`).
+Its puller's lock guards it.
 
 Source: `ProcessQueue.java`, the flow control of `DefaultMQPushConsumerImpl.pullMessage`.
 """

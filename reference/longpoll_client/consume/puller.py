@@ -1,7 +1,6 @@
-"""Pulls one queue for as long as it is this client's: ask, be held, take the answer, ask again.
+"""Pulls one queue while this client has it: ask, wait for the answer, deliver it, ask again.
 
-Runs on other threads: the connection's reader thread calls back with the answer, the timer retries.
-Leaves out which queues these are (`consumer`) and what is done with the messages (`delivery`).
+The connection's reader thread calls back with the answer; the timer retries. `rebalance` chooses the queues.
 
 Source: `DefaultMQPushConsumerImpl.pullMessage`, `PullAPIWrapper.processPullResult`.
 """
@@ -21,8 +20,8 @@ from longpoll_client.consume.process_queue import FlowLimits, ProcessQueue, Stop
 from longpoll_client.consume.statistics import Statistics
 from longpoll_client.errors import RefusedError
 from longpoll_client.link.calls import Answer, Callback
+from longpoll_client.link.pull_source import PullSource
 from longpoll_client.link.routes import MASTER_ID
-from longpoll_client.link.source import Source
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage, decode_readable, wanted_tags
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import MessageQueue, SubscriptionData
@@ -90,7 +89,7 @@ class Batch:
     """At least one."""
 
 
-class Asks(Protocol):
+class PullConnection(Protocol):
     """A connection to a broker: `RemotingClient`, or one of an event loop."""
 
     def call_async(self, code: int, header: Header | None, /, *, callback: Callback, timeout_s: float) -> None:
@@ -98,15 +97,15 @@ class Asks(Protocol):
         ...
 
 
-class Reach(Protocol):
-    """How brokers are reached: `ClientInstance` on threads, `aio.group.LoopReach` on an event loop."""
+class Connections(Protocol):
+    """How brokers are reached: `ClientInstance` on threads, `aio.group.LoopConnections` on an event loop."""
 
     @property
     def runtime(self) -> Runtime:
         """The clock, and locks."""
         ...
 
-    def client(self, address: str, /) -> Asks:
+    def client(self, address: str, /) -> PullConnection:
         """The connection to host:port; raises a ClientError."""
         ...
 
@@ -129,7 +128,7 @@ class Reach(Protocol):
         ...
 
 
-class Waits(Protocol):
+class Scheduler(Protocol):
     """Does something later: `Timer` on a thread, or an event loop."""
 
     def after(self, delay_s: float, action: Callable[[], None], /) -> None:
@@ -147,20 +146,21 @@ class Puller:
     def __init__(
         self,
         *,
-        instance: Reach,
-        timer: Waits,
+        instance: Connections,
+        timer: Scheduler,
         statistics: Statistics,
         settings: PullSettings,
         queue: MessageQueue,
         subscription: SubscriptionData,
         offset: int,
         deliver: Callable[[Batch], None],
-        pass_over: Callable[[UnreadableMessage], None],
+        handle_unreadable: Callable[[UnreadableMessage, Callable[[LongpollError | None], None]], None],
         is_paused: bool = False,
     ) -> None:
-        """`pass_over`, on the timer's thread, does with a message that cannot be read what is to be done.
+        """`handle_unreadable` gets an unreadable message and a callback; it must not wait.
 
-        When it raises a LongpollError the message is asked for again. Paused, it begins with `resume`.
+        The callback with None moves past the message; with an error the message is pulled again. A paused puller
+        begins with `resume`.
         """
         self.queue = queue
         self.locked_until_ns: int | None = None
@@ -172,7 +172,7 @@ class Puller:
         self._subscription = subscription
         self._tags = _tags_of(subscription)
         self._deliver = deliver
-        self._pass_over = pass_over
+        self._handle_unreadable = handle_unreadable
         self._lock = instance.runtime.lock()
         self._waiting = ProcessQueue(offset)
         self._consumed: deque[Sequence[ReceivedMessage]] = deque()
@@ -186,7 +186,7 @@ class Puller:
         """Counts what is asked for by another expression: an answer of an earlier turn is of no account."""
         self._stopped_by: Stop | None = None
         self._asked_ns = 0
-        self._source = Source(instance, queue.broker_name)
+        self._source = PullSource(instance, queue.broker_name)
 
     @property
     def offset_done(self) -> int:
@@ -311,9 +311,9 @@ class Puller:
     def _settle(self) -> None:
         """Take out what was noted. With the lock, under which alone notes are taken."""
         # Taken out last: who is interrupted before (Ctrl-C) leaves them to be noted again, which changes nothing.
+        # Also of a dropped queue: its last offset is stored when an orderly listener returns.
         noted = list(self._consumed)
-        if not self._is_dropped:
-            self._waiting.done(chain.from_iterable(noted))
+        self._waiting.done(chain.from_iterable(noted))
         for _messages in noted:
             self._consumed.popleft()
 
@@ -339,7 +339,7 @@ class Puller:
 
     def _retry_s(self) -> float:
         """When to ask again after the broker was not reached: at once where there is another one."""
-        return 0.0 if self._source.gave_way(self._instance.runtime.monotonic_ns()) else RETRY_S
+        return 0.0 if self._source.fell_back(self._instance.runtime.monotonic_ns()) else RETRY_S
 
     def _is_stopped(self) -> bool:
         """Whether flow control says no; `done` asks again. Each stop is counted once."""
@@ -426,13 +426,10 @@ class Puller:
             self.pull()
             return
         message = UnreadableMessage(self.queue.topic, self.queue.queue_id, offset_next - 1, why, bytes(answer.body))
-        # What is done with it may wait for the broker, which a reader thread must not.
-        self._timer.after(0.0, lambda: self._go_past(message, turn))
+        self._handle_unreadable(message, lambda error: self._move_past(message, turn, error))
 
-    def _go_past(self, message: UnreadableMessage, turn: int) -> None:
-        try:
-            self._pass_over(message)
-        except LongpollError as error:
+    def _move_past(self, message: UnreadableMessage, turn: int, error: LongpollError | None) -> None:
+        if error is not None:
             self._failed(error, RETRY_S, turn)
             return
         self._take((), message.queue_offset + 1, turn, is_moved=False)

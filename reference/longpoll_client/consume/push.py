@@ -1,7 +1,7 @@
-"""A consumer whose messages come to a listener.
+"""A consumer that gives messages to a listener.
 
-At-least-once: messages come again after a crash, when a queue changes hands, and when the listener puts them off.
-Leaves out how a listener is given messages (`concurrent`, `orderly`).
+Delivery is at least once: messages come again after a crash, after a rebalance, and when the listener retries them.
+`concurrent` and `orderly` call the listener.
 
 Source: `DefaultMQPushConsumer.java`.
 """
@@ -11,16 +11,16 @@ from __future__ import annotations
 from typing import Unpack
 
 from longpoll_client.checks import Addresses, check_plain
-from longpoll_client.consume.concurrent import ConcurrentListening
-from longpoll_client.consume.consumer import GroupMember
-from longpoll_client.consume.listening import Listening
-from longpoll_client.consume.member_consumer import MemberConsumer
-from longpoll_client.consume.orderly import OrderlyListening
+from longpoll_client.consume.concurrent import ConcurrentConsumeService
+from longpoll_client.consume.consume_service import ConsumeService
+from longpoll_client.consume.consumer import Consumer
+from longpoll_client.consume.member import Member
+from longpoll_client.consume.orderly import OrderlyConsumeService
 from longpoll_client.consume.workers import Listener
 from longpoll_client.settings import ConsumerOptions, options_of
 
 
-class PushConsumer(MemberConsumer):
+class PushConsumer(Consumer):
     """Gives messages to a listener on threads of its own.
 
     When a listener returns, its messages are consumed. When it raises an exception or `Retry`, they come again, and
@@ -46,14 +46,14 @@ class PushConsumer(MemberConsumer):
         """
         given = options_of(name_server, **options)
         check_plain("listener", listener)
-        kind = OrderlyListening if orderly else ConcurrentListening
-        self._listening: Listening = kind(given.runtime, given.config, listener)
-        self._member = GroupMember(given, self._listening, direct=self._listening.direct, is_orderly=orderly)
-        self._listening.belong_to(self._member)
+        kind = OrderlyConsumeService if orderly else ConcurrentConsumeService
+        self._service: ConsumeService = kind(given.runtime, given.config, listener)
+        self._member = Member(given, self._service, direct=self._service.direct, is_orderly=orderly)
+        self._service.belong_to(self._member)
 
     def start(self) -> None:
-        """Join the group and begin to listen; raises as `GroupMember.start`."""
-        self._member.start(self._listening.start)
+        """Join the group and begin to listen; raises as `Member.start`."""
+        self._member.start(self._service.start)
 
     def close(self) -> None:
         """Let running listeners end, store the offsets, and leave the group; a second time nothing is done.
@@ -63,4 +63,4 @@ class PushConsumer(MemberConsumer):
         """
         if self._member.lifecycle.end():
             with self._member.lifecycle.ending():
-                self._listening.stop(self._member.close)
+                self._service.stop(self._member.close)

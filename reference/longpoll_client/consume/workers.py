@@ -48,13 +48,13 @@ class Reject(Exception):  # noqa: N818 - likewise
     level: Final = DEAD_LEVEL
 
 
-Answer: TypeAlias = Retry | Reject | None
+ConsumeResult: TypeAlias = Retry | Reject | None
 """What becomes of messages; None: they are consumed."""
 Listener: TypeAlias = Callable[[Sequence[ReceivedMessage]], object]
 """Runs on several threads at once, unless the consumer is orderly: then on one at a time for each queue."""
 
 
-class Keeping:
+class CaughtError:
     """Keeps whatever the user's listener raises: it must cost neither the thread nor the message."""
 
     def __init__(self) -> None:
@@ -71,13 +71,13 @@ class Keeping:
         return error is not None
 
 
-def ask_listener(listener: Listener, messages: Sequence[ReceivedMessage], group: str) -> Answer:
+def call_listener(listener: Listener, messages: Sequence[ReceivedMessage], group: str) -> ConsumeResult:
     """What becomes of the messages; of a listener that raises, they come again later."""
     first = messages[0]  # The listener may do with the list what it likes.
-    # Without `Keeping`, which costs as much as the call of a listener, for this is done for every message.
+    # Without `CaughtError`, which costs as much as the call of a listener, for this is done for every message.
     try:
         answer = listener(messages)
-        return None if answer is None else read_answer(answer)
+        return None if answer is None else read_result(answer)
     except (Retry, Reject) as answer:
         return answer
     except ANYTHING as error:
@@ -85,7 +85,7 @@ def ask_listener(listener: Listener, messages: Sequence[ReceivedMessage], group:
         return Retry()
 
 
-def read_answer(answer: object) -> Answer:
+def read_result(answer: object) -> ConsumeResult:
     """What a listener that returned this wants; raises TypeError for a coroutine, which nobody awaits."""
     if isinstance(answer, Retry | Reject):
         return answer
@@ -111,7 +111,7 @@ class DirectListener:
 
     def give(self, message: ReceivedMessage, then: Callable[[bool], None]) -> None:
         """Ask the listener, and tell `then` whether the message is consumed; never once the workers stop."""
-        self._workers.submit(lambda: then(ask_listener(self._listener, [message], self._group) is None))
+        self._workers.submit(lambda: then(call_listener(self._listener, [message], self._group) is None))
 
 
 class Workers:

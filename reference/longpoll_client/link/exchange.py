@@ -20,7 +20,7 @@ from attrs import define, field
 
 from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError
 from longpoll_client.link.calls import OPAQUE_MAX, Answer, Callback, Calls, PendingCall, Write
-from longpoll_client.link.waits import wait_ns
+from longpoll_client.link.timeouts import wait_ns
 from longpoll_protocol.codes import VERSION, CommandFlag, RequestCode
 from longpoll_protocol.errors import LocalProtocolError, ProtocolError
 from longpoll_protocol.frames.command import Command, encode, encode_reply_head

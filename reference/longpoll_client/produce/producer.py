@@ -1,8 +1,6 @@
-"""Sends messages: asks a queue's broker, and another broker when that fails, as `tries` decides.
+"""Sends messages to a queue's broker, and to another broker after a failure, as `attempts` decides.
 
-Leaves out transactions (`transactions`).
-
-Source: `DefaultMQProducerImpl.java`.
+Transactions: see `transactions`. Source: `DefaultMQProducerImpl.java`.
 """
 
 from __future__ import annotations
@@ -20,11 +18,13 @@ from attrs import define
 from longpoll_client.checks import Addresses, check_group, check_plain, runtime_of
 from longpoll_client.errors import ClientError
 from longpoll_client.instance import ClientInstance
-from longpoll_client.link.dropped import when_dropped
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
-from longpoll_client.link.waits import wait_ns
+from longpoll_client.link.finalizer import when_garbage_collected
+from longpoll_client.link.timeouts import wait_ns
 from longpoll_client.messages import ReceivedMessage
+from longpoll_client.produce.attempts import Attempt, QueueSelector, SendAttempts, SendResult, is_lost, pick, selector
 from longpoll_client.produce.hooks import Outcome, SendHook, SendMetrics, Watch
+from longpoll_client.produce.in_flight import InFlightSends, SendCallback
 from longpoll_client.produce.message_ids import MessageIds
 from longpoll_client.produce.outgoing import (
     COMPRESS_OVER_BYTES,
@@ -37,11 +37,9 @@ from longpoll_client.produce.outgoing import (
     prepared_parcel,
     single_parcel,
 )
-from longpoll_client.produce.requests import AsksLater, ReplyCallback, Requests, reply_to
-from longpoll_client.produce.sending import ManySends, SendCallback
+from longpoll_client.produce.requests import ReplyCallback, RequestNowait, Requests, reply_to
 from longpoll_client.produce.slow_brokers import SlowBrokers
 from longpoll_client.produce.templates import HeadTemplates
-from longpoll_client.produce.tries import Attempt, QueueSelector, SendResult, Tries, is_lost, pick, selector
 from longpoll_client.remoting import RemotingClient
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.compression import Compression
@@ -53,7 +51,7 @@ from longpoll_spec.errors import ConfigError, LongpollError
 
 
 @define(slots=True, eq=False)
-class _Asked:
+class _BrokerRequests:
     """What brokers ask of a producer. It does not hold that one, which may be dropped while connections are open."""
 
     requests: Requests | None = None
@@ -64,7 +62,7 @@ class _Asked:
         return is_reply and self.requests is not None and self.requests.requested(command, address)
 
 
-class Producer(Closeable, AsksLater):
+class Producer(Closeable, RequestNowait):
     """Sends messages to any topic; may be used from many threads."""
 
     def __init__(
@@ -78,7 +76,6 @@ class Producer(Closeable, AsksLater):
         compress_over_bytes: int = COMPRESS_OVER_BYTES,
         avoids_slow_brokers: bool = False,
         hooks: Sequence[SendHook] = (),
-        instance: ClientInstance | None = None,
         runtime: Runtime | None = None,
     ) -> None:
         """Create a producer; it connects with its first send. Raises ConfigError.
@@ -92,39 +89,50 @@ class Producer(Closeable, AsksLater):
             compress_over_bytes: The least size of a body that is compressed.
             avoids_slow_brokers: Stay away for seconds from brokers that were slow or failed (`sendLatencyFaultEnable`).
             hooks: Called before and after every send.
-            instance: Connections to share; closed with the producer.
             runtime: For tests.
         """
-        runtime = runtime_of(runtime, tls) if instance is None else instance.runtime
         check_group(group)
-        self._slow = SlowBrokers() if avoids_slow_brokers else None
-        self._watch = Watch(runtime, hooks)
-        self._packing = Packing(compression, compress_over_bytes)
+        asked = _BrokerRequests()
+        instance = ClientInstance(
+            runtime_of(runtime, tls), name_server, on_request=asked.requested, credentials=credentials
+        )
+        slow = SlowBrokers() if avoids_slow_brokers else None
+        self._set_up(instance, group, Packing(compression, compress_over_bytes), hooks, slow)
+        asked.requests = self._requests
+        self._closed: Callable[[], object] = when_garbage_collected(
+            self, instance.abandon, f"a producer of group {group}"
+        )
+
+    def _set_up(
+        self,
+        instance: ClientInstance,
+        group: str,
+        packing: Packing,
+        hooks: Sequence[SendHook],
+        slow: SlowBrokers | None,
+    ) -> None:
+        runtime = instance.runtime
         self.group = group
-        self._requests: Requests | None = None
-        self._closed: Callable[[], object] = lambda: None
-        if instance is None:
-            asked = _Asked()
-            instance = ClientInstance(runtime, name_server, on_request=asked.requested, credentials=credentials)
-            self._requests = asked.requests = Requests(instance, group)
-            self._closed = when_dropped(self, instance.abandon, f"a producer of group {group}")
         self._instance = instance
         self._runtime = runtime
+        self._packing = packing
+        self._slow = slow
+        self._watch = Watch(runtime, hooks)
+        self._requests = Requests(instance, group)
         self._now_ns = runtime.monotonic_ns
         self._next_turn = count().__next__
         self._ids = MessageIds(runtime)
         self._templates = HeadTemplates()
-        self._many = ManySends(
+        self._in_flight = InFlightSends(
             runtime, instance, self._next_turn, templates=self._templates, watch=self._watch, slow=self._slow
         )
 
     def close(self) -> None:
         """Close every connection; what `send_nowait` has on its way fails, and its callers are told."""
         self._closed()
-        if self._requests is not None:
-            self._requests.close()
+        self._requests.close()
         self._instance.close()
-        self._many.close()
+        self._in_flight.close()
 
     def metrics(self) -> SendMetrics:
         """What was sent so far."""
@@ -219,17 +227,8 @@ class Producer(Closeable, AsksLater):
         else:
             check_plain("callback", callback)
         parcel = self._single(topic, OutgoingMessage(body, tag, keys, properties or {}, delay_s, deliver_at))
-        self._many.begin(parcel, selector(topic, queue_id, queue_selector), timeout_s, callback)
+        self._in_flight.begin(parcel, selector(topic, queue_id, queue_selector), timeout_s, callback)
         return future
-
-    def send_prepared(
-        self, topic: str, message: OutgoingMessage, queue_selector: QueueSelector | None, timeout_s: float
-    ) -> SendResult:
-        """Send a message that nobody gets before its transaction is committed; otherwise as `send`."""
-        msg_id, born_ms = self._ids.one()
-        parcel = prepared_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing)
-        (result,) = self._send(parcel, queue_selector, timeout_s)
-        return result
 
     def send_batch(
         self,
@@ -245,6 +244,7 @@ class Producer(Closeable, AsksLater):
         Otherwise as `send`.
         """
         check_batch(messages)
+        messages = self._watch.marked(topic, messages)
         parcel = batch_parcel(self.group, topic, messages, self._ids.new(len(messages)), self._runtime.unix_ms())
         return self._send(parcel, selector(topic, queue_id, queue_selector), timeout_s)
 
@@ -307,8 +307,6 @@ class Producer(Closeable, AsksLater):
         queue_selector: QueueSelector | None,
         timeout_s: float,
     ) -> None:
-        if self._requests is None:
-            raise ConfigError("a producer that shares another client's connections cannot wait for replies")
         self._instance.publish_route(topic)
         (correlation_id,) = self._ids.new(1)
         marks = self._requests.expect(correlation_id, wait_ns(timeout_s) / 1e9, on_reply)
@@ -330,7 +328,9 @@ class Producer(Closeable, AsksLater):
     def _send(self, parcel: Parcel, queue_selector: QueueSelector | None, timeout_s: float) -> tuple[SendResult, ...]:
         """Try up to three queues; raises the last one's error."""
         begun_ns = self._now_ns()
-        tries = Tries(parcel, queue_selector, begun_ns + wait_ns(timeout_s), self._slow, RemotingClient.sent_header)
+        tries = SendAttempts(
+            parcel, queue_selector, begun_ns + wait_ns(timeout_s), self._slow, RemotingClient.sent_header
+        )
         sending = self._watch.begin(parcel)
         outcome: Outcome = ()
         try:
@@ -342,7 +342,7 @@ class Producer(Closeable, AsksLater):
             self._watch.ended(sending, tries, outcome, self._now_ns() - begun_ns)
         return found
 
-    def _tried(self, parcel: Parcel, tries: Tries) -> tuple[SendResult, ...]:
+    def _tried(self, parcel: Parcel, tries: SendAttempts) -> tuple[SendResult, ...]:
         while True:
             route = self._instance.publish_route(parcel.topic)
             attempt = tries.begin(route, self._next_turn, self._now_ns())
@@ -369,7 +369,26 @@ class Producer(Closeable, AsksLater):
         code: RequestCode = RequestCode.SEND_MESSAGE_V2,
     ) -> Parcel:
         msg_id, born_ms = self._ids.one()
+        marks = self._watch.marks(topic, marks)
         return single_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing, marks=marks, code=code)
+
+
+class PreparedProducer(Producer):
+    """Sends the prepared messages of a `TransactionProducer`, over its connections."""
+
+    def __init__(self, instance: ClientInstance, group: str, packing: Packing, hooks: Sequence[SendHook]) -> None:
+        self._closed = lambda: None
+        self._set_up(instance, group, packing, hooks, None)
+
+    def send_prepared(
+        self, topic: str, message: OutgoingMessage, queue_selector: QueueSelector | None, timeout_s: float
+    ) -> SendResult:
+        """Send a message that consumers get only after its commit; otherwise as `send`."""
+        msg_id, born_ms = self._ids.one()
+        marks = self._watch.marks(topic)
+        parcel = prepared_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing, marks=marks)
+        (result,) = self._send(parcel, queue_selector, timeout_s)
+        return result
 
 
 def _settle(future: Future[SendResult], outcome: SendResult | LongpollError) -> None:

@@ -23,9 +23,9 @@ from longpoll_client.errors import ClientError, ConnectionLostError, LifecycleEr
 from longpoll_client.instance import ClientInstance
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
 from longpoll_client.messages import UNPACKED_SIZE_MAX, ReceivedMessage
-from longpoll_client.produce.greeting import HEARTBEAT_S, Greeter
+from longpoll_client.produce.attempts import QueueSelector
+from longpoll_client.produce.heartbeat import HEARTBEAT_S, ProducerHeartbeat
 from longpoll_client.produce.outgoing import OutgoingMessage
-from longpoll_client.produce.tries import QueueSelector
 from longpoll_client.timer import Timer
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.compression import unpack
@@ -56,7 +56,7 @@ ReplyCallback: TypeAlias = Callable[["ReceivedMessage | ClientError"], object]
 """Gets the reply, or what came instead, exactly once; on a thread of the client's, so it must not wait."""
 
 
-class AsksLater(ABC):
+class RequestNowait(ABC):
     """What a producer on threads and one of an event loop have alike: a request whose reply nobody waits for."""
 
     def request_nowait(
@@ -174,7 +174,7 @@ class Requests(Replies):
         super().__init__(instance.runtime, lambda: instance.client_id, instance.reply)
         self.instance = instance
         self.group = group
-        self._greeter = Greeter(instance, group)
+        self._heartbeat = ProducerHeartbeat(instance, group)
         self._timer: Timer | None = None
 
     def forked(self) -> None:
@@ -184,12 +184,12 @@ class Requests(Replies):
 
     def expect(self, correlation_id: str, timeout_s: float, on_reply: ReplyCallback) -> dict[str, str]:
         """As `Replies.expect`; before, every broker that is known is told that we are here."""
-        self._greeter.greet_all()
+        self._heartbeat.heartbeat_new()
         marks = super().expect(correlation_id, timeout_s, on_reply)
         with self._lock:
             if self._timer is None and not self._is_closed:
                 self._timer = Timer(self.instance.runtime, f"requests-{self.group}")
-                self._timer.after(HEARTBEAT_S, self._greet_again)
+                self._timer.after(HEARTBEAT_S, self._heartbeat_again)
             timer = self._timer
         if timer is not None:
             timer.after(timeout_s, partial(self.end, correlation_id, too_late(timeout_s)))
@@ -202,17 +202,17 @@ class Requests(Replies):
             timer, self._timer = self._timer, None
         if timer is not None:
             timer.close()
-            self._greeter.leave()
+            self._heartbeat.leave()
         super().close()
 
-    def _greet_again(self) -> None:
+    def _heartbeat_again(self) -> None:
         if self.instance.is_abandoned:
             # Its producer was dropped: end on this thread, whose timer does nothing more then.
             self.close()
             return
-        self._greeter.greet_again()
+        self._heartbeat.heartbeat_all()
         if self._timer is not None:
-            self._timer.after(HEARTBEAT_S, self._greet_again)
+            self._timer.after(HEARTBEAT_S, self._heartbeat_again)
 
 
 def too_late(timeout_s: float) -> ReplyTimeoutError:

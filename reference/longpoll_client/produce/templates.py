@@ -27,7 +27,7 @@ _JSON: Final = Serialisation.JSON
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Writes(Protocol):
+class RequestWriter(Protocol):
     """A connection, of threads or of an event loop."""
 
     @property
@@ -46,7 +46,7 @@ class HeadTemplates:
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, int, int, int], bytes] = {}
 
-    def writer(self, connection: Writes, parcel: Parcel, queue_id: int) -> Write:
+    def writer(self, connection: RequestWriter, parcel: Parcel, queue_id: int) -> Write:
         """What writes the request of a send: by a template, unless it is signed."""
         if connection.is_signed:
             return connection.writer(parcel.code, parcel.header(queue_id), parcel.body)

@@ -57,7 +57,7 @@ FAILED: Final = 4
 
 @define(eq=False)
 class Tracing(Closeable):
-    """Give it to producers (`hooks=`) and to `MemberConfig.hooks`; close it after them.
+    """Give it to producers (`hooks=`) and to `ConsumerConfig.hooks`; close it after them.
 
     Invariant: `_lines`, `_is_due` and `dropped_count` change under `_lock`.
     """
@@ -100,7 +100,7 @@ class Tracing(Closeable):
     def before_send(self, sending: Sending) -> None:
         """Nothing: a line tells how a send has ended."""
 
-    def after_send(self, sending: Sending, outcome: Outcome, latency_ns: int, address: str) -> None:
+    def after_send(self, sending: Sending, outcome: Outcome, latency_s: float, address: str) -> None:
         """A `Pub` for each message of a send that the broker has answered with success, as Java writes them."""
         if not isinstance(outcome, tuple):
             return
@@ -113,7 +113,7 @@ class Tracing(Closeable):
         for result in outcome:
             line = (
                 "Pub",
-                sending.begun_ms,
+                round(sending.begun_s * 1000),
                 REGION,
                 sending.group,
                 sending.topic,
@@ -122,7 +122,7 @@ class Tracing(Closeable):
                 keys,
                 address,
                 sending.body_size,
-                latency_ns // 1_000_000,
+                int(latency_s * 1000),
                 kind,
                 result.broker_msg_id,
                 _flag(result.code == ResponseCode.SUCCESS),
@@ -153,13 +153,13 @@ class Tracing(Closeable):
         error: Exception | None,
         *,
         is_consumed: bool,
-        latency_ns: int,
+        latency_s: float,
     ) -> None:
         """A `SubAfter` for each message."""
         code = 0 if is_consumed else FAILED if error is None else EXCEPTION
         for message in messages:
             keys = message.properties.get(KEYS, "")
-            cost_ms = latency_ns // 1_000_000 // len(messages)
+            cost_ms = int(latency_s * 1000) // len(messages)
             line = (
                 "SubAfter",
                 delivery,

@@ -20,18 +20,18 @@ from contextlib import suppress
 
 from attrs import frozen
 
-from longpoll_client.checks import Addresses, check_plain, runtime_of
-from longpoll_client.consume.workers import Keeping
+from longpoll_client.checks import Addresses, check_group, check_plain, runtime_of
+from longpoll_client.consume.workers import CaughtError
 from longpoll_client.errors import ClientError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.lifecycle import Lifecycle
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
 from longpoll_client.messages import ReceivedMessage, decode_messages
-from longpoll_client.produce.greeting import HEARTBEAT_S, Greeter
+from longpoll_client.produce.attempts import QueueSelector, SendResult
+from longpoll_client.produce.heartbeat import HEARTBEAT_S, ProducerHeartbeat
 from longpoll_client.produce.hooks import SendHook, SendMetrics
-from longpoll_client.produce.outgoing import COMPRESS_OVER_BYTES, OutgoingMessage
-from longpoll_client.produce.producer import Producer
-from longpoll_client.produce.tries import QueueSelector, SendResult
+from longpoll_client.produce.outgoing import COMPRESS_OVER_BYTES, OutgoingMessage, Packing
+from longpoll_client.produce.producer import PreparedProducer
 from longpoll_client.timer import Timer
 from longpoll_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.compression import Compression
@@ -132,7 +132,8 @@ def end_of(group: str, sent: SendResult, state: TransactionState) -> EndTransact
 class TransactionProducer(Closeable):
     """A producer of one group whose members can all answer for each other's transactions; for many threads.
 
-    Invariant: `_greets_in` is the process whose timer greets again: a forked one begins that with its first message.
+    Invariant: `_heartbeat_process` is the process whose timer sends heartbeats. A forked one starts its own timer with
+    its first message.
     """
 
     def __init__(
@@ -148,28 +149,31 @@ class TransactionProducer(Closeable):
         hooks: Sequence[SendHook] = (),
         runtime: Runtime | None = None,
     ) -> None:
-        """As `Producer`; raises ConfigError.
+        """Create a producer; it connects with its first send. Raises ConfigError.
 
-        `check_transaction` gets a message whose transaction the broker asks about, maybe one of another process.
+        Args:
+            name_server: HOST:PORT; several as a list, or separated by semicolons.
+            group: The producer group. A broker may ask any of its members about a transaction.
+            check_transaction: Gets a message, maybe of another process, and returns the state of its transaction.
+            tls: How to connect over TLS. Default: plain connections.
+            credentials: The account, for a broker with access control.
+            compression: How to compress bodies of `compress_over_bytes` or more; None: not at all.
+            compress_over_bytes: The least size of a body that is compressed.
+            hooks: Called before and after every send.
+            runtime: For tests.
         """
         check_plain("check_transaction", check_transaction)
+        check_group(group)
         self.runtime = runtime_of(runtime, tls)
         self.group = group
         self._check = check_transaction
         self._instance = ClientInstance(self.runtime, name_server, on_request=self._requested, credentials=credentials)
-        self._producer = Producer(
-            name_server,
-            group=group,
-            compression=compression,
-            compress_over_bytes=compress_over_bytes,
-            hooks=hooks,
-            instance=self._instance,
-        )
-        self._greets_in: int | None = None
-        self._greeter = Greeter(self._instance, group)
+        self._producer = PreparedProducer(self._instance, group, Packing(compression, compress_over_bytes), hooks)
+        self._heartbeat_process: int | None = None
+        self._heartbeat = ProducerHeartbeat(self._instance, group)
         self._lifecycle = Lifecycle(self.runtime, f"the producer of group {self.group}")
         self._timer = Timer(self.runtime, f"transactions-{self.group}")
-        self._greet_later()
+        self._heartbeat_later()
 
     def close(self) -> None:
         """Leave the group once a running check is done, and close; others are asked about what is left open.
@@ -180,7 +184,7 @@ class TransactionProducer(Closeable):
             return
         with self._lifecycle.ending():
             self._timer.close()
-            self._greeter.leave()
+            self._heartbeat.leave()
             self._producer.close()
 
     def metrics(self) -> SendMetrics:
@@ -206,10 +210,10 @@ class TransactionProducer(Closeable):
         Otherwise as `Producer.send`.
         """
         check_plain("local_transaction", local_transaction)
-        self._greet_later()
+        self._heartbeat_later()
         message = OutgoingMessage(body, tag, keys, properties or {})
         sent = self._producer.send_prepared(topic, message, queue_selector, timeout_s)
-        self._greeter.greet(self._instance.broker_address(sent.queue.broker_name))
+        self._heartbeat.heartbeat(self._instance.broker_address(sent.queue.broker_name))
         state = TransactionState.UNKNOWN
         try:
             state = state_of(local_transaction()) if sent.code == ResponseCode.SUCCESS else TransactionState.ROLLBACK
@@ -245,7 +249,7 @@ class TransactionProducer(Closeable):
 
     def _checked(self, message: ReceivedMessage) -> TransactionState:
         state = TransactionState.UNKNOWN
-        with Keeping() as kept:
+        with CaughtError() as kept:
             state = state_of(self._check(message))
         if kept.error is not None:
             log.warning("the check of transaction %s failed: %r; the broker asks again", message.msg_id, kept.error)
@@ -253,12 +257,12 @@ class TransactionProducer(Closeable):
 
     # ------------------------------------------------------------ saying who we are
 
-    def _greet_later(self) -> None:
+    def _heartbeat_later(self) -> None:
         """Have brokers told again from time to time, by this process."""
-        if self._greets_in != self.runtime.process_id():
-            self._greets_in = self.runtime.process_id()
-            self._timer.after(HEARTBEAT_S, self._greet_again)
+        if self._heartbeat_process != self.runtime.process_id():
+            self._heartbeat_process = self.runtime.process_id()
+            self._timer.after(HEARTBEAT_S, self._heartbeat_again)
 
-    def _greet_again(self) -> None:
-        self._greeter.greet_again()
-        self._timer.after(HEARTBEAT_S, self._greet_again)
+    def _heartbeat_again(self) -> None:
+        self._heartbeat.heartbeat_all()
+        self._timer.after(HEARTBEAT_S, self._heartbeat_again)

@@ -1,7 +1,6 @@
-"""A schedule as files that run with Java and Maven alone: for the people who can mend what it shows.
+"""Export a schedule as files that need only Java and Maven, for maintainers who can fix the bug.
 
-Leaves out playing it from here (`play`). The rules, the moves and the broker's settings are those that `play` uses;
-`Replay.java` plays the moves as `play` does.
+The rules, moves and settings are those of `play`; `Replay.java` plays the moves in the same way.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def files_of(
     sentences: Sequence[str],
     wrong: Sequence[str],
 ) -> dict[str, str]:
-    """Name -> text of each file. `sentences` are the steps of the law, `wrong` says what they break."""
+    """Name -> text of each file. `sentences` are the steps of the specification, `wrong` the violation."""
     steps = "".join(f"{number}. {sentence}\n" for number, sentence in enumerate(sentences, 1))
     conf = {"broker.conf": settings_of("{home}", "{port}", lmq=schedule.lmq)}
     if schedule.slave:

@@ -1,7 +1,7 @@
-"""What must be reachable, so that no property holds because nothing happens: the `sometimes` properties.
+"""The states that must be reachable, so that no property holds vacuously: the `sometimes` properties.
 
-Every action fires, every phase is stood in, every cause of an answer occurs, every remedy of the policy is really
-needed at least once, and the two notifiers get in each other's way.
+Every action occurs, every phase is reached, every cause of an answer occurs, every fix of the policy is needed at least
+once, and the two notifiers interfere.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def sometimes_of(model: Model) -> Iterable[Property]:
 
 
 def _of_others(model: Model) -> Iterable[Property]:
-    """What depends on who else is there: an aspect that only restricts would let it never come about."""
+    """Situations that need other requests: a feature that only restricts would make them impossible."""
     state = model.state
     if not model.bounds.has("limit") and len(state.requests) > 1:
         beside = [
@@ -52,14 +52,13 @@ def _of_others(model: Model) -> Iterable[Property]:
 
 
 def _beside(state: State, request: Request) -> Iterable[Bool]:
-    """For every other request whether it stands in the table in the bucket in which this one belongs."""
+    """For every other request, whether it is in the table in the bucket of this one."""
     for other in state.requests:
         if other is not request:
             yield other.in_table & any_of(request.at(queue) & other.at(queue) for queue in state.queues)
 
 
 def _answers(model: Model) -> Iterable[Property]:
-    """Every cause of an answer."""
     state = model.state
     more = {request.index: state.has_more(request) for request in state.requests}
     reads = _enabled(model, "pull_read", more)
@@ -76,7 +75,6 @@ def _answers(model: Model) -> Iterable[Property]:
 
 
 def _filtered(model: Model) -> Iterable[Property]:
-    """What a filter does to answers."""
     state = model.state
     for name, sentence in (("pull_read", "A first read"), ("run", "A woken pull")):
         moved = _enabled(model, name, {each.index: state.has_more(each) & ~state.fits(each) for each in state.requests})
@@ -90,7 +88,6 @@ def _filtered(model: Model) -> Iterable[Property]:
 
 
 def _remedies(model: Model) -> Iterable[Property]:
-    """Every remedy finds the fault it is there for."""
     state = model.state
     rescues = {request.index: request.is_("held") & state.has_more(request) for request in state.requests}
     if state.policy.recheck_after_hold == "after_insert" and state.policy.recheck == "self":
@@ -103,7 +100,7 @@ def _remedies(model: Model) -> Iterable[Property]:
 
 
 def _two_notifiers(state: State) -> Property:
-    """In place one has to wait for the other; a clone lets both have a part of the bucket."""
+    """In place one has to wait for the other; with a clone both have a part of the bucket."""
     if state.policy.take == "in_place":
         meet = any_of(
             state.dispatcher.at(DUE, queue) & state.scanner.at(WALKING, queue) & ~state.lock_free(queue)
@@ -121,7 +118,6 @@ def _two_notifiers(state: State) -> Property:
 
 
 def _of_aspects(model: Model) -> Iterable[Property]:
-    """What an aspect is there for does come about."""
     state = model.state
     if model.bounds.has("commits"):
         older = _enabled(model, "pull_read", {each.index: each.carried < each.committed for each in state.requests})
@@ -162,14 +158,13 @@ def _of_aspects(model: Model) -> Iterable[Property]:
 
 
 def _int_after(term: Int, action: Action) -> Int:
-    """An integer after the action's step."""
     made = substitute(term, action.effect)
     assert isinstance(made, Int)
     return made
 
 
 def _two_queues(state: State) -> Property:
-    """Notifiers share queues but do not wait for each other where their queues differ."""
+    """Notifiers share queues but do not wait for each other if their queues differ."""
     apart = [
         state.dispatcher.at(WALKING, one) & state.scanner.at(WALKING, other)
         for one in state.queues
@@ -180,7 +175,7 @@ def _two_queues(state: State) -> Property:
 
 
 def _enabled(model: Model, name: str, besides: dict[int, Bool] | None = None) -> Bool:
-    """Whether an instance of the action can happen, for a request of which something more holds."""
+    """Whether an instance of the action is enabled for a request that satisfies a further condition."""
     found: list[Bool] = []
     for action in model.named(name):
         actor = action.actors[0] if action.actors else None

@@ -1,7 +1,6 @@
-"""docs/spec.md, made from the law: state, moves, actions, policies and properties as a page to read.
+"""Make docs/spec.md from the specification: state, moves, actions, policies and properties.
 
-`python -m longpoll_spec.render.spec > docs/spec.md` writes it anew; a test holds the file to it. Leaves out everything
-that the law does not say itself: what was found with it stands in docs/findings.md.
+`python -m longpoll_spec.render.spec > docs/spec.md` writes it; a test compares the file. Findings: docs/findings.md.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ KINDS: Final[dict[Kind, str]] = {
 }
 
 OTHER: Final = "_1"
-"""Ends the name of what is said of the second request, which is told of the first."""
+"""The suffix of names about the second request."""
 
 
 def page() -> str:
@@ -78,7 +77,7 @@ def _variable(variable: Variable) -> tuple[str, ...]:
 
 @cache
 def _firsts() -> dict[str, dict[str, None]]:
-    """Each variable's first value in words, by its shown name; each as its own law says it, whatever others merge."""
+    """Each variable's first value in words, by its shown name, before words of different models are merged."""
     found: dict[str, dict[str, None]] = {}
     for policy, bounds in samples():
         for each in state_of(policy, bounds).variables:
@@ -102,7 +101,7 @@ def _shown(name: str) -> str:
 
 @cache
 def _variables() -> dict[str, Variable]:
-    """Every variable of some policy by its shown name, with all the words that it has in any."""
+    """Every variable of some policy by its shown name, with all words that it has in any."""
     found: dict[str, Variable] = {}
     for policy, bounds in samples():
         for variable in state_of(policy, bounds).variables:
@@ -113,7 +112,7 @@ def _variables() -> dict[str, Variable]:
 
 
 def _merged(first: Sequence[str], second: Sequence[str]) -> tuple[str, ...]:
-    """The words of both; one that only the second has comes after the one that it follows there."""
+    """The words of both; a word that only the second has comes after its predecessor there."""
     words = list(first)
     for before, word in pairwise(second):
         if word not in words:
@@ -171,7 +170,7 @@ def _moves() -> Iterator[str]:
 
 
 def diagram(moves: Iterable[Move]) -> Iterator[str]:
-    """Moves as a mermaid state diagram: one arrow from a phase to another, with the actions that take it."""
+    """Moves as a mermaid state diagram: one arrow from one phase to another, labelled with its actions."""
     arrows: dict[tuple[str, str], list[str]] = {}
     for move in moves:
         arrows.setdefault((move.before, move.after), []).append(move.action)
@@ -240,7 +239,6 @@ def _properties() -> Iterator[str]:
 
 
 def _by_construction() -> Iterator[str]:
-    """Which properties a preset cannot break, so that to keep them says nothing of it."""
     yield (
         "By construction: where the law's text leaves a property nothing to say, for instance since the policy lacks "
         "the action that could break it, it holds whatever happens, and neither exploring nor a proof shows anything. "
@@ -309,9 +307,9 @@ def _stated() -> dict[str, Property]:
 
 @cache
 def _stating() -> tuple[tuple[Policy, Bounds], ...]:
-    """The samples of which properties are asked: to state them all takes longer than to build a state.
+    """The samples for properties, fewer than for states because stating properties takes longer.
 
-    With each aspect they are the presets, and our own with each knob set otherwise.
+    With each feature they are the presets, and our own with each knob changed.
     """
     asked = {*PRESETS, *(policy.name for policy in changes_of(PRESETS["strict"]))}
     return tuple(sample for sample in samples() if sample[1] is PLAIN or sample[0].name in asked)
@@ -319,7 +317,7 @@ def _stating() -> tuple[tuple[Policy, Bounds], ...]:
 
 @cache
 def _properties_under(policy: Policy, bounds: Bounds) -> dict[str, Property]:
-    """By name. The log is open: how many messages the bounds have is no part of when a property is stated."""
+    """By name, with an open log: the number of messages does not affect which properties exist."""
     return {item.name: item for item in properties_of(law_of(policy, opened(bounds)))}
 
 

@@ -1,4 +1,4 @@
-"""The variables that no request has for itself: the queues, the notifiers, the scan."""
+"""The variables that belong to no request: the queues, the notifiers, the scan."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def sweeps(policy: Policy, bounds: Bounds) -> bool:
 
 
 def walks_on_master_return(policy: Policy, bounds: Bounds) -> bool:
-    """Whether the master's return sends somebody through the buckets."""
+    """Whether the master's return starts a traversal of the buckets."""
     return bounds.has("role") and policy.on_master_return == "look_then_take"
 
 
@@ -142,7 +142,7 @@ def _of_aspects(policy: Policy, bounds: Bounds) -> Iterator[Variable]:
 
 
 def tells_tag(policy: Policy, bounds: Bounds) -> bool:
-    """Whether the dispatcher looks at the tag of the message that it announces."""
+    """Whether the dispatcher reads the tag of the message that it announces."""
     return bounds.filters and policy.notify_only_if_tag_matches
 
 

@@ -73,7 +73,7 @@ def _about_tags(bounds: Bounds, index: int) -> Sequence[Variable]:
 
 
 def request_of(index: int, phases: Phases, variables: Mapping[str, Variable]) -> Request:
-    """The slot as terms; what its policy or bounds do not have is a constant."""
+    """The slot as terms; variables that its policy or bounds lack are constants."""
     return Request(
         index=index,
         phases=phases,

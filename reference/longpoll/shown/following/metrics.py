@@ -1,6 +1,6 @@
-"""What Prometheus is told of a history that is followed: the verdict so far, findings by clause, and how far behind.
+"""The Prometheus metrics of a followed history: the verdict so far, findings by clause, and the lag.
 
-Everything but the lag is of the last judgement. Leaves out the judging.
+All but the lag are from the last judgement.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from longpoll.shown.following.webhook import Webhook
 from longpoll_judge.contract.result import Result
 from longpoll_judge.run.follow import Progress
-from longpoll_judge.run.growing.told import what_is_left
+from longpoll_judge.run.incremental.listed_findings import what_is_left
 from longpoll_judge.show.standing import STANDING_VERDICTS, standing
 from longpoll_spec.errors import ConfigError
 
@@ -28,17 +28,17 @@ HOST = "127.0.0.1"
 
 @define(eq=False)
 class FollowCollector(Collector):
-    """Tells of one history. `result` is replaced as a whole by the thread that judges."""
+    """Reports on one history. The judging thread replaces `result` as a whole."""
 
     progress: Progress
     webhook: Webhook | None = None
     result: Result | None = None
     judgements: int = 0
     told: int = 0
-    """Findings that this process told."""
+    """Findings that this process reported."""
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric with its value now."""
+        """Every metric with its current value."""
         yield CounterMetricFamily("longpoll_judge_judgements", "Judgements that were made.", self.judgements)
         yield CounterMetricFamily("longpoll_judge_findings_told", "Findings told since the start.", self.told)
         behind_s, behind_bytes = self.progress.behind(time.monotonic())
@@ -93,12 +93,12 @@ def _result(result: Result) -> Iterator[Metric]:
 
 
 def _leave(_request: object, _address: object) -> None:
-    """Say nothing of who asks and does not wait for the answer: the lines of who follows are findings."""
+    """Ignore a client that disconnects before the answer: output lines are for findings."""
 
 
 @contextmanager
 def told_at(port: int, collector: FollowCollector) -> Iterator[str]:
-    """Serve the metrics, and this process's memory and processor time, at a port of 127.0.0.1; where.
+    """Serve the metrics, with this process's memory and processor time, on a port of 127.0.0.1; yields the address.
 
     Raises `ConfigError`.
     """
@@ -109,7 +109,7 @@ def told_at(port: int, collector: FollowCollector) -> Iterator[str]:
         server, thread = start_http_server(port, HOST, registry)
     except OSError as error:
         raise ConfigError(f"metrics cannot be told at {HOST}:{port}: {error}; give another port, or 0") from None
-    # The library makes the server, and takes no class for it.
+    # The library makes the server, and accepts no class for it.
     vars(server)["handle_error"] = _leave
     try:
         yield f"{HOST}:{server.server_port}"

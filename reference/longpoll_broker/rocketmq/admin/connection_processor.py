@@ -1,6 +1,6 @@
-"""Tells who is connected: the members of consumer and producer groups (203, 204, 328), and what they want (345).
+"""Lists connections: members of consumer and producer groups (203, 204, 328), and their subscriptions (345).
 
-Leaves out registering them (`client_processor`). Source: `AdminBrokerProcessor.getConsumerConnectionList` and
+Registration: see `client_processor`. Source: `AdminBrokerProcessor.getConsumerConnectionList` and
 `getProducerConnectionList` 4.9.7.
 """
 
@@ -33,20 +33,20 @@ from longpoll_protocol.headers import (
 )
 
 PART_COUNT: Final = 2_000
-"""Members, or subscriptions, that are looked at in one turn: some 4 ms."""
+"""Members or subscriptions of one turn: some 4 ms."""
 TOLD_PRODUCER_COUNT_MAX: Final = 10_000
-"""Most producers of one answer."""
+"""Maximum producers of one answer."""
 
 
 @define(slots=True, eq=False)
 class ConnectionProcessor(Serving):
-    """The processors; what they tell is `members`'."""
+    """The processors; the data belongs to `members`."""
 
     members: ClientProcessor
 
     @serves(RequestCode.GET_CONSUMER_CONNECTION_LIST)
     def consumers(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
-        """203: the members of a group and its subscriptions; 206 when nobody is there."""
+        """203: return a group's members and subscriptions; 206 without members."""
         name = GetConsumerConnectionListRequestHeader.decode(command.ext_fields).consumer_group
         return in_turns(channel, command, self._consumers(command, name))
 
@@ -73,7 +73,7 @@ class ConnectionProcessor(Serving):
 
     @serves(RequestCode.GET_PRODUCER_CONNECTION_LIST)
     def producers(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
-        """204: the members of a producer group; 1 when nobody is there."""
+        """204: return a producer group's members; 1 without members."""
         name = GetProducerConnectionListRequestHeader.decode(command.ext_fields).producer_group
         return in_turns(channel, command, self._producers(command, name))
 
@@ -87,7 +87,7 @@ class ConnectionProcessor(Serving):
 
     @serves(RequestCode.GET_ALL_PRODUCER_INFO)
     def all_producers(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """328: the members of every producer group."""
+        """328: return the members of every producer group."""
         with self.members.lock:
             groups = self.members.producers.by_group()
             count = sum(map(len, groups.values()))
@@ -99,7 +99,7 @@ class ConnectionProcessor(Serving):
 
     @serves(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
     def subscription(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """345: what a group wants of a topic now; without it when that is nothing."""
+        """345: return a group's current subscription to a topic; without it if there is none."""
         header = QuerySubscriptionByConsumerRequestHeader.decode(command.ext_fields)
         with self.members.lock:
             live = self.members.clients.group(header.group)
@@ -110,7 +110,7 @@ class ConnectionProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS, body=msgspec.json.encode(told))
 
     def _producer(self, channel: object) -> dict[str, object]:
-        """One producer; with the lock."""
+        """Describe a producer; the caller holds the lock."""
         assert isinstance(channel, Channel)
         program = self.members.programs[channel]
         return {
@@ -122,12 +122,12 @@ class ConnectionProcessor(Serving):
         }
 
     def _connections(self, channels: Iterable[object]) -> Generator[None, None, list[Connection]]:
-        """Who is at the other ends; yields where others may have their turn."""
+        """Describe connections; yields between turns."""
         found = []
         for number, channel in enumerate(channels, 1):
             assert isinstance(channel, Channel)
             program = self.members.programs.get(channel)
-            # It may have left in a turn before.
+            # A member may have left between two turns.
             if program is not None:
                 # A name that Java's enum does not have cannot be read there.
                 language = program.language if program.language in LANGUAGES else "OTHER"

@@ -2,13 +2,13 @@
 
 | stage | a row in | rows out | exchange |
 | --- | --- | --- | --- |
-| look over slices | a slice | its events, moments and overview | none |
-| judge pulls | a window: some stretches of time | result rows, requests that are left, keys of requests | none |
+| look over splits | a split | its events, moments and overview | none |
+| judge pulls | a window: some windows of time | result rows, requests that are left, keys of requests | none |
 | compare requests | the keys | those that two windows have | by range of keys |
 | judge sends, ends and commits | a rule | its outcome | none |
 
 No event passes through the JVM: an exchange of whole events costs some four microseconds of processor time each, and
-to judge one less than one. What is judged: `sweep`, `rest`. The session: `session`. Parts must lie where
+to judge one less than one. What is judged: `window_sweep`, `wide_pulls`. The session: `session`. Parts must lie where
 every worker and the driver can read them.
 """
 
@@ -32,29 +32,29 @@ from longpoll_judge.columns.memory import keep_freed_memory
 from longpoll_judge.evidence.survey import Context, Survey
 from longpoll_judge.read.arrow import compute
 from longpoll_judge.read.schema import fill
-from longpoll_judge.read.source import Slice
+from longpoll_judge.read.source import InputSplit
 from longpoll_judge.run.overview import Extent, Overview, overview_of, read_again
-from longpoll_judge.run.plan import STRETCH_EVENTS, Plan
-from longpoll_judge.run.rest import Outcome, Rule, judge_rest
+from longpoll_judge.run.queue_verdict import RESULT_SCHEMA, queue_rows
 from longpoll_judge.run.spark.cluster import Running, failures_told, open_cluster, stage, with_settings
+from longpoll_judge.run.spark.code_archive import Batches, Work, travelling
 from longpoll_judge.run.spark.session import unclosed_sockets_ignored
-from longpoll_judge.run.spark.travel import Batches, Work, travelling
-from longpoll_judge.run.sweep import Stretches, sweep
 from longpoll_judge.run.tally import Tally
-from longpoll_judge.run.verdict import RESULT_SCHEMA, queue_rows
+from longpoll_judge.run.wide_pulls import Outcome, Rule, judge_rest
+from longpoll_judge.run.window_sweep import WindowReader, sweep
+from longpoll_judge.run.windows import WINDOW_EVENTS, WindowPlan
 
 _SHUFFLE_PARTITIONS_MIN: Final = 16
-TASK_SLICES: Final = 16
-"""About the number of slices that one task looks over, or stretches that it sweeps: a task has a cost of its own."""
+TASK_SPLITS: Final = 16
+"""About the number of splits that one task looks over, or windows that it sweeps: a task has a cost of its own."""
 LEFT: Final = "left"
 FAULTY: Final = "faulty"
 KEYS: Final = "keys"
 """Kinds of rows of a window besides those of `RESULT_SCHEMA`: events of requests that are left, the names of queues
 whose log may be at fault, and keys of requests; `bucket` is the range that these are of."""
 PACKED: Final = pa.schema([*RESULT_SCHEMA, ("content", pa.binary())])
-SLICES: Final = pa.schema(
+SPLITS: Final = pa.schema(
     [
-        ("slice", pa.int64()),
+        ("split", pa.int64()),
         ("events", pa.int64()),
         ("first_ns", pa.int64()),
         ("last_ns", pa.int64()),
@@ -76,20 +76,20 @@ def _each(batches: Batches) -> Iterator[int]:
         yield from batch.column(0).to_pylist()
 
 
-def _looker(slices: Sequence[Slice]) -> Work:
-    """What a task does with the numbers of its slices: it gives an overview of each."""
+def _looker(splits: Sequence[InputSplit]) -> Work:
+    """What a task does with the numbers of its splits: it gives an overview of each."""
 
     def look(batches: Batches) -> Iterator[pa.RecordBatch]:
         for number in _each(batches):
-            overview = overview_of(slices[number])
+            overview = overview_of(splits[number])
             count, first_ns, last_ns, _sum = overview.extent
             row = [number, count, first_ns, last_ns, msgspec.msgpack.encode(overview)]
-            yield pa.RecordBatch.from_arrays([pa.array([value]) for value in row], schema=SLICES)
+            yield pa.RecordBatch.from_arrays([pa.array([value]) for value in row], schema=SPLITS)
 
     return look
 
 
-def _sweeper(stretches: Stretches, runs: Sequence[tuple[int, int]], context: Context, held: Keys, ranges: int) -> Work:
+def _sweeper(windows: WindowReader, runs: Sequence[tuple[int, int]], context: Context, held: Keys, ranges: int) -> Work:
     """What a task does with the numbers of its windows."""
 
     def packed(kind: str, bucket: int, content: bytes) -> pa.RecordBatch:
@@ -101,7 +101,7 @@ def _sweeper(stretches: Stretches, runs: Sequence[tuple[int, int]], context: Con
     def sweep_all(batches: Batches) -> Iterator[pa.RecordBatch]:
         for number in _each(batches):
             groups: list[Keys] = []
-            swept = sweep(stretches, runs[number], context, held, groups.append)
+            swept = sweep(windows, runs[number], context, held, groups.append)
             nothing = pa.nulls(len(swept.rows), pa.binary())
             yield from swept.rows.append_column("content", nothing).cast(PACKED).to_batches()
             yield packed(LEFT, 0, encode(swept.rest))
@@ -112,11 +112,11 @@ def _sweeper(stretches: Stretches, runs: Sequence[tuple[int, int]], context: Con
     return sweep_all
 
 
-def _ruler(slices: Sequence[Slice], extents: Sequence[Extent], rules: Sequence[Rule], context: Context) -> Work:
+def _ruler(splits: Sequence[InputSplit], extents: Sequence[Extent], rules: Sequence[Rule], context: Context) -> Work:
     """What a task does with the numbers of its rules."""
 
     def tables() -> Iterator[tuple[int, pa.Table]]:
-        for number, part in enumerate(slices):
+        for number, part in enumerate(splits):
             yield number, fill(read_again(part, extents[number]))
 
     def judge(batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -134,59 +134,59 @@ class SparkReading:
 
     _running: Running
     _parallel: int
-    _slices: Sequence[Slice]
-    _stretch_events: int
+    _splits: Sequence[InputSplit]
+    _window_events: int
     _overviews: list[Overview] = field(factory=list)
 
     def surveys(self) -> Iterator[Survey]:
-        """See `job.Reading.surveys`."""
-        with stage(self._running, f"look over {len(self._slices)} slices"), unclosed_sockets_ignored():
+        """See `pipeline.Reading.surveys`."""
+        with stage(self._running, f"look over {len(self._splits)} splits"), unclosed_sockets_ignored():
             rows = self.looked_over().toArrow()
-        for row in np.argsort(rows["slice"].to_numpy()).tolist():
+        for row in np.argsort(rows["split"].to_numpy()).tolist():
             content = rows["overview"][row].as_buffer()
             self._overviews.append(msgspec.msgpack.decode(content, type=Overview))
             yield self._overviews[-1].survey
 
     def looked_over(self) -> DataFrame:
-        """A row a slice, of `SLICES`."""
-        count = len(self._slices)
-        tasks = min(count, max(count // TASK_SLICES, self._parallel))
-        return self._map("slice", count, tasks, _looker(self._slices), SLICES)
+        """A row a split, of `SPLITS`."""
+        count = len(self._splits)
+        tasks = min(count, max(count // TASK_SPLITS, self._parallel))
+        return self._map("split", count, tasks, _looker(self._splits), SPLITS)
 
     def tables(self) -> Iterator[tuple[int, pa.Table]]:
-        """See `job.Reading.tables`; they are read by the driver."""
-        for number, part in enumerate(self._slices):
+        """See `pipeline.Reading.tables`; they are read by the driver."""
+        for number, part in enumerate(self._splits):
             yield number, fill(read_again(part, self._overviews[number].extent))
 
     def outcomes(self, rules: Sequence[Rule], context: Context) -> list[Outcome]:
-        """See `job.Reading.outcomes`; each rule is a task."""
+        """See `pipeline.Reading.outcomes`; each rule is a task."""
         extents = [overview.extent for overview in self._overviews]
-        found = self._map("rule", len(rules), len(rules), _ruler(self._slices, extents, rules, context), OUTCOMES)
+        found = self._map("rule", len(rules), len(rules), _ruler(self._splits, extents, rules, context), OUTCOMES)
         with stage(self._running, "judge sends, ends and commits"), unclosed_sockets_ignored():
             rows = found.toArrow().sort_by("rule")
         return [msgspec.msgpack.decode(outcome.as_buffer(), type=Outcome) for outcome in rows["outcome"]]
 
     def verdicts(self, context: Context, *, unplaced: bool) -> pa.Table:
-        """See `job.Reading.verdicts`."""
-        plan = Plan(self._overviews, self._stretch_events)
-        slices, extents = self._slices, [overview.extent for overview in self._overviews]
-        stretches = Stretches(plan, lambda number: read_again(slices[number], extents[number]), unplaced)
-        if not plan.stretches:
+        """See `pipeline.Reading.verdicts`."""
+        plan = WindowPlan(self._overviews, self._window_events)
+        splits, extents = self._splits, [overview.extent for overview in self._overviews]
+        windows = WindowReader(plan, lambda number: read_again(splits[number], extents[number]), unplaced)
+        if not plan.windows:
             return queue_rows([])
-        tally, rest, faulty, held = self._sweep(stretches, context, NO_KEYS)
+        tally, rest, faulty, held = self._sweep(windows, context, NO_KEYS)
         if len(held):
-            tally, rest, faulty, _held = self._sweep(stretches, context, held)
-        tally.add(judge_rest(stretches, rest, plan.uneven | faulty, context))
+            tally, rest, faulty, _held = self._sweep(windows, context, held)
+        tally.add(judge_rest(windows, rest, plan.uneven | faulty, context))
         tally.add(queue_rows(plan.queues))
         return tally.rows()
 
     def _sweep(
-        self, stretches: Stretches, context: Context, held: Keys
+        self, windows: WindowReader, context: Context, held: Keys
     ) -> tuple[Tally, pa.Table, frozenset[tuple[str, str, int]], Keys]:
-        """Sweep all stretches; also the keys of requests whose events were judged apart from each other."""
-        runs = runs_of(len(stretches.plan.stretches), self._parallel)
+        """Sweep all windows; also the keys of requests whose events were judged apart from each other."""
+        runs = runs_of(len(windows.plan.windows), self._parallel)
         ranges = max(1, sum(overview.survey.event_count for overview in self._overviews) // (2 * RANGE_KEYS))
-        swept = self._map("window", len(runs), len(runs), _sweeper(stretches, runs, context, held, ranges), PACKED)
+        swept = self._map("window", len(runs), len(runs), _sweeper(windows, runs, context, held, ranges), PACKED)
         if ranges > 1:
             swept = swept.persist(StorageLevel.MEMORY_AND_DISK)
         tally, rest, faulty, groups = Tally(), [], set(), []
@@ -231,21 +231,21 @@ class SparkReading:
         return numbers.mapInArrow(work if self._running.is_here else travelling(work), _ddl(schema))
 
 
-def runs_of(stretches: int, parallel: int) -> list[tuple[int, int]]:
-    """The stretches as runs of about equal length, a multiple of `parallel` of them if there are enough."""
-    wanted = -(-max(stretches // TASK_SLICES, 1) // parallel) * parallel
-    borders = np.linspace(0, stretches, min(wanted, stretches) + 1).astype(int).tolist()
+def runs_of(windows: int, parallel: int) -> list[tuple[int, int]]:
+    """The windows as runs of about equal length, a multiple of `parallel` of them if there are enough."""
+    wanted = -(-max(windows // TASK_SPLITS, 1) // parallel) * parallel
+    borders = np.linspace(0, windows, min(wanted, windows) + 1).astype(int).tolist()
     return list(pairwise(borders))
 
 
 @frozen
 class SparkEngine:
-    """Looks over slices and sweeps stretches as Spark jobs."""
+    """Looks over splits and sweeps windows as Spark jobs."""
 
     running: Running
     parallel: int
     """How many tasks run at once."""
-    stretch_events: int = STRETCH_EVENTS
+    window_events: int = WINDOW_EVENTS
 
     @property
     def session(self) -> SparkSession:
@@ -253,10 +253,10 @@ class SparkEngine:
         return self.running.session
 
     @contextmanager
-    def read(self, slices: Sequence[Slice]) -> Iterator[SparkReading]:
-        """See `job.Engine.read`; a failure is told where it happens, so that who follows may judge again."""
+    def read(self, splits: Sequence[InputSplit]) -> Iterator[SparkReading]:
+        """See `pipeline.Engine.read`; a failure is told where it happens, so that who follows may judge again."""
         with failures_told():
-            yield SparkReading(self.running, self.parallel, slices, self.stretch_events)
+            yield SparkReading(self.running, self.parallel, splits, self.window_events)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
-"""The least and greatest value of a term over the variables' ranges: how wide a column has to be.
+"""The least and greatest value of a term over the ranges of its variables: how wide a column must be.
 
-Interval arithmetic: sound, not tight. Leaves out relations between variables.
+Interval arithmetic: sound, not tight. Relations between variables are ignored.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The pages of the book as Markdown with MathML in it, for Sphinx and MyST.
+"""The pages of the book as Markdown with MathML, for Sphinx and MyST.
 
-Leaves out what slips show (`Slipped` is given) and where the pages lie in a site.
+The results of mutants are passed in (`Slipped`).
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ SEVERAL: Final = {
     "queues": "Several queues share one dispatcher and one scanner.",
     "tags": "A message has a tag, and a pull wants one.",
 }
-"""The aspects that are switched on by number."""
+"""The features that are switched on by number."""
 WORLDS: Final[Mapping[str, Bounds]] = {
     **EXPLORATIONS,
     "lateness": Bounds("lateness", requests=2, messages=1, aspects=frozenset({"lateness"})),
 }
-"""Each aspect -> a world with it. That of lateness finds bounds on answers, and no exploration of its own is pinned."""
+"""Each feature -> bounds with it. `lateness` finds bounds on answers; no exploration of it is pinned."""
 
 
 @frozen
 class Slipped:
-    """One planted slip, and what became of it."""
+    """One mutant, and its result."""
 
     action: str
     what: str
     policy: str
     bounds: str
     broken: str
-    """The property that a run breaks, or what differs else."""
+    """The property that a run breaks, or another difference."""
     steps: int | None
     proof: str
 
 
 def pages(slips: Sequence[Slipped]) -> dict[str, str]:
-    """Place in the book -> text."""
+    """Path in the book -> text."""
     made = {
         "state.md": _state(),
         "phases.md": _phases(),
@@ -76,7 +76,6 @@ def pages(slips: Sequence[Slipped]) -> dict[str, str]:
 
 
 def _names() -> list[str]:
-    """The actions that some preset has."""
     return [name for name in ACTION_NAMES if name in touched()]
 
 
@@ -146,7 +145,6 @@ def _actions() -> Lines:
 
 
 def _worlds(name: str) -> Iterator[tuple[str, Bounds]]:
-    """Where an action is told: without aspects; where it exists with one only, with that."""
     if any(action_lines(name, policy, OPEN) for policy in PRESETS.values()):
         yield "", OPEN
         return
@@ -195,7 +193,6 @@ def _marked(names: Iterable[str]) -> str:
 
 
 def _texts(name: str, aspect: str, bounds: Bounds) -> Lines:
-    """Guard and effect, once for all presets that have the same."""
     groups: dict[tuple[str, ...], list[Policy]] = {}
     for policy in PRESETS.values():
         lines = action_lines(name, policy, bounds)
@@ -215,7 +212,6 @@ def _texts(name: str, aspect: str, bounds: Bounds) -> Lines:
 
 
 def _by_aspects(name: str) -> Lines:
-    """Where an aspect gives the action another text in `strict`."""
     strict = PRESETS["strict"]
     before = action_lines(name, strict, OPEN)
     found = [each for each, size in WORLDS.items() if action_lines(name, strict, opened(size)) not in ((), before)]

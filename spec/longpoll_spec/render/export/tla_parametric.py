@@ -1,9 +1,8 @@
-r"""The specification as one TLA+ module for any number of requests and queues, to be read and to be checked by TLC.
+r"""The specification as one TLA+ module for any number of requests and queues, to read and to check with TLC.
 
 The module is made from the terms of three requests and three queues (`quantified`). Its comments are the docstrings of
-the actions, the properties and the predicates. A property about a step is a temporal formula, such as
-`[][hold(r) => ...]_vars`.
-For all properties, with the `sometimes` ones and the proof obligations, see `tla`.
+the actions, the properties and the predicates. A property about a step is a temporal formula, such as `[][hold(r) =>
+...]_vars`. For all properties, with the `sometimes` ones and the proof obligations, see `tla`.
 """
 
 from __future__ import annotations
@@ -59,18 +58,18 @@ from longpoll_spec.terms import FALSE, TRUE, any_of, bool_variable
 MAY_TICK: Final = "MayTick"
 URGENT: Final = "Urgent"
 _LEFT_OUT: Final = frozenset({time_can_pass})
-"""What speaks of the rank by which a proof shows that the clock goes on."""
+"""Properties about the rank in the proof that time can pass."""
 
 
 def parametric_name_of(model: Model) -> str:
-    """The name of the module: the sizes are in the configuration."""
+    """The name of the module, without sizes, which are in the configuration."""
     bounds = model.bounds
     features = [*(["tags"] if bounds.tags > 1 else []), *sorted(bounds.aspects)]
     return identifier("_".join(["longpoll", model.policy.name, *features]))
 
 
 def tla_parametric_of(model: Model) -> str:
-    """The module; raises `UserError` for a feature that cannot be said of any number."""
+    """The module; raises `UserError` for a feature that cannot be stated for any number."""
     module = Module(model)
     actions = [
         *_actions_text(module, [each for each in module.operators if each.action.name != "tick"]),
@@ -116,7 +115,7 @@ def tla_parametric_configuration_of(model: Model) -> str:
 
 
 def _is_of_states(item: Property) -> bool:
-    """Whether it is an invariant; what no tick may see is one of the states in which a tick may come."""
+    """Whether it is an invariant; a property about ticks is one of the states in which a tick is enabled."""
     return not item.closing or ({label for label, _ in item.closing} == {"tick"} and not _is_primed(item))
 
 
@@ -125,7 +124,7 @@ def _is_primed(item: Property) -> bool:
 
 
 def _stated(module: Module) -> list[Property]:
-    """The properties over a step of which only the new values are known, so that each says the same of every action."""
+    """The properties over a step with unknown new values, so that each is stated once for every action."""
     actions = tuple(
         attrs.evolve(action, effect=module.step, guard=bool_variable(f"{ENABLED}{action.name}{_suffix(action)}"))
         for family in FAMILIES
@@ -244,7 +243,6 @@ def _first(module: Module, variable: Variable) -> str:
 
 
 def _definitions(module: Module, body: str) -> Iterator[str]:
-    """The predicates that the body uses, and the ones that these use."""
     before = ""
     for sentence, text in _used(module, body):
         if sentence != before:
@@ -254,7 +252,6 @@ def _definitions(module: Module, body: str) -> Iterator[str]:
 
 
 def _used(module: Module, body: str) -> list[tuple[str, list[str]]]:
-    """Sentence and text of the predicates that a text uses."""
     told: list[tuple[str, list[str]]] = []
     for name, (predicate, says) in reversed(module.definitions.items()):
         head = f"{name}({LETTERS[predicate.kind][0]})" if predicate.kind else name
@@ -301,7 +298,6 @@ def _waits(module: Module) -> list[Expression]:
 
 
 def _changes(module: Module, operator: Operator) -> Iterator[tuple[str, Expression]]:
-    """Each variable's name -> what it is after the step, for each variable that changes."""
     terms = {each.name: each for each in module.state.variables}
     found: dict[str, dict[Slot | None, Expression]] = {}
     for name, term in operator.action.effect.items():
@@ -316,7 +312,6 @@ def _changes(module: Module, operator: Operator) -> Iterator[tuple[str, Expressi
 
 
 def _function(base: str, values: Mapping[Slot | None, Expression], bound: Bound) -> Expression:
-    """A new value of some of the requests or queues."""
     kind = next(slot[0] for slot in values if slot is not None)
     actor = (kind, 0) if (kind, 0) in bound else None
     if actor is not None and set(values) == {actor}:
@@ -390,7 +385,7 @@ def _property(module: Module, item: Property) -> Iterator[str]:
 
 
 def _of_anyone(expression: Expression, bound: Bound) -> Expression:
-    """What is said of all alike, and else of the ones that take part."""
+    """The quantified statement if it holds for all, otherwise one about the participants."""
     try:
         return generalised(expression, {})
     except NotUniformError:
@@ -398,7 +393,7 @@ def _of_anyone(expression: Expression, bound: Bound) -> Expression:
 
 
 def _step_text(module: Module, condition: Expression, operators: Sequence[Operator]) -> Expression:
-    """That no step of some actions has the condition."""
+    """That no step of these actions satisfies the condition."""
     says = as_implication(denied(condition))
     named = letters_in(condition)
     others = [each for each in module.operators if each not in operators]

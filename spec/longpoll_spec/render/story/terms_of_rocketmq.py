@@ -1,7 +1,6 @@
-"""Who takes part, and where each action lies in Apache RocketMQ 4.9.8.
+"""The participants, and where each action lies in Apache RocketMQ 4.9.8.
 
-The law's words on one side, Java's classes and methods on the other. Leaves out what a step does with the state,
-and who takes it (`threads`).
+Maps the specification's words to Java's classes and methods. Actors of steps: `threads`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ class Participant:
     key: str
     name: str
     java: str
-    """The thread, class or field that it is in RocketMQ."""
+    """The thread, class or field in RocketMQ."""
 
 
 _FIXED: Final = (

@@ -37,12 +37,12 @@ A_PROGRAM: Final = "a changed docs/lessons/invariant.py"
 
 
 def open_law() -> Model:
-    """The law of a proof: any number of messages, any timeout, and two requests."""
+    """The model of a proof: any number of messages, any timeout, and two requests."""
     return law_of(preset(POLICY), Bounds("lesson", requests=REQUESTS, messages=None))
 
 
 def statements_of(answer: str, model: Model) -> list[Property]:
-    """The statements of a reader's file, those of a name together; raises UserError where it has none."""
+    """The statements in a reader's file, grouped by name; raises UserError if there are none."""
     path = program_of(answer)
     with FaultsTold(path):
         text = runpy.run_path(str(path), run_name="lesson").get("statements")
