@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all
 
-from longpoll_broker.store.queues.consume_queue import UNIT_SIZE
+from longpoll_broker.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue
 from longpoll_broker.store.verify import verify
 from longpoll_runtime.files import RealFiles
 
@@ -55,3 +55,19 @@ def test_a_queue_that_ends_early_has_no_hole(tmp_path: Path, caplog: pytest.LogC
     assert len(read_all(store, "T", 0)) == COUNT
     store.close()
     assert "lacks units" not in caplog.text
+
+
+def test_the_zeros_behind_a_queue_are_not_read_as_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of 6 MB that a copy has filled with zeros would take most of a second."""
+    holed(tmp_path, range(COUNT, COUNT))
+    asked: list[int] = []
+    unit = ConsumeQueue.unit
+
+    def note(queue: ConsumeQueue, offset: int) -> tuple[int, int, int] | None:
+        asked.append(offset)
+        return unit(queue, offset)
+
+    monkeypatch.setattr(ConsumeQueue, "unit", note)
+    open_store(tmp_path).close()
+    assert asked
+    assert max(asked) < COUNT
