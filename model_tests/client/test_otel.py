@@ -78,7 +78,7 @@ def test_a_message_is_followed_from_its_send_to_its_listener(
     assert current == [span.context.span_id for span in processes if span.context is not None]
     broker, said = sent.broker_msg_id, dict(sends[0].attributes or {})
     assert broker
-    assert said.pop("server.port") > 0
+    assert said.pop("server.port")
     assert said == {
         "messaging.system": "rocketmq",
         "messaging.operation.name": "send",

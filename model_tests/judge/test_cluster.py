@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from attrs import evolve
 from click.testing import CliRunner
 from model_tests.judge.standalone import (
     SPARK,
@@ -34,7 +36,8 @@ from longpoll_judge.evidence.survey import Context
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.read.source import find
 from longpoll_judge.rules.across import Tables
-from longpoll_judge.run.pipeline import judge
+from longpoll_judge.run.local import LocalEngine
+from longpoll_judge.run.pipeline import judge, judge_on
 from longpoll_judge.run.spark import cluster, code_archive
 from longpoll_judge.run.spark.engine import SparkEngine
 from longpoll_judge.run.wide_pulls import Outcome
@@ -80,23 +83,55 @@ def test_the_callers_session_is_used_and_left_as_it_was(faulted: Path, spark_eng
     assert session.range(3).count() == 3
 
 
-def test_spark_names_the_stages_and_their_columns(tmp_path: Path, spark_engine: SparkEngine) -> None:
-    """The UI tells each job by what it does; the plan has typed columns, and an exchange for the keys of requests."""
+def plans_of(session: Any) -> list[str]:
+    """The plans of all queries, as the UI shows them."""
+    runs = session._jsparkSession.sharedState().statusStore().executionsList()
+    return [runs.apply(place).physicalPlanDescription() for place in range(runs.size())]
+
+
+def test_the_plan_shows_what_each_stage_reads_and_exchanges(tmp_path: Path, spark_engine: SparkEngine) -> None:
+    """The UI names each job. Pulls are judged after a scan of some columns and one exchange by queue."""
     load = Load(events=1_500, queues=2, timeout_ms=60, is_whole=True)
     write(tmp_path / "history", simulate(load), simulated_meta(), events_per_part=500)
     here = longpoll.judge(tmp_path / "history")
-    context: Any = spark_engine.session.sparkContext
+    session: Any = spark_engine.session
+    context = session.sparkContext
     seen = len(context.statusTracker().getJobIdsForGroup(cluster.JOB_GROUP))
 
     assert here.shares["sends"].judged > 100
-    assert without_time(longpoll.judge([tmp_path / "history"], session=spark_engine.session)) == without_time(here)
+    assert without_time(longpoll.judge([tmp_path / "history"], session=session)) == without_time(here)
     jobs = context._jsc.sc().statusStore().jobsList(None)
     told = [jobs.apply(place).description() for place in range(jobs.size())]
     texts = {text.get() for text in told if text.isDefined()}
-    assert {"look over 4 splits", "judge sends, ends and commits"} <= texts, texts
+    assert {"survey 4 splits", "compare requests of queue groups", "judge sends, ends and commits"} <= texts, texts
     assert any(text.startswith("judge pulls in ") for text in texts)
-    assert len(context.statusTracker().getJobIdsForGroup(cluster.JOB_GROUP)) >= seen + 3
+    assert len(context.statusTracker().getJobIdsForGroup(cluster.JOB_GROUP)) >= seen + 4
     assert context.getLocalProperty("spark.job.description") is None
+
+    plans = plans_of(session)
+    plan = next((plan for plan in reversed(plans) if "BatchScan longpoll-events" in plan), "")
+    assert {"Output", "queue_group", "offset_next"} <= set(re.findall(r"\w+", plan)), plans[-3:]
+    assert not {"direction", "lost_count", "actors"} & set(re.findall(r"\w+", plan))
+    assert plan.count("Arguments: hashpartitioning(queue_group") == plan.count("\nArguments: hashpartitioning(") == 1
+    assert [name for name in ("AdaptiveSparkPlan", "MapInArrow", "Sort", "Exchange") if name not in plan] == []
+
+
+@pytest.mark.long
+def test_a_skewed_queue_is_salted_by_windows(faulted: Path, tmp_path: Path, spark_engine: SparkEngine) -> None:
+    """Its requests may need two groups; the verdict and each finding are those of one process."""
+    for seed, queues, events in ((1, 1, 4_000), (2, 3, 800)):
+        load = Load(events=events, queues=queues, timeout_ms=60, is_whole=True, seed=seed)
+        named_so = (msgspec.structs.replace(one, topic=f"T{seed}" if one.topic else "") for one in simulate(load))
+        write(tmp_path / str(seed), named_so, simulated_meta(), events_per_part=150)
+    histories = find([faulted, tmp_path / "1", tmp_path / "2"])
+    how: dict[str, Any] = {"wake_ms": 100, "late_ms": 50, "say": lambda _text: None}
+    here, there = (
+        judge_on(engine, histories, **how) for engine in (LocalEngine(), evolve(spark_engine, window_events=300))
+    )
+    assert len(here.findings) > 3
+    assert min(here.shares["sends"].judged, here.shares["commits"].judged) > 20
+    assert without_time(there) == without_time(here)
+    assert any("explode(" in plan for plan in plans_of(spark_engine.session))
 
 
 @pytest.mark.long
@@ -108,11 +143,11 @@ def test_sends_and_commits_are_judged_by_executors(clean: Path, spark_engine: Sp
 
     with spark_engine.read(find([clean]).splits) as reading:
         events = sum(survey.event_count for survey in reading.surveys())
-        plan: Any = reading.looked_over()
+        plan: Any = reading.statistics()
         context = Context(wake_ns=0, late_ns=0, answers_on_stop=True, sources={}, closes={})
         first, second = reading.outcomes([count, count], context)
 
-    assert "[split#" in plan._jdf.queryExecution().toString()
+    assert "longpoll-splits[split#" in plan._jdf.queryExecution().toString()
     assert first.left_out == second.left_out == events > 2_000
     assert os.getpid() not in {first.share.judged, second.share.judged}
 

@@ -1,4 +1,4 @@
-"""Broker, name server, the Python client and the recording proxy start in a simulated world as they are."""
+"""The real broker, name server, Python client and recording proxy in a simulation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COUNT: Final = 6
 
 
 def sent_and_consumed(seed: int, *, observed: bool) -> tuple[list[bytes], int, float]:
-    """A producer and a push consumer, by the proxy if wished: bodies in order of arrival, points, virtual seconds."""
+    """Run producer and push consumer, perhaps through the proxy; returns bodies in order, points, virtual seconds."""
     world = World(RandomWalk(seed))
     network = Network(world)
 
@@ -78,7 +78,7 @@ def sent_and_consumed(seed: int, *, observed: bool) -> tuple[list[bytes], int, f
 
 @pytest.mark.parametrize("observed", [False, True])
 def test_clients_and_proxy_run_as_they_are(observed: bool) -> None:
-    """Each message is consumed once, no thread is left, and a seed gives the same run."""
+    """Each message is consumed once, no thread remains, and a seed repeats its run."""
     for seed in range(2):
         run = sent_and_consumed(seed, observed=observed)
         assert sorted(run[0]) == [str(number).encode() for number in range(COUNT)]

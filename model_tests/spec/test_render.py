@@ -85,9 +85,9 @@ def test_suspend_after_notify_is_told() -> None:
     steps = {scene.action: scene for scene in story.scenes}
 
     assert steps["pull_read(0)"].number < steps["notify_start"].number < steps["hold(0)"].number
-    assert "Pull thread 0 (PullMessageProcessor) reads offset 0 and finds nothing, for maxOffset is 0" in told
+    assert "Pull thread 0 (PullMessageProcessor) reads offset 0 and finds nothing, as maxOffset is 0" in told
     assert "Dispatcher (ReputMessageService) goes to the bucket and finds no request in it" in told
-    assert "puts request 0 into the bucket, waiting for offset 0, though maxOffset is 1 by now" in told
+    assert "puts request 0 into the bucket, waiting for offset 0, although maxOffset is 1 by now" in told
     assert "PullRequestHoldService.suspendPullRequest" in told
     window = (
         f"between step {steps['pull_read(0)'].number}, where PullMessageProcessor.processRequest has read the store, "
@@ -330,7 +330,7 @@ def test_a_hazard_of_an_aspect_says_where_it_lies_and_what_closes_it(broken: tup
     story = _told(policy, bounds, name)
 
     assert story.wrong[:2] == WRONG[name]
-    assert story.wrong[1].startswith("Remedy: ")
+    assert story.wrong[1].startswith("Fix: ")
     assert story.wrong[2].startswith(f"This breaks the property {name}: ")
 
 

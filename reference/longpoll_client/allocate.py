@@ -1,6 +1,6 @@
-"""Which queues of a topic belong to which client of a group: the same answer on every client, without asking anybody.
+"""Computes which member of a group gets which queues. Every member computes the same result without communication.
 
-Each gives what the class of Java's client gives that its docstring names, so that members of both may share a group.
+Each function gives the result of the Java class that its docstring names, so a group may have members of both.
 
 Source: `org.apache.rocketmq.client.consumer.rebalance`, `ConsistentHashRouter.java`.
 """
@@ -56,9 +56,9 @@ def allocate_by_circle(
 def allocate_by_consistent_hash(
     client_id: str, client_ids: Iterable[str], queues: Iterable[MessageQueue]
 ) -> tuple[MessageQueue, ...]:
-    """This client's share: the queues whose hashes come before one of its own on a ring of 2^32 places.
+    """This client's share by consistent hashing: the queues whose hashes precede one of its hashes on a ring of 2^32.
 
-    When a client comes or goes few queues change hands; shares are uneven for it, and may be empty. A client that the
+    When a member comes or goes, few queues change hands. The shares are uneven and may be empty. A client that the
     group does not know yet gets nothing. Java's `AllocateMessageQueueConsistentHash`.
     """
     clients = sorted(set(client_ids))
@@ -78,8 +78,8 @@ def allocate_by_consistent_hash(
 def allocate_by_machine_room(rooms: Iterable[str]) -> Allocate:
     """Shares only the queues of brokers in these rooms, evenly; a broker's name is `room@name`.
 
-    The queues of every other broker are nobody's: each member of the group must have the same rooms.
-    Java's `AllocateMessageQueueByMachineRoom`.
+    No member gets the queues of other brokers. Each member of the group must have the same rooms. Java's
+    `AllocateMessageQueueByMachineRoom`.
     """
     wanted = frozenset(rooms)
 

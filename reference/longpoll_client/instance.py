@@ -1,6 +1,4 @@
-"""All connections of one client, and the routes it has learned from name servers.
-
-Leaves out what is sent over them (`producer`, `consumer`).
+"""All connections of one client on threads, and the routes from its name servers.
 
 Source: `MQClientInstance.java`, `MQClientAPIImpl.getTopicRouteInfoFromNameServer`, `TopicPublishInfo.java`.
 """
@@ -38,15 +36,14 @@ T = TypeVar("T")
 
 
 class ClientInstance(Closeable):
-    """One client to the name servers and brokers: an id, a connection per address, a route per topic.
+    """One client of the name servers and brokers: an id, a connection per address, a route per topic.
 
-    `name_server` is one address or several. Raises ConfigError when one is none. `on_request`
-    gets what a peer asks of us, with its host:port, as `RemotingClient` says.
+    `name_server` is one address or several; raises ConfigError for an invalid one. `on_request` gets a broker's request
+    and its HOST:PORT, on a reader thread.
 
-    Invariant: `_clients`, `_connecting` and `_routes` change under `_lock`; a client in `_clients` may
-    have lost its connection and is then replaced by the next that asks for it, under the address's lock in
-    `_connecting`, so that a broker that is slow to connect to keeps nobody from the others. One entry is looked up
-    without the lock.
+    Invariant: `_clients`, `_connecting` and `_routes` change under `_lock`; single entries are read without it. A
+    client that has lost its connection is replaced on the next use, under the address's lock in `_connecting`. So a
+    broker that is slow to connect delays no other.
     """
 
     def __init__(
@@ -75,23 +72,23 @@ class ClientInstance(Closeable):
         runtime.when_forked(self)
 
     def forked(self) -> None:
-        """Connections are made anew, for none of these is open here (`RemotingClient.is_open`)."""
+        """The child process makes new connections, because it has no reader threads (`RemotingClient.is_open`)."""
         self._lock = self.runtime.lock()
         self._connecting = {}
 
     @property
     def client_id(self) -> str:
-        """The client's name: another one in each process that is forked from one that made it, or the one given."""
+        """The client's id, or one that differs in each forked process."""
         return self._client_id or f"127.0.0.1@longpoll-{self.runtime.process_id()}-{self._made}"
 
     def close(self) -> None:
-        """Close every connection; what is asked afterwards is a LifecycleError."""
+        """Close every connection; later calls raise LifecycleError."""
         self._lifecycle.end()
         self.disconnect()
         self._single_flight.close()
 
     def disconnect(self) -> None:
-        """Close every connection; what is asked afterwards makes new ones."""
+        """Close every connection; later calls connect again."""
         with self._lock:
             clients = dict(self._clients)
         for client in clients.values():
@@ -103,7 +100,7 @@ class ClientInstance(Closeable):
                     del self._clients[address]
 
     def abandon(self) -> None:
-        """Nobody asks for more: each connection ends once nothing waits for it. This waits for nothing."""
+        """Close each connection as soon as no call waits. Returns at once."""
         self.is_abandoned = True
         for client in tuple(self._clients.values()):
             client.abandon()
@@ -122,10 +119,10 @@ class ClientInstance(Closeable):
         return self._route(topic, topic, None)
 
     def publish_route(self, topic: str) -> Route:
-        """Where to send messages of the topic: its own route, or that of TBW102 when the send is to create it.
+        """The route for sends: the topic's own, or that of TBW102 if the send creates the topic.
 
-        One that is merely old is used while it is asked for again, as Java's client does; one that a failed send casts
-        doubt on is used too, after a second, for a name server that says nothing must not keep sends from a broker.
+        An old route is used while a thread asks again, as in Java's client. After a failed send this waits up to a
+        second for a new route, then uses the old one: a silent name server must not stop sends.
         """
         fresh = self.fresh_route(topic)
         if fresh is not None and not self._lifecycle.is_closed:
@@ -158,7 +155,7 @@ class ClientInstance(Closeable):
             return self._route(topic, DEFAULT_TOPIC, DEFAULT_QUEUE_COUNT)
 
     def fresh_route(self, topic: str) -> Route | None:
-        """What is known of the topic, if nobody has to be asked. One look, for which no lock is needed."""
+        """The route, if it need not be asked for again. One dict lookup, which needs no lock."""
         return self._routes.fresh(topic, self.runtime.monotonic_ns())
 
     def broker_address(self, broker_name: str) -> str:
@@ -167,12 +164,12 @@ class ClientInstance(Closeable):
             return self._routes.address(broker_name)
 
     def broker_address_of(self, broker_name: str, broker_id: int) -> str:
-        """The address of one broker of that name, or of its master where it is not known; raises NoRouteError."""
+        """HOST:PORT of one broker of that name; if it is unknown, that of its master. Raises NoRouteError."""
         with self._lock:
             return self._routes.address_of(broker_name, broker_id)
 
     def other_broker_id(self, broker_name: str, address: str) -> int | None:
-        """The least id of a broker of that name at another address; None when there is none."""
+        """The lowest id of a broker of that name at another address; None without one."""
         with self._lock:
             return self._routes.other_id(broker_name, address)
 
@@ -182,12 +179,12 @@ class ClientInstance(Closeable):
             return self._routes.addresses()
 
     def forget_route(self, topic: str) -> None:
-        """Know nothing of a topic any more: what the name server says of it next is so."""
+        """Forget a topic's route; the name server's next answer replaces it."""
         with self._lock:
             self._routes.forget(topic)
 
     def doubt_route(self, topic: str) -> None:
-        """Ask the name server again the next time, and go on by what is known if it has nothing better."""
+        """Ask the name server again before the next use. If it has no better route, the known one is used."""
         with self._lock:
             self._routes.doubt(topic, self.runtime.monotonic_ns())
 
@@ -207,7 +204,7 @@ class ClientInstance(Closeable):
                 return self._routes.fall_back(topic, error, self.runtime.monotonic_ns())
 
     def ask_name_servers(self, code: RequestCode, header: Header | None = None) -> Command:
-        """The first answer of any name server, whatever its code; raises the last one's error when none answers."""
+        """The first answer of a name server, with any code; raises UnreachableError if none answers."""
         failure: ClientError | None = None
         for address in self._name_servers.in_turn():
             try:
@@ -273,7 +270,7 @@ class ClientInstance(Closeable):
             return client
 
     def _keep_client(self, address: tuple[str, int], client: RemotingClient) -> None:
-        """Have it used from now on, unless everything was closed while it connected."""
+        """Use this connection from now on, unless the client was closed in the meantime."""
         with self._lock:
             if not self._lifecycle.is_closed:
                 self._clients[address] = client
@@ -285,9 +282,9 @@ class ClientInstance(Closeable):
         self._lifecycle.check_open()
 
     def reply(self, address: str, request: Command, code: int, remark: str | None = None, body: Buffer = EMPTY) -> None:
-        """Answer what the peer at host:port asked, by the connection to it, if there is one.
+        """Answer a request of the peer at HOST:PORT, if there is a connection.
 
-        Raises LocalProtocolError when too much waits to be sent.
+        Raises LocalProtocolError if its output is full.
         """
         with self._lock:
             found = [client for client in self._clients.values() if client.address == address]

@@ -75,7 +75,7 @@ class RemoteOffsets:
         self._doubted: set[MessageQueue] = set()
 
     def begin(self, queue: MessageQueue) -> Steps[int]:
-        """The group's offset; for a new group as `start_at` says. Raises a ClientError.
+        """The group's offset; for a new group the one that `start_at` says. Raises a ClientError.
 
         A broker of 4.x reports 0 for a group without an offset in a young queue, so 0 counts as none.
         """
@@ -148,11 +148,11 @@ OFFSETS_FILE_SIZE_MAX: Final = 16 * 1024 * 1024
 
 
 class OffsetsFile:
-    """The offsets of one broadcasting member, in a file of its own or, without one, for as long as it runs.
+    """The offsets of one broadcasting member, in a file, or without one in memory.
 
-    Leaves out who writes when: `write` may run beside the rest, but not beside itself.
+    `write` may run at the same time as other methods, but not twice at a time.
 
-    Invariant: `_is_behind` says whether something was noted that neither the file has nor a `write` of now.
+    Invariant: `_is_behind` says whether an offset is noted that neither the file nor a running `write` has.
     """
 
     def __init__(self, files: Files, path: str | None) -> None:
@@ -165,17 +165,17 @@ class OffsetsFile:
             self._offsets = self._read(path)
 
     def offset(self, queue: MessageQueue) -> int | None:
-        """What was noted of a queue; None for one that was not begun."""
+        """A queue's noted offset; None without one."""
         return self._offsets.get(queue)
 
     def note(self, queue: MessageQueue, offset: int) -> None:
-        """Keep a place, for as long as this runs."""
+        """Note an offset, in memory."""
         if self._offsets.get(queue) != offset:
             self._offsets[queue] = offset
             self._is_behind = True
 
     def unwritten(self) -> bytes | None:
-        """What `write` is to be called with; None when the file has it."""
+        """The next content for `write`; None if the file has it."""
         if self._path is None or not self._is_behind:
             return None
         entries = [
@@ -185,7 +185,7 @@ class OffsetsFile:
         return msgspec.json.encode(entries)
 
     def write(self, content: bytes) -> None:
-        """Write the file anew; raises ConfigError when it cannot be written, and then it is unwritten again."""
+        """Replace the file; raises ConfigError if that fails, and then the content is unwritten again."""
         assert self._path is not None, "without a file nothing is unwritten"
         try:
             self._files.write_atomic(self._path, content)

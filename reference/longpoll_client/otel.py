@@ -25,8 +25,6 @@ from longpoll_client.produce.hooks import Outcome, Sending
 from longpoll_protocol.codes import MessageSysFlag
 from longpoll_protocol.properties import DELAY, KEYS, TAGS, TIMER_DELIVER_MS
 
-_NS = 1e9
-
 
 class OpenTelemetry:
     """A hook for producers (`hooks=`) and consumers (`ConsumerConfig.hooks`); one object serves any number of them.
@@ -83,16 +81,16 @@ class OpenTelemetry:
 
     # ------------------------------------------------------------ receiving
 
-    def after_receive(self, group: str, messages: Sequence[ReceivedMessage], latency_s: float) -> None:
-        """Add the span of a `poll` that returned messages, which took this long."""
+    def after_receive(self, group: str, messages: Sequence[ReceivedMessage], begun_s: float, latency_s: float) -> None:
+        """Add the span of a `poll` that returned messages."""
         span = self._tracer.start_span(
             f"receive {messages[0].topic}",
             kind=SpanKind.CLIENT,
             attributes=_received("receive", "receive", group, messages),
             links=_links([message.properties for message in messages]),
-            start_time=_now_ns() - int(latency_s * _NS),
+            start_time=int(begun_s * 1e9),
         )
-        span.end()
+        span.end(int((begun_s + latency_s) * 1e9))
 
     def before_consume(self, group: str, delivery: str, messages: Sequence[ReceivedMessage]) -> None:
         """Begin the span of a listener call, and make it the current one."""
@@ -124,13 +122,6 @@ class OpenTelemetry:
             span.set_attribute("error.type", "retry")
             span.set_status(StatusCode.ERROR)
         span.end()
-
-
-def _now_ns() -> int:
-    """The wall clock, as the API expects it in `start_time`."""
-    from time import time_ns  # noqa: PLC0415 - spans are of the real clock, whichever runtime the client has
-
-    return time_ns()
 
 
 def _attributes(operation: str, kind: str, topic: str) -> dict[str, Any]:

@@ -1,6 +1,4 @@
-"""How a consumer behaves: Java's options under names with units, with Java's defaults.
-
-Leaves out what they bring about (`puller`, `consumer`, `concurrent`, `orderly`).
+"""The options of a consumer: Java's options, under names with units and with Java's defaults.
 
 Source: `DefaultMQPushConsumer.java`, `DefaultMQPushConsumerImpl.java`.
 """
@@ -60,7 +58,7 @@ of 4.x reports 0 for both.
 
 
 class Unreadable(enum.Enum):
-    """What becomes of a message that cannot be read; the log, the statistics and `on_unreadable` tell of each."""
+    """What to do with an unreadable message. Each is logged, counted and passed to `on_unreadable`."""
 
     DEAD_LETTER = "dead letter"
     """Its broker puts it in `%DLQ%group`, where it can be had, and its queue goes on; what it does not take is passed
@@ -74,8 +72,8 @@ class Unreadable(enum.Enum):
 class ConsumeHook(Protocol):
     """Called before and after each call of a push consumer's listener, on the thread or in the task of that call.
 
-    A hook may also have a method `after_receive(group, messages, latency_s)`, which is called after each `poll` that
-    returns messages.
+    A hook may also have a method `after_receive(group, messages, begun_s, latency_s)`, which is called after each
+    `poll` that returns messages. `begun_s` is the Unix time of the call.
     """
 
     def before_consume(self, group: str, delivery: str, messages: Sequence[ReceivedMessage]) -> object:

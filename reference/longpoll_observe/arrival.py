@@ -9,8 +9,8 @@ Two rules follow. A look is a time at which the number of arrived bytes was know
 
 - **quiet**: nothing has arrived since an acknowledgement of everything left here over `settle_ns` ago. Then nothing is
   held back, and missing bytes were sent after the look.
-- **busy**: fewer bytes have arrived since an acknowledgement over `settle_ns` ago than it permitted. Then missing
-  bytes were sent after that acknowledgement.
+- **busy**: fewer bytes have arrived since an acknowledgement over `settle_ns` ago than it permitted. Then missing bytes
+  were sent after that acknowledgement.
 
 A sender that used up its permission, or sent much at once, resumes later: its kernel resumes only with the process that
 holds the connection. So `RECOVER_NS` applies for a while.
@@ -57,8 +57,7 @@ class Arrivals:
     Invariants: positions count the stream's bytes from 0.
 
     - `_marks` are (position, ns), both ascending: no byte at that position or later was sent before that time. The
-      first
-      one applies to the next byte.
+      first one applies to the next byte.
     - `_far` are such marks by the third rule, at unread positions; `_far_ns` is the last one reached.
     - `_used_up_ns` is the latest look at which much had arrived, or more than the latest acknowledgement permitted.
     - `_permits` are acknowledgements, ascending: ns, the position read by then, and the position permitted.

@@ -161,7 +161,6 @@ class RelayLoop:
             self._receive(side)
 
     def _receive(self, side: Side) -> None:
-        """Read once and relay the bytes."""
         link, arrivals = side.link, side.arrivals
         if side.busy_pass < self._pass - 1 and self._quiet_ns >= side.look_ns:
             self._note_quiet(side)
@@ -201,7 +200,6 @@ class RelayLoop:
             side.arrivals.looked(self._quiet_ns, side.arrivals.read)
 
     def _acknowledge_all(self, now_ns: int) -> None:
-        """Acknowledge all read bytes."""
         owing, self._owing = self._owing, {}
         self._round_ns = now_ns + ROUND_NS
         for side in owing:
@@ -450,7 +448,6 @@ class RelayLoop:
         self.untold.add(partial(link.tap.closed, after_ns, before_ns))
 
     def _watch(self, side: Side) -> None:
-        """Update the conditions that the poller watches for a side."""
         link = side.link
         if link.closed:
             return

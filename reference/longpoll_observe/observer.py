@@ -240,7 +240,6 @@ class Observer(Stoppable):
                 recorder.measured(uncertainty_ns)
 
     def _uncertainty_ns(self, broker: Address) -> int:
-        """Measure the uncertainty of times relative to the broker's kernel."""
         taken_ns = []
         for _ in range(HANDSHAKES):
             begun_ns = self._runtime.monotonic_ns()

@@ -373,7 +373,6 @@ class ConnectionTap:
             self._tell("message_acknowledged", asked, after_ns, before_ns, **place, **own)
 
     def _tell(self, event: str, asked: Open, after_ns: int, before_ns: int, **fields: object) -> None:
-        """Record a request or its answer."""
         self._recorder.put(
             event, after_ns, before_ns=before_ns, request=asked.request, connection=self._connection, **fields
         )

@@ -491,7 +491,6 @@ def load_json(body: Buffer) -> Any:
 
 
 def _quote(found: re.Match[bytes]) -> bytes:
-    """Returns a string unchanged, an unquoted key in quotes."""
     if found[1] is not None:
         return found[1]
     return b"".join((found[2], b'"', found[3], b'"', found[4]))
@@ -499,7 +498,6 @@ def _quote(found: re.Match[bytes]) -> bytes:
 
 @cache
 def _decoder(kind: type[Kind]) -> msgspec.json.Decoder[Kind]:
-    """Returns the strict decoder of a body."""
     return msgspec.json.Decoder(kind, strict=False)
 
 
@@ -517,7 +515,6 @@ def _tidied(value: Any) -> Any:
 
 
 def _enum_name(kind: type[enum.Enum], value: Any) -> Any:
-    """Returns the name of an ordinal; other values unchanged."""
     ordinal = int(value) if isinstance(value, str) and re.fullmatch("[0-9]", value) else value
     members = list(kind)
     if isinstance(ordinal, int) and 0 <= ordinal < len(members):

@@ -124,7 +124,6 @@ def _unpack_zlib(body: Buffer, size_max: int) -> bytes:
 
 
 def _unpack_lz4(body: Buffer, size_max: int) -> bytes:
-    """Decompress consecutive frames."""
     package = _package(Compression.LZ4)
     unpacked = bytearray()
     frame = package.LZ4FrameDecompressor()
@@ -150,7 +149,6 @@ def _unpack_lz4(body: Buffer, size_max: int) -> bytes:
 
 
 def _unpack_zstd(body: Buffer, size_max: int) -> bytes:
-    """Decompress consecutive frames."""
     package = _package(Compression.ZSTD)
     unpacker = package.ZstdDecompressor(max_window_size=ZSTD_WINDOW_SIZE_MAX)
     unpacked = bytearray()

@@ -53,7 +53,6 @@ def decode_by_queue(body: Buffer, name: str) -> dict[MessageQueue, Any]:
 
 
 def _quoted(found: re.Match[bytes]) -> bytes:
-    """Returns a string unchanged, an object key as a string of its text."""
     if found[1] is not None:
         return found[1]
     return msgspec.json.encode(found[2].decode())

@@ -79,10 +79,10 @@ def tags_code(tags: str | None) -> int:
 
 
 def word_hash(word: str) -> int:
-    """`java_hash` of a word that comes again and again, such as a tag of a subscription or the name of a property."""
+    """`java_hash` of a frequent word, such as a subscribed tag or a property's name; cached if short."""
     return _kept_hash(word) if len(word) <= KEPT_SIZE_MAX else java_hash(word)
 
 
 _kept_hash: Final = lru_cache(maxsize=4096)(java_hash)
 KEPT_SIZE_MAX: Final = 255
-"""Longest word, characters, whose hash is kept: peers choose the words."""
+"""Maximum characters of a cached word: peers choose the words."""

@@ -77,7 +77,6 @@ def _mapped_view(descriptor: int, size: int, path: str, *, writable: bool) -> tu
 
 
 def _identity(found: os.stat_result) -> int:
-    """Returns the identity of a file: its inode and device."""
     return found.st_dev << 64 | found.st_ino
 
 

@@ -28,8 +28,6 @@ PIECE_SIZE: Final = 4096
 
 @define
 class _Place:
-    """One log statement in the code."""
-
     second: int
     written: int = 0
     left_out: int = 0

@@ -24,16 +24,16 @@ TAGS_MAX: Final = 3
 """The first two tags differ in name and hash; the third has the hash of the first."""
 
 ASPECTS: Final[dict[str, str]] = {
-    "buckets": "A bucket is an entry of the table, which the first hold makes and which may be removed.",
-    "commits": "A consumer commits what it has handled, and each pull carries what was committed when it was sent.",
+    "buckets": "A bucket is an entry of the table that the first hold creates and that may be removed.",
+    "commits": "A consumer commits its progress, and each pull carries the offset committed when it was sent.",
     "channels": "A consumer's channel may close while its pull waits.",
     "limit": "At most one request is held at a time.",
-    "capacity": "The executor refuses a request only while it has another one.",
-    "truncate": "A queue may lose its first message, be cut back by its last, or be deleted and begun anew.",
-    "sql": "A pull may want what an SQL filter lets through, and each message passes that filter or does not.",
-    "crash": "Messages are flushed to disk after they are appended, and a crash loses the others and all memory.",
-    "role": "Of the broker, a slave, the master comes back, or it becomes master itself; either, and once.",
-    "lateness": "Each request counts the ticks that it is late, and those that it waits though a message is visible.",
+    "capacity": "The executor rejects a request only while it has another one.",
+    "truncate": "A queue may lose its first message, lose its last message, or be deleted and recreated.",
+    "sql": "A pull may use an SQL filter, which each message passes or does not.",
+    "crash": "Messages are flushed to disk after they are appended; a crash loses unflushed ones and all memory.",
+    "role": "The broker is a slave. Once, its master comes back or it becomes master itself.",
+    "lateness": "Each request counts the ticks that it is late, and those that it waits although a message is visible.",
 }
 """Feature -> what it adds to the model. Several queues and several tags are features too, switched on by their
 numbers.

@@ -202,7 +202,7 @@ PRESETS: Final[dict[str, Policy]] = {
 }
 
 PRESET_SENTENCES: Final[dict[str, str]] = {
-    "strict": "Our own design: it walks the bucket in place, rechecks after the insert and expires at the deadline.",
+    "strict": "Our own design: traverses the bucket in place, rechecks after the insert and expires at the deadline.",
     "strict-clone": "The same with RocketMQ's clone and clear, made safe by a recheck after the put-back.",
     "rocketmq-4.9": "What Apache RocketMQ 4.9.8 does.",
     "rocketmq-5": "What Apache RocketMQ 5.3.3 does.",
@@ -210,20 +210,16 @@ PRESET_SENTENCES: Final[dict[str, str]] = {
     "rocketmq-lmq": "What Apache RocketMQ 5.3.3 does for light message queues: it removes empty buckets.",
 }
 
-_WAITS: Final = "The notifier then waits for a lock that it need not take; what it finds under the lock is the same."
-_SEEN: Final = (
-    "No time passes during a walk, so whoever has the request sees the deadline for which its entry was spent."
-)
+_WAITS: Final = "The notifier then waits for a lock that it does not need; it finds the same under the lock."
+_SEEN: Final = "No time passes during a traversal, so the thread with the request sees the deadline of the used entry."
 _UNSTATED: Final = (
-    "The other properties rest on no timing, and those that promise to be no tick late are not stated of free time."
+    "The other properties do not depend on timing, and the timing properties do not apply under free time."
 )
 _OWN_TOO: Final = (
-    "A walk through the bucket comes to the pull's own request too; what it costs is the look at the others."
+    "A traversal of the bucket reaches the pull's own request too; the only cost is the check of the others."
 )
-_WASTED: Final = (
-    "Who is woken for a message that it does not want is told that its offset has moved: wasted, not wrong."
-)
-_NO_LIMIT: Final = "Whoever sets no limit promises none."
+_WASTED: Final = "A request woken for an unwanted message is answered that its offset moved: wasteful, but not wrong."
+_NO_LIMIT: Final = "A policy without a limit promises none."
 
 REDUNDANT: Final[dict[tuple[str, str], str]] = {
     ("strict", "recheck_after_keep=true"): (

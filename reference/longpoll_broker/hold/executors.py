@@ -180,8 +180,6 @@ class InlineExecutor:
 
 @frozen(eq=False)
 class _Queued:
-    """A task, the time when it was queued, and its replacement for when it is late."""
-
     queued_ns: int
     task: Task
     too_late: Task

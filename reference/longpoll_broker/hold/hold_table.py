@@ -166,11 +166,9 @@ class HoldTable:
     - `_held` and `room` count exactly the pulls that are HELD or TAKEN.
     - `_channels` has these pulls, and the `_unsettled` ones between `wake_in_place` and `settle`.
     - With `own_deadlines`, `_deadlines` has every HELD pull and every TAKEN one that is not `spent`. It may have
-      unsettled
-      pulls.
+      unsettled pulls.
     - With `one_shot`, a pull whose deadline was spent while TAKEN returns without one. RocketMQ-like designs lose such
-      a
-      deadline; ours must not.
+      a deadline; ours must not.
     """
 
     own_deadlines: bool = True
@@ -436,7 +434,6 @@ class HoldTable:
     # -- the parts --------------------------------------------------------------------------------------------------
 
     def _remove(self, pulls: Sequence[Pull]) -> None:
-        """Remove held pulls to run them."""
         for pull in pulls:
             del pull.bucket.pulls[pull]
             pull.phase = QUEUED
@@ -458,7 +455,6 @@ class HoldTable:
             self.room.give(count)
 
     def _unlink(self, pulls: Sequence[Pull]) -> None:
-        """Take pulls from their channels and deadlines."""
         if self.room is not None and self.room.texts.used:
             self.room.give_texts(pulls)
         channels, own_deadlines, disarm = self._channels, self.own_deadlines, self._deadlines.remove

@@ -113,7 +113,6 @@ class PullProcessor:
 
     @property
     def _takes_commits(self) -> bool:
-        """Whether this broker stores the offsets that pulls commit."""
         return not self.desk.standing.is_slave or self.desk.traits.commits_as_slave
 
     def _commit(self, pull: Pull) -> None:

@@ -280,7 +280,7 @@ class Channel:
             self._unwatch()
             self._socket.close()
         self.rest = None
-        # Pulls that RocketMQ keeps for a closed connection must not keep what it had sent, too.
+        # Held pulls refer to the channel, and some policies keep them after the close.
         self.connection = Connection(0)
 
     def give_up(self, limit: Reached, bytes_max: int, size: int) -> None:

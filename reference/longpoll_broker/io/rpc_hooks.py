@@ -82,7 +82,6 @@ def _tell_held(hooks: tuple[RpcHook, ...], channel: Channel, command: Command) -
 
 
 def _as_command(parts: Parts) -> Command:
-    """Decode an answer as its client does."""
     connection = Connection()
     connection.receive_data(b"".join(parts))
     response = connection.next_event()

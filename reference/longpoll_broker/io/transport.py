@@ -347,7 +347,6 @@ class IoLoop:
         return size
 
     def _serve(self, channel: Channel) -> None:
-        """Serve the commands received, until the channel's turn ends."""
         connection, received = channel.connection, channel.handler.received
         now_ns = self._runtime.monotonic_ns
         end_ns = channel.turn_end_ns = now_ns() + self._turn_ns
@@ -505,7 +504,6 @@ class IoLoop:
             channel.handler.closed(channel)
 
     def _close_idle(self, now_ns: int) -> None:
-        """Close the channels that are idle, or whose frame is unfinished, for too long."""
         limits = self._limits
         idle_ns, frame_ns = limits.idle_ms_max * 1_000_000, limits.frame_ms_max * 1_000_000
         for channel in list(self._channels):

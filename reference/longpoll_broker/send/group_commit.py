@@ -140,7 +140,6 @@ class GroupCommit:
             log.exception("a send gets no answer")
 
     def _watch(self) -> None:
-        """Answer the overdue requests."""
         outbox = Outbox()
         while True:
             with self._changed:

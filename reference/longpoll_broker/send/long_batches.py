@@ -86,7 +86,6 @@ class LongBatches:
         return None
 
     def _leave(self, batch: _Batch) -> None:
-        """Schedule the connection's next turn."""
         channel = batch.channel
         channel.rest, channel.rest_size = partial(self._go_on, batch), len(batch.command.body)
         channel.gives_way = True

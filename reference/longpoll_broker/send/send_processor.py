@@ -99,7 +99,6 @@ class SendProcessor(Serving):
             return self._refused(asked, error, outbox)
 
     def _refused(self, asked: Asked, error: Exception, outbox: Outbox) -> Parts:
-        """Returns the answer to a send that stored nothing."""
         fields: dict[str, str] | None = REGION_FIELDS
         if isinstance(error, SendRefusedError):
             code, remark = error.code, str(error)

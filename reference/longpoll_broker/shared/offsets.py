@@ -139,7 +139,6 @@ class Offsets:
         return found
 
     def _parts(self) -> Iterator[list[str]]:
-        """Iterate over the pairs, one turn's number at a time."""
         pairs = list(self.by_pair)
         for start in range(0, len(pairs), TURN_COUNT):
             yield pairs[start : start + TURN_COUNT]

@@ -87,7 +87,7 @@ def _between(samples: deque[tuple[int, int, int]]) -> Snapshot:
 
 @define(slots=True, eq=False)
 class Statistics:
-    """Every item, by name and key; each is sampled from its first count on, and forgotten after a day without one."""
+    """Every item, by name and key; each is sampled from its first count on, and removed after an idle day."""
 
     guard: AbstractContextManager[Any] = field(factory=nullcontext)
     quota: Quota = field(factory=lambda: Quota("statistics", ITEM_COUNT_MAX), init=False)
@@ -159,7 +159,7 @@ class Statistics:
             item.times += 1
 
     def sample(self, now_ms: int) -> None:
-        """Sample every item; more often than every ten seconds does no more. Others count in between."""
+        """Sample every item; calls within ten seconds have no effect. Other threads can count between batches."""
         with self.guard:
             items = list(self._items.items())
         for start in range(0, len(items), PART_COUNT):
@@ -178,17 +178,16 @@ class Statistics:
             return None if item is None else item.snapshots()
 
     def times_given(self) -> int:
-        """Pulls that got messages."""
+        """Number of pulls that got messages."""
         item = self._items.get((BROKER_GET_NUMS, ""))
         return 0 if item is None else item.times
 
     def given(self) -> int:
-        """Messages that the broker gave to all groups."""
+        """Number of messages that all groups got."""
         item = self._items.get((BROKER_GET_NUMS, ""))
         return 0 if item is None else item.value
 
     def _item(self, name: str, key: str = "", channel: Hashable = None) -> Item:
-        """The item, made if need be; over the limit one that nobody asks for."""
         item = self._items.get((name, key))
         if item is None:
             item = Item()

@@ -173,7 +173,6 @@ class Dispatcher:
         return arrivals
 
     def _catch_up(self, limit: int, arrivals: list[Arrival]) -> None:
-        """List messages that are behind, as far as their queues can."""
         for queue in list(self.behind)[:RETRIED_COUNT]:
             waiting = self.behind[queue]
             try:

@@ -263,7 +263,6 @@ class StoreDirectory:
             yield from self._walk_file(index, file, search)
 
     def _is_followed(self, index: int, search: _Search) -> bool:
-        """Whether any later file contains a complete record."""
         return any(search.next_record(file, 0) is not None for file in self.log[index + 1 :])
 
     def _walk_file(self, index: int, file: FoundFile, search: _Search) -> Iterator[LogEntry]:
@@ -362,7 +361,6 @@ def is_zero(file: FoundFile, position: int) -> bool:
 
 
 def _file_size(starts: list[int], sizes: list[int]) -> int:
-    """Returns the expected file length: the greatest length, unless the names are closer together."""
     gaps = [later - earlier for earlier, later in itertools.pairwise(starts)]
     largest = max(sizes, default=0)
     if gaps and (largest == 0 or any(gap % largest for gap in gaps)):

@@ -56,8 +56,6 @@ class Recovered:
 
 @frozen
 class _Following:
-    """Records after the log's end."""
-
     physical_offset: int
     is_whole: bool
     """False if only a record's head was found, because a check would cost too much."""
@@ -364,7 +362,7 @@ def _has_hole(log: CommitLog, queue: ConsumeQueue) -> bool:
     offset_end, _physical_end = _last_good(newest, None)
     for segment in newest:
         for at, stop in segment.data(max(0, offset_end * UNIT_SIZE - segment.start)):
-            # A copied store has no holes: its files end with megabytes of zeros.
+            # A copied store may have megabytes of zeros instead of holes.
             if bytes(segment.view[at:stop]).count(0) == stop - at:
                 continue
             for offset in range((segment.start + at) // UNIT_SIZE, (segment.start + stop - 1) // UNIT_SIZE + 1):

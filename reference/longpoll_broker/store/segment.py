@@ -73,8 +73,7 @@ class Segment:
     """One mapped file. Invariant: bytes below `reserved_end` have disk blocks, so writing them cannot fail.
 
     - `failed`: a sync failed. Linux then considers the unwritten pages as written, and a later sync would succeed, so
-      no
-      more are tried. The next opening of the store writes them again.
+      no more are tried. The next opening of the store writes them again.
     - `is_durable`: name and length survive a power cut.
     - `maps`: if set, the file is mapped on access.
     - `is_dirty`: set before a write and reset by a sync; until then the map stays, because a write error would be lost

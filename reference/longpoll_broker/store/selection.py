@@ -34,7 +34,6 @@ all clients for ten seconds.
 
 @lru_cache(maxsize=64)
 def _places(count: int) -> Struct:
-    """Physical offset and size of each of `count` units."""
     return Struct(">" + "qi8x" * count)
 
 
@@ -238,6 +237,5 @@ class _Scan:
         self.size_bytes += size
 
     def _end_run(self) -> None:
-        """Add the open run to the records as a slice."""
         if self._run_end > self._run_start:
             self.records.append(self._record(self._run_start, self._run_end - self._run_start))

@@ -142,7 +142,6 @@ class ConfigFiles:
                     self._save_positions()
 
     def _offsets_file(self) -> tuple[str, dict[str, Any]]:
-        """Returns the name and the content of the offsets file."""
         offsets = self.offsets
         table = {pair: queues.copy() for pair, queues in offsets.by_pair.copy().items()}
         if not offsets.light:

@@ -98,7 +98,6 @@ class FlushService(ServiceThread):
         return self.runtime.monotonic_ns() + self.period_ms * 1_000_000
 
     def _index(self) -> None:
-        """Index new visible messages, so that queries by key need not."""
         with KeepGoing(log, "messages could not be indexed; trying again"):
             while not self.store.index(INDEX_COUNT) and not self._stop.is_set():
                 pass

@@ -102,7 +102,6 @@ class TableSaves:
             outbox.flush()
 
     def _problem_of_save(self) -> str | None:
-        """Save the changes; returns the problem, or None."""
         try:
             self.config_files.save_names()
         except FAULTS as error:
@@ -112,7 +111,6 @@ class TableSaves:
 
 
 def _worked(channel: Channel, command: Command, parts: Parts, work: Work | None) -> Parts:
-    """Do a change's work; returns its answer, or the failure."""
     try:
         if work is not None:
             work()

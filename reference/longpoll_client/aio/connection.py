@@ -47,14 +47,14 @@ CLOSE_TIMEOUT_S: Final = 1.0
 
 @runtime_checkable
 class WriteTransport(Protocol):
-    """What is asked of a transport, which is known by what it has: uvloop's is no `asyncio.Transport`."""
+    """The methods of a transport that a connection calls. uvloop's transport is not an `asyncio.Transport`."""
 
     def write(self, data: bytes, /) -> None:
         """Send bytes, now or later."""
         ...
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Say from how many bytes on that wait the protocol is told."""
+        """Set the buffered bytes at which `pause_writing` and `resume_writing` are called."""
         ...
 
     def get_write_buffer_size(self) -> int:
@@ -147,7 +147,7 @@ class AsyncConnection(asyncio.Protocol):
         return plain(await self.ask(code, self.writer(code, header, body), timeout_s))
 
     def writer(self, code: int, header: Header | None, body: Buffer) -> Write:
-        """What writes a request, signed if this client has credentials."""
+        """The function that writes a request, and signs it if this client has credentials."""
         return lambda opaque: self._exchange.written(code, opaque, header, body, one_way=False)
 
     async def ask(self, code: int, write: Write, timeout_s: float) -> Command:

@@ -35,7 +35,7 @@ class AsyncConsumer(ABC):
 
     @property
     def statistics(self) -> Mapping[str, TopicStatistics]:
-        """What was pulled and consumed, topic by topic."""
+        """Counts of pulled and consumed messages, by topic."""
         return self._member.statistics.snapshot()
 
     def subscribe(self, topic: str, expression: str = "*") -> None:

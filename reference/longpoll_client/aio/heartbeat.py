@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class AsyncProducerHeartbeat:
-    """Who was told of one producer group. Invariant: `_registered` are the connections by which brokers were told."""
+    """The heartbeats of one producer group. Invariant: `_registered` has the connections that had a heartbeat."""
 
     def __init__(self, instance: AsyncInstance, group: str) -> None:
         self._instance = instance
@@ -29,16 +29,16 @@ class AsyncProducerHeartbeat:
         self._failed_ns: dict[str, int] = {}
 
     async def heartbeat_new(self) -> None:
-        """Tell every broker that a route has named and that was not told by its connection; errors are logged."""
+        """Send a heartbeat to every known broker whose connection had none; errors are logged."""
         await asyncio.gather(*(self._heartbeat_one(address) for address in self._instance.routes.addresses()))
 
     async def heartbeat_all(self) -> None:
-        """Tell every broker, also who was told: they forget whom they do not hear for two minutes."""
+        """Send a heartbeat to every known broker. A broker forgets a producer after two minutes without one."""
         self._registered.clear()
         await self.heartbeat_new()
 
     async def leave(self) -> None:
-        """Say that the producer goes; errors are logged."""
+        """Unregister the producer; errors are logged."""
         header = UnregisterClientRequestHeader(client_id=self._instance.client_id, producer_group=self._group)
         for address, connection in self._registered.items():
             if connection.is_open:

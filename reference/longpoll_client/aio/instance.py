@@ -1,10 +1,10 @@
-"""All connections of one client on an event loop, and the routes it has learned from name servers.
+"""All connections of one client on an event loop, and the routes from its name servers.
 
-One task connects to an address and one asks for a topic's route, however many wait for it; who is cancelled or has no
-time left leaves, and the others go on. A route that is merely old is used while it is asked for again, as Java's
-client does; one that a failed send casts doubt on is waited for, but for a second at most.
+One task connects to an address, and one asks for a topic's route, for all callers. A caller that is cancelled or runs
+out of time leaves; the others go on waiting. An old route is used while the task asks again, as in Java's client. After
+a failed send, callers wait up to a second for a new route.
 
-Leaves out what is sent (`producer`, `member`). Source: `MQClientInstance.java`.
+Source: `MQClientInstance.java`.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ T = TypeVar("T")
 
 
 class AsyncInstance:
-    """One client to the name servers and brokers, of the event loop that uses it first.
+    """One client of the name servers and brokers. It belongs to the event loop that uses it first.
 
-    `name_server` is one address or several. Raises ConfigError when one is none. `on_request`
-    gets what a peer asks of us, with its host:port, as `RemotingClient` says.
+    `name_server` is one address or several; raises ConfigError for an invalid one. `on_request` gets a broker's request
+    and its HOST:PORT.
 
     Invariant: `_tasks` has every task that connects or asks for a route and has not ended; `close` ends them.
     """
@@ -68,11 +68,11 @@ class AsyncInstance:
 
     @property
     def client_id(self) -> str:
-        """The client's name: another one in each process that is forked from one that made it, or the one given."""
+        """The client's id, or one that differs in each forked process."""
         return self._client_id or f"127.0.0.1@longpoll-{self.runtime.process_id()}-{self._made}"
 
     def check(self) -> None:
-        """Raise LifecycleError once it is closed, and on another event loop than the first."""
+        """Raise LifecycleError after the close, and on another event loop than the first."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             if self._loop is not None:
@@ -82,7 +82,7 @@ class AsyncInstance:
             self._lifecycle.check_open()
 
     async def close(self) -> None:
-        """Close every connection; what waits gets an error, and what is asked afterwards is a LifecycleError."""
+        """Close every connection. Waiting calls get an error, and later calls raise LifecycleError."""
         self._lifecycle.end()
         tasks = list(self._tasks.values())
         for task in tasks:
@@ -92,9 +92,9 @@ class AsyncInstance:
         await asyncio.gather(*(connection.close() for connection in connections), *tasks, return_exceptions=True)
 
     def disconnect(self) -> list[asyncio.Future[Any]]:
-        """Cut every connection, and those that are being made; whose ends may be waited for.
+        """Cut every connection, also those being made; the tasks and transports that are ending.
 
-        Calls that wait get an error, and what is asked afterwards makes new ones.
+        Waiting calls get an error; later calls connect again.
         """
         tasks = list(self._tasks.values())
         for task in tasks:
@@ -140,11 +140,11 @@ class AsyncInstance:
         return await self._route(topic, timeout_s, borrows=False)
 
     async def publish_route(self, topic: str, timeout_s: float | None = None) -> Route:
-        """Where to send messages of the topic: its own route, or that of TBW102 when the send is to create it."""
+        """The route for sends: the topic's own, or that of TBW102 if the send creates the topic."""
         return await self._route(topic, timeout_s, borrows=True)
 
     def doubt_route(self, topic: str) -> None:
-        """Ask the name server again the next time, and go on by what is known if it has nothing better."""
+        """Ask the name server again before the next use. If it has no better route, the known one is used."""
         self.routes.doubt(topic, self.runtime.monotonic_ns())
 
     async def _route(self, topic: str, timeout_s: float | None, *, borrows: bool) -> Route:
@@ -185,7 +185,7 @@ class AsyncInstance:
             return self.routes.fall_back(topic, error, self.runtime.monotonic_ns())
 
     async def _ask_name_servers(self, code: RequestCode, header: Header | None) -> Command:
-        """The first answer of any name server; raises UnreachableError when none answers."""
+        """The first answer of a name server; raises UnreachableError if none answers."""
         failure: ClientError | None = None
         for address in self._name_servers.in_turn():
             try:
@@ -249,7 +249,7 @@ class AsyncInstance:
     # ------------------------------------------------------------ one task for all who wait
 
     def _begin(self, key: tuple[str, str], work: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
-        """The task of this name, begun if there is none."""
+        """The task with this key, which is started if there is none."""
         task: asyncio.Task[T] | None = self._tasks.get(key)
         if task is None:
             task = asyncio.create_task(work(), name=" ".join(key))
@@ -267,7 +267,7 @@ class AsyncInstance:
     async def _shared(
         self, key: tuple[str, str], work: Callable[[], Coroutine[Any, Any, T]], timeout_s: float | None, late: str
     ) -> T:
-        """What a task comes to that others may wait for too; raises UnreachableError when there is no time left."""
+        """The result of a task that several callers may wait for; raises UnreachableError after the time-out."""
         task = self._begin(key, work)
         done, _pending = await asyncio.wait([task], timeout=timeout_s)
         if not done:

@@ -22,9 +22,9 @@ log = logging.getLogger(__name__)
 
 
 class LoopConnections:
-    """What `Puller` and `BrokerRequests` ask of a client, on an event loop: connections, and a time later.
+    """The connections of a client for `Puller` and `BrokerRequests`, and its tasks and timers.
 
-    Invariant: `_tasks` and `_handles` have everything that is still to happen; `close` ends it.
+    Invariant: `_tasks` and `_handles` have every task and timer that has not ended; `close` ends them.
     """
 
     def __init__(self, instance: AsyncInstance) -> None:
@@ -35,33 +35,33 @@ class LoopConnections:
 
     @property
     def runtime(self) -> Runtime:
-        """The clock; its locks are had at once, for nobody holds one while waiting."""
+        """The clock and locks. A lock never blocks here, because no task holds one while it waits."""
         return self._instance.runtime
 
     def client(self, address: str) -> _Asking:
-        """A connection to host:port, made when it is needed."""
+        """A connection to HOST:PORT, which is made on demand."""
         return _Asking(self, self._instance, address)
 
     def broker_address(self, broker_name: str) -> str:
-        """Host:port of a broker; raises NoRouteError."""
+        """HOST:PORT of a broker; raises NoRouteError."""
         return self._instance.routes.address(broker_name)
 
     def broker_address_of(self, broker_name: str, broker_id: int) -> str:
-        """The address of one broker of that name, or of its master where it is not known; raises NoRouteError."""
+        """The address of one broker of that name; if it is unknown, that of its master. Raises NoRouteError."""
         return self._instance.routes.address_of(broker_name, broker_id)
 
     def other_broker_id(self, broker_name: str, address: str) -> int | None:
-        """The least id of a broker of that name at another address; None when there is none."""
+        """The lowest id of a broker of that name at another address; None without one."""
         return self._instance.routes.other_id(broker_name, address)
 
     def reply(self, address: str, request: Command, code: int, remark: str | None = None, body: Buffer = EMPTY) -> None:
-        """Answer what the peer at host:port asked, if there is a connection to it."""
+        """Answer a request of the peer at HOST:PORT, if there is a connection to it."""
         connection = self._instance.opened(address)
         if connection is not None:
             connection.reply(request, code, remark, body)
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        """Do it after the delay, unless it is closed by then."""
+        """Do something after the delay, unless the client is closed by then."""
         if self._is_closed:
             return
 
@@ -74,7 +74,7 @@ class LoopConnections:
         self._handles.add(handle)
 
     def begin(self, work: Coroutine[Any, Any, object]) -> None:
-        """Have a task do it, unless it is closed by then; what it raises is logged."""
+        """Run a coroutine in a task, unless the client is closed. Errors are logged."""
         if self._is_closed:
             work.close()
             return
@@ -93,12 +93,12 @@ class LoopConnections:
         task.add_done_callback(ended)
 
     async def close(self) -> None:
-        """End everything for good, but for the task that calls this."""
+        """End every task and timer, except the calling task."""
         self._is_closed = True
         await asyncio.gather(*self.cut(), return_exceptions=True)
 
     def cut(self) -> list[asyncio.Task[None]]:
-        """End what is begun, but for the task that calls this; whose ends may be waited for."""
+        """Cancel every task and timer, except the calling task; the cancelled tasks."""
         for handle in self._handles:
             handle.cancel()
         self._handles.clear()
@@ -117,7 +117,7 @@ class _Asking:
         self._address = address
 
     def call_async(self, code: int, header: Header | None, /, *, callback: Callback, timeout_s: float) -> None:
-        """Ask, once connected; raises a LongpollError when nothing is sent."""
+        """Send a request once connected; raises a LongpollError if nothing is sent."""
         connection = self._instance.opened(self._address)
         if connection is not None:
             connection.call_async(code, header, callback=callback, timeout_s=timeout_s)

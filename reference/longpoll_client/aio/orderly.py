@@ -38,8 +38,8 @@ class _Active:
 class OrderlyQueues:
     """The queues of one consumer.
 
-    Invariant: `_active` has each queue that something will look at, and that is exactly one thing: a task that takes it
-    from the lots, one that runs, a timer, or the puller's resumption. So no two tasks have one queue's messages.
+    Invariant: `_active` has each queue that will be looked at, by exactly one of: a task with its lot, a running task,
+    a timer, or the puller's `resume`. So two tasks never have messages of one queue.
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class OrderlyQueues:
         self._active: dict[Puller, _Active] = {}
 
     def is_busy(self, puller: Puller) -> bool:
-        """Whether the listener has messages of the queue right now."""
+        """Whether the listener has messages of the queue now."""
         active = self._active.get(puller)
         return active is not None and active.is_running
 
     def deliver(self, batch: Batch) -> None:
-        """Have the queue looked at, unless it will be anyway."""
+        """Look at the queue, unless that is already planned."""
         if batch.puller not in self._active:
             self._active[batch.puller] = _Active()
             self._look(batch.puller)
@@ -119,7 +119,7 @@ class OrderlyQueues:
     async def _are_dead(
         self, puller: Puller, active: _Active, messages: list[ReceivedMessage], answer: Retry | Reject
     ) -> bool:
-        """Whether all of them are dead letters now, or are passed over."""
+        """Whether all of them are dead letters now, or are skipped."""
         fate = fate_of(self._config, answer, [self._shown(message, active) for message in messages])
         try:
             for message in messages if fate == "dead" else ():

@@ -59,10 +59,10 @@ _UNENDED: Final = ClientError("the send did not finish: it was cancelled, or its
 class AsyncProducer(RequestNowait):
     """Sends messages to any topic, from the tasks of one event loop.
 
-    A send that is cancelled is not tried again; its message may be stored all the same.
+    A cancelled send is not retried, but its message may be stored.
 
-    Invariant: of the `send_nowait` that have not ended `_on_way` were written and wait for their answers; `_sending`
-    has the tasks of the others and of each `request_nowait`.
+    Invariant: of the `send_nowait` that have not ended, `_on_way` wait for their answers; `_sending` has the tasks of
+    the others and of each `request_nowait`.
     """
 
     def __init__(
@@ -117,9 +117,9 @@ class AsyncProducer(RequestNowait):
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection; sends on their way fail with a ClientError, and later ones with LifecycleError.
+        """Close every connection. Sends in progress fail with a ClientError, later ones with LifecycleError.
 
-        Cancelled, it goes on all the same, and a second one waits for it.
+        If the caller is cancelled, the close continues, and a second call waits for it.
         """
         await self._instance.closing.wait(self._close)
 
@@ -130,7 +130,7 @@ class AsyncProducer(RequestNowait):
             await asyncio.wait(self._sending)
 
     def metrics(self) -> SendMetrics:
-        """What was sent so far."""
+        """The counts of all sends so far."""
         return self._watch.metrics()
 
     async def send(
@@ -176,7 +176,7 @@ class AsyncProducer(RequestNowait):
         keys: str | Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> str:
-        """As `Producer.send_one_way`: the id; whether it was stored is never known."""
+        """As `Producer.send_one_way`: returns the message's id. Whether it was stored is never known."""
         parcel = self._single(topic, OutgoingMessage(body, tag, keys, properties or {}))
         route = await self._instance.publish_route(topic, CALL_TIMEOUT_S)
         queue = pick(route, None, self._turns.__next__, None, slow=self._slow, now_ns=self._now_ns())
@@ -252,7 +252,7 @@ class AsyncProducer(RequestNowait):
         await self._send(parcel, None, timeout_s)
 
     def _requested(self, command: Command, address: str) -> bool:
-        """What a broker asks of us."""
+        """Handle a broker's request."""
         is_reply = command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
         return is_reply and self._requests.requested(command, address)
 
@@ -286,7 +286,7 @@ class AsyncProducer(RequestNowait):
             self._send_later(sending, callback)
 
     def _check_room(self) -> None:
-        """Raise LocalProtocolError when too much is on its way that nobody awaits."""
+        """Raise LocalProtocolError if 65,535 sends that nothing awaits are in progress."""
         if self._on_way + len(self._sending) >= PENDING_COUNT_MAX:
             raise LocalProtocolError(f"{PENDING_COUNT_MAX} sends are already in progress; wait for some of them")
 
@@ -316,7 +316,7 @@ class AsyncProducer(RequestNowait):
         return await self._tried(self._begin(parcel, queue_selector, timeout_s))
 
     async def _tried(self, sending: StartedSend) -> tuple[SendResult, ...]:
-        """Try until it has ended, and tell the hooks; also the second try of a send that was begun by `send_nowait`."""
+        """Try until the send has ended, and call the hooks; also for a retry of `send_nowait`."""
         outcome: Outcome = _UNENDED
         tries = sending.tries
         try:
@@ -338,7 +338,7 @@ class AsyncProducer(RequestNowait):
             self._ended(sending, outcome)
 
     async def _try(self, parcel: Parcel, attempt: Attempt) -> Command | ClientError:
-        """Ask one broker, and wait for what comes of it."""
+        """Ask one broker, and wait for the answer."""
         try:
             connection = self._instance.opened(attempt.address)
             if connection is None:
@@ -361,7 +361,7 @@ class AsyncProducer(RequestNowait):
     # ------------------------------------------------------------ one send that nobody awaits
 
     def _sent_at_once(self, sending: StartedSend, callback: SendCallback) -> bool:
-        """Send without a task, where route and connection are there and the broker reads; else false."""
+        """Send without a task if route and connection are known and the broker reads; else return false."""
         tries = sending.tries
         route = self._instance.routes.fresh(tries.parcel.topic, sending.begun_ns)
         if route is None:
@@ -382,7 +382,7 @@ class AsyncProducer(RequestNowait):
         return True
 
     def _answered(self, sending: StartedSend, callback: SendCallback, answer: Command | ClientError) -> None:
-        """Tell what came of it, or have a task try it again."""
+        """Report the result, or start a task that tries again."""
         self._on_way -= 1
         if isinstance(answer, ClientError):
             self._doubt(sending.tries.parcel, answer)
@@ -402,7 +402,7 @@ class AsyncProducer(RequestNowait):
         self._keep(self._tell_later(sending, callback))
 
     def _keep(self, work: Coroutine[None, None, None]) -> None:
-        """Have it done by a task that the close waits for."""
+        """Run a task that the close waits for."""
         task = asyncio.create_task(work)
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
@@ -434,12 +434,12 @@ class AsyncPreparedProducer(AsyncProducer):
 
 
 def _as_told(error: Exception) -> LongpollError:
-    """What a send failed with, as its caller is told of it."""
+    """The error of a send, as its callback gets it."""
     return error if isinstance(error, LongpollError) else ClientError(f"the message could not be sent: {error!r}")
 
 
 def _tell(callback: SendCallback, outcome: SendResult | LongpollError) -> None:
-    """Tell a send's caller; what that raises harms nobody else."""
+    """Call the callback of a send. An error of the callback is logged."""
     # Without `KeepGoing`, which costs as much as half of an id, for this is done for every send.
     try:
         callback(outcome)

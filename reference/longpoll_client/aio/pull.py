@@ -24,12 +24,11 @@ from longpoll_protocol.bodies import MessageQueue
 
 
 class AsyncPullConsumer(AsyncConsumer):
-    """Gives messages to the task that awaits `poll`; for one task. `async with` starts and closes it.
+    """Gives messages to a task that awaits `poll`. `async with` starts and closes it.
 
-    Messages that `poll` returned are consumed when it is called again, or with `commit`. A poll that is cancelled has
-    taken nothing.
+    The next poll, or `commit`, marks the returned messages as consumed. A cancelled poll has taken nothing.
 
-    Invariant: `_given` was returned and is not consumed, `_rest` came with it and is not yet returned.
+    Invariant: `_given` was returned and is not consumed; `_rest` came with it and is not yet returned.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class AsyncPullConsumer(AsyncConsumer):
         self._rest: Batch | None = None
 
     def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
-        """Every message, one by one, until it is closed; each is consumed when the next one is asked for."""
+        """Every message, one at a time, until the close. Asking for the next one marks it as consumed."""
         return self._messages()
 
     async def start(self) -> None:
@@ -77,7 +76,7 @@ class AsyncPullConsumer(AsyncConsumer):
     # ------------------------------------------------------------ messages
 
     async def poll(self, timeout_s: float = 1.0, count_max: int | None = None) -> list[ReceivedMessage]:
-        """The next messages of one queue, in its order; empty when none came in time, or it is closed meanwhile.
+        """The next messages of one queue, in order; empty after the time-out, or if the consumer is closed.
 
         Raises ConfigError for a `count_max` under 1, and LifecycleError before the start and after the close.
         """
@@ -113,7 +112,7 @@ class AsyncPullConsumer(AsyncConsumer):
         await self._member.run(self._member.send_back(message, self._given.puller.queue, delay_level))
 
     async def commit(self) -> None:
-        """Count every message that `poll` returned as consumed, and store the offsets; raises a LongpollError.
+        """Mark every returned message as consumed, and store the offsets; raises a LongpollError.
 
         Raises LifecycleError before the start and after the close.
         """
@@ -128,9 +127,9 @@ class AsyncPullConsumer(AsyncConsumer):
             self._member.statistics.add(given.puller.queue.topic, consumed_count=len(given.messages))
 
     async def close(self) -> None:
-        """Leave the group, once; messages returned and not committed will come again. A poll ends.
+        """Leave the group, once. Messages that were returned and not committed come again. A poll ends.
 
-        Cancelled, it goes on all the same, and a second one waits for it.
+        If the caller is cancelled, the close continues, and a second call waits for it.
         """
         self._member.lifecycle.end()
         self._came.set()
@@ -141,7 +140,7 @@ class AsyncPullConsumer(AsyncConsumer):
         self._came.set()
 
     async def _next_batch(self, timeout_s: float) -> Batch | None:
-        """The first batch whose queue is ours; None when none comes in time."""
+        """The first batch of a current queue; None after the time-out."""
         try:
             async with asyncio.timeout(wait_ns(timeout_s) / 1e9):
                 while not self._member.lifecycle.is_closed:
@@ -155,7 +154,7 @@ class AsyncPullConsumer(AsyncConsumer):
         return None
 
     def _first(self) -> Batch | None:
-        """Take out the first batch whose queue is ours and not paused."""
+        """Take out the first batch whose queue is current and not paused."""
         self._batches = [batch for batch in self._batches if not batch.puller.is_dropped]
         for place, batch in enumerate(self._batches):
             if not batch.puller.is_paused:

@@ -38,7 +38,7 @@ AsyncListener: TypeAlias = Callable[[Sequence[ReceivedMessage]], object]
 
 @define(slots=True, eq=False)
 class _Lot:
-    """Messages that the listener is to be given, a few at a time, by whichever tasks are free."""
+    """Messages for the listener. Every free task takes a few at a time."""
 
     puller: Puller
     messages: Sequence[ReceivedMessage]
@@ -49,14 +49,14 @@ class _Lot:
     """How many of them tasks have taken."""
 
     def rest(self, at: int) -> _Lot:
-        """Take everything from a place on, as a lot of its own."""
+        """Take everything from an index on, as a separate lot."""
         self.taken_count = len(self.messages)
         return _Lot(self.puller, self.messages[at:], self.again_count)
 
 
 @define(slots=True, eq=False)
 class _Giving:
-    """A task that calls the listener, time and again."""
+    """A task that calls the listener repeatedly."""
 
     task: asyncio.Task[Any]
     began_ns: int = 0
@@ -76,10 +76,10 @@ class _Giving:
 
 
 class _Lots:
-    """What waits for a task, and the tasks that wait for something: `asyncio.Queue` at a third of its price.
+    """The lots that wait for a task, and the tasks that wait for a lot, at a third of the cost of `asyncio.Queue`.
 
-    One task is woken at a time, and wakes the next where more is left than it has taken: where listeners answer at once
-    one task does it all. Invariant: while `ready` has anything and tasks wait, one was woken and has not run yet.
+    One task is woken at a time. It wakes the next one if it leaves something. If listeners return at once, one task
+    does all the work. Invariant: while `ready` has anything and tasks wait, one was woken and has not run yet.
     """
 
     def __init__(self) -> None:
@@ -88,12 +88,12 @@ class _Lots:
         self._idle: deque[asyncio.Future[None]] = deque()
 
     def put(self, lot: _Lot | None) -> None:
-        """Have one task take it."""
+        """Add a lot for one task."""
         self.ready.append(lot)
         self._wake()
 
     def next_of(self, lot: _Lot, count: int) -> Sequence[ReceivedMessage]:
-        """Take `count` messages of a lot that was the `first`; none are left when it is empty."""
+        """Take `count` messages of the first lot; empty if none is left."""
         at = lot.taken_count
         lot.taken_count = end = at + count
         if end >= len(lot.messages) and self.ready and self.ready[0] is lot:
@@ -103,13 +103,13 @@ class _Lots:
         return lot.messages[at:end]
 
     def take_first(self) -> None:
-        """Nobody else is to have what was the `first`."""
+        """Remove the first lot."""
         self.ready.popleft()
         if self._idle and self.ready:
             self._wake()
 
     async def first(self) -> _Lot | None:
-        """The first one, as soon as there is one; it stays the first until it is taken."""
+        """Wait for a lot, and leave it in its place."""
         while not self.ready:
             waiting = asyncio.get_running_loop().create_future()
             self._idle.append(waiting)
@@ -130,7 +130,7 @@ class _Lots:
 
 
 class AsyncPushConsumer(AsyncConsumer):
-    """Gives messages to an `async def` listener, in `config.thread_count` tasks; `async with` starts and closes it.
+    """Gives messages to an `async def` listener, in `thread_count` tasks. `async with` starts and closes it.
 
     A listener that takes longer than `consume_timeout_s` is cancelled, and its messages come again. Otherwise as
     `PushConsumer`.
@@ -180,11 +180,11 @@ class AsyncPushConsumer(AsyncConsumer):
         self._working = [asyncio.create_task(self._work()) for _number in range(self._config.thread_count)]
 
     async def close(self) -> None:
-        """Let running listeners end, for `close_timeout_s` at most, store the offsets, and leave the group.
+        """Wait for running listeners, store the offsets, and leave the group.
 
-        A listener that does not end is cancelled, and its messages come again; one that does not end by that either is
-        left behind after the same time again. In a listener this returns at once, and the consumer is closed as soon as
-        the listener has answered. Cancelled, it goes on all the same, and a second one waits for it.
+        After `close_timeout_s` a listener is cancelled, and its messages come again. After the same time again it is
+        left behind. In a listener, this returns at once, and the consumer closes when the listener returns. If the
+        caller is cancelled, the close continues, and a second call waits for it.
         """
         self._member.lifecycle.end()
         closing = self._closing.begin(self._close)
@@ -202,7 +202,7 @@ class AsyncPushConsumer(AsyncConsumer):
         await self._member.close()
 
     async def _ended(self, tasks: set[asyncio.Task[Any]], fate: str) -> set[asyncio.Task[Any]]:
-        """Wait for listeners' tasks, for `close_timeout_s` at most; those that have not ended, which is logged."""
+        """Wait for tasks, at most `close_timeout_s`; those that have not ended, which are logged."""
         if not tasks:
             return tasks
         _done, late = await asyncio.wait(tasks, timeout=self._config.close_timeout_s)
@@ -223,11 +223,11 @@ class AsyncPushConsumer(AsyncConsumer):
         self._orderly_queues.deliver(batch)
 
     def _look(self, puller: Puller) -> None:
-        """Have a task see to the first messages of a queue."""
+        """Have a task deliver the first messages of a queue."""
         self._lots.put(_Lot(puller, (), 0))
 
     def give(self, message: ReceivedMessage, then: Callable[[bool], None]) -> None:
-        """Give the listener one message at an administrator's wish (309), beside the others."""
+        """Give the listener one message that a broker wants consumed (309)."""
 
         async def ask() -> None:
             with self._calling() as giving:
@@ -242,7 +242,7 @@ class AsyncPushConsumer(AsyncConsumer):
 
     @contextmanager
     def _calling(self) -> Iterator[_Giving]:
-        """This task may call the listener."""
+        """Mark this task as one that may call the listener."""
         task = asyncio.current_task()
         assert task is not None, "a coroutine runs in a task"
         giving = _Giving(task)
@@ -253,7 +253,7 @@ class AsyncPushConsumer(AsyncConsumer):
             self._giving.discard(giving)
 
     def _look_for_hanging(self) -> None:
-        """Cancel listeners that take too long: one look for all, for a timer of its own costs as much as a call."""
+        """Cancel listeners that take too long. One timer for all, because a timer costs as much as a call."""
         due_ns = self._runtime.monotonic_ns() - int(self._config.consume_timeout_s * 1e9)
         for giving in self._giving:
             if 0 < giving.began_ns < due_ns and not giving.is_late:
@@ -282,7 +282,7 @@ class AsyncPushConsumer(AsyncConsumer):
         return answer
 
     async def _consume(self, giving: _Giving, lot: _Lot) -> None:
-        """Give the listener what is left of a lot, a few messages at a time, as far as no other task takes them."""
+        """Give the listener the rest of a lot, a few messages at a time, unless other tasks take them."""
         puller, size, lifecycle = lot.puller, self._config.consume_count_max, self._member.lifecycle
         topic, retry_topic = puller.queue.topic, self._member.retry_topic
         is_plain = topic != retry_topic and not lot.again_count
@@ -317,7 +317,7 @@ class AsyncPushConsumer(AsyncConsumer):
         self._settle(giving)
 
     def _settle(self, giving: _Giving) -> None:
-        """Tell the queue, and the statistics, of what the listener has consumed."""
+        """Mark what the listener has consumed, in the queue and in the statistics."""
         puller = giving.puller
         if puller is not None:
             took_ns, consumed = giving.consumed_ns, giving.consumed
@@ -350,7 +350,7 @@ class AsyncPushConsumer(AsyncConsumer):
     async def _answer_with_hooks(
         self, giving: _Giving, messages: Sequence[ReceivedMessage]
     ) -> tuple[ConsumeResult, Exception | None]:
-        """As `_answer`; the hooks are told before and after."""
+        """As `_answer`, with calls of the hooks before and after."""
         delivery = self._hook_calls.begin(messages)
         begun_ns = self._runtime.monotonic_ns()
         answer: ConsumeResult = Retry()
@@ -370,7 +370,7 @@ class AsyncPushConsumer(AsyncConsumer):
     async def _answer(
         self, giving: _Giving, messages: Sequence[ReceivedMessage]
     ) -> tuple[ConsumeResult, Exception | None]:
-        """What becomes of the messages, and what the listener raised; of one that raises or hangs they come again."""
+        """The listener's result, and its error. After an error or a time-out the messages come again."""
         first = messages[0]  # The listener may do with the list what it likes.
         giving.began_ns = self._now_ns()
         try:

@@ -18,7 +18,7 @@ from longpoll_client.produce.requests import Replies, too_late
 
 
 class AsyncRequests(Replies):
-    """The requests of one producer of an event loop. Invariant: from the first one on brokers are greeted again."""
+    """The requests of one producer of an event loop. The first one starts the periodic heartbeats."""
 
     def __init__(self, instance: AsyncInstance, group: str) -> None:
         self._loop = LoopConnections(instance)
@@ -29,9 +29,9 @@ class AsyncRequests(Replies):
     async def ask(
         self, correlation_id: str, timeout_s: float, send: Callable[[Mapping[str, str]], Awaitable[object]]
     ) -> ReceivedMessage:
-        """Send a request with these properties, and wait for its reply. Raises a ClientError, or what `send` does.
+        """Send a request with these properties, and wait for its reply. Raises a ClientError, or an error of `send`.
 
-        Cancelled, or without a reply in time, it is forgotten.
+        A cancelled request, or one without a reply in time, is forgotten.
         """
         if not self._is_begun:
             self._is_begun = True
@@ -53,7 +53,7 @@ class AsyncRequests(Replies):
         return outcome
 
     async def leave(self) -> None:
-        """Leave the group, if it was joined; requests that wait get a ConnectionLostError."""
+        """Leave the group, if it was joined. Waiting requests get a ConnectionLostError."""
         self.close()
         await self._loop.close()
         if self._is_begun:

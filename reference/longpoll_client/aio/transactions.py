@@ -91,9 +91,9 @@ class AsyncTransactionProducer:
         await self.close()
 
     async def close(self) -> None:
-        """As `TransactionProducer.close`: it waits for checks that run, but for the one that calls this.
+        """As `TransactionProducer.close`. It waits for running checks, except one that calls it.
 
-        Cancelled, it goes on all the same, and a second one waits for it.
+        If the caller is cancelled, the close continues, and a second call waits for it.
         """
         self._lifecycle.end()
         me = asyncio.current_task()
@@ -121,9 +121,9 @@ class AsyncTransactionProducer:
         queue_selector: QueueSelector | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> TransactionResult:
-        """As `TransactionProducer.send`, with its errors; the work is awaited.
+        """As `TransactionProducer.send`, with its errors; the local transaction is awaited.
 
-        When this is cancelled while the work is done, its broker asks later, as when the work raises.
+        If the caller is cancelled during the local transaction, the broker asks later.
         """
         self._lifecycle.check_open()
         check_callable("local_transaction", local_transaction)
@@ -155,7 +155,7 @@ class AsyncTransactionProducer:
     # ------------------------------------------------------------ what brokers ask
 
     def _requested(self, command: Command, address: str) -> bool:
-        """What a broker asks of us."""
+        """Handle a broker's request."""
         if command.code != RequestCode.CHECK_TRANSACTION_STATE:
             return False
         question = read_question(self.group, command, address)
@@ -166,7 +166,7 @@ class AsyncTransactionProducer:
         return True
 
     async def _answer(self, question: Question, address: str) -> None:
-        """Look how a transaction ended, and say so."""
+        """Check a transaction, and send its state."""
         state = TransactionState.UNKNOWN
         try:
             state = state_of(await self._check(question.message))

@@ -45,7 +45,7 @@ DIRECT_COUNT_MAX: Final = 16
 
 @frozen
 class MemberState:
-    """A member at one moment."""
+    """A snapshot of a member."""
 
     config: MemberConfig
     name_server: str
@@ -60,10 +60,10 @@ class MemberState:
 
 
 class DirectConsumer(Protocol):
-    """A listener that a message can be given to at an administrator's wish."""
+    """A listener that takes single messages which a broker wants consumed."""
 
     def give(self, message: ReceivedMessage, then: Callable[[bool], None], /) -> None:
-        """Have it consumed on a thread of the listener's, and tell `then` whether it is."""
+        """Consume the message on a listener's thread, and call `then` with whether it is consumed."""
         ...
 
 
@@ -78,7 +78,7 @@ class BrokerRequests:
         rebalance: Callable[[], None],
         move: Callable[[Mapping[MessageQueue, int]], None],
     ) -> None:
-        """`rebalance` and `move` are told what is to be done, and do not wait for it."""
+        """`rebalance` and `move` start their work and do not wait for it."""
         self._instance = instance
         self._state = state
         self._direct = direct
@@ -88,7 +88,7 @@ class BrokerRequests:
         self._direct_count = 0
 
     def requested(self, command: Command, address: str) -> bool:
-        """What a broker asks of us, on a reader thread; whether we know it."""
+        """Handle a broker's request, on a reader thread; false for an unknown one."""
         if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             self._rebalance()
             return True
@@ -109,7 +109,7 @@ class BrokerRequests:
         return True
 
     def _reset(self, command: Command, _reply: Reply) -> None:
-        """220: go on from other offsets where the queue is ours; raises HeaderError."""
+        """220: continue at other offsets in the member's queues; raises HeaderError."""
         group = self._state().config.group
         offsets = read_reset(command, group)
         log.warning("group %s is told by a broker to go on elsewhere in %d queues", group, len(offsets))
@@ -130,7 +130,7 @@ class BrokerRequests:
         reply(ResponseCode.SUCCESS, None, running_body(state))
 
     def _consume_directly(self, command: Command, reply: Reply) -> None:
-        """309, answered by the listener's thread; raises a ProtocolError."""
+        """309, answered by a listener's thread; raises a ProtocolError."""
         state = self._state()
         group = state.config.group
         messages = decode_messages(command.body)
@@ -159,7 +159,7 @@ class BrokerRequests:
 
 
 def read_reset(command: Command, group: str) -> dict[MessageQueue, int]:
-    """The offsets that a member is to go on from (220), those of its topic; raises HeaderError."""
+    """The offsets of a reset (220) for its topic; raises HeaderError."""
     header = ResetOffsetRequestHeader.decode(command.ext_fields)
     if header.group != group:
         raise HeaderError("ResetOffsetRequestHeader", "group", f"is {header.group[:60]!r}, and this is {group!r}")
@@ -178,7 +178,7 @@ def offsets_body(pullers: Mapping[MessageQueue, Puller], topic: str) -> bytes:
 
 
 def running_body(state: MemberState) -> bytes:
-    """The answer to 307. Rates are of the time since the start, where Java's are of the last minute."""
+    """The answer to 307. Rates cover the time since the start; Java's cover the last minute."""
     seconds = max((state.now_ms - state.started_ms) / 1000, 0.001)
     body = {
         "jstack": None,
@@ -202,7 +202,7 @@ def running_body(state: MemberState) -> bytes:
 
 
 def direct_body(*, is_consumed: bool, is_orderly: bool, took_ms: float) -> bytes:
-    """The answer to 309. A listener that raises has put the message off."""
+    """The answer to 309. A listener that raises retries the message."""
     result = "CR_SUCCESS" if is_consumed else "CR_LATER"
     return msgspec.json.encode(
         {
@@ -216,7 +216,7 @@ def direct_body(*, is_consumed: bool, is_orderly: bool, took_ms: float) -> bytes
 
 
 def _queue_row(puller: Puller) -> dict[str, object]:
-    """What is known of one queue (`ProcessQueueInfo`); the names are Java's, `droped` too."""
+    """The state of one queue (`ProcessQueueInfo`), with Java's names, including `droped`."""
     return {
         "cachedMsgCount": puller.cached_count,
         "cachedMsgSizeInMiB": puller.cached_size // MIB,
@@ -227,7 +227,7 @@ def _queue_row(puller: Puller) -> dict[str, object]:
 
 
 def _status_row(counts: TopicStatistics, seconds: float) -> dict[str, float]:
-    """One topic (`ConsumeStatus`): milliseconds a pull and a message, and messages a second."""
+    """The counts of one topic (`ConsumeStatus`): milliseconds per pull and message, and messages per second."""
     told_count = counts.consumed_count + counts.later_count
     return {
         "consumeFailedMsgs": counts.later_count,

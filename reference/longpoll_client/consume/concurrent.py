@@ -33,7 +33,7 @@ HANG_CHECKS: Final = 4
 
 @define(slots=True, eq=False)
 class _Giving:
-    """A thread that calls the listener, time and again, with messages of one queue."""
+    """A thread that calls the listener repeatedly, with messages of one queue."""
 
     puller: Puller
     topic: str
@@ -50,10 +50,9 @@ class _Giving:
 class ConcurrentConsumeService(ConsumeService):
     """The listener's threads.
 
-    Invariant: `_giving` has every thread that may call the listener, and changes under `_lock`; so does `is_told`: that
-    a call hangs. A call begins and ends without the lock. Who finds one that hangs has looked at the clock
-    before, and one that ends looks there after it is no more to be found: so if it took less than `_hang_ns`, it is
-    certain that nobody has found it.
+    Invariant: `_giving` has every thread that may call the listener. It and `is_told` change under `_lock`. A call
+    begins and ends without the lock: the search for hanging calls reads the clock before it looks for calls, and a call
+    reads the clock after it is no longer visible. So a call that took less than `_hang_ns` was not found.
     """
 
     def __init__(self, runtime: Runtime, config: MemberConfig, listener: Listener) -> None:
@@ -63,11 +62,11 @@ class ConcurrentConsumeService(ConsumeService):
         self._giving: set[_Giving] = set()
 
     def is_busy(self, _puller: Puller) -> bool:
-        """Never: the order of messages is nobody's here."""
+        """Always false: nothing is consumed in order here."""
         return False
 
     def deliver(self, batch: Batch) -> None:
-        """Share a pull's messages out in small lots."""
+        """Split the messages of a pull into small lots."""
         size, messages = self._config.consume_count_max, batch.messages
         lots: _Lots
         if size == 1:
@@ -77,10 +76,10 @@ class ConcurrentConsumeService(ConsumeService):
         self._workers.submit(partial(self._share, batch.puller, lots))
 
     def _share(self, puller: Puller, lots: _Lots) -> None:
-        """Give the listener lots until none is left; before the first, have another thread do the same.
+        """Give the listener lots until none is left. Before the first one, have another thread do the same.
 
-        Where the listener is quick that one comes too late, and one thread gives all: a task for each lot costs more
-        than such a listener does. What is raised here ends this thread's part alone.
+        If the listener is quick, the other thread comes too late, and one thread gives all lots. A task per lot would
+        cost more than such a listener. An error here ends only this thread's part.
         """
         lot = _next_of(lots)
         if lot is None:
@@ -101,7 +100,7 @@ class ConcurrentConsumeService(ConsumeService):
 
     @contextmanager
     def _calling(self, puller: Puller) -> Iterator[_Giving]:
-        """This thread may call the listener."""
+        """Mark this thread as one that may call the listener."""
         topic = puller.queue.topic
         giving = _Giving(puller, topic, topic != self._member.retry_topic)
         with self._lock:
@@ -113,7 +112,7 @@ class ConcurrentConsumeService(ConsumeService):
                 self._giving.discard(giving)
 
     def _consume(self, giving: _Giving, messages: Sequence[ReceivedMessage], again_count: int) -> None:
-        """Give messages to the listener; `again_count` times it had them already without the broker knowing."""
+        """Give messages to the listener, which had them `again_count` times without the broker knowing."""
         puller, topic, now_ns = giving.puller, giving.topic, self._now_ns
         if not puller.is_open and (
             puller.is_dropped or puller.defer(lambda: self._submit(puller, messages, again_count))
@@ -144,7 +143,7 @@ class ConcurrentConsumeService(ConsumeService):
     def _put_off(
         self, puller: Puller, messages: Sequence[ReceivedMessage], answer: Retry | Reject, again_count: int
     ) -> None:
-        """Send messages back and be done with them here; what cannot be sent back is given again from here."""
+        """Send messages back. Those that the broker does not take are given again later from here."""
         kept = self._send_back(puller, messages, answer.level)
         puller.done([message for message in messages if message not in kept])
         if kept:
@@ -167,7 +166,7 @@ class ConcurrentConsumeService(ConsumeService):
         return kept
 
     def _look_for_hanging(self) -> None:
-        """Tell of listeners that take too long and send their messages back; on the timer's thread."""
+        """Log listeners that take too long, and send their messages back; on the timer's thread."""
         timeout_s = self._config.consume_timeout_s
         due_ns = self._now_ns() - self._hang_ns
         with self._lock:
@@ -189,7 +188,7 @@ class ConcurrentConsumeService(ConsumeService):
 
 
 def _next_of(lots: _Lots) -> tuple[ReceivedMessage, ...] | None:
-    """Take the first lot, if another thread has not taken the last one."""
+    """Take the first lot; None if another thread took the last one."""
     try:
         return lots.popleft()
     except IndexError:
@@ -197,6 +196,6 @@ def _next_of(lots: _Lots) -> tuple[ReceivedMessage, ...] | None:
 
 
 def log_not_retried(group: str, messages: Sequence[ReceivedMessage]) -> None:
-    """Say that messages which a listener has put off do not come again, for the group is broadcast to."""
+    """Log that retried messages of a broadcasting group do not come again."""
     for message in messages:
         log.warning("group %s is broadcast to, so %s does not come again", group, place_of(message))

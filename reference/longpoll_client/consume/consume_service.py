@@ -55,10 +55,10 @@ def with_hooks(runtime: Runtime, config: MemberConfig, listener: Listener) -> Li
 
 
 class ConsumeService(ABC):
-    """A listener's threads; `direct` is where a message goes that an administrator wants consumed."""
+    """A listener's threads. `direct` takes single messages that a broker wants consumed."""
 
     def __init__(self, runtime: Runtime, config: MemberConfig, listener: Listener, *, hang_check_s: float) -> None:
-        """`hang_check_s` is how often listeners are looked for that hang."""
+        """`hang_check_s` is the period of the search for hanging listeners."""
         self._runtime = runtime
         self._config = config
         listener = with_hooks(runtime, config, listener)
@@ -75,13 +75,13 @@ class ConsumeService(ABC):
         return self._owner
 
     def belong_to(self, member: Member) -> None:
-        """Have this member's messages."""
+        """Set the member whose messages the listener gets."""
         self._owner = member
 
     def start(self) -> None:
-        """Start the threads, as the last part of the member's start: what has come by then has waited for them.
+        """Start the threads, as the last part of the member's start. Messages that came before wait for them.
 
-        Raises a ClientError, and then leaves none.
+        Raises a ClientError, and then leaves no thread.
         """
         with ExitStack() as undo:
             undo.callback(self._workers.dismiss)
@@ -90,23 +90,23 @@ class ConsumeService(ABC):
             undo.pop_all()
 
     def stop(self, then: Callable[[], None]) -> None:
-        """End them, then call `then`. A listener that does not end in time is left behind, and its queue with it.
+        """End the threads, then call `then`. A listener that does not end in time is left behind with its queue.
 
-        One that calls this goes on first.
+        In a listener, the rest happens after the listener returns.
         """
         self._workers.stop(self._config.close_timeout_s, then)
 
     @abstractmethod
     def deliver(self, batch: Batch, /) -> None:
-        """Take what a pull brought; on a reader thread."""
+        """Take the messages of a pull; on a reader thread."""
 
     @abstractmethod
     def is_busy(self, puller: Puller, /) -> bool:
-        """Whether the listener has messages of the queue right now, in order."""
+        """Whether the listener has messages of an orderly queue now."""
 
     @abstractmethod
     def _look_for_hanging(self) -> None:
-        """Tell of listeners that have had messages for too long; on the timer's thread."""
+        """Log listeners that have had messages for too long; on the timer's thread."""
 
     def _look_again(self) -> None:
         self._look_for_hanging()

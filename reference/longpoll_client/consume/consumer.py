@@ -14,7 +14,7 @@ from longpoll_runtime.closeable import Closeable
 
 
 class Consumer(Closeable):
-    """A consumer as a member of its group; `with` starts and closes it."""
+    """A consumer as a member of its group. `with` starts and closes it."""
 
     _member: Member
 
@@ -25,40 +25,40 @@ class Consumer(Closeable):
 
     @property
     def queues(self) -> tuple[MessageQueue, ...]:
-        """The queues of its topics that are this consumer's now."""
+        """The current queues of the consumer's topics."""
         return self._member.queues
 
     @property
     def statistics(self) -> Mapping[str, TopicStatistics]:
-        """What was pulled, and consumed by a listener, topic by topic."""
+        """Counts of pulled and consumed messages, by topic."""
         return self._member.statistics.snapshot()
 
     def subscribe(self, topic: str, expression: str = "*") -> None:
-        """Want messages of a topic with these tags ("a || b", "*" for all) or by `Sql`, or others than before.
+        """Subscribe to a topic with tags ("a || b", "*" for all) or `Sql`, or change its expression.
 
-        While it runs this takes effect within moments; what was pulled by then comes as it is. Every member of the
-        group must want the same. Raises ConfigError, LifecycleError once it is closed, and a ClientError when brokers
-        are asked about an expression that is not one of tags.
+        A running consumer applies this within moments; messages that were already pulled still come. Every member of
+        the group must have the same subscriptions. Raises ConfigError, LifecycleError after the close, and a
+        ClientError if a broker refuses an expression.
         """
         self._member.subscribe(topic, expression)
 
     def unsubscribe(self, topic: str) -> None:
-        """Want nothing of a topic any more: its queues are given up within moments, and where they stand is stored.
+        """Leave a topic: its queues are given up within moments, and their offsets are stored.
 
-        Raises ConfigError when it is not subscribed, or LifecycleError once it is closed.
+        Raises ConfigError if it is not subscribed, and LifecycleError after the close.
         """
         self._member.unsubscribe(topic)
 
     def pause(self, queues: Collection[MessageQueue] | None = None) -> None:
-        """Have no message of these queues, or of any, given to the user until `resume`; pulling stops, too.
+        """Deliver no message of these queues, or of any, until `resume`. Pulling stops, too.
 
-        With None of any queue, also of those that come later. What a listener has already it may end.
-        A queue that is given up is paused no more. Raises NotOursError, or LifecycleError unless it runs.
+        None means all queues, also later ones. A running listener call is not interrupted. A rebalance ends the pause
+        of a queue that changes hands. Raises NotOursError, and LifecycleError unless the consumer runs.
         """
         self._member.pause(None if queues is None else tuple(queues))
 
     def resume(self, queues: Collection[MessageQueue] | None = None) -> None:
-        """Go on with these queues, or with all, where they stood. Raises as `pause`."""
+        """Continue with these queues, or with all. Raises as `pause`."""
         self._member.resume(None if queues is None else tuple(queues))
         self._wake()
 
@@ -67,21 +67,21 @@ class Consumer(Closeable):
         return self._member.run(self._member.topic_queues(topic))
 
     def committed(self, queue: MessageQueue) -> int | None:
-        """The offset that is stored of the group, or by itself when broadcasting; None where there is none.
+        """The stored offset of the group, or of this member when broadcasting; None without one.
 
-        A broker of 4.x says 0 instead while the queue still has its first message. Raises a ClientError.
+        A broker of 4.x reports 0 while the queue still has its first message. Raises a ClientError.
         """
         return self._member.run(self._member.committed(queue))
 
     def offset_for_timestamp(self, queue: MessageQueue, timestamp: datetime) -> int:
-        """The offset of a message that was stored at a time, or else of the first after it, as its broker says (29).
+        """The offset of the first message stored at or after a time, from its broker (29).
 
-        Of several messages of that millisecond a broker of 4.x names any. Raises a ClientError.
+        Of several messages of one millisecond, a broker of 4.x returns any. Raises a ClientError.
         """
         return self._member.run(self._member.find(queue, timestamp))
 
     def _wake(self) -> None:
-        """Have who waits for messages look again; nobody does."""
+        """Wake a poll; there is none here."""
 
     @abstractmethod
     def start(self) -> None:

@@ -353,7 +353,7 @@ class GroupMember(ABC):
         then(None)
 
     def _send_to_dead_letters(self, message: UnreadableMessage, queue: MessageQueue) -> Steps[str]:
-        """The result, for the log. Raises a ClientError if the broker does not answer."""
+        """What happened, as text for the log. Raises a ClientError if the broker does not answer."""
         if self.config.is_broadcasting or message.physical_offset is None:
             return "skipped"
         try:

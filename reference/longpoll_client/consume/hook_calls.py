@@ -18,6 +18,7 @@ class HookCalls:
     """Calls the hooks of a consumer, on threads or on an event loop."""
 
     def __init__(self, runtime: Runtime, config: MemberConfig) -> None:
+        self._runtime = runtime
         self._config = config
         self._first = f"{runtime.unix_ms():X}{runtime.monotonic_ns():X}-"
         self._number = itertools.count(1)
@@ -48,7 +49,10 @@ class HookCalls:
 
     def received(self, messages: Sequence[ReceivedMessage], latency_ns: int) -> None:
         """After a poll that returns messages."""
+        if not self._config.hooks:
+            return
+        begun_s = self._runtime.unix_ms() / 1000 - latency_ns / 1e9
         for hook in self._config.hooks:
             if hasattr(hook, "after_receive"):
                 with KeepGoing(log, "a hook after a poll failed"):
-                    hook.after_receive(self._config.group, messages, latency_ns / 1e9)
+                    hook.after_receive(self._config.group, messages, begun_s, latency_ns / 1e9)

@@ -59,11 +59,11 @@ SAID_MAX: Final = 10
 
 
 class SubscriptionCheck:
-    """What other members of a group want, as its broker has it: what the broker was told last.
+    """Compares the subscriptions of a group's other members, as its broker has them.
 
-    Members that want different things lose messages and nobody is told, as with Java's client: the broker keeps what
-    one of them wants, and all share the queues of a topic, those too that never pull it. Each member looks before it
-    tells its own again, so sooner or later one of them finds what another has told.
+    Members with different subscriptions lose messages, and Java's client does not report it: the broker keeps one
+    member's subscriptions, but all members share the queues. Each member compares before its heartbeat, so sooner or
+    later one of them finds another's.
     """
 
     def __init__(self, config: MemberConfig, statistics: Statistics) -> None:
@@ -72,10 +72,9 @@ class SubscriptionCheck:
         self._said = ""
 
     def compare(self, answer: Command, own: Mapping[str, SubscriptionData]) -> None:
-        """Count the topics of which another one wants something else, and log what it is when that changes.
+        """Count the topics with different subscriptions, and log them when they change.
 
-        `own` is what is wanted here and what that broker was told last. Of an answer that is no success, or that cannot
-        be read, nothing is known.
+        `own` is this member's subscription, which that broker got last. An answer that cannot be read is ignored.
         """
         if answer.code != ResponseCode.SUCCESS:
             return
@@ -96,7 +95,7 @@ class SubscriptionCheck:
 
 
 def _asked(subscription: SubscriptionData | None) -> str:
-    """What is wanted of a topic, alike for alike expressions."""
+    """A subscription as text, equal for equivalent expressions."""
     if subscription is None:
         return "nothing"
     tags = wanted_tags(subscription.sub_string) if subscription.expression_type == "TAG" else frozenset[str]()
@@ -106,7 +105,7 @@ def _asked(subscription: SubscriptionData | None) -> str:
 
 
 class SentHeartbeats:
-    """Who was told of one member. Invariant: `has` is what each broker was told last, as far as it has said so."""
+    """The heartbeats of one member. Invariant: `has` is the last subscription that each broker accepted."""
 
     def __init__(self) -> None:
         self.addresses: list[str] = []
@@ -114,16 +113,15 @@ class SentHeartbeats:
         self.has: dict[str, Mapping[str, SubscriptionData]] = {}
 
     def who_has(self, own: Mapping[str, SubscriptionData]) -> list[str]:
-        """Brokers that do not take this member for another one: of the others they have what was wanted before."""
+        """Brokers that have this subscription of the member. Others would report an old one as another member's."""
         return [address for address in self.addresses if self.has.get(address) is own]
 
 
 class SubscriptionState:
-    """What one member wants: topics, each with its expression, or queues that were chosen by hand.
+    """The subscriptions of one member: topics with expressions, or assigned queues.
 
-    The same on threads and on an event loop; who is told of it is left out. Invariant: `subscriptions` and `assigned`
-    are replaced under `_lock` and never changed; `assigned` is None for a member that shares its topics' queues, and
-    then nobody assigns any.
+    Invariant: `subscriptions` and `assigned` are replaced under `_lock` and never changed. `assigned` is None for a
+    member that shares its topics' queues; then no queue is assigned.
     """
 
     def __init__(self, runtime: Runtime, config: MemberConfig) -> None:
@@ -136,7 +134,10 @@ class SubscriptionState:
         self._lock = runtime.lock()
 
     def make(self, topic: str, expression: str) -> SubscriptionData:
-        """What `want` takes; raises ConfigError. A later one has a higher version: brokers look at that."""
+        """A subscription for `subscribe`; raises ConfigError.
+
+        Each change has a higher version, which brokers compare.
+        """
         check_wanted(topic, expression)
         expression_type = "SQL92" if isinstance(expression, Sql) else "TAG"
         with self._lock:
@@ -147,7 +148,7 @@ class SubscriptionState:
         return known if is_same and known is not None else made
 
     def subscribe(self, subscription: SubscriptionData) -> None:
-        """Want messages of a topic; raises ConfigError."""
+        """Subscribe to a topic; raises ConfigError."""
         with self._lock:
             if self.assigned is not None:
                 raise ConfigError(
@@ -158,14 +159,14 @@ class SubscriptionState:
             self.subscriptions = {**self.subscriptions, subscription.topic: subscription}
 
     def unsubscribe(self, topic: str) -> None:
-        """Want nothing of a topic any more; raises ConfigError when it is not subscribed."""
+        """Leave a topic; raises ConfigError if it is not subscribed."""
         with self._lock:
             if topic not in self.subscriptions or self.assigned is not None:
                 raise ConfigError(f"topic {topic[:140]!r} is not subscribed by group {self.config.group} here")
             self.subscriptions = {name: each for name, each in self.subscriptions.items() if name != topic}
 
     def assign(self, queues: Iterable[MessageQueue], expression: str) -> None:
-        """Want these queues and no others; raises ConfigError."""
+        """Take these queues and no others; raises ConfigError."""
         chosen = frozenset(queues)
         topics = sorted({queue.topic for queue in chosen})
         made = {topic: self.make(topic, expression) for topic in topics}
@@ -177,9 +178,9 @@ class SubscriptionState:
             self.assigned, self.subscriptions = chosen, made
 
     def warn_if_unknown(self, topic: str, client_id: str, members: Iterable[str]) -> None:
-        """Log that brokers do not have this member, which has just told them that it is there: it is given no queue.
+        """Log that brokers do not know this member after its heartbeat, so it gets no queue.
 
-        Those of 5.x answer the heartbeat of a group with success whose name they do not take.
+        Brokers of 5.x accept the heartbeat of a group whose name they refuse.
         """
         if client_id not in members:
             log.warning(
@@ -329,7 +330,7 @@ class QueueLocks:
         return got, refused
 
     def unlock(self, queues: Iterable[MessageQueue]) -> Steps[None]:
-        """Unlock queues. After an error the lock ends by itself, after 60 s."""
+        """Unlock queues. If a broker does not answer, the lock ends after 60 s."""
         if self._is_orderly:
             wanted = by_broker(queues)
             self.held.difference_update(*wanted.values())
@@ -346,7 +347,7 @@ class QueueLocks:
 
 
 def by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
-    """The queues of each broker."""
+    """The queues of each broker, sorted."""
     found: dict[str, list[MessageQueue]] = {}
     for queue in sorted(queues):
         found.setdefault(queue.broker_name, []).append(queue)
@@ -356,7 +357,7 @@ def by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
 def heartbeat_body(
     client_id: str, config: MemberConfig, consume_type: ConsumeType, subscriptions: Mapping[str, SubscriptionData]
 ) -> bytes:
-    """What a member says of itself (34)."""
+    """A member's entry in a heartbeat (34)."""
     group = ConsumerData(
         group_name=config.group,
         consume_type=consume_type,
@@ -370,7 +371,7 @@ def heartbeat_body(
 def back_header(
     config: MemberConfig, physical_offset: int, msg_id: str, queue: MessageQueue, delay_level: int
 ) -> ConsumerSendMsgBackRequestHeader:
-    """Have the broker give a message to the group again later (36), or make it a dead letter."""
+    """The request to deliver a message again later (36), or as a dead letter."""
     attempts = config.max_attempts or ATTEMPTS_MAX
     return ConsumerSendMsgBackRequestHeader(
         offset=physical_offset,
@@ -383,7 +384,7 @@ def back_header(
 
 
 def make_subscription(topic: str, expression: str, expression_type: str, version: int) -> SubscriptionData:
-    """What a heartbeat says of one topic; raises ConfigError when a tag expression names no tag."""
+    """A topic's entry in a heartbeat; raises ConfigError if a tag expression has no tag."""
     if expression_type != "TAG" or expression in {"", "*"}:
         text = expression or "*"
         return SubscriptionData(topic=topic, sub_string=text, expression_type=expression_type, sub_version=version)

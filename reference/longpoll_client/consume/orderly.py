@@ -32,7 +32,7 @@ LOCK_WAIT_S: Final = 0.1
 def fate_of(
     config: MemberConfig, answer: Retry | Reject, shown: Sequence[ReceivedMessage]
 ) -> Literal["again", "dead", "over"]:
-    """What becomes of messages that a listener has put off; over: when broadcasting, a rejected one is skipped."""
+    """What to do with messages that a listener retried or rejected; "over" when broadcasting: they are skipped."""
     most = config.max_attempts
     if config.is_broadcasting and isinstance(answer, Reject):
         log_not_retried(config.group, shown)
@@ -42,14 +42,14 @@ def fate_of(
 
 
 def wait_s(config: MemberConfig, answer: Retry | Reject) -> float:
-    """How long a queue waits whose messages were put off."""
+    """How long a queue waits after a retry, seconds."""
     delay_s = answer.delay_s if isinstance(answer, Retry) else None
     return config.suspend_s if delay_s is None else delay_s
 
 
 @define(slots=True, eq=False)
 class _Active:
-    """A queue that has something to consume, or a task on its way that will look."""
+    """A queue that has messages to consume, or a task that will look."""
 
     attempts: dict[int, int] = field(factory=dict)
     """By offset, how often the listener has put a message off."""
@@ -61,8 +61,8 @@ class _Active:
 class OrderlyConsumeService(ConsumeService):
     """The listener's threads.
 
-    Invariant: `_active` has each queue with exactly one task, which is queued, running, waiting on the timer or
-    put off until the queue is resumed; it changes under `_lock`. So two threads never have one queue's messages.
+    Invariant: `_active` has each queue with exactly one task, which is queued, running, waiting for the timer or for
+    `resume`; it changes under `_lock`. So two threads never have messages of one queue.
     """
 
     def __init__(self, runtime: Runtime, config: MemberConfig, listener: Listener) -> None:
@@ -70,13 +70,13 @@ class OrderlyConsumeService(ConsumeService):
         self._active: dict[Puller, _Active] = {}
 
     def is_busy(self, puller: Puller) -> bool:
-        """Whether the listener has messages of the queue right now."""
+        """Whether the listener has messages of the queue now."""
         with self._lock:
             active = self._active.get(puller)
             return active is not None and active.is_running
 
     def deliver(self, batch: Batch) -> None:
-        """Have the queue looked at, unless it will be anyway."""
+        """Look at the queue, unless that is already planned."""
         with self._lock:
             if batch.puller in self._active:
                 return
@@ -139,7 +139,7 @@ class OrderlyConsumeService(ConsumeService):
     def _are_dead(
         self, puller: Puller, active: _Active, messages: list[ReceivedMessage], answer: Retry | Reject
     ) -> bool:
-        """Whether all of them are dead letters now (`checkReconsumeTimes`), or are passed over."""
+        """Whether all of them are dead letters now (`checkReconsumeTimes`), or are skipped."""
         fate = fate_of(self._config, answer, [self._shown(message, active) for message in messages])
         try:
             for message in messages if fate == "dead" else ():
@@ -150,7 +150,7 @@ class OrderlyConsumeService(ConsumeService):
         return fate != "again"
 
     def _look_for_hanging(self) -> None:
-        """Tell, once, of listeners that take too long; nothing else may be done, for order's sake."""
+        """Log listeners that take too long, once. Nothing else may be done, to keep the order."""
         timeout_s = self._config.consume_timeout_s
         due_ns = self._runtime.monotonic_ns() - int(timeout_s * 1e9)
         with self._lock:

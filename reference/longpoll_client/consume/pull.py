@@ -42,16 +42,16 @@ def check_returned(config: MemberConfig, message: ReceivedMessage, returned: Seq
 
 @frozen
 class _Woken:
-    """Nothing came, but something else has changed."""
+    """No message: a poll should look again."""
 
 
 class PullConsumer(Consumer):
-    """Gives messages to the caller of `poll`; for one thread.
+    """Gives messages to the thread that calls `poll`. `with` starts and closes it.
 
-    Messages that `poll` returned are consumed when it is called again, or with `commit`.
+    The next poll, or `commit`, marks the returned messages as consumed.
 
-    Invariant: `_open` are the messages of `_batch` not yet returned, `_returned` of it are returned and not consumed.
-    `_waiting` are the batches behind it, as they came: those of paused queues, and for a moment the others.
+    Invariant: `_open` are the messages of `_batch` not yet returned; `_returned` of it are returned and not consumed.
+    `_waiting` are later batches: those of paused queues, and briefly others.
     """
 
     def __init__(
@@ -77,38 +77,38 @@ class PullConsumer(Consumer):
     # ------------------------------------------------------------ which queues, and from where
 
     def assign(self, queues: Collection[MessageQueue], expression: str = "*") -> None:
-        """Have these queues and no others, instead of a share of what is subscribed, before the start or later.
+        """Take these queues and no others, instead of a share of the subscribed topics. Before the start or later.
 
-        The consumer is then no member of its group, which goes on to share all queues; offsets are the group's still.
-        Raises ConfigError when topics are subscribed, or LifecycleError once it is closed.
+        The consumer is then not in its group, but stores the group's offsets. Raises ConfigError if topics are
+        subscribed, and LifecycleError after the close.
         """
         self._member.assign(tuple(queues), expression)
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at an offset: no message that was pulled before comes after this, and the offset is stored as usual.
+        """Continue at an offset: no message that was pulled before comes after this. The offset is stored as usual.
 
-        Raises ConfigError for an offset that the queue does not have (its end will do), NotOursError for a queue that
-        is another member's now, another ClientError when the broker does not answer, or LifecycleError.
+        Raises ConfigError for an offset that the queue does not have (its end is valid), NotOursError for another
+        member's queue, another ClientError if the broker does not answer, or LifecycleError.
         """
         self._member.run(self._member.seek(queue, offset))
 
     def seek_to_beginning(self, queue: MessageQueue) -> None:
-        """Go on at the queue's first message; raises as `seek`."""
+        """Continue at the queue's first message; raises as `seek`."""
         self._member.run(self._member.seek_to(queue, "first"))
 
     def seek_to_end(self, queue: MessageQueue) -> None:
-        """Go on with the message that comes next; raises as `seek`."""
+        """Continue with the next message that is sent; raises as `seek`."""
         self._member.run(self._member.seek_to(queue, "last"))
 
     # ------------------------------------------------------------ messages
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
-        """Every message, one by one, until it is closed; each is consumed when the next one is asked for."""
+        """Every message, one at a time, until the close. Asking for the next one marks it as consumed."""
         while not self._member.lifecycle.is_closed:
             yield from self.poll(POLL_S, 1)
 
     def poll(self, timeout_s: float = 1.0, count_max: int | None = None) -> list[ReceivedMessage]:
-        """The next messages of one queue, in its order; empty when none came in time, or it is closed meanwhile.
+        """The next messages of one queue, in order; empty after the time-out, or if the consumer is closed.
 
         Raises ConfigError for a `count_max` under 1, and LifecycleError before the start and after the close.
         """
@@ -129,7 +129,7 @@ class PullConsumer(Consumer):
         return shown
 
     def _look_at_rest(self) -> None:
-        """Leave what is left of the last batch, if its queue was given up or paused meanwhile."""
+        """Drop the rest of the last batch if its queue was given up or paused."""
         batch = self._batch
         if batch is None or not self._open:
             return
@@ -139,7 +139,7 @@ class PullConsumer(Consumer):
             self._open.clear()
 
     def _next_batch(self, timeout_s: float) -> Batch | None:
-        """The first batch whose queue is ours and not paused; None when none comes in time."""
+        """The first batch of a current queue that is not paused; None after the time-out."""
         end_ns = self._runtime.monotonic_ns() + wait_ns(timeout_s)
         while not self._member.lifecycle.is_closed:
             self._waiting = [batch for batch in self._waiting if not batch.puller.is_dropped]
@@ -154,9 +154,9 @@ class PullConsumer(Consumer):
         return None
 
     def retry(self, message: ReceivedMessage, delay_s: float | None = None) -> None:
-        """Have the group get a message of the last poll again later, as `Retry` does. It counts as consumed here.
+        """Deliver a message of the last poll again later, as `Retry` does. Here it counts as consumed.
 
-        Raises ConfigError for another message, and when broadcasting, or a ClientError.
+        Raises ConfigError for another message and when broadcasting, or a ClientError.
         """
         self._put_off(message, Retry(delay_s).level)
 
@@ -170,10 +170,10 @@ class PullConsumer(Consumer):
         self._member.run(self._member.send_back(message, self._batch.puller.queue, delay_level))
 
     def commit(self, *, sync: bool = False) -> None:
-        """Count every message that `poll` returned as consumed; stored within seconds, or by `close`.
+        """Mark every returned message as consumed. The offsets are stored within `persist_s`, or by `close`.
 
-        With `sync` this returns when the offsets are stored; then it raises a ClientError. Raises LifecycleError before
-        the start and after the close.
+        With `sync` this returns when they are stored, and raises a ClientError. Raises LifecycleError before the start
+        and after the close.
         """
         self._settle()
         if sync:
@@ -189,23 +189,23 @@ class PullConsumer(Consumer):
         self._member.statistics.add(self._batch.puller.queue.topic, consumed_count=len(returned))
 
     def close(self) -> None:
-        """Leave the group, the first time; messages returned and not committed will come again. A poll ends."""
+        """Leave the group, once. Messages that were returned and not committed come again. A poll ends."""
         if self._member.lifecycle.end():
             with self._member.lifecycle.ending():
                 self._wake()
                 self._member.close()
 
     def _wake(self) -> None:
-        """Have a poll on another thread look again."""
+        """Wake a poll on another thread."""
         self._queue.offer(_Woken())
 
     # ------------------------------------------------------------ for the member
 
     def deliver(self, batch: Batch) -> None:
-        """Queue what a pull brought; on a reader thread."""
+        """Queue the messages of a pull; on a reader thread."""
         is_taken = self._queue.offer(batch)
         assert is_taken, "flow control let more than the capacity through"
 
     def is_busy(self, _puller: Puller) -> bool:
-        """Never: a polling consumer takes no locks."""
+        """Always false: a polling consumer takes no locks."""
         return False

@@ -21,11 +21,11 @@ from longpoll_client.settings import ConsumerOptions, options_of
 
 
 class PushConsumer(Consumer):
-    """Gives messages to a listener on threads of its own.
+    """Gives messages to a listener, on its own threads. `with` starts and closes it.
 
-    When a listener returns, its messages are consumed. When it raises an exception or `Retry`, they come again, and
-    after `max_attempts` they are in the dead letter topic `%DLQ%group`, as at once after `Reject`.
-    With `orderly` a message that is put off holds its queue up.
+    When the listener returns, its messages are consumed. After an exception or `Retry` they come again. After
+    `max_attempts`, or at once after `Reject`, they are in the dead letter topic `%DLQ%group`. With `orderly`, a retried
+    message blocks its queue.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class PushConsumer(Consumer):
         self._member.start(self._service.start)
 
     def close(self) -> None:
-        """Let running listeners end, store the offsets, and leave the group; a second time nothing is done.
+        """Wait for running listeners, store the offsets, and leave the group. A second call does nothing.
 
-        One that is interrupted (Ctrl-C) is gone on with by the next. In a listener this returns at once, and the
-        consumer is closed as soon as the listener has answered.
+        After an interruption (Ctrl-C) the next call continues. In a listener this returns at once, and the consumer
+        closes when the listener returns.
         """
         if self._member.lifecycle.end():
             with self._member.lifecycle.ending():

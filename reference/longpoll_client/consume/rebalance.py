@@ -91,14 +91,25 @@ class Rebalancer:
         self._queues.resubscribe(subscriptions)
         for topic in subscriptions:
             try:
-                yield from self._rebalance_topic(topic)
-            except LongpollError as error:
-                if topic != self._retry_topic or not isinstance(error, NoRouteError):
-                    log.warning("rebalance of %s for group %s: %s", topic, self._config.group, error)
+                route: Route = yield FindRoute(topic)
+            except NoRouteError:
+                # The heartbeat has logged it.
+                if topic != self._retry_topic:
                     self._try_soon()
+                continue
+            except LongpollError as error:
+                self._failed(topic, error)
+                continue
+            try:
+                yield from self._rebalance_topic(topic, route)
+            except LongpollError as error:
+                self._failed(topic, error)
 
-    def _rebalance_topic(self, topic: str) -> Steps[None]:
-        route: Route = yield FindRoute(topic)
+    def _failed(self, topic: str, error: LongpollError) -> None:
+        log.warning("rebalance of %s for group %s: %s", topic, self._config.group, error)
+        self._try_soon()
+
+    def _rebalance_topic(self, topic: str, route: Route) -> Steps[None]:
         share = set((yield from self._share(route)))
         own = self._queues.of_topic(topic)
         for queue in sorted(own - share):

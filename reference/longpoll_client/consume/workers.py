@@ -1,6 +1,4 @@
-"""Threads that run a listener, and what becomes of one that raises, hangs, or answers.
-
-Leaves out which messages a listener gets and when (`concurrent`, `orderly`).
+"""The threads that run a listener, and how its result, error or time-out is handled.
 
 Source: `ConsumeMessageConcurrentlyService.java`, `ConsumeMessageOrderlyService.java`.
 """
@@ -29,11 +27,11 @@ DISMISSED_S: Final = 1.0
 
 
 class Retry(Exception):  # noqa: N818 - no error, as StopIteration is none
-    """Have the messages again later; a listener raises or returns it.
+    """Deliver the messages again later; a listener raises or returns it.
 
     `delay_s` is rounded up to a delay that brokers have: 1, 5, 10, 30 s, 1 to 10, 20, 30 min, 1 or 2 h. None: the
-    broker chooses, 10 s the first time and longer each time. An orderly listener waits where it is, exactly so long, or
-    `suspend_s`. Raises ConfigError for over two hours.
+    broker chooses, 10 s the first time and longer each time. An orderly queue waits exactly `delay_s`, or `suspend_s`.
+    Raises ConfigError for over two hours.
     """
 
     def __init__(self, delay_s: float | None = None) -> None:
@@ -55,7 +53,7 @@ Listener: TypeAlias = Callable[[Sequence[ReceivedMessage]], object]
 
 
 class CaughtError:
-    """Keeps whatever the user's listener raises: it must cost neither the thread nor the message."""
+    """Catches every error of a user's function, which must end neither the thread nor the message."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
@@ -72,7 +70,7 @@ class CaughtError:
 
 
 def call_listener(listener: Listener, messages: Sequence[ReceivedMessage], group: str) -> ConsumeResult:
-    """What becomes of the messages; of a listener that raises, they come again later."""
+    """Call the listener; its result. After an error the messages come again."""
     first = messages[0]  # The listener may do with the list what it likes.
     # Without `CaughtError`, which costs as much as the call of a listener, for this is done for every message.
     try:
@@ -86,7 +84,7 @@ def call_listener(listener: Listener, messages: Sequence[ReceivedMessage], group
 
 
 def read_result(answer: object) -> ConsumeResult:
-    """What a listener that returned this wants; raises TypeError for a coroutine, which nobody awaits."""
+    """A listener's return value as a result; raises TypeError for a coroutine, which is never awaited."""
     if isinstance(answer, Retry | Reject):
         return answer
     if answer is Retry or answer is Reject:
@@ -97,12 +95,12 @@ def read_result(answer: object) -> ConsumeResult:
 
 
 def place_of(message: ReceivedMessage) -> str:
-    """Where it is, for people."""
+    """The message's place, for the log."""
     return f"{message.topic} queue {message.queue_id} offset {message.queue_offset}"
 
 
 class DirectListener:
-    """Gives a listener one message at an administrator's wish (309), on the threads that run it anyway."""
+    """Gives a listener single messages that a broker wants consumed (309), on its own threads."""
 
     def __init__(self, workers: Workers, listener: Listener, group: str) -> None:
         self._workers = workers
@@ -110,17 +108,17 @@ class DirectListener:
         self._group = group
 
     def give(self, message: ReceivedMessage, then: Callable[[bool], None]) -> None:
-        """Ask the listener, and tell `then` whether the message is consumed; never once the workers stop."""
+        """Call the listener, and then `then` with whether the message is consumed. Never after the workers stop."""
         self._workers.submit(lambda: then(call_listener(self._listener, [message], self._group) is None))
 
 
 class Workers:
-    """A number of threads that run tasks in turn.
+    """Threads that run tasks.
 
-    One idle thread at a time is woken, and wakes the next when it has taken its task and there are more: where tasks
-    are quick few threads do them all, for waking one costs more than such a task.
+    One idle thread at a time is woken. It wakes the next one if more tasks wait. If tasks are quick, few threads do
+    them all, because a wake-up costs more than such a task.
 
-    Invariant, under `_changed`: while there are tasks and idle threads, one of these is being woken (`_is_waking`).
+    Invariant, under `_changed`: while there are tasks and idle threads, one thread is being woken (`_is_waking`).
     """
 
     def __init__(self, runtime: Runtime, group: str, count: int) -> None:
@@ -141,9 +139,9 @@ class Workers:
         self._then: Callable[[], None] = lambda: None
 
     def start(self) -> None:
-        """Start the threads, unless the workers stop already; raises a ClientError, and then `dismiss` is to be called.
+        """Start the threads, unless the workers are stopping. No thread takes a task before all are started.
 
-        None takes a task before all are started.
+        Raises a ClientError; then call `dismiss`.
         """
         with self._changed:
             assert not self._threads, "they are started already"
@@ -159,7 +157,7 @@ class Workers:
                 raise
 
     def dismiss(self) -> None:
-        """End what was started, as soon as it has no task in hand: the start has failed, and may be tried again."""
+        """End the started threads when their tasks end: the start has failed, and may be tried again."""
         with self._changed:
             self._life += 1
             threads, self._threads = self._threads, []
@@ -168,24 +166,24 @@ class Workers:
             thread.join(DISMISSED_S)
 
     def submit(self, task: Callable[[], None]) -> None:
-        """Have a thread run it; nothing happens once the workers stop."""
+        """Run a task on a thread; ignored after the stop."""
         self.submit_all((task,))
 
     def submit_all(self, tasks: Sequence[Callable[[], None]]) -> None:
-        """Have each run by a thread, in this order; nothing happens once the workers stop."""
+        """Run tasks on threads, in this order; ignored after the stop."""
         with self._changed:
             assert len(self._tasks) + len(tasks) <= DELIVERY_CAPACITY, "flow control let more than the capacity through"
             self._tasks += tasks
             self._wake()
 
     def _wake(self) -> None:
-        """Wake a thread if there is something for it to do, and none is being woken already."""
+        """Wake a thread if there is a task for it and none is being woken."""
         if self._tasks and self._idle_count and not self._is_waking:
             self._is_waking = True
             self._changed.notify()
 
     def _take(self, life: int) -> Callable[[], None]:
-        """The next task, as soon as there is one; none but `_nothing` for a thread of another life."""
+        """Wait for the next task; `_nothing` for a thread of an earlier start."""
         with self._changed:
             while life == self._life and not self._tasks:
                 self._idle_count += 1
@@ -199,9 +197,9 @@ class Workers:
             return task
 
     def stop(self, timeout_s: float, then: Callable[[], None]) -> None:
-        """Let running tasks end, for `timeout_s` at most, drop those that wait, and call `then`.
+        """Wait for running tasks, at most `timeout_s`, drop the others, and call `then`.
 
-        Called by a task, this returns at once, and the rest is done on its thread when the task has ended.
+        In a task, this returns at once, and the rest happens on its thread when the task has ended.
         """
         with self._changed:
             self.is_stopping = True

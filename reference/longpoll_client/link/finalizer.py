@@ -1,7 +1,6 @@
-"""A client that nobody holds any more and nobody has closed: it is told of, and ends once nothing waits for it.
+"""Ends a client that was garbage-collected without `close`, and warns about it.
 
-Leaves out those that are held by their own threads until they are closed: consumers, and producers of transactions,
-which a broker may ask.
+Consumers and transaction producers are never collected before their close, because their threads hold them.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from collections.abc import Callable
 
 
 def when_garbage_collected(client: object, abandon: Callable[[], None], what: str) -> Callable[[], object]:
-    """Have `abandon` called when a client is dropped, and a ResourceWarning given; what to call when it is closed.
+    """Call `abandon` and give a ResourceWarning when a client is garbage-collected; the function to call at its close.
 
-    Nothing that `abandon` or a thread holds may hold `client`.
+    Neither `abandon` nor a thread may hold `client`.
     """
     finalizer = weakref.finalize(client, _drop, abandon, what)
     # A process that ends closes everything anyway.
@@ -23,6 +22,6 @@ def when_garbage_collected(client: object, abandon: Callable[[], None], what: st
 
 
 def _drop(abandon: Callable[[], None], what: str) -> None:
-    """On any thread, also in the middle of something else that holds locks."""
+    """Runs on any thread, even inside code that holds locks."""
     abandon()
     warnings.warn(f"{what} was dropped and not closed: use `with`, or close it", ResourceWarning, stacklevel=3)

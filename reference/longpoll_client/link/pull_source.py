@@ -55,7 +55,7 @@ class PullSource:
         return address
 
     def suggested(self, broker_id: int) -> None:
-        """Take over what an answer says; one that is reached is no longer away."""
+        """Use the broker that an answer suggests. A broker that was reached is available again."""
         self._suggested_id = max(broker_id, MASTER_ID)
         self._away.pop(self._asked, None)
 

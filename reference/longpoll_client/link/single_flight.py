@@ -1,7 +1,4 @@
-"""What blocks and many may wait for, such as a connection: done once, on a thread, while nobody else is kept waiting.
-
-Leaves out what is waited for.
-"""
+"""Runs blocking work, such as connecting, once per key on a thread; many callbacks may wait for the result."""
 
 from __future__ import annotations
 
@@ -27,10 +24,10 @@ _Tell: TypeAlias = Callable[[Any], None]
 
 
 class SingleFlight:
-    """Waits, one for each key however many wait for it; each of them is told once.
+    """Work by key. Each waiting callback is called once.
 
-    Invariant: `_waiting` has who is to be told of each key whose work has not ended, `_queued` the keys among them that
-    have no thread yet, and `_threads` at most `WAIT_COUNT_MAX` by number; they change under `_lock`.
+    Invariant: `_waiting` has the callbacks of each key whose work has not ended, `_queued` the keys among them without
+    a thread, and `_threads` at most `WAIT_COUNT_MAX` threads by number; they change under `_lock`.
     """
 
     def __init__(self, runtime: Runtime, name: str) -> None:
@@ -43,7 +40,7 @@ class SingleFlight:
         runtime.when_forked(self)
 
     def forked(self) -> None:
-        """Who waited does so in the process before: there are the threads, and who is told."""
+        """The threads and callbacks belong to the parent process."""
         self._lock = self._runtime.lock()
         self._waiting: dict[Key, list[_Tell]] = {}
         self._queued: deque[tuple[Key, Callable[[], object]]] = deque()

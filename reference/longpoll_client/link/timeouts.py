@@ -1,7 +1,4 @@
-"""How long a caller wants to wait, and for how many at most, as it is counted.
-
-Leaves out who waits.
-"""
+"""Checks of a caller's time-out and count."""
 
 from __future__ import annotations
 
@@ -14,13 +11,13 @@ WAIT_S_MAX: Final = 365 * 86_400.0
 
 
 def check_count(count_max: int | None) -> None:
-    """Raise ConfigError for a most that lets nothing come; None is no most."""
+    """Raise ConfigError for a count under 1; None is no limit."""
     if count_max is not None and count_max < 1:
         raise ConfigError(f"count_max is {count_max}: it must be at least 1, or None for no limit")
 
 
 def wait_ns(timeout_s: float) -> int:
-    """Nanoseconds; none of a time that is past. Raises ConfigError for what is no time."""
+    """Nanoseconds, at least 0 and at most a year. Raises ConfigError for other types."""
     try:
         if 0.0 <= timeout_s <= WAIT_S_MAX:
             return int(timeout_s * 1e9)

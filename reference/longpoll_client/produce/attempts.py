@@ -66,7 +66,7 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def physical_offset(self) -> int:
-        """Where it stands in its broker's log, which the broker's id ends with; raises ValueError when that is none."""
+        """The offset in its broker's log, from the broker's id; raises ValueError for another id."""
         return int(self.broker_msg_id[-16:], 16)
 
 
@@ -142,9 +142,9 @@ class SendAttempts(msgspec.Struct, eq=False):
         return None
 
     def _tell_slow(self, slow: SlowBrokers, name: str, outcome: Command | ClientError, now_ns: int) -> None:
-        """Say how the try ended to who stays away from slow brokers.
+        """Count a try for `avoids_slow_brokers`.
 
-        Unlike in Java a message that no broker takes says nothing against the one that refused it.
+        A message that no broker takes does not count against the broker that refused it; in Java it does.
         """
         is_refusal = isinstance(outcome, Command) and outcome.code in RETRIED_CODES
         if is_refusal or isinstance(outcome, ClientError):
@@ -187,7 +187,7 @@ def pick(
 
 
 def selector(topic: str, queue_id: int | None, queue_selector: QueueSelector | None) -> QueueSelector | None:
-    """What picks the queue; raises ConfigError when it is asked for in both ways."""
+    """The queue selector; raises ConfigError if both ways are used."""
     if queue_id is None:
         if queue_selector is not None:
             check_plain("queue_selector", queue_selector)

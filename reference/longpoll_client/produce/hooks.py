@@ -64,7 +64,7 @@ class SendHook(Protocol):
 
 @frozen
 class SendMetrics:
-    """What a producer has sent since it was made; a batch counts once."""
+    """Counts of a producer's sends since its creation; a batch counts once."""
 
     sends: int = field(default=0)
     """That ended, well or not."""

@@ -1,6 +1,6 @@
-"""Sends of `send_nowait` on threads: the caller starts each, a callback ends it, and retries block nobody.
+"""Sends of `send_nowait` on threads: the caller starts each, a callback ends it, and no retry blocks a thread.
 
-`attempts` decides. Sends that block: see `producer`.
+`attempts` decides. For sends that block, see `producer`.
 
 Source: `DefaultMQProducerImpl.send(Message, SendCallback)`, `MQClientAPIImpl.onExceptionImpl`.
 """
@@ -39,7 +39,7 @@ SendCallback: TypeAlias = Callable[[SendResult | LongpollError], object]
 
 @with_table
 class StartedSend(msgspec.Struct, eq=False):
-    """One send, over all of its tries."""
+    """One send, with all its tries."""
 
     tries: SendAttempts
     told_of: Sending | None
@@ -49,16 +49,16 @@ class StartedSend(msgspec.Struct, eq=False):
 
 @with_table
 class _Sending(StartedSend, eq=False):
-    """One send of which somebody is told."""
+    """One send with a callback."""
 
     callback: SendCallback
 
 
 class InFlightSends:
-    """The sends of one producer that nobody waits for.
+    """The sends of one producer that have callbacks.
 
-    A send that is tried again waits for a route or a connection beside those that wait for others. Each is told once:
-    where it ends, where it cannot be tried again, or by `close`.
+    A retry waits for its route or connection together with other sends. Each callback is called once: at the end, when
+    no retry is possible, or by `close`.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class InFlightSends:
     def begin(
         self, parcel: Parcel, queue_selector: QueueSelector | None, timeout_s: float, callback: SendCallback
     ) -> None:
-        """Send, and have `callback` called on another thread.
+        """Send; another thread calls `callback`.
 
         Raises a ConfigError, NoRouteError, LifecycleError or LocalProtocolError at once; then `callback` is not called.
         """
@@ -98,14 +98,14 @@ class InFlightSends:
             raise
 
     def close(self) -> None:
-        """Tell those that were to be tried again; after the connections are closed, which told the others."""
+        """End the sends that wait for a retry; after the connections are closed, which ended the others."""
         self._single_flight.close()
 
     def _ended(self, sending: _Sending, outcome: Outcome) -> None:
         self._watch.ended(sending.told_of, sending.tries, outcome, self._now_ns() - sending.begun_ns)
 
     def _tell(self, sending: _Sending, outcome: SendResult | LongpollError) -> None:
-        """Tell the hooks and the caller; what that raises harms nobody else."""
+        """Call the hooks and the callback. Their errors are logged."""
         try:
             self._ended(sending, (outcome,) if isinstance(outcome, SendResult) else outcome)
         finally:
@@ -116,7 +116,7 @@ class InFlightSends:
                 log.exception("the callback of a send failed")
 
     def _try(self, sending: _Sending) -> None:
-        """Ask one broker; raises what the send has failed with, unless it is told later."""
+        """Ask one broker; raises the send's error, unless the callback gets it later."""
         tries = sending.tries
         while True:
             route = self._instance.publish_route(tries.parcel.topic)
@@ -134,7 +134,7 @@ class InFlightSends:
     # ------------------------------------------------------------ where nobody may wait: on a reader thread, or beside
 
     def _answered(self, sending: _Sending, answer: Answer) -> None:
-        """Tell, or try it again."""
+        """Report the result, or try again."""
         if isinstance(answer, ClientError):
             self._doubt(sending.tries, answer)
         try:
@@ -157,7 +157,7 @@ class InFlightSends:
             )
 
     def _routed(self, sending: _Sending, route: Route | LongpollError) -> None:
-        """Pick a broker, and have it asked."""
+        """Pick a broker, and ask it."""
         try:
             if isinstance(route, LongpollError):
                 raise route
@@ -193,7 +193,7 @@ class InFlightSends:
             self._tell(sending, error)
 
     def _ask(self, client: RemotingClient, sending: _Sending, attempt: Attempt, timeout_s: float) -> None:
-        """Ask one broker; raises a ClientError when nothing was sent."""
+        """Ask one broker; raises a ClientError if nothing was sent."""
         parcel = sending.tries.parcel
         write = self._templates.writer(client, parcel, attempt.queue.queue_id)
         client.begin(parcel.code, write, partial(self._answered, sending), timeout_s)

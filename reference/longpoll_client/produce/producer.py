@@ -52,7 +52,10 @@ from longpoll_spec.errors import ConfigError, LongpollError
 
 @define(slots=True, eq=False)
 class _BrokerRequests:
-    """What brokers ask of a producer. It does not hold that one, which may be dropped while connections are open."""
+    """Handles brokers' requests.
+
+    It does not hold the producer, which may be garbage-collected with open connections.
+    """
 
     requests: Requests | None = None
 
@@ -128,14 +131,14 @@ class Producer(Closeable, RequestNowait):
         )
 
     def close(self) -> None:
-        """Close every connection; what `send_nowait` has on its way fails, and its callers are told."""
+        """Close every connection. Sends of `send_nowait` in progress fail, and their callbacks get the error."""
         self._closed()
         self._requests.close()
         self._instance.close()
         self._in_flight.close()
 
     def metrics(self) -> SendMetrics:
-        """What was sent so far."""
+        """The counts of all sends so far."""
         return self._watch.metrics()
 
     def send(
@@ -213,12 +216,11 @@ class Producer(Closeable, RequestNowait):
         queue_selector: QueueSelector | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> Future[SendResult] | None:
-        """Send as `send` does without waiting for the broker; a Future of the result.
+        """Send as `send` does, without waiting for the broker; a Future of the result.
 
-        With a `callback`, which is faster, there is no Future: it is called once, with the result or the error, on
-        another thread, and must not wait. The first send of a topic, or to a broker, waits for the route and the
-        connection here. What fails before anything is sent is raised here; also LocalProtocolError, while 65,535 sends
-        to one broker are on their way.
+        With a `callback`, which is faster, there is no Future. Another thread calls it once with the result or the
+        error; it must not wait. The first send to a topic or broker waits here for the route and the connection. Errors
+        before the send are raised here, such as LocalProtocolError while 65,535 sends to one broker are in progress.
         """
         future: Future[SendResult] | None = None
         if callback is None:
@@ -257,9 +259,9 @@ class Producer(Closeable, RequestNowait):
         keys: str | Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> str:
-        """Send one message and wait for nothing; the id that it was given.
+        """Send one message without waiting for an answer; its id.
 
-        Whether it was stored is never known. Raises ConfigError, or a ClientError when it could not even be sent.
+        Whether it was stored is never known. Raises ConfigError, or a ClientError if it could not be sent.
         """
         parcel = self._single(topic, OutgoingMessage(body, tag, keys, properties or {}))
         route = self._instance.publish_route(topic)
@@ -281,9 +283,9 @@ class Producer(Closeable, RequestNowait):
         queue_selector: QueueSelector | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> ReceivedMessage:
-        """Send one message and wait for the reply of who consumes it, `timeout_s` in all.
+        """Send one message and wait for the consumer's reply, at most `timeout_s` in all.
 
-        Raises ReplyTimeoutError when none comes, else as `send`. A request that is tried again may be served twice.
+        Raises ReplyTimeoutError if none comes in time, else as `send`. A retried request may be served twice.
         """
         answered = self._runtime.event()
         outcomes: list[ReceivedMessage | ClientError] = []
@@ -317,9 +319,9 @@ class Producer(Closeable, RequestNowait):
                 raise
 
     def reply(self, request: ReceivedMessage, body: bytes, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
-        """Reply to a message that was sent by `request`, also by Java's; returns when who asked has it.
+        """Reply to a message that was sent by `request`, also by Java's. Returns when the requester has the reply.
 
-        Raises ConfigError when the message is no request, and a RefusedError (1) when who asked is gone.
+        Raises ConfigError if the message is not a request, and RefusedError (1) if the requester is gone.
         """
         topic, marks = reply_to(request)
         parcel = self._single(topic, OutgoingMessage(body), marks, RequestCode.SEND_REPLY_MESSAGE_V2)

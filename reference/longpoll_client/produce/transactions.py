@@ -1,10 +1,10 @@
-"""Sends messages that are delivered only if the sender's own work succeeds: prepared, then committed or rolled back.
+"""Sends messages that are delivered only if the sender's local transaction succeeds.
 
-A prepared message waits at its broker. The sender does its work and says how it ended (37, one-way). When that gets
-lost the broker asks (39) any producer of the group, also one that another process has, and `check_transaction` answers.
+A prepared message waits at its broker. The sender runs its local transaction and sends the state (37, one-way). If that
+is lost, the broker asks any producer of the group (39), also in another process, and `check_transaction` answers.
 
-Threads: `transactions-GROUP` runs `check_transaction` and says who we are every 30 s. Leaves out batches and
-delays, which RocketMQ does not prepare either.
+The thread `transactions-GROUP` runs `check_transaction` and sends a heartbeat every 30 s. Batches and delays are not
+possible, as in RocketMQ.
 
 Source: `DefaultMQProducerImpl.sendMessageInTransaction`, `checkTransactionState`, `endTransaction`,
 `ClientRemotingProcessor.checkTransactionState` 4.9.7.
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 
 class TransactionState(enum.IntEnum):
-    """How a transaction ended, as 37 says it."""
+    """The state of a transaction, as in request 37."""
 
     COMMIT = MessageSysFlag.TRANSACTION_COMMIT
     ROLLBACK = MessageSysFlag.TRANSACTION_ROLLBACK
@@ -59,7 +59,7 @@ class TransactionState(enum.IntEnum):
 
 
 def state_of(answer: object) -> TransactionState:
-    """How a transaction ended, as work or a check says it; raises ConfigError for what says nothing of it."""
+    """A user's result as a state; raises ConfigError for other values."""
     if isinstance(answer, int) and not isinstance(answer, bool):
         with suppress(ValueError):
             return TransactionState(answer)
@@ -74,7 +74,7 @@ LocalTransaction = Callable[[], TransactionState]
 
 @frozen
 class TransactionResult:
-    """Where a prepared message went, and how its transaction ended."""
+    """Where the prepared message was stored, and the state of its transaction."""
 
     sent: SendResult
     """Its place is that of the prepared message; the delivered one gets its own."""
@@ -83,13 +83,13 @@ class TransactionResult:
 
 @frozen
 class Question:
-    """A broker's question how a transaction ended (39)."""
+    """A broker's question about a transaction (39)."""
 
     header: CheckTransactionStateRequestHeader
     message: ReceivedMessage
 
     def answered(self, group: str, state: TransactionState) -> EndTransactionRequestHeader:
-        """What is told in answer (37)."""
+        """The answer to the question (37)."""
         return EndTransactionRequestHeader(
             producer_group=group,
             tran_state_table_offset=self.header.tran_state_table_offset,
@@ -102,7 +102,7 @@ class Question:
 
 
 def read_question(group: str, command: Command, address: str) -> Question | None:
-    """What a broker asks; None, with a line in the log, when it cannot be read, and when it is another group's."""
+    """A broker's question; None if it is unreadable, which is logged, or if it is another group's."""
     try:
         header = CheckTransactionStateRequestHeader.decode(command.ext_fields)
         (message,) = decode_messages(command.body)
@@ -113,7 +113,7 @@ def read_question(group: str, command: Command, address: str) -> Question | None
 
 
 def end_of(group: str, sent: SendResult, state: TransactionState) -> EndTransactionRequestHeader | None:
-    """How a transaction ended, as its sender tells it (37); None, with a line in the log, when it has no place."""
+    """The message that ends a transaction (37); None if the sent message has no offset, which is logged."""
     try:
         physical_offset = sent.physical_offset
     except ValueError:
@@ -130,7 +130,7 @@ def end_of(group: str, sent: SendResult, state: TransactionState) -> EndTransact
 
 
 class TransactionProducer(Closeable):
-    """A producer of one group whose members can all answer for each other's transactions; for many threads.
+    """A producer whose group's members can answer for each other's transactions; for many threads.
 
     Invariant: `_heartbeat_process` is the process whose timer sends heartbeats. A forked one starts its own timer with
     its first message.
@@ -176,9 +176,9 @@ class TransactionProducer(Closeable):
         self._heartbeat_later()
 
     def close(self) -> None:
-        """Leave the group once a running check is done, and close; others are asked about what is left open.
+        """Wait for a running check, leave the group, and close. Other members answer for open transactions.
 
-        A second time nothing is done. A check may call this, and is not waited for.
+        A second call does nothing. A check may call this; then it is not waited for.
         """
         if not self._lifecycle.end():
             return
@@ -188,7 +188,7 @@ class TransactionProducer(Closeable):
             self._producer.close()
 
     def metrics(self) -> SendMetrics:
-        """What was sent so far, prepared; how transactions ended is not in it."""
+        """The counts of all prepared messages so far; not how their transactions ended."""
         return self._producer.metrics()
 
     def send(
@@ -205,8 +205,8 @@ class TransactionProducer(Closeable):
     ) -> TransactionResult:
         """Prepare a message, call `local_transaction`, and commit or roll back as it returns.
 
-        When the broker cannot store the message safely it is not called. What it raises is
-        raised here, and the broker asks later. Nobody hears whether the end was taken: if it was lost the broker asks.
+        If the broker cannot store the message safely, `local_transaction` is not called. If it raises, the error is
+        raised here, and the broker asks later. The broker does not confirm the end: if it is lost, the broker asks.
         Otherwise as `Producer.send`.
         """
         check_plain("local_transaction", local_transaction)
@@ -235,14 +235,14 @@ class TransactionProducer(Closeable):
     # ------------------------------------------------------------ what brokers ask
 
     def _requested(self, command: Command, address: str) -> bool:
-        """What a broker asks of us, on a reader thread."""
+        """Handle a broker's request, on a reader thread."""
         if command.code != RequestCode.CHECK_TRANSACTION_STATE:
             return False
         self._timer.after(0.0, lambda: self._answer(command, address))
         return True
 
     def _answer(self, command: Command, address: str) -> None:
-        """Look how a transaction ended and say so; a question that cannot be read is asked again by the broker."""
+        """Check a transaction, and send its state. The broker repeats a question that is unreadable."""
         question = read_question(self.group, command, address)
         if question is not None:
             self._tell(address, question.answered(self.group, self._checked(question.message)))
@@ -258,7 +258,7 @@ class TransactionProducer(Closeable):
     # ------------------------------------------------------------ saying who we are
 
     def _heartbeat_later(self) -> None:
-        """Have brokers told again from time to time, by this process."""
+        """Start this process's periodic heartbeats, once."""
         if self._heartbeat_process != self.runtime.process_id():
             self._heartbeat_process = self.runtime.process_id()
             self._timer.after(HEARTBEAT_S, self._heartbeat_again)

@@ -9,7 +9,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
@@ -60,7 +60,7 @@ WAKE_MS: Final = 100.0
 LATE_MS: Final = 50.0
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 class Reading(Protocol):
@@ -96,7 +96,7 @@ Look = Callable[[Result, Tables], None]
 
 
 def judge(
-    paths: Iterable[Path | str],
+    paths: Iterable[Path | str] | DataFrame,
     *,
     engine: EngineName = "spark",
     master: str | None = None,
@@ -108,10 +108,10 @@ def judge(
     say: Callable[[str], None] = lambda _text: None,
     look: Look | None = None,
 ) -> Result:
-    """Judge the histories under the paths as one.
+    """Judge the histories under the paths, or the events of a DataFrame, as one.
 
     Args:
-        paths: Directories, or URIs such as `s3a://bucket/history`.
+        paths: Directories, or URIs such as `s3a://bucket/history`; or a DataFrame with the columns of `PLAIN_SCHEMA`.
         engine: `spark`, or `local` for this process alone.
         master: A Spark master, or `sc://HOST:PORT`; see `longpoll_judge.run.spark.cluster.open_cluster`.
         conf: Further settings of Spark.
@@ -124,12 +124,21 @@ def judge(
 
     Raises `HistoryNotFoundError` and `SparkUnavailableError`.
     """
-    history = find(paths)
+    if not isinstance(paths, Iterable):
+        from longpoll_judge.run.spark.frame_history import history_of  # noqa: PLC0415 - Spark takes a second to import
+
+        given: AbstractContextManager[History] = history_of(paths)
+        session = paths.sparkSession
+    else:
+        given = nullcontext(find(paths))
     say("starting Spark" if engine == "spark" else "reading the history")
-    begun = time.monotonic()
-    with open_engine(engine, master, conf, session) as running:
-        start_seconds = time.monotonic() - begun
-        result = judge_on(running, history, wake_ms=wake_ms, late_ms=late_ms, say=say, properties=properties, look=look)
+    with given as history:
+        begun = time.monotonic()
+        with open_engine(engine, master, conf, session) as running:
+            start_seconds = time.monotonic() - begun
+            result = judge_on(
+                running, history, wake_ms=wake_ms, late_ms=late_ms, say=say, properties=properties, look=look
+            )
     return msgspec.structs.replace(result, engine=engine, start_seconds=round(start_seconds, 3))
 
 

@@ -1,9 +1,9 @@
-"""Goes through windows in order of time, and judges what can be judged in each.
+"""Goes through windows in order of time, and judges what can be judged in each (`window_pulls`).
 
-Two windows are held at a time, the one that is judged and the one after it, and what is still open from before. What
-asks for messages from long ago is judged beside two pieces of the log: the window's own, and that of the windows in
-which these messages came. Runs of windows can be swept apart from each other; what they leave is put together
-(`wide_pulls`). Leaves out what is judged in a window (`window_pulls`).
+It holds two windows at a time, the one that it judges and the next one, and the requests that are still open. A pull
+that asks for messages of an earlier window is judged with two pieces of the log: its own window's, and that of the
+window in which these messages came. Runs of windows can be swept separately, and so can groups of queues
+(`spark.queue_groups`). `wide_pulls` judges what they leave.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ class WindowReader:
     """The events of a split, by its number."""
     unplaced: bool
     """There are answers that name no queue."""
+    earliest: int = 0
+    """The first window whose log can be read."""
 
     def events(self, window: int) -> pa.Table:
         """All events of a window, in one chunk."""
@@ -70,6 +72,9 @@ class WindowReader:
     def log(self, window: int) -> pa.Table:
         """The log events of a window."""
         return log_of(self.events(window)) if 0 <= window < len(self.plan.windows) else joined([])
+
+    def keep(self, window: int, log: pa.Table, kept: LogFile) -> None:
+        """Keep a log that cannot be read again."""
 
     def judge(self, first: int, last: int, logs: Iterable[pa.Table], context: Context) -> WindowJudge:
         """Where windows from first to last are judged, given the logs of them and their neighbours."""
@@ -121,9 +126,12 @@ def sweep(
         logs = [windows.log(first - 1)]
         table = windows.events(first)
         logs.append(log_of(table))
+        for window, log in zip((first - 1, first), logs, strict=True):
+            windows.keep(window, log, kept)
         for window in range(first, end):
             coming = ahead.submit(windows.events, window + 1) if window + 1 < end else None
             logs.append(log_of(coming.result()) if coming else windows.log(window + 1))
+            windows.keep(window + 1, logs[-1], kept)
             judge = windows.judge(window, window, logs, context)
             faulty |= judge.faulty_logs(windows.plan.doubtful)
             settled = judge.settle(table, held)
@@ -154,6 +162,8 @@ def judge_far(here: Neighbourhood, far: pa.Table) -> Iterator[Settled]:
     asked = _asked_windows(here.windows.plan, here.windows.placed(far))
     # What is not judged although its messages are at hand hangs on something else.
     is_near = asked >= here.window - REACH
+    if here.windows.earliest:
+        is_near |= asked < here.windows.earliest + REACH
     near = taken(far, np.flatnonzero(is_near))
     yield Settled(RESULT_SCHEMA.empty_table(), near.slice(0, 0), near, NO_KEYS)
     left = np.unique(asked[~is_near])

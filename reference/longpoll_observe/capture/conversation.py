@@ -127,7 +127,6 @@ class Conversation:
     # -- the parts ---------------------------------------------------------------------------------------------------
 
     def _synchronise(self, segment: Segment, own: Direction, now_ns: int) -> None:
-        """Process a SYN or its answer."""
         own.scale = segment.scale or 0
         if not own.half.is_known:
             own.half.begin(segment.sequence + 1)
@@ -168,7 +167,6 @@ class Conversation:
             self._stuck_ns = None
 
     def _tell(self, now_ns: int) -> None:
-        """Pass on ordered bytes."""
         self._tell_taken(self.client)
         self._tell_acknowledged(now_ns)
         self._give_up(self.client, now_ns)

@@ -30,8 +30,6 @@ class PullCommand(Command, frozen=True, gc=False, kw_only=True):
 
 @with_table
 class _PullValues(HeaderNumbers, gc=False, kw_only=True):
-    """Like `HeaderValues`, with typed fields."""
-
     extFields: PullMessageRequestHeader  # noqa: N815 - the key on the wire
 
 

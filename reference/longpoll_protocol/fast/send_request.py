@@ -29,8 +29,6 @@ class SendCommand(Command, frozen=True, gc=False, kw_only=True):
 
 @with_table
 class _SendValues(HeaderNumbers, gc=False, kw_only=True):
-    """Like `HeaderValues`, with typed fields."""
-
     extFields: SendMessageRequestHeaderV2  # noqa: N815 - the key on the wire
 
 

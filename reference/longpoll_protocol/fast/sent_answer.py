@@ -40,8 +40,6 @@ class _SentFields(SendMessageResponseHeader, gc=False, forbid_unknown_fields=Tru
 
 @with_table
 class _SentValues(HeaderNumbers, gc=False, kw_only=True):
-    """Like `HeaderValues`, with typed fields."""
-
     extFields: _SentFields  # noqa: N815 - the key on the wire
 
 

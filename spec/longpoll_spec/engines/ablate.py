@@ -60,8 +60,8 @@ class Row:
         """Why the table's claim about this change is wrong; None if it is right or undecided."""
         if self.violations:
             names = ", ".join(verdict.name for verdict in self.violations)
-            return f"claimed to be redundant, yet it breaks {names}" if self.claim else None
-        return None if self.claim or self.undecided else "it breaks nothing, and no reason is given"
+            return f"claimed to be redundant, but it breaks {names}" if self.claim else None
+        return None if self.claim or self.undecided else "it breaks nothing, but no reason is given"
 
 
 def changes_of(policy: Policy) -> Iterator[str]:

@@ -50,7 +50,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 def entry_of(result: Exploration) -> Entry:
     """The entry of a complete exploration."""
-    assert result.complete, "an exploration that ended early pins nothing"
+    assert result.complete, "an exploration that ended early cannot be pinned"
     bounds = result.model.bounds
     depths: dict[str, dict[str, int]] = {"violated": {}, "reached": {}}
     names: dict[str, list[str]] = {"holds": [], "unreached": []}

@@ -202,7 +202,7 @@ def shortest_token(trace: Trace) -> str:
     """
     judged = [item for item in properties_of(trace.model) if item.name == trace.property_name]
     if not judged:
-        raise TokenError("the token names no property, so it cannot be shortened")
+        raise TokenError("the token names no property, so its run cannot be shortened")
     (verdict,) = minimised(explore(trace.model, judged), judged).verdicts
     taken = [step.action for step in trace.steps if step.action is not None]
     return verdict.token or token_of(trace.model, taken, trace.property_name)

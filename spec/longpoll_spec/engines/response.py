@@ -30,7 +30,7 @@ _COUNTS: Final[dict[str, Callable[[Request], Int]]] = {
 }
 _SENTENCES: Final = {
     "late": "Ticks between a pull's deadline and its answer.",
-    "woken": "Ticks between a message's becoming visible and the answer to who waits for it.",
+    "woken": "Ticks from a message becoming visible to the answer of the request that waits for it.",
 }
 
 

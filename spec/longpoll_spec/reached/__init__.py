@@ -41,14 +41,14 @@ def _of_others(model: Model) -> Iterable[Property]:
             action.guard & after(request.is_listed, action.effect) & any_of(_beside(state, request))
             for action, request in zip(model.named("hold"), state.requests, strict=True)
         ]
-        yield _sometimes("inserted_beside_another", "A pull comes into a bucket that has another.", any_of(beside))
+        yield _sometimes("inserted_beside_another", "A pull enters a bucket that has another one.", any_of(beside))
     if not model.bounds.has("capacity"):
         alone = {
             each.index: all_of(other.copies <= 0 for other in state.requests if other is not each)
             for each in state.requests
         }
         refused = _enabled(model, "executor_rejects", alone)
-        yield _sometimes("refused_alone", "The executor refuses the only request that it has.", refused)
+        yield _sometimes("refused_alone", "The executor rejects the only request that it has.", refused)
 
 
 def _beside(state: State, request: Request) -> Iterable[Bool]:
@@ -64,14 +64,14 @@ def _answers(model: Model) -> Iterable[Property]:
     reads = _enabled(model, "pull_read", more)
     woken = _enabled(model, "run", more)
     late = _enabled(model, "run", {request.index: ~more[request.index] for request in state.requests})
-    yield _sometimes("answered_at_once", "A pull finds something at its first read.", reads)
-    yield _sometimes("answered_after_wake", "A held pull is woken and finds something.", woken)
-    yield _sometimes("answered_not_found", "A held pull's time is over and it finds nothing.", late)
+    yield _sometimes("answered_at_once", "A pull finds messages at its first read.", reads)
+    yield _sometimes("answered_after_wake", "A held pull is woken and finds messages.", woken)
+    yield _sometimes("answered_not_found", "A held pull expires and finds nothing.", late)
     if state.filters:
         yield from _filtered(model)
     if state.policy.on_stop == "answer":
         held = any_of(request.is_("held") for request in state.requests)
-        yield _sometimes("answered_by_stop", "A held pull is answered by the stop.", _enabled(model, "stop") & held)
+        yield _sometimes("answered_by_stop", "A held pull is answered on stop.", _enabled(model, "stop") & held)
 
 
 def _filtered(model: Model) -> Iterable[Property]:
@@ -106,7 +106,7 @@ def _two_notifiers(state: State) -> Property:
             state.dispatcher.at(DUE, queue) & state.scanner.at(WALKING, queue) & ~state.lock_free(queue)
             for queue in state.queues
         )
-        return _sometimes("notifier_waits_for_lock", "The dispatcher is due while the scanner has the lock.", meet)
+        return _sometimes("notifier_waits_for_lock", "The dispatcher must notify while the scanner has the lock.", meet)
     both = [
         all_of(
             any_of(each.at(queue) & each.phase.is_one_of((notifier.taken, notifier.kept)) for each in state.requests)
@@ -121,24 +121,26 @@ def _of_aspects(model: Model) -> Iterable[Property]:
     state = model.state
     if model.bounds.has("commits"):
         older = _enabled(model, "pull_read", {each.index: each.carried < each.committed for each in state.requests})
-        yield _sometimes("older_commit_arrives", "A read's pull carries less than its group has committed.", older)
+        yield _sometimes(
+            "older_commit_arrives", "A pull being read carries a lower offset than its group has committed.", older
+        )
         newer = [
             action.guard & (request.committed < _int_after(request.committed, action))
             for action in model.named("pull_read", "commit_pulled")
             for request in state.requests
         ]
-        yield _sometimes("pull_commits", "A pull's offset puts its group's committed one forward.", any_of(newer))
+        yield _sometimes("pull_commits", "A pull's offset advances its group's committed one.", any_of(newer))
     if model.bounds.has("truncate"):
         moved = _enabled(model, "run", {each.index: state.is_moved(each) for each in state.requests})
         trimmed = _enabled(model, "pull_read", {each.index: state.is_trimmed(each) for each in state.requests})
-        yield _sometimes("told_beginning", "A read is told that its queue begins later.", trimmed)
+        yield _sometimes("told_beginning", "A read learns that its queue begins later.", trimmed)
         yield _sometimes("told_moved", "A held pull is answered that its offset has moved.", moved)
         cut = [
             action.guard & (_int_after(queue.log_end, action) < queue.log_end)
             for action in model.named("truncate")
             for queue in state.queues
         ]
-        yield _sometimes("log_is_cut", "A queue's log is cut back.", any_of(cut))
+        yield _sometimes("log_is_cut", "A queue's log is truncated.", any_of(cut))
         anew = [
             action.guard & (queue.log_end > 0) & (_int_after(queue.log_end, action) <= 0)
             for action in model.named("queue_deleted")
@@ -147,7 +149,7 @@ def _of_aspects(model: Model) -> Iterable[Property]:
         yield _sometimes("queue_begins_anew", "A queue with messages is deleted, and begins at 0.", any_of(anew))
     if model.bounds.has("limit") and model.policy.hold_limit != "none":
         full = any_of(each.is_("missed") & state.is_full for each in state.requests)
-        yield _sometimes("table_is_full", "A pull that missed finds no room.", full)
+        yield _sometimes("table_is_full", "A pull that missed finds no room in the table.", full)
     if sweeps(model.policy, model.bounds):
         swept = any_of(
             action.guard & queue.present & ~after(queue.present, action.effect)
@@ -171,7 +173,9 @@ def _two_queues(state: State) -> Property:
         for other in state.queues
         if one is not other
     ]
-    return _sometimes("queues_walked_at_once", "The dispatcher and the scanner walk two queues at once.", any_of(apart))
+    return _sometimes(
+        "queues_walked_at_once", "The dispatcher and the scanner traverse two queues at once.", any_of(apart)
+    )
 
 
 def _enabled(model: Model, name: str, besides: dict[int, Bool] | None = None) -> Bool:

@@ -44,8 +44,8 @@ from longpoll_spec.terms import Bool, any_of
 
 PHASES: Final[Mapping[str, str]] = {
     "dispatching": "the dispatcher is at work",
-    "scanning": "the scanner walks a bucket",
-    "pulling": "a pull has yet to read",
+    "scanning": "the scanner traverses a bucket",
+    "pulling": "a pull has not read yet",
     "inserting": "a pull is between its read and its insert",
     "held": "a pull is held",
     "queued": "a woken pull waits in the executor",
@@ -88,7 +88,7 @@ def environment_of(model: Model) -> Iterator[Property]:
                 yield _sometimes(f"{name}_while_{phase}", f"The action {name} happens while {PHASES[phase]}.", term)
     for notifier in model.state.notifiers:
         thrown = any_of(each.guard for each in model.named("notifier_throws") if notifier.name in each.actors)
-        yield _sometimes(f"{notifier.name}_throws", f"Looking at a request throws in the {notifier.name}.", thrown)
+        yield _sometimes(f"{notifier.name}_throws", f"Checking a request throws in the {notifier.name}.", thrown)
 
 
 def _sometimes(name: str, sentence: str, term: Bool) -> Property:

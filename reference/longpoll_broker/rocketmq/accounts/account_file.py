@@ -171,7 +171,6 @@ def _get(mapping: MappingNode, name: str) -> Node | None:
 
 
 def _put(mapping: MappingNode, name: str, value: Node) -> None:
-    """Set a key in its place, or at the end."""
     entries = [entry for entry in mapping.value if _text_of(entry[0]) == name]
     if not entries:
         mapping.value.append((ScalarNode(_TEXT, name), value))

@@ -83,7 +83,6 @@ def _split(text: str, version: int) -> list[str]:
 
 
 def _range(text: str, part: str, base: int, part_max: int) -> tuple[int, int]:
-    """Returns the lowest and highest value of one part."""
     if part == "*":
         return 0, part_max
     low_text, _dash, high_text = part.partition("-")

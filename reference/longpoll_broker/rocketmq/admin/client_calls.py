@@ -74,8 +74,6 @@ LATEST: Final = -1
 
 @frozen
 class _Waiting:
-    """A requester that waits for a member's answer."""
-
     asker: Channel
     asked: Command
     member: str
@@ -234,7 +232,7 @@ class ClientCalls(Serving):
         Without `isForce`, no queue moves forward. The members store the new offsets. As in 5.x, with `queueId` only
         that queue is reset, to `offset` if given, and directly for a group without members.
         """
-        # The body lies in the receive buffer, and is of no use here.
+        # The body lies in the receive buffer and is not needed.
         return in_turns(channel, command, self._reset_offset(structs.replace(command, body=EMPTY)))
 
     def _reset_offset(self, command: Command) -> Turns:
@@ -264,7 +262,7 @@ class ClientCalls(Serving):
             return answer(command, ResponseCode.CONSUMER_NOT_ONLINE, told)
         body = _reset_body(table, is_list=command.language == "CPP")
         fields = ResetOffsetRequestHeader(topic=header.topic, group=header.group, timestamp=header.timestamp).encode()
-        # One-way, so the opaque need not be of one member alone.
+        # One-way, so that members may share the opaque.
         request = _request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body, flag=CommandFlag.ONE_WAY.value)
         parts, outbox = encode(structs.replace(request, opaque=self._opaque())), Outbox()
         for number, channel in enumerate(channels):
@@ -334,7 +332,6 @@ class ClientCalls(Serving):
     def _pushed(
         self, channel: Channel, header: SendMessageRequestHeader, properties: dict[str, str], body: Buffer
     ) -> Command:
-        """Returns 326: the reply for the requesting producer."""
         now_ms = self.runtime.unix_ms()
         told = ReplyMessageRequestHeader(
             producer_group=header.producer_group,
@@ -356,7 +353,6 @@ class ClientCalls(Serving):
         return _request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, told.encode(), bytes(body), flag=0)
 
     def _take_out(self, key: tuple[Channel, int]) -> _Waiting | None:
-        """Remove and return the waiting requester; the caller holds the lock."""
         self.quota.release(key)
         return self._waiting.pop(key, None)
 
@@ -417,7 +413,7 @@ class ClientCalls(Serving):
     def _ask(self, channel: Channel, asked: Command, waiting: _Waiting, outbox: Outbox) -> Parts | None:
         """Send a request to a client's connection; returns None, or the refusal."""
         opaque = self._opaque()
-        # What is kept of who asked is what its answer needs: its fields may have a megabyte.
+        # The answer needs neither fields nor body, and fields may have a megabyte.
         waiting = evolve(waiting, asked=structs.replace(waiting.asked, ext_fields=None, body=EMPTY))
         with self.lock:
             if not waiting.asked.is_one_way:

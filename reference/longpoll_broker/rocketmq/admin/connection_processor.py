@@ -122,14 +122,13 @@ class ConnectionProcessor(Serving):
         }
 
     def _connections(self, channels: Iterable[object]) -> Generator[None, None, list[Connection]]:
-        """Describe connections; yields between turns."""
         found = []
         for number, channel in enumerate(channels, 1):
             assert isinstance(channel, Channel)
             program = self.members.programs.get(channel)
             # A member may have left between two turns.
             if program is not None:
-                # A name that Java's enum does not have cannot be read there.
+                # Java cannot read a name that its enum does not have.
                 language = program.language if program.language in LANGUAGES else "OTHER"
                 found.append(
                     Connection(

@@ -260,7 +260,6 @@ class ProgressProcessor(Serving):
         return 0.0 if found is None else found["statsMinute"].tps
 
     def _time_span(self, topic: str, group: str, queue_id: int) -> dict[str, Any]:
-        """The store times of a queue's messages, ms; -1 without a message."""
         start, end = self.store.ends(topic, queue_id)
         consumed = self.offsets.query(topic, group, queue_id)
         consumed = -1 if consumed is None else consumed

@@ -334,7 +334,6 @@ class TableProcessor(Serving):
         return sum(self.request_counts.get(code, 0) for code in _SENDS)
 
     def _first_stored_ms(self) -> int:
-        """The store time of the log's first message; -1 without one."""
         record = self.store.read_record(self.store.log_start) if self.store.log_end > self.store.log_start else None
         return -1 if record is None else record.store_ms
 
@@ -362,7 +361,6 @@ def _problem(key: str, value: str, known: Mapping[str, str]) -> str | None:
 
 
 def _told(command: Command, empty: Body, rows: Mapping[str, Any]) -> Turns:
-    """Build the answer with these rows in its first table, in turns."""
     head, brackets, tail = empty.encode().partition(b"{}")
     body = bytearray(head + brackets[:1])
     for number, part in enumerate(parts_of(rows)):
@@ -377,7 +375,6 @@ def _told(command: Command, empty: Body, rows: Mapping[str, Any]) -> Turns:
 
 
 def _bytes(count: int) -> str:
-    """Format bytes as `MixAll.humanReadableByteCount` does."""
     if count < KIB:
         return f"{count} B"
     power = (count.bit_length() - 1) // 10

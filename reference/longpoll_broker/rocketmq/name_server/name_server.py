@@ -262,7 +262,6 @@ class NameServer:
         )
 
     def _register_problem(self, header: RegisterBrokerRequestHeader, command: Command) -> str | None:
-        """Returns why a registration is refused, or None."""
         if header.body_crc32 and zlib.crc32(command.body) & 0x7FFFFFFF != header.body_crc32:
             return "crc32 not match"
         if header.compressed:

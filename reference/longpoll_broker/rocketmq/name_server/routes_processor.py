@@ -187,7 +187,6 @@ class RoutesProcessor(Serving):
         return len(topics)
 
     def _topics_of(self, broker_name: str) -> Mapping[str, TopicConfig]:
-        """Returns the topics of a broker, as its master has them; none if it is unknown."""
         self.routes.expire(self.now_ms())
         if self.config is not None and self.topics is not None and broker_name == self.config.broker_name:
             return {topic.topic_name: topic for topic in self.topics}

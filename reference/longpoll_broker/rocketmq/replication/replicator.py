@@ -263,7 +263,6 @@ class Replicator:
         return what == "read"
 
     def _look_after(self, now_ns: int) -> None:
-        """Send heartbeats, watch full sockets, and disconnect silent slaves."""
         for link in self._links:
             link.flow.look(now_ns)
             if now_ns - link.heard_ns > self.settings.idle_ms_max * 1_000_000:

@@ -78,7 +78,6 @@ class RecallProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS, "not set any response code", {"msgId": handle.key, **_FIELDS})
 
     def _off(self) -> tuple[int, str] | None:
-        """Returns why this broker recalls nothing, or None."""
         if not self.config.recall_message:
             return ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden"
         if self.standing.is_slave:

@@ -118,7 +118,6 @@ class TransactionChecks:
         return at == first + LOOKS_MAX
 
     def _standing(self, topic: str) -> tuple[int, int]:
-        """Returns the next offset to visit, and the end."""
         start, end = self.ends.store.ends(topic, 0)
         known = self.offsets.query(topic, GROUP, 0) or 0
         if known > end:

@@ -23,7 +23,7 @@ SUBSCRIBE_ALL: Final = "*"
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
 CACHED_SIZE_MAX: Final = 1_000
-"""Longest expression, characters, whose filter is kept for the next one that asks: a long one takes a megabyte."""
+"""Maximum characters of an expression whose filter is cached: a long one takes a megabyte."""
 Made = TypeVar("Made")
 
 
@@ -82,7 +82,7 @@ def filter_of(expression: str | None, expression_type: str | None, *, with_parts
 
 
 def _cached(make: Callable[..., Made]) -> Callable[..., Made]:
-    """Keep what is made of the last short expressions."""
+    """Cache the results for short expressions."""
     cached = lru_cache(maxsize=1024)(make)
 
     @wraps(make)

@@ -196,7 +196,6 @@ class CommitLog:
         self.end = segment.stop
 
     def _write(self, content: Buffer) -> None:
-        """Write complete records at the end, where room is reserved."""
         segment = self._segment
         assert segment is not None
         view, start = segment.view, self.end

@@ -25,7 +25,7 @@ def column_type(model: Model, terms: Iterable[Term]) -> np.dtype[Any]:
     for kind in _COLUMN_TYPES:
         if np.iinfo(kind).min <= lower and upper <= np.iinfo(kind).max:
             return np.dtype(kind)
-    raise BoundsError("these bounds count further than 32 bits; lower --messages or --requests")
+    raise BoundsError("these bounds need integers of more than 32 bits; lower --messages or --requests")
 
 
 def ranges_of(model: Model) -> Mapping[str, Interval]:

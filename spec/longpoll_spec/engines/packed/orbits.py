@@ -118,7 +118,7 @@ class Orbits:
         shared = list(fired)
         for alike in kinds.values():
             each, rest = divmod(sum(fired[index] for index in alike), len(alike))
-            assert not rest, f"{self.model.actions[alike[0]].name} does not fire alike for every request"
+            assert not rest, f"{self.model.actions[alike[0]].name} does not fire equally for every request"
             for index in alike:
                 shared[index] = each
         return shared
@@ -188,7 +188,7 @@ def orbits_of(model: Model, properties: Sequence[Property]) -> Orbits:
     if not is_symmetric(model, [decide(item.term) for item in properties]):
         unlike = next((item.name for item in properties if not is_symmetric(model, [decide(item.term)])), "")
         what = unlike if is_symmetric(model, []) else "the law"
-        raise SymmetryError(f"{what} tells requests or queues apart under this policy; check it without --symmetry")
+        raise SymmetryError(f"{what} distinguishes requests or queues under this policy; check it without --symmetry")
     layout, groups, width = grouped_layout_of(model)
     orders = permutations(range(queues))
     renamings = tuple(moves_of(layout, Renaming(queues=dict(enumerate(order)))) for order in orders)

@@ -316,23 +316,23 @@ def compare(read: Statements, smaller: Statements, rests: Rests) -> None:
 
     def same(what: str, named: Iterable[int], term: Term, other: Term | None) -> None:
         if rests.but(*named).restricted(term, dropped) is not other:
-            raise NotUniformError(f"{what} is another with {fewer} requests")
+            raise NotUniformError(f"{what} differs with {fewer} requests")
 
     actions = {each.label: each for each in read.model.actions if not dropped & set(each.actors)}
     others = {each.label: each for each in smaller.model.actions}
     if list(actions) != list(others):
-        raise NotUniformError(f"there are other actions with {fewer} requests")
+        raise NotUniformError(f"the actions differ with {fewer} requests")
     for label, action in actions.items():
         for what, named, term, other in _said(action, others[label], dropped):
             same(what, named, term, other)
     if [item.name for item in read.all] != [item.name for item in smaller.all]:
-        raise NotUniformError(f"there are other statements with {fewer} requests")
+        raise NotUniformError(f"the statements differ with {fewer} requests")
     for item, here in zip(read.all, smaller.all, strict=True):
         for what, named, term, other in _stated(item, here, actions):
             same(what, named, term, other)
     first = [(each.name, id(each.first)) for each in read.model.variables if not dropped & _slot(each.name)]
     if first != [(each.name, id(each.first)) for each in smaller.model.variables]:
-        raise NotUniformError(f"the first state is another with {fewer} requests")
+        raise NotUniformError(f"the first state differs with {fewer} requests")
 
 
 def _conditions(item: Property) -> Mapping[str, Bool]:

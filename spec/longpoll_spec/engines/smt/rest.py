@@ -58,7 +58,7 @@ class Rest:
         """Check that the term refers to the rest by quantifiers only; raises `NotUniformError`."""
         odd = self.free(term)
         if odd:
-            raise NotUniformError(f"request {min(odd)} is not treated as the others are")
+            raise NotUniformError(f"request {min(odd)} is not treated like the others")
 
     def restricted(self, term: Term, dropped: frozenset[int]) -> Term:
         """The term where the requests of `dropped`, part of the rest, do not exist; raises `NotUniformError`."""

@@ -57,7 +57,7 @@ def chosen(names: Sequence[str], *, any_number: bool, changes: Mapping[str, Any]
     """
     named = {name: world_named(name) for name in names}
     if len(named) > 1 and (changes or not any_number):
-        raise UnknownWorldError("name one world: only `--requests any` without a world of your own takes several")
+        raise UnknownWorldError("name one world: only `--requests any` without changed bounds accepts several")
     if changes:
         begins = next(iter(named.values())) if named else WORLDS["whole" if any_number else "plain"]
         return {"own": attrs.evolve(begins, **changes)}

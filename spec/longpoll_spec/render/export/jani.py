@@ -50,7 +50,7 @@ def jani_of(model: Model, properties: Sequence[Property], slips: Mapping[str, Se
         "name": name_of(model),
         "metadata": {
             "version": FORMAT_VERSION,
-            "description": f"The law of broker long polling, {setting_of(model)}.",
+            "description": f"The specification of broker long polling, {setting_of(model)}.",
         },
         "type": "mdp",
         "features": [],

@@ -247,7 +247,7 @@ class Module:
 def all_alike(name: str, texts: Sequence[Expression]) -> None:
     """Raise `NotUniformError` if the texts of several requests or queues differ."""
     if any(key(text) != key(texts[0]) for text in texts):
-        raise NotUniformError(f"{name} does not say the same of every request or queue; use --to tla without it")
+        raise NotUniformError(f"{name} is not the same for every request or queue; use --to tla without --parametric")
 
 
 def _operators(family: Family, state: State) -> Iterator[Operator]:

@@ -62,12 +62,12 @@ def promela_of(model: Model, properties: Sequence[Property]) -> str:
 
 def _head(model: Model) -> Iterator[str]:
     file = f"{name_of(model)}.pml"
-    yield f"""/* The law of broker long polling, {setting_of(model)}.
+    yield f"""/* The specification of broker long polling, {setting_of(model)}.
  *
  * States, transitions and depth:  spin -a {file}
  *                                 gcc -O2 -DSAFETY -DNOREDUCE -DBFS -o pan pan.c && ./pan
  * with every property's verdict:  the same after  spin -a -DALWAYS -DSOMETIMES {file}, and  ./pan -c0
- * one property:                   the same after  spin -a -DPROPERTY=1 {file}  (their numbers stand below)
+ * one property:                   the same after  spin -a -DPROPERTY=1 {file}  (their numbers are below)
  *
  * A violated or a reached property is one error that bears its name, and changes no state: SPIN counts one transition
  * more for an error found in a state, and one for the start of the process.

@@ -32,8 +32,8 @@ def check_name(action: Action) -> str:
 def properties_text(model: Model, properties: Sequence[Property], writer: Writer) -> Iterator[str]:
     """The text before the process: the definition of a check, and for each action the checks of its step."""
     size = len(properties) + 1
-    yield f"c_decl {{ unsigned char told_here[{size}], told_step[{size}]; }} /* What was told; no part of a state. */"
-    yield "/* A look: at a state, or at a step about to be taken. What it finds it tells once. */"
+    yield f"c_decl {{ unsigned char told_here[{size}], told_step[{size}]; }} /* What was reported; no state. */"
+    yield "/* A check: of a state, or of a step about to be taken. It reports a result once. */"
     for kind, begin, end in (("here", "d_step {", "}"), ("step", "if ::", ":: else fi;")):
         yield f"#define look_{kind}(number, found, condition) {begin} c_expr {{ !told_{kind}[number] }} && condition \\"
         yield f"  -> c_code {{ told_{kind}[number] = 1; uerror(found); }} {end}"
@@ -66,7 +66,7 @@ def _declared(number: int, item: Property, writer: Writer) -> Iterator[str]:
 
 def looks(properties: Sequence[Property]) -> Iterator[str]:
     """The process's options that check a state."""
-    yield "  /* The looks at a state; none is a step of the law. */"
+    yield "  /* The checks of a state; none is a step of the specification. */"
     for number, item in enumerate(properties, 1):
         if decisive_of(item) is not FALSE:
             yield f"#if {_wanted(number, item)}"

@@ -144,7 +144,9 @@ def generalised(expression: Expression, bound: Bound) -> Expression:
         case "slot":
             letter = bound.get(expression[1:])
             if letter is None:
-                raise NotUniformError(f"the text names {expression[1]} {expression[2]} alone; use --to tla without it")
+                raise NotUniformError(
+                    f"the specification names {expression[1]} {expression[2]} alone; use --to tla without --parametric"
+                )
             return ("letter", letter)
         case "and" | "or":
             return _junction(expression, bound)
@@ -234,7 +236,7 @@ def _quantified(
         elif other in bound:
             left_out.append(bound[other])
         else:
-            raise NotUniformError(f"the text says of {kind} {slot[1]} what it does not say of {kind} {number}")
+            raise NotUniformError(f"the specification treats {kind} {slot[1]} differently from {kind} {number}")
     letter = letter_for(kind, bound.values())
     body = generalised(part, {**bound, slot: letter})
     whole = None if left_out or kind != "queue" else _of_its_queue(op, body, letter)
@@ -295,7 +297,7 @@ def _choice(expression: Expression, bound: Bound) -> Expression:
         own = ("slot", "queue", number)
         for other, then in cases.items():
             if key(replaced(cases[number], {own: ("slot", "queue", other)})) != key(then):
-                raise NotUniformError(f"the text says of queue {number} what it does not say of queue {other}")
+                raise NotUniformError(f"the specification treats queue {number} differently from queue {other}")
         its = generalised(asked, bound)
         then = generalised(cases[number], {**bound, ("queue", number): "?"})
         return ("ite", ("is queue", its), replaced(then, {("letter", "?"): its}), generalised(rest, bound))

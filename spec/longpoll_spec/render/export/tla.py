@@ -58,7 +58,7 @@ def tla_of(model: Model, properties: Sequence[Property]) -> str:
     return "\n".join(
         (
             f"---- MODULE {name} ----",
-            f"\\* The law of broker long polling, {setting_of(model)}.",
+            f"\\* The specification of broker long polling, {setting_of(model)}.",
             f"\\* Check it with TLC: java -cp tla2tools.jar tlc2.TLC {name}",
             "EXTENDS Integers",
             "",
@@ -86,7 +86,7 @@ def tla_configuration_of(model: Model, properties: Sequence[Property]) -> str:
     lines += [f"INVARIANT {item.name}" for item in properties if item.kind != "sometimes"]
     reached = [f"\\* INVARIANT {NEVER}{item.name}" for item in properties if item.kind == "sometimes"]
     if reached:
-        lines += ["", "\\* Uncomment one and TLC shows a shortest run that reaches it.", *reached]
+        lines += ["", "\\* Uncomment one, and TLC shows a shortest run that reaches it.", *reached]
     return "\n".join([*lines, ""])
 
 
@@ -189,12 +189,12 @@ def _actions(model: Model, guards: Sequence[tuple[Action, str]], writer: Writer)
 
 
 def _progress(model: Model) -> Iterator[str]:
-    yield "\\* The broker's threads run, and so does time: each of these comes about, if it could from some moment on."
+    yield "\\* The broker's threads and time make progress: each of these occurs if it is enabled from some point on."
     yield f"{FAIRNESS} =="
     for label in fairness_of(model).weak:
         yield f"  /\\ WF_vars({identifier(label)})"
     yield ""
-    yield "\\* Assumed too: among several queues or tags, or where walkers put back, tick may have no room."
+    yield "\\* Assumed too: with several queues or tags, or where requests are put back, tick may be disabled for ever."
     yield f"{TIME_PASSES} == []<><<tick>>_vars \\/ <>[]({GUARD}tick /\\ ~ENABLED <<tick>>_vars)"
     yield ""
     yield f"{FAIR_SPECIFICATION} == Spec /\\ {FAIRNESS}"

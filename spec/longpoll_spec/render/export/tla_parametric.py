@@ -157,12 +157,12 @@ def _head(module: Module) -> Iterator[str]:
     yield f"---- MODULE {name} ----"
     yield from comment(
         f"Broker long polling, policy {module.model.policy.name}, for any number of requests, queues and messages. "
-        "A request is one consumer's pull and what becomes of it."
+        "A request is one consumer's pull."
     )
     yield f"\\* Check it with TLC: java -cp tla2tools.jar tlc2.TLC {name}"
     yield from comment(
-        "A guard that is compared with TRUE has alternatives: TLC would take the step once for each that holds, and "
-        "count it as often."
+        "A guard compared with TRUE has alternatives: otherwise TLC would take the step once for each true one, "
+        "and count it as often."
     )
     yield "EXTENDS Integers, FiniteSets"
     yield ""
@@ -173,7 +173,7 @@ def _declarations(module: Module) -> Iterator[str]:
         SETS["request"]: "The requests, one for each consumer: a consumer has one pull at a time.",
         SETS["queue"]: "The queues, which share one dispatcher, one scanner and one executor.",
         NO_QUEUE: "Stands for no queue.",
-        MESSAGES: "Messages that are ever appended to one queue.",
+        MESSAGES: "The number of messages appended to one queue, at most.",
         **dict.fromkeys(parameters_of(module.model), ""),
         "hold_ticks": "A pull's deadline, in ticks from its receipt.",
         "scan_ticks": "Ticks between two scans.",
@@ -200,7 +200,7 @@ def _type_and_start(module: Module) -> Iterator[str]:
         line = f"  /\\ {name} \\in {_of_each(variable, _range(variable), '->')}"
         yield from textwrap.wrap(line, WIDTH, subsequent_indent=" " * (line.find("{") + 1))
     yield ""
-    yield "\\* A consumer of the only queue reads that from the start; of several it reads none yet."
+    yield "\\* With one queue a consumer reads it from the start; with several it reads none yet."
     yield "Init =="
     for name, variable in module.variables.items():
         sign = "\\in" if _starts_at_a_queue(variable) else "="
@@ -333,7 +333,7 @@ def _function(base: str, values: Mapping[Slot | None, Expression], bound: Bound)
 
 def _urgent(module: Module) -> Iterator[str]:
     waited = module.model.policy.tick == "maximal_progress"
-    yield "\\* What time waits for." if waited else "\\* What the broker's own threads do."
+    yield "\\* What time waits for." if waited else "\\* The actions of the broker's threads."
     yield from definition(URGENT, steps(each for each in module.operators if each.action.urgent))
 
 
@@ -343,10 +343,10 @@ def _next(module: Module) -> Iterator[str]:
     yield from definition("Next", ("or", ("name", URGENT), *steps(others)[1:]))
     yield "Spec == Init /\\ [][Next]_vars"
     yield ""
-    yield "\\* The broker's threads run, and so does time: each of these comes about, if it could from some moment on."
+    yield "\\* The broker's threads and time make progress: each of these occurs if it is enabled from some point on."
     fair = [*urgent, *(each for each in others if each.action.name == "tick")]
     yield from definition("Fairness", steps(fair, op="and", each="WF_vars({})"))
-    yield "\\* Among several queues or tags, or where walkers put back, tick may have no room. That it has is assumed."
+    yield "\\* With several queues or tags, or where requests are put back, tick may be disabled for ever. Assumed not."
     yield f"TimePasses == []<><<tick>>_vars \\/ <>[]({MAY_TICK} /\\ ~ENABLED <<tick>>_vars)"
     yield ""
     yield "FairSpec == Spec /\\ Fairness /\\ TimePasses"

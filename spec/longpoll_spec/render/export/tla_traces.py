@@ -35,7 +35,7 @@ def tla_traces_of(model: Model, runs: Sequence[Order], hidden: Iterable[str] = (
     return "\n".join(
         (
             f"---- MODULE {name} ----",
-            f"\\* Which of these runs does the law allow? Check it with TLC, on one thread: {name}",
+            f"\\* Which of these runs does the specification allow? Check it with TLC, on one thread: {name}",
             f"EXTENDS {name_of(model)}, Sequences, FiniteSets, TLC",
             "",
             "VARIABLES run, low, ahead",
@@ -57,11 +57,11 @@ def tla_traces_configuration_of(model: Model) -> str:
 
 
 def _runs(runs: Sequence[Order]) -> Iterator[str]:
-    yield "\\* Of each run its steps: what each may have been, and what is known of the state after it."
+    yield "\\* The steps of each run: their possible actions, and the known part of the state after each."
     yield "Steps == <<"
     yield from _separated(f"  {_tuple(_step(step) for step in run.steps)}" for run in runs)
     yield ">>"
-    yield "\\* Of each run, after so many steps and one: those that may come next by their moments."
+    yield "\\* For each run, after n - 1 steps: the steps that may come next by their times."
     yield "Open == <<"
     yield from _separated(
         f"  {_tuple(_set(str(number + 1) for number in each) for each in run.open_at)}" for run in runs

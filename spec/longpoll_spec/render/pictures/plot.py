@@ -138,7 +138,7 @@ def shares(name: str, values: Sequence[float]) -> Line:
     """The cumulative distribution of the values as a step line from 0 to 1."""
     found = sorted(values)
     if not found:
-        raise UserError(f"plot: {name} has no figures; measure first")
+        raise UserError(f"plot: {name} has no values; measure first")
     points = [(found[0], 0.0)]
     for number, value in enumerate(found, start=1):
         points += [(value, points[-1][1]), (value, number / len(found))]
@@ -160,7 +160,7 @@ def _check(series: Sequence[Line]) -> None:
         raise UserError(f"plot: {len(points)} points; give each series some, and {POINTS_MAX:,} in all at most")
     for x, y in points:
         if not (0 < x < math.inf and 0 <= y <= 1):
-            raise UserError(f"plot: the point {x}, {y} has no place: x is above 0 and finite, y from 0 to 1")
+            raise UserError(f"plot: the point {x}, {y} is out of range; x must be above 0 and finite, y from 0 to 1")
 
 
 def _check_bars(groups: Sequence[Bars]) -> None:
@@ -168,7 +168,7 @@ def _check_bars(groups: Sequence[Bars]) -> None:
         raise UserError(f"plot: give groups of 1 to {SERIES_MAX} bars each")
     for value in (value for group in groups for _, value in group.figures):
         if not 0 <= value < math.inf:
-            raise UserError(f"plot: no bar is {value} long: a figure is 0 or more and finite")
+            raise UserError(f"plot: a bar cannot be {value} long; give finite values of 0 or more")
 
 
 def _decades(series: Sequence[Line]) -> tuple[int, int]:
@@ -176,7 +176,7 @@ def _decades(series: Sequence[Line]) -> tuple[int, int]:
     first = math.floor(math.log10(min(values)))
     last = max(math.ceil(math.log10(max(values))), first + 1)
     if last - first > DECADES_MAX:
-        raise UserError(f"plot: the figures go over {last - first} powers of ten; {DECADES_MAX} can be read at most")
+        raise UserError(f"plot: the values span {last - first} powers of ten; at most {DECADES_MAX} are allowed")
     return first, last
 
 

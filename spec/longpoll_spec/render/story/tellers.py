@@ -137,7 +137,7 @@ def _pull_read(beat: Beat) -> Told:
     return (
         "store",
         f"getMessage({offset}): nothing",
-        f"reads offset {offset} and finds nothing, because maxOffset is {end}: PULL_NOT_FOUND, the request will be held",
+        f"reads offset {offset} and finds nothing, as maxOffset is {end}: PULL_NOT_FOUND, the request will be held",
     )
 
 
@@ -271,7 +271,7 @@ def _tick(beat: Beat) -> Told:
     return (
         "",
         "time passes",
-        "One tick passes." if beat.before != beat.after else "One tick passes; nothing waits for it.",
+        "One tick passes." if beat.before != beat.after else "One tick passes; it changes nothing.",
     )
 
 

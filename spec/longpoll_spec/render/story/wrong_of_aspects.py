@@ -16,9 +16,7 @@ WRONG: Final[dict[str, tuple[str, str]]] = {
         "Fix: skip the queue that throws (knob scan_throw=skip_queue, as 5.x does).",
     ),
     "buckets_are_swept": (
-        (
-            "No entry of pullRequestTable is ever removed: a bucket stays for every topic and queue that was ever pulled."
-        ),
+        ("No entry of pullRequestTable is ever removed: a bucket stays for every topic and queue ever pulled."),
         "Fix: remove an empty bucket under its lock (knob bucket_removal=rechecked_under_lock).",
     ),
     "no_orphan": (
@@ -52,8 +50,8 @@ WRONG: Final[dict[str, tuple[str, str]]] = {
     ),
     "moved_is_told": (
         (
-            "No thread traverses the bucket when a queue is truncated: the request waits for an offset that its queue no longer "
-            "has, until the next arrival or its deadline, and only then learns that its offset moved."
+            "No thread traverses the bucket when a queue is truncated: the request waits for an offset that its "
+            "queue no longer has, until the next arrival or its deadline, and only then learns that its offset moved."
         ),
         "Fix: wake the requests whose offset is gone when a queue is truncated (knob on_truncate=wake).",
     ),
@@ -70,8 +68,9 @@ WRONG: Final[dict[str, tuple[str, str]]] = {
     ),
     "told_of_master_return": (
         (
-            "No traversal after the master's return reaches this request: 4.9 has none, and that of 5.x misses a request "
-            "in a notifier's list or on its way into its bucket. It keeps waiting, and is not sent to the master."
+            "No traversal after the master's return reaches this request: 4.9 has none, and that of 5.x misses "
+            "requests in a notifier's list or on their way into the bucket. The request keeps waiting, and is not sent "
+            "to the master."
         ),
         (
             "Fix: answer the held requests when the master is back, and at their insert those that missed before "
