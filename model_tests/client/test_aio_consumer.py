@@ -46,8 +46,8 @@ from longpoll_client import (
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.aio.loop_connections import LoopConnections
 from longpoll_client.consume import puller
+from longpoll_client.consume.offsets import LocalOffsets, OffsetsFile
 from longpoll_client.errors import NoRouteError
-from longpoll_client.offsets import LocalOffsets, OffsetsFile
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.headers import ConsumeMessageDirectlyResultRequestHeader, GetConsumerRunningInfoRequestHeader

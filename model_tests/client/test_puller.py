@@ -21,6 +21,7 @@ from model_tests.support.client import RUNTIME
 
 from longpoll_client import StartAt
 from longpoll_client.consume.member import Member
+from longpoll_client.consume.offsets import RemoteOffsets
 from longpoll_client.consume.process_queue import FlowLimits, ProcessQueue
 from longpoll_client.consume.puller import Batch, Puller, PullSettings
 from longpoll_client.consume.statistics import GIVEN_COUNT_MAX, Statistics
@@ -28,7 +29,6 @@ from longpoll_client.errors import ConnectionLostError, RefusedError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.link.steps import Ask, Question, run
 from longpoll_client.messages import ReceivedMessage
-from longpoll_client.offsets import RemoteOffsets
 from longpoll_client.settings import MemberConfig, options_of
 from longpoll_protocol.bodies import BrokerData, MessageQueue, QueueData, SubscriptionData, TopicRouteData
 from longpoll_protocol.codes import RequestCode, ResponseCode

@@ -40,13 +40,13 @@ from longpoll_client import (
     Retry,
 )
 from longpoll_client.aio.push import AsyncListener
-from longpoll_client.consume import concurrent
-from longpoll_client.consume.concurrent import ConcurrentConsumeService
+from longpoll_client.consume.listener import concurrent
+from longpoll_client.consume.listener.concurrent import ConcurrentConsumeService
+from longpoll_client.consume.listener.workers import Listener, Workers
 from longpoll_client.consume.member import Member
 from longpoll_client.consume.membership import QueueLocks
 from longpoll_client.consume.puller import Puller
 from longpoll_client.consume.statistics import Statistics
-from longpoll_client.consume.workers import Listener, Workers
 from longpoll_client.errors import RefusedError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.settings import MemberConfig

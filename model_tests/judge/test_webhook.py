@@ -222,7 +222,7 @@ def test_prometheus_hears_of_the_judgement_and_of_the_lag(tmp_path: Path) -> Non
         with part.open("ab") as file:
             file.write(lines[200])
         behind = told(where)
-        with pytest.raises(ConfigError, match="metrics cannot be told"), told_at(int(where.split(":")[1]), collector):
+        with pytest.raises(ConfigError, match="cannot serve metrics"), told_at(int(where.split(":")[1]), collector):
             pass
 
     (finding,) = result.findings

@@ -252,8 +252,7 @@ FAULTS: Final = (
         "reference/longpoll_observe/events.py",
         "_offset_in(record, topic, queue) if has_inner else",
         "_offset_in(record, topic, queue) if False else",
-        f"{TESTS}/service/test_light_queues.py"
-        "::test_the_proxy_tells_where_a_message_is_in_the_queue_that_was_asked_for",
+        f"{TESTS}/service/test_groups.py::test_the_proxy_tells_where_a_message_is_in_the_queue_that_was_asked_for",
     ),
     Fault(
         "the proxy tells the expression where a heartbeat names other hashes",
@@ -309,7 +308,7 @@ FAULTS: Final = (
         f"{BROKER}/hold/dispatch_service.py",
         "if self.makes_durable and LOG not in self.store.troubles:",
         "if False:",
-        f"{TESTS}/service/test_visible_when_durable.py::test_a_delayed_message_is_seen_too",
+        f"{TESTS}/service/test_send.py::test_a_delayed_message_is_seen_too",
     ),
     Fault(
         "a stopped broker keeps its log mapped",
@@ -428,7 +427,7 @@ FAULTS: Final = (
         "reference/longpoll_runtime/files.py",
         "if _LIBC.fallocate(descriptor, _PUNCH_HOLE | _KEEP_SIZE, start, size - start) != 0:",
         "if True:",
-        f"{TESTS}/store/test_files.py::test_a_file_keeps_its_length_while_it_is_cleared",
+        f"{TESTS}/store/test_segment_list.py::test_a_file_keeps_its_length_while_it_is_cleared",
     ),
     Fault(
         "what is recovered is shown before it is durable",

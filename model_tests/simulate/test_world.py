@@ -136,7 +136,7 @@ def test_an_actor_that_waits_for_itself_is_stuck() -> None:
         with lock, lock:
             pass
 
-    with pytest.raises(StuckError, match="waits for a lock that it has itself"):
+    with pytest.raises(StuckError, match="waits for its own lock"):
         world.run(twice)
 
 

@@ -34,9 +34,9 @@ from longpoll_client import (
     TransactionProducer,
     TransactionState,
 )
+from longpoll_client.consume.listener.workers import Listener
+from longpoll_client.consume.offsets import is_retry
 from longpoll_client.consume.puller import Puller
-from longpoll_client.consume.workers import Listener
-from longpoll_client.offsets import is_retry
 from longpoll_client.produce.hooks import Outcome
 from longpoll_client.produce.outgoing import single_parcel
 from longpoll_client.settings import MemberConfig

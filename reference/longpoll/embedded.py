@@ -96,7 +96,7 @@ class Broker(Closeable):
     def restart(self) -> None:
         """Stop, and serve the same store at the same addresses; raises UserError after `close`."""
         if self._is_closed:
-            raise UserError("the broker is closed and its store may be gone; make a new one")
+            raise UserError("the broker is closed and its store may be gone; create a new one")
         self.stop()
         broker = self.broker
         assert broker.name_server_address is not None

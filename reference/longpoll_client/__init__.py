@@ -15,14 +15,11 @@ Every public name is in `__all__`; `docs/client.md` shows how to use it. Other m
 from typing import TYPE_CHECKING
 
 from longpoll_client.admin import Admin, GroupInfo, OffsetInfo, TopicInfo
-from longpoll_client.aio import (
-    AsyncAdmin,
-    AsyncListener,
-    AsyncProducer,
-    AsyncPullConsumer,
-    AsyncPushConsumer,
-    AsyncTransactionProducer,
-)
+from longpoll_client.aio.admin import AsyncAdmin
+from longpoll_client.aio.producer import AsyncProducer
+from longpoll_client.aio.pull import AsyncPullConsumer
+from longpoll_client.aio.push import AsyncListener, AsyncPushConsumer
+from longpoll_client.aio.transactions import AsyncTransactionProducer
 from longpoll_client.allocate import (
     allocate_averagely,
     allocate_by_circle,
@@ -31,10 +28,10 @@ from longpoll_client.allocate import (
     allocate_near,
 )
 from longpoll_client.checks import Addresses, Sql, Topics
+from longpoll_client.consume.listener.workers import Listener, Reject, Retry
 from longpoll_client.consume.pull import PullConsumer
 from longpoll_client.consume.push import PushConsumer
 from longpoll_client.consume.statistics import TopicStatistics
-from longpoll_client.consume.workers import Listener, Reject, Retry
 from longpoll_client.errors import (
     AnswerTimeoutError,
     ClientError,

@@ -13,12 +13,12 @@ from collections.abc import Iterable
 from attrs import frozen
 
 from longpoll_client.checks import Addresses, runtime_of
+from longpoll_client.consume.offsets import ask_offset, ask_queue, start_request, store_request, stored_offset
 from longpoll_client.errors import NoRouteError, RefusedError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.link.finalizer import when_garbage_collected
 from longpoll_client.link.routes import MASTER_ID, Route
 from longpoll_client.link.steps import Ask, FindRoute, Steps
-from longpoll_client.offsets import ask_offset, ask_queue, start_request, store_request, stored_offset
 from longpoll_client.settings import StartAt
 from longpoll_protocol.bodies import ClusterInfo, ConsumerList, GroupTable, MessageQueue, TopicList
 from longpoll_protocol.codes import Permission, RequestCode, ResponseCode

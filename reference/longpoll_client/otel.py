@@ -25,6 +25,8 @@ from longpoll_client.produce.hooks import Outcome, Sending
 from longpoll_protocol.codes import MessageSysFlag
 from longpoll_protocol.properties import DELAY, KEYS, TAGS, TIMER_DELIVER_MS
 
+__all__ = ["OpenTelemetry"]
+
 
 class OpenTelemetry:
     """A hook for producers (`hooks=`) and consumers (`ConsumerConfig.hooks`); one object serves any number of them.

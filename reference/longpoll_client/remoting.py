@@ -31,7 +31,7 @@ from longpoll_runtime import PARTS_MAX, Event, Runtime
 from longpoll_runtime.faults import ANYTHING, FAULTS, KeepThread
 from longpoll_spec.errors import ConfigError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 RECEIVE_SIZE: Final = 256 * 1024
 ALONE_COUNT_MAX: Final = 4
@@ -90,7 +90,7 @@ class RemotingClient:
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         credentials: Credentials | None = None,
     ) -> None:
-        self.address = f"{host}:{port}"
+        self.address: str = f"{host}:{port}"
         self._runtime = runtime
         self._on_request = on_request
         self._now_ns = runtime.monotonic_ns

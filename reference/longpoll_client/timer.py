@@ -10,7 +10,7 @@ from longpoll_client.errors import ClientError
 from longpoll_runtime import Runtime, Thread
 from longpoll_runtime.faults import KeepThread
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class Timer:

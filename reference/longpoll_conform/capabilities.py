@@ -141,7 +141,7 @@ def find(place: Place, run: str, settled: Collection[Capability] = ()) -> set[Ca
     if code_of(place, 310, send_fields(f"tauto{run}"), b"probe") == 0:
         found.add("auto-create")
     if code_of(place, 17, topic_fields(made)) is None:
-        raise SilentError("the broker does not answer a request to create a topic, so nothing can be tested")
+        raise SilentError("the broker does not answer a request to create a topic, so no clause can be tested")
     with ThreadPoolExecutor(3) as pool:
         hold_ms = 0 if "long-polling" in settled else HELD_MS
         held = pool.submit(ask, place, 11, pull_fields(made, hold_ms=hold_ms))

@@ -211,17 +211,17 @@ _ROWS: Final[tuple[tuple[str, Level, str, str, str], ...]] = (
     ("STORE-3", "MUST", "Ends, begins, times and committed offsets of a stored log are returned.", _ADMIN, "store-432 store-434 store-436 store-438 store-440 store-442 store-444 store-446 store-448"),
     ("STORE-4", "MUST", "A stored index is used, and sends continue at the stored end.", "IndexService", "store-450 store-452 store-454 store-456"),
     # -- a whole run
-    ("RUN-1", "MUST", "Under load, a held pull is answered promptly once a matching message is there.", "no_lost_wakeup of judge and law", "load-no-lost-wakeup"),
-    ("RUN-2", "MUST", "Under load, every pull is answered by its deadline.", "answered_by_deadline of judge and law", "load-answered-by-deadline"),
-    ("RUN-3", "MUST", "No request is answered twice, and no answer comes without a request.", "answered_once of judge and law", "load-answered-once"),
-    ("RUN-4", "MUST", "Every answer has the code, messages and next offset that follow from the log and the filter.", "answer_is_right of judge and law", "load-answer-is-right"),
+    ("RUN-1", "MUST", "Under load, a held pull is answered promptly once a matching message is there.", "no_lost_wakeup of judge and specification", "load-no-lost-wakeup"),
+    ("RUN-2", "MUST", "Under load, every pull is answered by its deadline.", "answered_by_deadline of judge and specification", "load-answered-by-deadline"),
+    ("RUN-3", "MUST", "No request is answered twice, and no answer comes without a request.", "answered_once of judge and specification", "load-answered-once"),
+    ("RUN-4", "MUST", "Every answer has the code, messages and next offset that follow from the log and the filter.", "answer_is_right of judge and specification", "load-answer-is-right"),
     ("RUN-5", "MUST", "The offsets of a queue are assigned once, in order and without a gap.", "offsets_in_order of the judge", "load-offsets-in-order"),
-    ("RUN-6", "MUST", "A group's committed offset never decreases, unless a client resets it.", "commit_never_regresses of judge and law", "load-commit-never-regresses"),
+    ("RUN-6", "MUST", "A group's committed offset never decreases, unless a client resets it.", "commit_never_regresses of judge and specification", "load-commit-never-regresses"),
     ("RUN-7", "MUST", "A pull is held as it asked: no longer, no shorter, and not without asking.", "held_as_asked of the judge", "load-held-as-asked"),
     ("RUN-8", "MUST", "An acknowledged message is in its queue, and is delivered.", "send_is_kept of the judge", "load-send-is-kept"),
     ("RUN-9", "MUST", "A query returns the offset that the group committed.", "commit_is_told of the judge", "load-commit-is-told"),
-    ("RUN-10", "MUST", "Each message reaches each group that asked for it, once and in order.", "what the load has sent and got", "load-delivered"),
-    ("RUN-11", "MUST", "A message and the pull that waits for it never miss each other, in either order, on any queue.", "no_lost_wakeup of judge and law; RocketMQ #7358", "race-no-lost-wakeup"),
+    ("RUN-10", "MUST", "Each message reaches each group that asked for it, once and in order.", "the load's sends and deliveries", "load-delivered"),
+    ("RUN-11", "MUST", "A message and the pull that waits for it never miss each other, in either order, on any queue.", "no_lost_wakeup of judge and specification; RocketMQ #7358", "race-no-lost-wakeup"),
 )  # fmt: skip
 
 OF_LOAD: Final = "load-"
@@ -246,23 +246,23 @@ PARTS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """Properties of the specification that a clause with another name checks from outside."""
-_TABLE: Final = "the hold table is not seen from outside"
-_CHANGE: Final = "a conformance run changes no roles, and neither stops nor kills a broker that serves"
+_TABLE: Final = "the hold table is not visible from outside"
+_CHANGE: Final = "a conformance run changes no roles, and neither stops nor kills a working broker"
 INSIDE: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "visible_is_monotone": "when a message becomes visible is told by a record from inside",
-        "message_is_delivered": "it is of whole groups over time; a clause asks one thing",
-        "follows_the_law": "the law's steps are told by a record from inside",
+        "visible_is_monotone": "only an internal record shows when a message becomes visible",
+        "message_is_delivered": "it is about whole groups over time; a clause tests one thing",
+        "follows_the_law": "only an internal record shows the steps of the specification",
         "hold_limit_kept": _TABLE,
         "table_is_tidy": _TABLE,
         "no_orphan": _TABLE,
         "buckets_are_swept": _TABLE,
         "closed_is_let_go": _TABLE,
-        "round_is_whole": "a walk over the hold table is not seen from outside",
-        "time_can_pass": "it is of the law itself: time is never stopped for good",
+        "round_is_whole": "a traversal of the hold table is not visible from outside",
+        "time_can_pass": "it is about the specification itself: time never stops for good",
         "answered_on_stop": _CHANGE,
         "seen_survives": _CHANGE,
-        "commit_in_queue": "a conformance run cuts no queue that a group has committed",
+        "commit_in_queue": "a conformance run truncates no queue with committed offsets",
         "only_disk_survives": _CHANGE,
         "told_of_role_change": _CHANGE,
         "told_of_master_return": _CHANGE,

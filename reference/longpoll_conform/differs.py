@@ -54,7 +54,7 @@ STRICT: Final[Mapping[str, OnPurpose]] = MappingProxyType(
                 "A route has `enableActingMaster`, which the Rust client needs; that of 4.9.7 has no such field.", 0
             ),
         ),
-        "route-384": OnPurpose("A name server that does not know a request answers 3; that of 4.9.7 never answers.", 3),
+        "route-384": OnPurpose("A name server answers an unknown request with 3; that of 4.9.7 never answers.", 3),
     }
 )
 

@@ -97,7 +97,7 @@ class Line:
         try:
             self._socket = socket.create_connection(address, CONNECT_S)
         except OSError as error:
-            raise SilentError(f"{address[0]}:{address[1]} cannot be connected to: {error.strerror or error}") from error
+            raise SilentError(f"cannot connect to {address[0]}:{address[1]}: {error.strerror or error}") from error
         self._socket.settimeout(SEND_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._reader = spawn(f"conform-{name}", self._read)

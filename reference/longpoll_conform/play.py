@@ -106,12 +106,12 @@ class _Player:
         for line in self.lines.values():
             line.hear_out()
         self.errors += [
-            f"connection {name}: request {opaque} to be answered once, and it was answered again"
+            f"connection {name}: request {opaque} answered once, but it was answered again"
             for name, line in self.lines.items()
             for opaque in line.answered_twice
         ]
         self.errors += [
-            f"connection {name}: no answer that nobody asked for, and one came to request {opaque}"
+            f"connection {name}: no unexpected answer, but one came for request {opaque}"
             for name, line in self.lines.items()
             for opaque in line.unasked
         ]

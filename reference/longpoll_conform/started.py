@@ -67,7 +67,7 @@ class Started:
                 raise SilentError(f"{self._words[0]} ended with {self._process.returncode} before the broker answered")
             if time.monotonic() > end_s:
                 self.end()
-                raise SilentError(f"{self._words[0]} started no broker that answers within {START_S:g} s")
+                raise SilentError(f"{self._words[0]} did not start a broker that answers within {START_S:g} s")
             time.sleep(LOOK_S)
 
     def end(self) -> None:

@@ -194,7 +194,7 @@ class Suite:
             code = (case.get("response") or {}).get("code")
             if differences and code == meant.code:
                 return "NON-STRICT", meant.why
-            return "FAIL", f"this policy should answer {meant.code}, and the broker answered {code}: {meant.why}"
+            return "FAIL", f"this policy should answer {meant.code}, but the broker answered {code}: {meant.why}"
         if not differences:
             return "PASS", ""
         unknown = _unknown_code(vector.case, case)

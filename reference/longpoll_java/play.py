@@ -410,7 +410,9 @@ class _Player:
         reply = peer.replies[opaque][0]
         if reply.code == ResponseCode.SUCCESS:
             raise OtherwiseError("the traversal after the master's return reaches its end")
-        return f"who told of the master is answered with code {reply.code}: {(reply.remark or '').partition(',')[0]}"
+        return (
+            f"the message about the master is answered with code {reply.code}: {(reply.remark or '').partition(',')[0]}"
+        )
 
     def ordered(self, _move: Move) -> str:
         self._number_queues()
@@ -499,15 +501,15 @@ class _Player:
 
     def gone(self, move: Move) -> str:
         self._refuse_reply(move.slot)
-        return f"the connection of pull {move.slot} ended, and no answer came"
+        return f"the connection of pull {move.slot} ended without an answer"
 
     def untouched(self, move: Move) -> str:
         opaque = self.slots[move.slot].opaque
         later = self.stage.seen[self.ended_at :]
         touched = next((each for each in later if each.request == opaque and _takes_up(each)), None)
         if touched is not None:
-            raise OtherwiseError(f"{touched.thread} comes to pull {move.slot} (at {touched.gate})")
-        return f"no thread comes to pull {move.slot}"
+            raise OtherwiseError(f"{touched.thread} reaches pull {move.slot} (at {touched.gate})")
+        return f"no thread reaches pull {move.slot}"
 
     def look(self, move: Move) -> str:
         opaque = self.slots[move.slot].opaque
@@ -516,18 +518,18 @@ class _Player:
             return any(each.request == opaque and each.gate == "each" for each in self.stage.seen[self.ended_at :])
 
         if not self.stage.until(looked, WITHIN_S):
-            raise OtherwiseError(f"no thread looks at pull {move.slot} again")
-        return f"a walk looks at pull {move.slot}"
+            raise OtherwiseError(f"no thread checks pull {move.slot} again")
+        return f"a traversal checks pull {move.slot}"
 
     def visit(self, move: Move) -> str:
         if not self.stage.until(lambda: self._visits(move.queue, self.ended_at), WITHIN_S):
             raise OtherwiseError(f"the scan does not reach queue {move.queue} again")
-        return f"the scan comes to queue {move.queue}"
+        return f"the scan reaches queue {move.queue}"
 
     def unvisited(self, move: Move) -> str:
         if self._visits(move.queue, self.round_at):
             raise OtherwiseError(f"the round reached queue {move.queue}")
-        return f"the round did not come to queue {move.queue}"
+        return f"the round did not reach queue {move.queue}"
 
     def _visits(self, queue: int, since: int) -> bool:
         wanted = self.queue_ids[queue]

@@ -162,21 +162,21 @@ _SHOWN: Final[Mapping[str, Callable[[Trace], Iterator[Move]]]] = {
     "return_is_whole": _broken_off,
     "answered_on_stop": _unanswered_at_stop,
 }
-_LOST: Final = "the message is there, and the pull is answered by the next scan alone"
+_LOST: Final = "the message is there, but only the next scan answers the pull"
 _SENTENCES: Final[Mapping[str, str]] = {
     "lost_by_hold": _LOST,
     "lost_by_keep": _LOST,
     "no_lost_wakeup": _LOST,
-    "queued_by_deadline": "the deadline is over, and the pull is answered by the next scan alone",
-    "answered_by_deadline": "the deadline is over, and the pull is answered by the next scan alone",
-    "dropped_by_reject": "past its deadline a whole scan does not come to the pull: nobody has it any more",
-    "dropped_by_throw": "past its deadline a whole scan does not come to the pull: nobody has it any more",
-    "nothing_dropped": "past its deadline a whole scan does not come to the pull: nobody has it any more",
-    "no_orphan": "neither a message nor a whole scan past its deadline comes to the pull",
-    "closed_is_let_go": "a scan looks at the pull of a closed channel",
-    "commit_never_regresses": "the broker says the older offset",
-    "buckets_are_swept": "a later scan comes to the queue, for which nobody waits",
-    "round_is_whole": "the next scan begins, and this one has not come to the other queues",
-    "return_is_whole": "the walk ends with an exception, and who waits at another queue is not sent to the master",
+    "queued_by_deadline": "the deadline is over, but only the next scan answers the pull",
+    "answered_by_deadline": "the deadline is over, but only the next scan answers the pull",
+    "dropped_by_reject": "after its deadline a whole scan does not reach the pull: it is lost",
+    "dropped_by_throw": "after its deadline a whole scan does not reach the pull: it is lost",
+    "nothing_dropped": "after its deadline a whole scan does not reach the pull: it is lost",
+    "no_orphan": "neither a message nor a whole scan after its deadline reaches the pull",
+    "closed_is_let_go": "a scan checks the pull of a closed channel",
+    "commit_never_regresses": "the broker reports the older offset",
+    "buckets_are_swept": "a later scan visits the queue, in which no pull waits",
+    "round_is_whole": "the next scan begins, but this one has not visited the other queues",
+    "return_is_whole": "the traversal ends with an exception, and pulls at another queue are not sent to the master",
     "answered_on_stop": "the connection ends without an answer",
 }

@@ -95,15 +95,15 @@ class Schedule:
 
 
 IMPOSSIBLE: Final[Mapping[str, str]] = {
-    "recheck": "no shipped broker looks again: the recheck is upstream's pull request #7359, which was never merged",
-    "walk_start": "no shipped broker looks again: the walk is upstream's pull request #7359, which was never merged",
-    "expire": "no shipped broker has a clock of deadlines",
+    "recheck": "no shipped broker rechecks: this is upstream's pull request #7359, which was never merged",
+    "walk_start": "no shipped broker rechecks: the traversal is upstream's pull request #7359, which was never merged",
+    "expire": "no shipped broker watches individual deadlines",
     "trim": "a broker deletes whole files, once they are days old",
-    "truncate": "a broker shortens a queue only while it recovers, before it serves anybody",
-    "queue_deleted": "a deleted topic's pulls are refused, and replay does not make the topic anew",
-    "flush": "replay cannot cut the power: what a killed process has appended to a mapped file is not lost",
-    "crash_and_recover": "replay cannot cut the power: what a killed process has appended to a mapped file is not lost",
-    "role_change": "replay starts no controller, which is who makes a slave master",
+    "truncate": "a broker truncates a queue only during recovery, before it serves clients",
+    "queue_deleted": "pulls of a deleted topic are rejected, and replay does not create the topic again",
+    "flush": "replay cannot cut the power: data that a killed process wrote to a mapped file is not lost",
+    "crash_and_recover": "replay cannot cut the power: data that a killed process wrote to a mapped file is not lost",
+    "role_change": "replay starts no controller, which would make a slave master",
 }
 """Action -> why no replay schedule has it."""
 
@@ -143,9 +143,9 @@ def _refuse(trace: Trace, gates: AbstractSet[str]) -> None:
         name = step.action.name if step.action is not None else ""
         why = IMPOSSIBLE.get(name)
         if name == "master_returns" and "return" not in gates:
-            why = "a slave of this version is told nothing: it copies from its master again, and that is all"
+            why = "a slave of this version is not notified: it only copies from its master again"
         if name == "return_look" and trace.property_name == "told_of_master_return":
-            why = "replay has no gate at which a walk passes over a bucket"
+            why = "replay has no gate at which a traversal skips a bucket"
         if step.action is not None and why is not None:
             raise NotOnJavaError(f"step {number} of the run is {step.action.label}, and {why}")
     if trace.model.bounds.filters:

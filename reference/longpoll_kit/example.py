@@ -44,7 +44,7 @@ EXPIRED: Final = "held until its deadline"
 CROSSED: Final = "met by its message on the way"
 CANCELLED: Final = "cancelled"
 RESTARTED: Final = "under a restart"
-ONCE: Final = "looked at for a second answer"
+ONCE: Final = "checked for a second answer"
 NEEDED: Final = {FOUND: "", WOKEN: "", EXPIRED: "", CANCELLED: "cancel", RESTARTED: "restart", ONCE: "answered_again"}
 """What must occur at least once -> the ability that it needs."""
 
@@ -198,7 +198,7 @@ class Example:
             self._read_all()
         else:
             self._make_queues()
-        return f"{len(held)} polls were under way"
+        return f"{len(held)} polls were in flight"
 
     def end(self) -> None:
         """Wait for all polls, read everything, and check that nothing more comes."""
@@ -345,7 +345,7 @@ class Example:
         queue = self._queue(ask)
         if ask.error is not None:
             if ask.cancelled_ns is None or isinstance(ask.error, SubjectError):
-                ask.error.add_note(f"raised for {ask}, which was neither cancelled nor under way during a restart")
+                ask.error.add_note(f"raised for {ask}, which was neither cancelled nor in flight during a restart")
                 raise ask.error
             queue.ended_unanswered(ask)
             return
@@ -429,8 +429,8 @@ class Example:
         assert message.acked_ns is not None
         order = "before" if message.acked_ns < ask.begun_ns else "after"
         what = (
-            f"{ask} was not answered within {self.allowances.wake_ms} ms (wake_ms) in which the machine did not stand "
-            f"still, though {message} is there for it, acknowledged {order} the poll was begun"
+            f"{ask} was not answered within {self.allowances.wake_ms} ms (wake_ms) without host pauses, "
+            f"although {message} is there for it, acknowledged {order} the poll began"
         )
         return ViolationError(self._queue(ask).property_lost(ask, message), what)
 
@@ -465,8 +465,8 @@ class Example:
         how = "is not answered" if ask.ended_ns is None else "was answered"
         return ViolationError(
             "answered_by_deadline",
-            f"{ask} {how} {late_ms:.0f} ms after its deadline, where {self.allowances.late_ms} are allowed (late_ms), "
-            f"and the machine stood still for {stalled_ms:.0f} ms of its whole time",
+            f"{ask} {how} {late_ms:.0f} ms after its deadline, where {self.allowances.late_ms} are "
+            f"allowed (late_ms); the host paused for {stalled_ms:.0f} ms in total",
         )
 
     def _look_for_second_answers(self) -> None:

@@ -160,7 +160,7 @@ class Queue(ABC):
         assert message.acked_ns is not None
         since_ms = (self.allowances.earliest_end_ns(ask) - message.acked_ns) / MS
         when = f"{since_ms:.1f} ms before its deadline" if message.acked_ns > ask.begun_ns else "before it was begun"
-        what = f"{ask} was answered with nothing, though {message} was acknowledged {when}"
+        what = f"{ask} got an empty answer, although {message} was acknowledged {when}"
         return ViolationError(self.property_lost(ask, message), what)
 
     def property_lost(self, ask: Ask, message: Message) -> str:

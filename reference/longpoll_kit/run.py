@@ -61,7 +61,7 @@ class KitReport:
         if self.code:
             lines += ["run it again:", *(f"    {line}" for line in self.code.splitlines())]
         lines += [f"examples: {self.examples}; polls: {seen or 'none'}", f"bounds: {self.bounds}"]
-        lines += [f"not tried, for want of the method: {', '.join(self.left_out)}"] if self.left_out else []
+        lines += [f"not tried, because the method is missing: {', '.join(self.left_out)}"] if self.left_out else []
         lines += [f"excused, because the host paused: {self.excused} delays"] if self.excused else []
         return "\n".join(lines)
 
@@ -158,7 +158,7 @@ class Run:
     def _verdict(self, left_out: tuple[str, ...]) -> tuple[Verdict, str, str]:
         """The verdict, the reason, and the violated property."""
         if self.failure is not None:
-            assert isinstance(self.failure.error, ViolationError), "an error of the subject's own is raised"
+            assert isinstance(self.failure.error, ViolationError), "the subject's own exceptions are raised"
             return "invalid", str(self.failure.error), self.failure.error.property
         if self.excused:
             return "unknown", f"{self.excused} delays were excused because the host paused; run on an idle host", ""

@@ -1,6 +1,6 @@
 """Log formats: text for people, or one JSON object per line for machines.
 
-Records are `logging`'s. Those that users may count or search also have an event:
+Records are `logging`'s; some also have an event, by which users can count and search them:
 
     log.info("%s closed", channel, extra=event("connection_closed", peer=channel.peer))
 

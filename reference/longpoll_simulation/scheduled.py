@@ -82,7 +82,7 @@ class ScheduledLock:
         """Acquire it, waiting while another actor has it."""
         me = self._scheduler.current
         while self.owner is not None:
-            assert me is not None, "nobody is left to give this lock back"
+            assert me is not None, "no actor is left to release this lock"
             assert self.owner is not me, "an actor waits for itself"
             me.waits_for = self
             me.stand()

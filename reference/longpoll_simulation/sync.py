@@ -42,7 +42,7 @@ class SimulatedLock:
         world = self._world
         while self.owner is not None:
             if self.owner is world.current:
-                raise StuckError(f"{world.current} waits for a lock that it has itself")
+                raise StuckError(f"{world.current} waits for its own lock")
             left_s = None if until_ns is None else (until_ns - world.now_ns) / 1e9
             if left_s is not None and left_s <= 0:
                 return False
@@ -53,7 +53,7 @@ class SimulatedLock:
     def release(self) -> None:
         """Release it. Raises RuntimeError if it is free."""
         if self.owner is None and not self._world.over:
-            raise RuntimeError("release of a lock that nobody has")
+            raise RuntimeError("release of a free lock")
         self.give_back()
         self._world.point("release", self)
 

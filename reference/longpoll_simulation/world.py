@@ -256,7 +256,7 @@ class World:
         if self.over:
             raise AbandonedError
         if me is None:
-            raise StuckError(f"nobody is there to end the wait for {thing}")
+            raise StuckError(f"no actor exists to end the wait for {thing}")
         self.step += 1
         me.points += 1
         self.now_ns += self.step_ns

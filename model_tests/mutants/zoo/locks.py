@@ -293,7 +293,7 @@ LOCKS: Final = (
         MESSAGE_STORE,
         "        with self._flush_lock:\n            if self._log.flushed_end == self._log.end:\n",
         "        if True:\n            if self._log.flushed_end == self._log.end:\n",
-        units=("store/test_message_store.py", "service/test_group_commit.py", "simulate/test_locksets.py"),
+        units=("store/test_message_store.py", "service/test_send.py", "simulate/test_locksets.py"),
     ),
     _lock(
         "lock-dispatcher-reads",
@@ -321,7 +321,7 @@ LOCKS: Final = (
         f"{BROKER}/rocketmq/admin/lock_processor.py",
         "        with self.guard:\n            now_ms = ",
         "        if True:\n            now_ms = ",
-        units=("core/test_queue_locks.py", "service/test_clients.py"),
+        units=("core/test_offsets.py", "service/test_clients.py"),
     ),
     # -- wakeups -----------------------------------------------------------------------------------------------------
     _moved(

@@ -30,4 +30,5 @@ def wait_until(condition: Callable[[], bool], patience_s: float = PATIENCE_S) ->
     deadline_s = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < deadline_s, "it did not become true"
+        # Polls, because the state of another thread's broker has no event.
         time.sleep(0.001)

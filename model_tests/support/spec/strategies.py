@@ -23,7 +23,6 @@ VALUE_MAX: Final = 3
 values: Final = st.fixed_dictionaries(
     {name: st.integers(0, VALUE_MAX) for name in INT_NAMES} | {name: st.integers(0, 1) for name in BOOL_NAMES}
 )
-"""A value for each variable."""
 
 
 def _int_leaves() -> st.SearchStrategy[Int]:

@@ -93,7 +93,7 @@ AUTO: Final = "auto"
     "--evidence",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Write the evidence of each violation as a history of its own, which can be judged again.",
+    help="Write the evidence of each violation as a separate history, which can be judged again.",
 )
 @click.option(
     "--wake-ms",

@@ -133,7 +133,7 @@ class _Verdicts:
             gap = self.judged.gaps[0]
             return f"the record has holes: {gap['why']} ({gap['where']})"
         if self.limits.are_coarse and prop in history.TIMELY:
-            return "the slowest echo took so long that nobody can be seen to be prompt"
+            return "the slowest echo took so long that promptness cannot be shown"
         return ""
 
 

@@ -35,7 +35,7 @@ from longpoll_protocol.sizes import MIB
 from longpoll_runtime import Runtime
 from longpoll_runtime.faults import FAULTS, KeepGoing
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 WAITING_BYTES_MAX: Final = 1 * MIB
 """With more bytes than this not yet taken by the operating system, a call waits before it is written."""

@@ -18,7 +18,7 @@ from longpoll_protocol.headers import (
 from longpoll_runtime import Runtime
 from longpoll_runtime.faults import KeepGoing
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class LoopConnections:

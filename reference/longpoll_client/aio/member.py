@@ -54,7 +54,7 @@ class AsyncMember(GroupMember):
             on_request=self._requested,
             credentials=options.credentials,
         )
-        self.connections = LoopConnections(self._instance)
+        self.connections: LoopConnections = LoopConnections(self._instance)
         super().__init__(
             options,
             self.connections,

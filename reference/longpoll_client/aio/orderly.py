@@ -1,4 +1,4 @@
-"""Calls a coroutine with each queue's messages in order, one call per queue at a time, as `consume.orderly` does.
+"""Calls a coroutine with each queue's messages in order, one call per queue at a time, as on threads.
 
 Source: `ConsumeMessageOrderlyService.java`.
 """
@@ -12,15 +12,15 @@ from typing import TypeAlias
 from attrs import define, field
 
 from longpoll_client.aio.member import AsyncMember
-from longpoll_client.consume.orderly import LOCK_WAIT_S, fate_of, wait_s
+from longpoll_client.consume.listener.orderly import LOCK_WAIT_S, fate_of, wait_s
+from longpoll_client.consume.listener.workers import ConsumeResult, Reject, Retry
 from longpoll_client.consume.puller import Batch, Puller
-from longpoll_client.consume.workers import ConsumeResult, Reject, Retry
 from longpoll_client.messages import ReceivedMessage, as_shown
 from longpoll_client.settings import DEAD_LEVEL, MemberConfig
 from longpoll_runtime import Runtime
 from longpoll_spec.errors import LongpollError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 Ask: TypeAlias = Callable[[Sequence[ReceivedMessage]], Awaitable[ConsumeResult]]
 """Has the listener consume messages."""

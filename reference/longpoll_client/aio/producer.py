@@ -38,7 +38,7 @@ from longpoll_client.produce.outgoing import (
     prepared_parcel,
     single_parcel,
 )
-from longpoll_client.produce.requests import ReplyCallback, RequestNowait, reply_to
+from longpoll_client.produce.requests import ReplyCallback, RequestNowait, SenderOptions, reply_to
 from longpoll_client.produce.slow_brokers import SlowBrokers
 from longpoll_client.produce.templates import HeadTemplates
 from longpoll_protocol.codes import RequestCode
@@ -51,7 +51,7 @@ from longpoll_runtime import Runtime
 from longpoll_runtime.faults import FAULTS, KeepGoing
 from longpoll_spec.errors import LongpollError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 _UNENDED: Final = ClientError("the send did not finish: it was cancelled, or its queue selector failed")
 
@@ -83,27 +83,19 @@ class AsyncProducer(RequestNowait):
         runtime = runtime_of(runtime, tls)
         instance = AsyncInstance(runtime, name_server, on_request=self._requested, credentials=credentials)
         slow = SlowBrokers() if avoids_slow_brokers else None
-        self._set_up(instance, group, Packing(compression, compress_over_bytes), hooks, slow)
+        self._set_up(instance, SenderOptions(group, Packing(compression, compress_over_bytes), hooks, slow))
 
-    def _set_up(
-        self,
-        instance: AsyncInstance,
-        group: str,
-        packing: Packing,
-        hooks: Sequence[SendHook],
-        slow: SlowBrokers | None,
-    ) -> None:
+    def _set_up(self, instance: AsyncInstance, options: SenderOptions) -> None:
         runtime = instance.runtime
-        self.group = group
+        self.group = options.group
         self._instance = instance
         self._runtime = runtime
-        self._packing = packing
-        self._slow = slow
-        self._requests = AsyncRequests(instance, group)
+        self._options = options
+        self._requests = AsyncRequests(instance, options.group)
         self._ids = MessageIds(runtime)
         self._turns = count()
         self._templates = HeadTemplates()
-        self._watch = Watch(runtime, hooks)
+        self._watch = Watch(runtime, options.hooks)
         self._now_ns = runtime.monotonic_ns
         self._on_way = 0
         self._sending: set[asyncio.Task[None]] = set()
@@ -179,7 +171,7 @@ class AsyncProducer(RequestNowait):
         """As `Producer.send_one_way`: returns the message's id. Whether it was stored is never known."""
         parcel = self._single(topic, OutgoingMessage(body, tag, keys, properties or {}))
         route = await self._instance.publish_route(topic, CALL_TIMEOUT_S)
-        queue = pick(route, None, self._turns.__next__, None, slow=self._slow, now_ns=self._now_ns())
+        queue = pick(route, None, self._turns.__next__, None, slow=self._options.slow, now_ns=self._now_ns())
         connection = await self._instance.connection(route.addresses[queue.broker_name], CALL_TIMEOUT_S)
         await connection.one_way(parcel.code, parcel.header(queue.queue_id), parcel.body)
         self._watch.sent_one_way()
@@ -299,13 +291,15 @@ class AsyncProducer(RequestNowait):
     ) -> Parcel:
         msg_id, born_ms = self._ids.one()
         marks = self._watch.marks(topic, marks)
-        return single_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing, marks=marks, code=code)
+        return single_parcel(
+            self.group, topic, message, msg_id, born_ms, packing=self._options.packing, marks=marks, code=code
+        )
 
     # ------------------------------------------------------------ one send that is awaited
 
     def _begin(self, parcel: Parcel, queue_selector: QueueSelector | None, timeout_s: float) -> StartedSend:
         now_ns = self._now_ns()
-        tries = SendAttempts(parcel, queue_selector, now_ns + wait_ns(timeout_s), self._slow, header_of)
+        tries = SendAttempts(parcel, queue_selector, now_ns + wait_ns(timeout_s), self._options.slow, header_of)
         return StartedSend(tries, self._watch.begin(parcel), now_ns)
 
     async def _send(
@@ -419,8 +413,8 @@ class AsyncProducer(RequestNowait):
 class AsyncPreparedProducer(AsyncProducer):
     """Sends the prepared messages of an `AsyncTransactionProducer`, over its connections."""
 
-    def __init__(self, instance: AsyncInstance, group: str, packing: Packing, hooks: Sequence[SendHook]) -> None:
-        self._set_up(instance, group, packing, hooks, None)
+    def __init__(self, instance: AsyncInstance, options: SenderOptions) -> None:
+        self._set_up(instance, options)
 
     async def send_prepared(
         self, topic: str, message: OutgoingMessage, queue_selector: QueueSelector | None, timeout_s: float
@@ -428,7 +422,9 @@ class AsyncPreparedProducer(AsyncProducer):
         """As `PreparedProducer.send_prepared`, with its errors."""
         msg_id, born_ms = self._ids.one()
         marks = self._watch.marks(topic)
-        parcel = prepared_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing, marks=marks)
+        parcel = prepared_parcel(
+            self.group, topic, message, msg_id, born_ms, packing=self._options.packing, marks=marks
+        )
         (result,) = await self._send(parcel, queue_selector, timeout_s)
         return result
 

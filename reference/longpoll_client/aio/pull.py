@@ -13,9 +13,9 @@ from longpoll_client.aio.consumer import AsyncConsumer
 from longpoll_client.aio.member import AsyncMember
 from longpoll_client.checks import Addresses
 from longpoll_client.consume.hook_calls import HookCalls
+from longpoll_client.consume.listener.workers import Retry
 from longpoll_client.consume.pull import POLL_S, check_returned
 from longpoll_client.consume.puller import Batch
-from longpoll_client.consume.workers import Retry
 from longpoll_client.lifecycle import Closing
 from longpoll_client.link.timeouts import check_count, wait_ns
 from longpoll_client.messages import ReceivedMessage

@@ -20,17 +20,17 @@ from longpoll_client.aio.consumer import AsyncConsumer
 from longpoll_client.aio.member import AsyncMember
 from longpoll_client.aio.orderly import OrderlyQueues
 from longpoll_client.checks import Addresses, check_callable
-from longpoll_client.consume.concurrent import HANG_CHECKS, LOCAL_RETRY_S, log_not_retried
 from longpoll_client.consume.hook_calls import HookCalls
+from longpoll_client.consume.listener.concurrent import HANG_CHECKS, LOCAL_RETRY_S, log_not_retried
+from longpoll_client.consume.listener.workers import ConsumeResult, Reject, Retry, place_of, read_result
 from longpoll_client.consume.puller import Batch, Puller
-from longpoll_client.consume.workers import ConsumeResult, Reject, Retry, place_of, read_result
 from longpoll_client.lifecycle import Closing
 from longpoll_client.messages import ReceivedMessage, all_as_shown
 from longpoll_client.settings import ConsumerOptions, options_of
 from longpoll_runtime.faults import ANYTHING, FAULTS
 from longpoll_spec.errors import LongpollError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 AsyncListener: TypeAlias = Callable[[Sequence[ReceivedMessage]], object]
 """A coroutine function, awaited by up to `thread_count` tasks at once; a plain function must not wait."""

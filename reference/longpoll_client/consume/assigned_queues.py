@@ -12,17 +12,17 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias
 
 from longpoll_client.checks import check_whole
+from longpoll_client.consume.offsets import is_retry
 from longpoll_client.consume.puller import Puller
 from longpoll_client.errors import NotOursError
 from longpoll_client.lifecycle import Lifecycle
-from longpoll_client.offsets import is_retry
 from longpoll_client.settings import OnQueues
 from longpoll_protocol.bodies import MessageQueue, SubscriptionData
 from longpoll_runtime import Runtime
 from longpoll_runtime.faults import KeepGoing
 from longpoll_spec.errors import ConfigError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 MakePuller: TypeAlias = Callable[[MessageQueue, SubscriptionData, int, bool], Puller]
 """Of a queue, what is wanted of it, the offset to begin at, and whether it is paused."""

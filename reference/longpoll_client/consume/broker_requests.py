@@ -34,7 +34,7 @@ from longpoll_protocol.names import RETRY_PREFIX
 from longpoll_protocol.queue_table import decode_by_queue, encode_by_queue
 from longpoll_protocol.sizes import MIB
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 Reply: TypeAlias = Callable[..., None]
 """Takes code, remark and body of the answer to a request."""

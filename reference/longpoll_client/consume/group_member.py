@@ -22,6 +22,14 @@ from typing import Protocol
 from longpoll_client.consume.assigned_queues import AssignedQueues, check_seek
 from longpoll_client.consume.broker_requests import BrokerRequests, DirectConsumer, MemberState
 from longpoll_client.consume.membership import LOCK_RENEWAL_S, Membership, QueueLocks, back_header
+from longpoll_client.consume.offsets import (
+    LocalOffsets,
+    OffsetsFile,
+    OffsetStore,
+    RemoteOffsets,
+    ask_offset,
+    start_request,
+)
 from longpoll_client.consume.puller import RETRY_S, Batch, Connections, Puller, PullSettings, Scheduler
 from longpoll_client.consume.rebalance import BUSY_RETRY_S, Rebalancer
 from longpoll_client.consume.statistics import Statistics
@@ -30,7 +38,6 @@ from longpoll_client.lifecycle import Lifecycle, State
 from longpoll_client.link.routes import Route
 from longpoll_client.link.steps import Ask, FindRoute, Steps
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage, all_as_shown
-from longpoll_client.offsets import LocalOffsets, OffsetsFile, OffsetStore, RemoteOffsets, ask_offset, start_request
 from longpoll_client.settings import DEAD_LEVEL, MemberOptions, StartAt, Unreadable
 from longpoll_protocol.bodies import ConsumeType, MessageQueue, SubscriptionData
 from longpoll_protocol.codes import RequestCode
@@ -40,7 +47,7 @@ from longpoll_protocol.names import RETRY_PREFIX
 from longpoll_runtime.faults import KeepGoing
 from longpoll_spec.errors import ConfigError, LongpollError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class Delivery(Protocol):
@@ -72,9 +79,9 @@ class GroupMember(ABC):
         """`direct` is the listener of a push consumer, for messages that a broker wants consumed (309)."""
         runtime, config = options.runtime, options.config
         self.config = config
-        self.statistics = Statistics(runtime)
-        self.retry_topic = RETRY_PREFIX + config.group
-        self.lifecycle = Lifecycle(runtime, f"the consumer of group {config.group}")
+        self.statistics: Statistics = Statistics(runtime)
+        self.retry_topic: str = RETRY_PREFIX + config.group
+        self.lifecycle: Lifecycle = Lifecycle(runtime, f"the consumer of group {config.group}")
         self._runtime = runtime
         self._connections = connections
         self._scheduler = timer
@@ -85,7 +92,7 @@ class GroupMember(ABC):
         self._is_orderly = is_orderly and not config.is_broadcasting
         self._consume_type = ConsumeType.CONSUME_ACTIVELY if direct is None else ConsumeType.CONSUME_PASSIVELY
         self._settings = PullSettings.of(config, is_orderly=self._is_orderly)
-        self.membership = Membership(runtime, config, self._consume_type, client_id, self.statistics)
+        self.membership: Membership = Membership(runtime, config, self._consume_type, client_id, self.statistics)
         for topic, expression in options.wanted.items():
             self.membership.subscribe(self.membership.make(topic, expression))
         self.offsets: OffsetStore
@@ -93,7 +100,7 @@ class GroupMember(ABC):
             self.offsets = LocalOffsets(OffsetsFile(runtime.files, config.offsets_file), config.start_at)
         else:
             self.offsets = RemoteOffsets(config.group, config.start_at)
-        self.assigned_queues = AssignedQueues(
+        self.assigned_queues: AssignedQueues = AssignedQueues(
             runtime,
             self.lifecycle,
             doubt=self.offsets.doubt,
@@ -101,8 +108,8 @@ class GroupMember(ABC):
             on_assigned=options.on_assigned,
             on_revoked=options.on_revoked,
         )
-        self.locks = QueueLocks(runtime, config.group, client_id, is_orderly=self._is_orderly)
-        self.rebalancer = Rebalancer(
+        self.locks: QueueLocks = QueueLocks(runtime, config.group, client_id, is_orderly=self._is_orderly)
+        self.rebalancer: Rebalancer = Rebalancer(
             self.membership,
             self.assigned_queues,
             self.offsets,
@@ -111,7 +118,9 @@ class GroupMember(ABC):
             try_soon=self._try_soon,
             rebalance_soon=self.rebalance_soon,
         )
-        self.broker_requests = BrokerRequests(connections, self._state, direct, self.rebalance_soon, self.reset_soon)
+        self.broker_requests: BrokerRequests = BrokerRequests(
+            connections, self._state, direct, self.rebalance_soon, self.reset_soon
+        )
 
     # ------------------------------------------------------------ later
 

@@ -11,7 +11,7 @@ from longpoll_client.settings import MemberConfig
 from longpoll_runtime import Runtime
 from longpoll_runtime.faults import KeepGoing
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class HookCalls:

@@ -23,6 +23,7 @@ from longpoll_client.link.steps import FindRoute, Steps
 from longpoll_client.settings import MemberOptions
 from longpoll_client.timer import Timer
 from longpoll_protocol.bodies import SubscriptionData
+from longpoll_runtime import Lock
 from longpoll_spec.errors import LongpollError
 
 T = TypeVar("T")
@@ -44,7 +45,7 @@ class Member(GroupMember):
     ) -> None:
         """As `GroupMember`."""
         runtime, config = options.runtime, options.config
-        self.rebalancing = runtime.lock()
+        self.rebalancing: Lock = runtime.lock()
         self._instance = ClientInstance(
             runtime,
             options.name_server,

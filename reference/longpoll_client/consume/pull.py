@@ -17,9 +17,9 @@ from attrs import frozen
 from longpoll_client.checks import Addresses
 from longpoll_client.consume.consumer import Consumer
 from longpoll_client.consume.hook_calls import HookCalls
+from longpoll_client.consume.listener.workers import Retry
 from longpoll_client.consume.member import Member
 from longpoll_client.consume.puller import Batch, Puller
-from longpoll_client.consume.workers import Retry
 from longpoll_client.link.timeouts import check_count, wait_ns
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import DEAD_LEVEL, DELIVERY_CAPACITY, ConsumerOptions, MemberConfig, options_of

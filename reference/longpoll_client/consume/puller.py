@@ -33,7 +33,7 @@ from longpoll_protocol.headers import Header, PullMessageRequestHeader, PullMess
 from longpoll_runtime import Runtime
 from longpoll_spec.errors import LongpollError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 RETRY_S: Final = 3.0
 """`pullTimeDelayMillsWhenException`."""

@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import Unpack
 
 from longpoll_client.checks import Addresses, check_plain
-from longpoll_client.consume.concurrent import ConcurrentConsumeService
-from longpoll_client.consume.consume_service import ConsumeService
 from longpoll_client.consume.consumer import Consumer
+from longpoll_client.consume.listener.concurrent import ConcurrentConsumeService
+from longpoll_client.consume.listener.orderly import OrderlyConsumeService
+from longpoll_client.consume.listener.service import ConsumeService
+from longpoll_client.consume.listener.workers import Listener
 from longpoll_client.consume.member import Member
-from longpoll_client.consume.orderly import OrderlyConsumeService
-from longpoll_client.consume.workers import Listener
 from longpoll_client.settings import ConsumerOptions, options_of
 
 

@@ -14,16 +14,17 @@ from typing import Final
 
 from longpoll_client.consume.assigned_queues import AssignedQueues, RevokedQueues
 from longpoll_client.consume.membership import Membership, QueueLocks, by_broker
+from longpoll_client.consume.offsets import OffsetStore
 from longpoll_client.consume.puller import Puller
 from longpoll_client.errors import NoRouteError, UnreachableError
 from longpoll_client.link.routes import Route
 from longpoll_client.link.steps import FindRoute, Steps, Together
-from longpoll_client.offsets import OffsetStore
 from longpoll_protocol.bodies import MessageQueue
 from longpoll_protocol.names import RETRY_PREFIX
+from longpoll_runtime.faults import FAULTS
 from longpoll_spec.errors import LongpollError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 BUSY_RETRY_S: Final = 0.02
 """The wait before another try while a rebalance runs, or while a listener has messages of a queue that is reset."""
@@ -77,7 +78,7 @@ class Rebalancer:
         """Begin and give up queues until this client has its share. Failures are logged and retried soon."""
         try:
             yield from self._rebalance()
-        except Exception:
+        except FAULTS:
             # The user's `allocate`, most likely: the queues that have begun are pulled anyway.
             self._queues.announce()
             raise

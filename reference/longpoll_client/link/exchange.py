@@ -31,7 +31,7 @@ from longpoll_protocol.signature import Credentials
 from longpoll_protocol.sizes import MIB
 from longpoll_runtime.faults import FAULTS
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 3.0
 CALL_TIMEOUT_S: Final = 3.0
@@ -74,8 +74,8 @@ class Exchange:
         self, address: str, credentials: Credentials | None = None, connection: Connection | None = None
     ) -> None:
         """`address` is the peer's HOST:PORT, for texts. `connection` may read some answers faster."""
-        self.address = address
-        self.calls = Calls()
+        self.address: str = address
+        self.calls: Calls = Calls()
         self.failure: ClientError | None = None
         """Why the connection is of no use any more."""
         self._credentials = credentials

@@ -34,7 +34,7 @@ class PullSource:
     """One queue's choice; the puller has one pull on its way at a time, so one thread uses it at a time."""
 
     def __init__(self, brokers: BrokerLookup, broker_name: str) -> None:
-        self.broker_id = MASTER_ID
+        self.broker_id: int = MASTER_ID
         """The broker that is asked, by the last answer or for want of the one that it named."""
         self._brokers = brokers
         self._broker_name = broker_name

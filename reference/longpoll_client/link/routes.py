@@ -23,7 +23,7 @@ from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command
 from longpoll_spec.errors import ConfigError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 ROUTE_AGE_S_MAX: Final = 30.0
 """`pollNameServerInterval`: an older route is asked for again."""

@@ -12,7 +12,7 @@ from longpoll_runtime import Runtime, Thread
 from longpoll_runtime.faults import ANYTHING, KeepThread
 from longpoll_spec.errors import LongpollError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 WAIT_COUNT_MAX: Final = 32
 """Most waits at the same time; one more begins when one of these has ended."""

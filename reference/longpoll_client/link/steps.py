@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from attrs import frozen
 
@@ -46,6 +46,13 @@ class FindRoute:
 
 
 @frozen
+class Connect:
+    """The connection to HOST:PORT, which is made on demand."""
+
+    address: str
+
+
+@frozen
 class Together:
     """Several exchanges, at once on an event loop; the answer has each result, or the LongpollError instead."""
 
@@ -71,7 +78,7 @@ class WriteFile:
     file: File
 
 
-Question: TypeAlias = "Ask | FindRoute | Together | WriteFile"
+Question: TypeAlias = "Ask | Connect | FindRoute | Together | WriteFile"
 Steps: TypeAlias = Generator[Question, Any, T]
 """One exchange; returns its result, and raises a LongpollError."""
 
@@ -81,34 +88,57 @@ def ask_once(question: Ask) -> Steps[Command]:
     return (yield question)  # type: ignore[no-any-return]
 
 
+class _Drive(Generic[T]):
+    """A running exchange: `question` is the next one, until `is_over`."""
+
+    def __init__(self, steps: Steps[T]) -> None:
+        self._steps = steps
+        self.is_over = False
+        self.question: Question
+        self.result: T
+        self._advance(partial(next, steps))
+
+    def answer(self, given: object) -> None:
+        """Give the answer to the question."""
+        self._advance(partial(self._steps.send, given))
+
+    def fail(self, error: LongpollError) -> None:
+        """Raise an error instead of the answer."""
+        self._advance(partial(self._steps.throw, error))
+
+    def _advance(self, proceed: Callable[[], Question]) -> None:
+        try:
+            self.question = proceed()
+        except StopIteration as ended:
+            self.is_over, self.result = True, ended.value
+
+
 def run(steps: Steps[T], answer: Callable[[Question], object]) -> T:
     """Answer each question, and return the result; raises a LongpollError."""
-    proceed = partial(next, steps)
     with closing(steps):
-        while True:
+        drive = _Drive(steps)
+        while not drive.is_over:
             try:
-                question = proceed()
-            except StopIteration as ended:
-                return ended.value  # type: ignore[no-any-return]
-            try:
-                proceed = partial(steps.send, answer(question))
+                given = answer(drive.question)
             except LongpollError as error:
-                proceed = partial(steps.throw, error)
+                drive.fail(error)
+            else:
+                drive.answer(given)
+        return drive.result
 
 
 async def run_async(steps: Steps[T], answer: Callable[[Question], Awaitable[object]]) -> T:
     """As `run`, awaited."""
-    proceed = partial(next, steps)
     with closing(steps):
-        while True:
+        drive = _Drive(steps)
+        while not drive.is_over:
             try:
-                question = proceed()
-            except StopIteration as ended:
-                return ended.value  # type: ignore[no-any-return]
-            try:
-                proceed = partial(steps.send, await answer(question))
+                given = await answer(drive.question)
             except LongpollError as error:
-                proceed = partial(steps.throw, error)
+                drive.fail(error)
+            else:
+                drive.answer(given)
+        return drive.result
 
 
 def succeeded(code: RequestCode, address: str, answer: Command) -> Command:

@@ -23,7 +23,7 @@ from longpoll_runtime import Lock, Runtime
 from longpoll_runtime.faults import KeepGoing
 from longpoll_spec.errors import LongpollError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 Outcome: TypeAlias = tuple[SendResult, ...] | LongpollError
 """Where each message went, or what was raised."""

@@ -31,7 +31,7 @@ from longpoll_runtime.faults import FAULTS
 from longpoll_spec.errors import LongpollError
 from longpoll_spec.tables import with_table
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 SendCallback: TypeAlias = Callable[[SendResult | LongpollError], object]
 """Is called once with where a message went, or why it did not; it must not wait."""

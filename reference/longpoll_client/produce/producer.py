@@ -37,7 +37,7 @@ from longpoll_client.produce.outgoing import (
     prepared_parcel,
     single_parcel,
 )
-from longpoll_client.produce.requests import ReplyCallback, RequestNowait, Requests, reply_to
+from longpoll_client.produce.requests import ReplyCallback, RequestNowait, Requests, SenderOptions, reply_to
 from longpoll_client.produce.slow_brokers import SlowBrokers
 from longpoll_client.produce.templates import HeadTemplates
 from longpoll_client.remoting import RemotingClient
@@ -100,34 +100,26 @@ class Producer(Closeable, RequestNowait):
             runtime_of(runtime, tls), name_server, on_request=asked.requested, credentials=credentials
         )
         slow = SlowBrokers() if avoids_slow_brokers else None
-        self._set_up(instance, group, Packing(compression, compress_over_bytes), hooks, slow)
+        self._set_up(instance, SenderOptions(group, Packing(compression, compress_over_bytes), hooks, slow))
         asked.requests = self._requests
         self._closed: Callable[[], object] = when_garbage_collected(
             self, instance.abandon, f"a producer of group {group}"
         )
 
-    def _set_up(
-        self,
-        instance: ClientInstance,
-        group: str,
-        packing: Packing,
-        hooks: Sequence[SendHook],
-        slow: SlowBrokers | None,
-    ) -> None:
+    def _set_up(self, instance: ClientInstance, options: SenderOptions) -> None:
         runtime = instance.runtime
-        self.group = group
+        self.group = options.group
         self._instance = instance
         self._runtime = runtime
-        self._packing = packing
-        self._slow = slow
-        self._watch = Watch(runtime, hooks)
-        self._requests = Requests(instance, group)
+        self._options = options
+        self._watch = Watch(runtime, options.hooks)
+        self._requests = Requests(instance, options.group)
         self._now_ns = runtime.monotonic_ns
         self._next_turn = count().__next__
         self._ids = MessageIds(runtime)
         self._templates = HeadTemplates()
         self._in_flight = InFlightSends(
-            runtime, instance, self._next_turn, templates=self._templates, watch=self._watch, slow=self._slow
+            runtime, instance, self._next_turn, templates=self._templates, watch=self._watch, slow=self._options.slow
         )
 
     def close(self) -> None:
@@ -265,7 +257,7 @@ class Producer(Closeable, RequestNowait):
         """
         parcel = self._single(topic, OutgoingMessage(body, tag, keys, properties or {}))
         route = self._instance.publish_route(topic)
-        queue = pick(route, None, self._next_turn, None, slow=self._slow, now_ns=self._runtime.monotonic_ns())
+        queue = pick(route, None, self._next_turn, None, slow=self._options.slow, now_ns=self._runtime.monotonic_ns())
         self._instance.client(route.addresses[queue.broker_name]).one_way(
             parcel.code, parcel.header(queue.queue_id), parcel.body
         )
@@ -331,7 +323,7 @@ class Producer(Closeable, RequestNowait):
         """Try up to three queues; raises the last one's error."""
         begun_ns = self._now_ns()
         tries = SendAttempts(
-            parcel, queue_selector, begun_ns + wait_ns(timeout_s), self._slow, RemotingClient.sent_header
+            parcel, queue_selector, begun_ns + wait_ns(timeout_s), self._options.slow, RemotingClient.sent_header
         )
         sending = self._watch.begin(parcel)
         outcome: Outcome = ()
@@ -372,15 +364,17 @@ class Producer(Closeable, RequestNowait):
     ) -> Parcel:
         msg_id, born_ms = self._ids.one()
         marks = self._watch.marks(topic, marks)
-        return single_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing, marks=marks, code=code)
+        return single_parcel(
+            self.group, topic, message, msg_id, born_ms, packing=self._options.packing, marks=marks, code=code
+        )
 
 
 class PreparedProducer(Producer):
     """Sends the prepared messages of a `TransactionProducer`, over its connections."""
 
-    def __init__(self, instance: ClientInstance, group: str, packing: Packing, hooks: Sequence[SendHook]) -> None:
+    def __init__(self, instance: ClientInstance, options: SenderOptions) -> None:
         self._closed = lambda: None
-        self._set_up(instance, group, packing, hooks, None)
+        self._set_up(instance, options)
 
     def send_prepared(
         self, topic: str, message: OutgoingMessage, queue_selector: QueueSelector | None, timeout_s: float
@@ -388,7 +382,9 @@ class PreparedProducer(Producer):
         """Send a message that consumers get only after its commit; otherwise as `send`."""
         msg_id, born_ms = self._ids.one()
         marks = self._watch.marks(topic)
-        parcel = prepared_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing, marks=marks)
+        parcel = prepared_parcel(
+            self.group, topic, message, msg_id, born_ms, packing=self._options.packing, marks=marks
+        )
         (result,) = self._send(parcel, queue_selector, timeout_s)
         return result
 

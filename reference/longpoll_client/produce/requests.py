@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
+from attrs import frozen
+
 from longpoll_client.checks import check_plain
 from longpoll_client.errors import ClientError, ConnectionLostError, LifecycleError, ReplyTimeoutError
 from longpoll_client.instance import ClientInstance
@@ -23,7 +25,9 @@ from longpoll_client.link.exchange import CALL_TIMEOUT_S
 from longpoll_client.messages import UNPACKED_SIZE_MAX, ReceivedMessage
 from longpoll_client.produce.attempts import QueueSelector
 from longpoll_client.produce.heartbeat import HEARTBEAT_S, ProducerHeartbeat
-from longpoll_client.produce.outgoing import OutgoingMessage
+from longpoll_client.produce.hooks import SendHook
+from longpoll_client.produce.outgoing import OutgoingMessage, Packing
+from longpoll_client.produce.slow_brokers import SlowBrokers
 from longpoll_client.timer import Timer
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.compression import unpack
@@ -43,7 +47,7 @@ from longpoll_runtime import Runtime
 from longpoll_runtime.faults import KeepGoing
 from longpoll_spec.errors import ConfigError, LongpollError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 REPLY_TYPE = "reply"
 """The value of `MSG_TYPE` in a reply."""
@@ -52,6 +56,16 @@ NOT_STORED = -1
 
 ReplyCallback: TypeAlias = Callable[["ReceivedMessage | ClientError"], object]
 """Gets the reply, or what came instead, exactly once; on a thread of the client's, so it must not wait."""
+
+
+@frozen
+class SenderOptions:
+    """The options that a producer and a transaction producer share."""
+
+    group: str
+    packing: Packing
+    hooks: Sequence[SendHook]
+    slow: SlowBrokers | None = None
 
 
 class RequestNowait(ABC):
@@ -182,7 +196,7 @@ class Requests(Replies):
 
     def expect(self, correlation_id: str, timeout_s: float, on_reply: ReplyCallback) -> dict[str, str]:
         """As `Replies.expect`, after a heartbeat to every known broker."""
-        self._heartbeat.heartbeat_new()
+        self.instance.run(self._heartbeat.heartbeat_new())
         marks = super().expect(correlation_id, timeout_s, on_reply)
         with self._lock:
             if self._timer is None and not self._is_closed:
@@ -200,7 +214,7 @@ class Requests(Replies):
             timer, self._timer = self._timer, None
         if timer is not None:
             timer.close()
-            self._heartbeat.leave()
+            self.instance.run(self._heartbeat.leave())
         super().close()
 
     def _heartbeat_again(self) -> None:
@@ -208,7 +222,7 @@ class Requests(Replies):
             # Its producer was dropped: end on this thread, whose timer does nothing more then.
             self.close()
             return
-        self._heartbeat.heartbeat_all()
+        self.instance.run(self._heartbeat.heartbeat_all())
         if self._timer is not None:
             self._timer.after(HEARTBEAT_S, self._heartbeat_again)
 

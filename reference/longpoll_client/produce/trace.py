@@ -37,7 +37,7 @@ from longpoll_runtime import Lock, Runtime
 from longpoll_runtime.closeable import Closeable
 from longpoll_spec.errors import ConfigError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 TRACE_GROUP: Final = "_INNER_TRACE_PRODUCER"

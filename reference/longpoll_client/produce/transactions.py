@@ -21,7 +21,7 @@ from contextlib import suppress
 from attrs import frozen
 
 from longpoll_client.checks import Addresses, check_group, check_plain, runtime_of
-from longpoll_client.consume.workers import CaughtError
+from longpoll_client.consume.listener.workers import CaughtError
 from longpoll_client.errors import ClientError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.lifecycle import Lifecycle
@@ -32,6 +32,7 @@ from longpoll_client.produce.heartbeat import HEARTBEAT_S, ProducerHeartbeat
 from longpoll_client.produce.hooks import SendHook, SendMetrics
 from longpoll_client.produce.outgoing import COMPRESS_OVER_BYTES, OutgoingMessage, Packing
 from longpoll_client.produce.producer import PreparedProducer
+from longpoll_client.produce.requests import SenderOptions
 from longpoll_client.timer import Timer
 from longpoll_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.compression import Compression
@@ -46,7 +47,7 @@ from longpoll_runtime import Runtime
 from longpoll_runtime.closeable import Closeable
 from longpoll_spec.errors import ConfigError, LongpollError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class TransactionState(enum.IntEnum):
@@ -164,11 +165,12 @@ class TransactionProducer(Closeable):
         """
         check_plain("check_transaction", check_transaction)
         check_group(group)
-        self.runtime = runtime_of(runtime, tls)
+        self.runtime: Runtime = runtime_of(runtime, tls)
         self.group = group
         self._check = check_transaction
         self._instance = ClientInstance(self.runtime, name_server, on_request=self._requested, credentials=credentials)
-        self._producer = PreparedProducer(self._instance, group, Packing(compression, compress_over_bytes), hooks)
+        options = SenderOptions(group, Packing(compression, compress_over_bytes), hooks)
+        self._producer = PreparedProducer(self._instance, options)
         self._heartbeat_process: int | None = None
         self._heartbeat = ProducerHeartbeat(self._instance, group)
         self._lifecycle = Lifecycle(self.runtime, f"the producer of group {self.group}")
@@ -184,7 +186,7 @@ class TransactionProducer(Closeable):
             return
         with self._lifecycle.ending():
             self._timer.close()
-            self._heartbeat.leave()
+            self._instance.run(self._heartbeat.leave())
             self._producer.close()
 
     def metrics(self) -> SendMetrics:
@@ -213,7 +215,8 @@ class TransactionProducer(Closeable):
         self._heartbeat_later()
         message = OutgoingMessage(body, tag, keys, properties or {})
         sent = self._producer.send_prepared(topic, message, queue_selector, timeout_s)
-        self._heartbeat.heartbeat(self._instance.broker_address(sent.queue.broker_name))
+        address = self._instance.broker_address(sent.queue.broker_name)
+        self._instance.run(self._heartbeat.heartbeat(address))
         state = TransactionState.UNKNOWN
         try:
             state = state_of(local_transaction()) if sent.code == ResponseCode.SUCCESS else TransactionState.ROLLBACK
@@ -264,5 +267,5 @@ class TransactionProducer(Closeable):
             self._timer.after(HEARTBEAT_S, self._heartbeat_again)
 
     def _heartbeat_again(self) -> None:
-        self._heartbeat.heartbeat_all()
+        self._instance.run(self._heartbeat.heartbeat_all())
         self._timer.after(HEARTBEAT_S, self._heartbeat_again)

@@ -29,7 +29,7 @@ RECORDED: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         "4.9.7": {
             **_BOTH,
             "route-384": "The name server never answers a request code that it does not know.",
-            "client-344": "A group that may not be created gets members, and its pulls are refused.",
+            "client-344": "A group that may not be created gets members, but its pulls are rejected.",
         },
         "5.5.0": _BOTH,
     }

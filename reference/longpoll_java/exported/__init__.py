@@ -20,20 +20,20 @@ _README: Final = """# {title}
 
 On an unchanged Apache RocketMQ broker {version}: {shown}.
 
-The threads of the broker are stopped at the places in `gates.btm` by Byteman, a Java agent, and go on in the order of
-`schedule.txt`. Nothing else of the broker is changed.
+Byteman, a Java agent, stops the broker's threads at the locations in `gates.btm`. They continue in the order of
+`schedule.txt`. Nothing else in the broker is changed.
 
 ## Run it
 
-It takes a JDK (11 or later) and Maven, and ends by itself within a minute.
+This needs a JDK (11 or later) and Maven, and ends within a minute.
 
 ```console
 mvn -q -B dependency:build-classpath -Dmdep.outputFile=class-path.txt
 java Replay.java
 ```
 
-Exit code 0: the run was followed to its end and shows what stands above. 1: the broker did otherwise. 3: a thread did
-not come to its gate; `broker.out` is what the broker said.
+Exit code 0: the broker followed the run and shows the behaviour above. 1: the broker behaved differently. 3: a thread
+did not reach its gate; `broker.out` has the broker's output.
 
 ## What happens
 
@@ -59,7 +59,7 @@ def files_of(
     if schedule.slave:
         conf = {"master.conf": conf["broker.conf"]}
         conf["broker.conf"] = settings_of("{home}", "{port}", lmq=schedule.lmq, copies="{master}")
-    shown = sentence_of(schedule.property_name) or "the run below is followed, step by step"
+    shown = sentence_of(schedule.property_name) or "it follows the run below, step by step"
     return {
         "README.md": _README.format(
             title=title, version=version, shown=shown, steps=steps, wrong="\n".join(wrong) or "Nothing: it is a run."

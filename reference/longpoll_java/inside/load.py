@@ -143,7 +143,7 @@ class Load:
                 self._receive(key.data)
             heard_s = time.monotonic() if heard else heard_s
             if time.monotonic() - heard_s > SILENT_S:
-                raise JavaUnavailableError(f"the Java broker has sent nothing for {SILENT_S:g} s")
+                raise JavaUnavailableError(f"the Java broker has been silent for {SILENT_S:g} s")
             if not self._left and now_s - looked_s > 0.1:
                 looked_s = now_s
                 if is_done():
@@ -245,5 +245,5 @@ class Load:
         elif reply.code == ResponseCode.SYSTEM_BUSY:
             self._left += 1
         else:
-            raise JavaUnavailableError(f"the Java broker refuses a message (code {reply.code}): {reply.remark}")
+            raise JavaUnavailableError(f"the Java broker rejects a message (code {reply.code}): {reply.remark}")
         heapq.heappush(self._due, (time.monotonic() + self._random.random() * PAUSE_S, sent.queue))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import select
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
@@ -95,9 +96,15 @@ def processor_seconds(process_id: int) -> float:
 
 
 def busy_share(process_id: int, seconds: float) -> float:
-    """Returns the share of one core that a process uses over the next seconds."""
+    """Returns the share of one core that a process uses over the next seconds; raises ClientError if it ends."""
     begun_s, used_s = time.monotonic(), processor_seconds(process_id)
-    time.sleep(seconds)
+    ended = os.pidfd_open(process_id)
+    try:
+        # The time is the subject; only the end of the process stops the wait.
+        if select.select([ended], [], [], seconds)[0]:
+            raise ClientError("the measured process ended")
+    finally:
+        os.close(ended)
     return (processor_seconds(process_id) - used_s) / (time.monotonic() - begun_s)
 
 

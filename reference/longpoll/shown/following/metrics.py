@@ -40,7 +40,7 @@ class FollowCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Every metric with its current value."""
         yield CounterMetricFamily("longpoll_judge_judgements", "Judgements that were made.", self.judgements)
-        yield CounterMetricFamily("longpoll_judge_findings_told", "Findings told since the start.", self.told)
+        yield CounterMetricFamily("longpoll_judge_findings_told", "Findings reported since the start.", self.told)
         behind_s, behind_bytes = self.progress.behind(time.monotonic())
         text = "How long the oldest event that is not judged may have been there; 0 where all are judged."
         yield GaugeMetricFamily("longpoll_judge_behind_seconds", text, behind_s)
@@ -69,9 +69,9 @@ def _result(result: Result) -> Iterator[Metric]:
     yield GaugeMetricFamily("longpoll_judge_events", "Events that were judged.", result.events)
     yield GaugeMetricFamily("longpoll_judge_open_pulls", "Pulls that may still be answered.", so_far.open_pulls)
     yield GaugeMetricFamily("longpoll_judge_seconds", "How long the last judgement took.", result.seconds)
-    left_out = "Findings beyond those that are listed; most of them were told."
+    left_out = "Findings beyond the listed ones; most of them were reported."
     yield GaugeMetricFamily("longpoll_judge_findings_left_out", left_out, result.findings_left_out)
-    untold = "Findings that came with too many others to be told one by one."
+    untold = "Findings that came with too many others to be reported one by one."
     yield GaugeMetricFamily("longpoll_judge_findings_not_told", untold, so_far.not_told)
     findings = GaugeMetricFamily("longpoll_judge_findings", "Findings so far.", labels=["clause", "verdict"])
     for (clause, kind), count in sorted(Counter((each.clause, each.verdict) for each in result.findings).items()):
@@ -108,7 +108,7 @@ def told_at(port: int, collector: FollowCollector) -> Iterator[str]:
     try:
         server, thread = start_http_server(port, HOST, registry)
     except OSError as error:
-        raise ConfigError(f"metrics cannot be told at {HOST}:{port}: {error}; give another port, or 0") from None
+        raise ConfigError(f"cannot serve metrics at {HOST}:{port}: {error}; use another port, or 0") from None
     # The library makes the server, and accepts no class for it.
     vars(server)["handle_error"] = _leave
     try:

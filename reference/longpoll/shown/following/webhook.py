@@ -152,7 +152,7 @@ class Webhook:
             if error.code in TOO_EARLY or error.code >= SERVER_ERROR:
                 return f"it answers {error.code}"
             self.refused += 1
-            self.say(f"the webhook at {self._host()} refuses finding {name} with {error.code}; it is not tried again")
+            self.say(f"the webhook at {self._host()} rejects finding {name} with {error.code}; it is not retried")
             return None
         except (OSError, HTTPException, ValueError) as error:
             return type(error).__name__

@@ -78,7 +78,7 @@ def follow(trace: Trace) -> Followed:
             moves = _furthest(trace.model, law, states)
             return _told(trace, law, states, moves)
     except AssertionError as error:
-        said = f"the code of {trace.model.policy.name} does what its law has no step for: {error}"
+        said = f"the code of {trace.model.policy.name} took a step that its specification does not allow: {error}"
         raise OffTheLawError(said) from error
 
 

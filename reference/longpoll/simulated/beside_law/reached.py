@@ -28,10 +28,10 @@ from longpoll_spec.state import DUE, IDLE, WALKING
 
 NOTIFIERS: Final = ("dispatcher", "scanner")
 REASONS: Final = {
-    "in one": "the code walks a bucket in place under one lock: nobody sees the law's steps between",
-    "stopped": "a broker's stop waits for its notifiers to end, and the law's does not",
-    "empty": "the code passes over an empty bucket without a step, and the law's walk of it is due",
-    "together": "the clock lets go of all pulls that are due at once, and the law of one after the other",
+    "in one": "the code traverses a bucket in place under one lock: the steps in between are not observable",
+    "stopped": "a broker's stop waits for its notifiers to end; the specification's does not",
+    "empty": "the code skips an empty bucket without a step; in the specification its traversal is due",
+    "together": "the clock releases all due pulls at once, the specification one after another",
     "behind": "a state that only one of these leads to",
 }
 """Why no schedule reaches a state of the specification."""
@@ -55,7 +55,7 @@ def reached(policy: Policy, bounds: Bounds) -> Reached:
         seen = explore(policy, bounds, rejects=True, faults=True).states
     every = _graph(model, lambda _state: True)
     beyond = _graph(model, lambda state: why_not(model, state) is None)
-    assert seen <= every, "the code was where the law never is"
+    assert seen <= every, "the code reached a state that the specification never does"
     unreached = Counter(why_not(model, state) or ("" if state in beyond else "behind") for state in every - seen)
     return Reached(policy.name, len(seen), len(every), unreached)
 

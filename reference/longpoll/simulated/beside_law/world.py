@@ -280,7 +280,9 @@ class World:
             own = {kind}
             getattr(self, f"do_{kind}")(number)
         self.follow(move, own | {"executor_rejects"} if self.rejects else own)
-        assert kind not in OWN_STEPS or self.state != before, f"{move} does nothing, and the law has a step for it"
+        assert kind not in OWN_STEPS or self.state != before, (
+            f"{move} does nothing, but the specification has a step for it"
+        )
         for slot in self.slots:
             pull = slot.pull
             if pull is not None and pull.phase is HELD:
@@ -382,7 +384,7 @@ class World:
             reached = dict(steps) | reached
         before, after = self.show(self.state), self.show(seen)
         changed = {name: (before[name], after[name]) for name in before if before[name] != after[name]}
-        raise AssertionError(f"{move} is no step of the law: {changed} from {before}")
+        raise AssertionError(f"{move} is not a step of the specification: {changed} from {before}")
 
     def own(self, state: Packed, names: set[str]) -> Iterator[tuple[Action, Packed]]:
         """The specification's next states by some actions."""

@@ -56,8 +56,8 @@ class Delivery:
         answered = "never answered" if self.answered_ms is None else f"answered at {self.answered_ms:,.1f} ms"
         return (
             f"queue {self.queue}, offset {self.offset}: its send acknowledged at {self.acknowledged_ms:,.1f} ms, "
-            f"pull asked at {self.asked_ms:,.1f} ms, {answered} ({self.delay_ms:,.1f} ms late, of which the machine "
-            f"stood still for {self.stalled_ms:,.1f} ms, {self.overtaken_count:,} others delivered meanwhile)"
+            f"pull asked at {self.asked_ms:,.1f} ms, {answered} ({self.delay_ms:,.1f} ms late, "
+            f"of which the host paused for {self.stalled_ms:,.1f} ms, {self.overtaken_count:,} others delivered)"
         )
 
 

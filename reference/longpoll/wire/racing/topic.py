@@ -56,7 +56,7 @@ class RaceTopic:
         if not self.refused:
             return ""
         ids = ", ".join(map(str, self.refused))
-        return f" (not {ids}, which the broker refuses: {next(iter(self.refused.values()))})"
+        return f" (not {ids}, which the broker rejects: {next(iter(self.refused.values()))})"
 
 
 def send_header(topic: str, queue: int) -> SendMessageRequestHeaderV2:

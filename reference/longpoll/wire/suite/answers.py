@@ -30,7 +30,7 @@ def header_of(command: Command, kind: type[H]) -> H:
 def pull_answer(command: Command) -> Answer:
     """A pull's answer; raises ViolationError if it is a rejection, or its header or body cannot be read."""
     if command.code not in WITH_OFFSETS:
-        raise Violation(f"a good pull was refused: code {command.code} {command.remark}")
+        raise Violation(f"a valid pull was rejected: code {command.code} {command.remark}")
     header = header_of(command, PullMessageResponseHeader)
     stored = records_of(memoryview(command.body))
     if bool(stored) != (command.code == FOUND):

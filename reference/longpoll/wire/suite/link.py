@@ -144,7 +144,7 @@ class Link(WireEnd):
         try:
             super().drain()
         except RemoteProtocolError as error:
-            raise ViolationError(f"the broker sent what is no command: {error}") from None
+            raise ViolationError(f"the broker sent something other than a command: {error}") from None
 
     def _received(self, command: Command, read_ns: int) -> None:
         if not command.is_response:

@@ -133,7 +133,7 @@ class Sends:
         by_offset: dict[int, Message] = {}
         for reply, body, properties in sent:
             if reply.command.code not in SEND_SUCCESS_CODES:
-                raise ViolationError(f"a good send was refused: code {reply.command.code} {reply.command.remark}")
+                raise ViolationError(f"a valid send was rejected: code {reply.command.code} {reply.command.remark}")
             header = header_of(reply.command, SendMessageResponseHeader)
             if header.queue_id != queue.queue_id:
                 raise ViolationError(f"a message for {queue} was put into queue {header.queue_id}")

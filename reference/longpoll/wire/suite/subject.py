@@ -58,7 +58,7 @@ class RemoteSubject:
 
     def restart(self) -> None:
         """Must not be called."""
-        raise AssertionError("a broker that somebody else runs is not restarted")
+        raise AssertionError("an external broker cannot be restarted")
 
 
 SMALL_FILES: Final = StoreConfig(

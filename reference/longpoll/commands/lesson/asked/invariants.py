@@ -119,11 +119,11 @@ def is_true_only(answer: str) -> Said:
         return missing(f"{asked.name} is not true: a run of {verdict.depth} steps leads to a state where it is false")
     failure = first_failure(model, mine)
     if failure is None:
-        return missing(f"{asked.name} is true, but also inductive by itself")
+        return missing(f"{asked.name} is true, but also inductive alone")
     return right(f"{asked.name} is true in every reachable state, but not inductive", _why_not(model, *failure).more)
 
 
 PROOF: Final = (
     Exercise(f"Find the statements with which {GOAL} of {POLICY} is inductive.", A_PROGRAM, is_inductive),
-    Exercise("Find one statement that is always true, and not inductive by itself.", A_PROGRAM, is_true_only),
+    Exercise("Find one statement that is always true, but not inductive alone.", A_PROGRAM, is_true_only),
 )

@@ -1,10 +1,10 @@
-"""The file of accounts: its text, when it is read, what of it counts, and how requests 50 to 54 change it."""
+"""Accounts: the file, when it is read, requests 50 to 54, and access control over the wire."""
 
 from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, cast
@@ -15,7 +15,9 @@ from attrs import define, field
 from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.support.broker.brokers import SMALL_STORE
-from model_tests.support.broker.raw_client import RawClient, send_fields
+from model_tests.support.broker.client_scenarios import member_options
+from model_tests.support.broker.raw_client import RawClient, pull_fields, send_fields
+from model_tests.support.present import present
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -24,7 +26,9 @@ from longpoll_broker.rocketmq.accounts import access_control
 from longpoll_broker.rocketmq.accounts.access import Right, Rules
 from longpoll_broker.rocketmq.accounts.access_control import LOOK_S, AccessControl, read_rules
 from longpoll_broker.rocketmq.accounts.account_file import AccountFile
-from longpoll_client import Credentials
+from longpoll_client import Admin, Credentials, OutgoingMessage, Producer, PullConsumer
+from longpoll_client.errors import RefusedError
+from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime.files import RealFiles
@@ -49,14 +53,19 @@ def written(text: str) -> str:
     ],
 )
 def test_a_file_is_written_as_java_writes_it(text: str, words: str) -> None:
-    """One value a line, nulls as a word, letters as they are unless a mark among them would end a line."""
-    assert written(text) == words
-    assert written(words) == words
+    """One value a line, with nulls as a word and only needed escapes."""
+    assert (written(text), written(words)) == (words, words)
 
 
-def test_a_list_that_is_in_itself_is_written_as_it_is() -> None:
+def test_texts_of_the_file() -> None:
     assert written("a: &a [*a]\n") == "a: &id001\n- *id001\n"
     assert written("a: &a {b: c}\nd: *a\n") == "a: &id001\n  b: c\nd: *id001\n"
+    assert AccountFile.parse(b"a: [~, b, null]\nc: ~\nd: {e: ~, f: 'null'}\n").values() == {
+        "a": ["b"],
+        "d": {"f": "null"},
+    }
+    with pytest.raises(ConfigError, match="a key in it is not text"):
+        AccountFile.parse(b"? [a]\n: b\n").values()
 
 
 @pytest.mark.parametrize("is_admin", [True, False])
@@ -64,18 +73,6 @@ def test_an_administrator_is_written_as_one(is_admin: bool) -> None:
     file = AccountFile.parse(b"")
     file.put_account("newcomer", {"admin": is_admin})
     assert file.text().decode() == f"accounts:\n- accessKey: newcomer\n  admin: {str(is_admin).lower()}\n"
-
-
-def test_what_is_null_is_left_out() -> None:
-    assert AccountFile.parse(b"a: [~, b, null]\nc: ~\nd: {e: ~, f: 'null'}\n").values() == {
-        "a": ["b"],
-        "d": {"f": "null"},
-    }
-
-
-def test_a_key_that_is_no_text_is_told_of() -> None:
-    with pytest.raises(ConfigError, match="a key in it is not text"):
-        AccountFile.parse(b"? [a]\n: b\n").values()
 
 
 @pytest.mark.parametrize(
@@ -131,7 +128,6 @@ class World:
     control: AccessControl
     now_ns: int = 0
     held: list[bool] = field(factory=list)
-    """Of each look at the file, whether the guard was held."""
 
     def look(self, content: bytes | None, after_ns: int = LOOK_NS) -> str | None:
         """Put a content there, or nothing, and let a request come some time after the one before; its refusal."""
@@ -140,8 +136,7 @@ class World:
             self.path.unlink(missing_ok=True)
         else:
             self.path.write_bytes(content)
-        refused = self.control.refusal(CHANNEL, PULL)
-        assert refused is not None
+        refused = present(self.control.refusal(CHANNEL, PULL))
         return "unknown" if b"No acl config" in b"".join(map(bytes, refused)) else "known"
 
 
@@ -181,7 +176,6 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 
 def told(caplog: pytest.LogCaptureFixture, name: str) -> int:
-    """How many lines tell of such an event; they are forgotten."""
     names = [getattr(record, FIELDS)["event"] for record in caplog.records if hasattr(record, FIELDS)]
     caplog.clear()
     return names.count(name)
@@ -194,8 +188,7 @@ def test_the_file_is_looked_at_twice_a_second_at_most(world: World) -> None:
 
 
 def test_a_content_counts_from_the_first_look_at_it(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    assert world.look(GOOD) == "unknown"
-    assert told(caplog, "accounts_read") == 0
+    assert (world.look(GOOD), told(caplog, "accounts_read")) == ("unknown", 0)
     assert [world.look(OTHER) for _ in range(3)] == ["known"] * 3
     assert told(caplog, "accounts_read") == 1
 
@@ -213,8 +206,7 @@ def test_what_cannot_be_used_is_told_once_each_time_that_it_comes(
     world.look(OTHER)
     for content, lines in ((BAD, 1), (BAD, 0), (None, 1), (None, 0), (None, 0), (OTHER, 0), (None, 1), (None, 0)):
         told(caplog, "accounts_unusable")
-        assert world.look(content) == "known"
-        assert told(caplog, "accounts_unusable") == lines
+        assert (world.look(content), told(caplog, "accounts_unusable")) == ("known", lines)
     assert tried == [OTHER, BAD, OTHER]
 
 
@@ -330,7 +322,7 @@ def test_an_account_that_is_made_counts_at_once_and_so_does_its_change_and_its_e
 
 
 def test_the_file_holds_what_was_changed_and_everything_else_to_the_letter(broker: Broker, accounts: Path) -> None:
-    """In Java's layout: a changed account last, a version at the end; nobody else may read the file now either."""
+    """A changed account stands last, as in Java, and only the owner can read the file."""
     put(broker, accessKey="RocketMQ", secretKey="01234567", admin="false", defaultGroupPerm="SUB", whiteRemoteAddress="10.0.0.*")  # noqa: E501  # fmt: skip
     put(broker, accessKey="newcomer", secretKey="12345678", groupPerms="G=SUB")
     ask(broker, RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, {"globalWhiteAddrs": "10.1.1.1,10.2.*.*"})
@@ -364,7 +356,6 @@ def test_the_file_holds_what_was_changed_and_everything_else_to_the_letter(broke
 
 
 def test_what_there_is_can_be_asked(broker: Broker, accounts: Path) -> None:
-    """The version before and after a change, and every account as it stands in the file."""
     before = ask(broker, RequestCode.GET_BROKER_CLUSTER_ACL_INFO, {}).ext_fields or {}
     assert json.loads(before["version"])["counter"] == 0
     put(broker, accessKey="newcomer", secretKey="12345678", topicPerms="T=DENY")
@@ -388,7 +379,7 @@ def test_what_there_is_can_be_asked(broker: Broker, accounts: Path) -> None:
 
 
 def test_what_cannot_be_is_refused_and_changes_nothing(broker: Broker, accounts: Path) -> None:
-    """With RocketMQ's code and a line that says why; the file is as it was."""
+    """The answer has RocketMQ's code and a reason."""
     for code, fields, (answer, words) in REFUSED:
         told = ask(broker, code, fields)
         assert told.code == answer, fields
@@ -397,13 +388,23 @@ def test_what_cannot_be_is_refused_and_changes_nothing(broker: Broker, accounts:
 
 
 def test_an_account_of_the_shortest_key_is_made_with_all_that_it_may(broker: Broker, accounts: Path) -> None:
-    """Seven characters; what is empty at the end of a list is not there, and an empty default changes none."""
+    """A key has at least seven characters."""
     made = put(
-        broker, accessKey="seven77", secretKey="1234567", admin="true", defaultTopicPerm="PUB", topicPerms="T=PUB,,"
+        broker,
+        accessKey="seven77",
+        secretKey="1234567",
+        admin="true",
+        defaultTopicPerm="PUB",
+        topicPerms="T=PUB,,",
     )
     assert made.code == 0, made.remark
     again = put(
-        broker, accessKey="seven77", secretKey="1234567", admin="true", defaultTopicPerm="", groupPerms="G=SUB,"
+        broker,
+        accessKey="seven77",
+        secretKey="1234567",
+        admin="true",
+        defaultTopicPerm="",
+        groupPerms="G=SUB,",
     )
     assert again.code == 0, again.remark
     assert yaml.safe_load(accounts.read_text())["accounts"][-1] == {
@@ -419,7 +420,7 @@ def test_an_account_of_the_shortest_key_is_made_with_all_that_it_may(broker: Bro
 
 
 def test_accounts_are_for_administrators(broker: Broker, accounts: Path) -> None:
-    """A user's right signature is not enough, although 4.9.7 takes it: else a user could become an administrator."""
+    """4.9.7 accepts any user's signature, so a user could become an administrator."""
     for code in range(50, 55):
         told = ask(broker, code, {"accessKey": "newcomer", "secretKey": "12345678", "globalWhiteAddrs": "*"}, USER)
         assert told.code == 1
@@ -444,7 +445,7 @@ def test_a_file_that_cannot_be_written_is_told_of(broker: Broker, monkeypatch: p
 
 
 def test_a_change_keeps_what_somebody_else_wrote_meanwhile(broker: Broker, accounts: Path) -> None:
-    """The file is read anew for each change; while it cannot be used, none is made."""
+    """Each change reads the file again; a file that cannot be read is not changed."""
     accounts.write_text(ACCOUNTS + "  - {accessKey: by-hand, secretKey: 87654321}\n")
     assert put(broker, accessKey="newcomer", secretKey="12345678").code == 0
     keys = [account["accessKey"] for account in yaml.safe_load(accounts.read_text())["accounts"]]
@@ -470,7 +471,6 @@ TEXTS = st.text(max_size=12) | st.sampled_from(
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.none() | TEXTS, st.none() | st.lists(TEXTS, max_size=3))))
 def test_the_file_holds_what_a_plain_table_holds(steps: list[tuple[str, str | None, list[str] | None]]) -> None:
-    """Written and read again after each change, whatever the texts are, and however they look to YAML."""
     content = b""
     table: dict[str, dict[str, str | list[str]]] = {}
     for key, secret, rights in steps:
@@ -484,3 +484,170 @@ def test_the_file_holds_what_a_plain_table_holds(steps: list[tuple[str, str | No
             table[key] = table.pop(key, {"accessKey": key}) | values
         content = file.text()
         assert AccountFile.parse(content).values().get("accounts", []) == list(table.values())
+
+
+PATIENCE_S = 10.0
+ACCESS_CONTROL_ACCOUNTS = """
+globalWhiteRemoteAddresses:
+{white}
+accounts:
+  - accessKey: RocketMQ
+    secretKey: 12345678
+    whiteRemoteAddress: {own}
+    admin: false
+    defaultTopicPerm: DENY
+    defaultGroupPerm: SUB
+    topicPerms:
+      - open=PUB|SUB
+      - readable=SUB
+      - writable=PUB
+    groupPerms:
+      # the group should convert to retry topic
+      - closed=DENY
+  - accessKey: administrator
+    secretKey: 87654321
+    admin: true
+"""
+CONSUMER = Credentials("RocketMQ", "12345678")
+OPERATOR = Credentials("administrator", "87654321")
+
+
+@pytest.fixture
+def rights(tmp_path: Path) -> Path:
+    path = tmp_path / "plain_acl.yml"
+    path.write_text(ACCESS_CONTROL_ACCOUNTS.format(white="", own=""))
+    return path
+
+
+@pytest.fixture
+def guarded(tmp_path: Path, rights: Path) -> Iterator[Broker]:
+    """A broker that asks for accounts and has the topics."""
+    config = BrokerConfig(acl_file=str(rights))
+    with Broker.start(RUNTIME, str(tmp_path / "store"), config=config, store_config=SMALL_STORE) as started:
+        with Admin(name_server(started), credentials=OPERATOR) as admin:
+            for topic in ("open", "readable", "writable", "secret"):
+                admin.create_topic(topic, 1)
+        yield started
+
+
+def name_server(guarded: Broker) -> str:
+    return "{}:{}".format(*guarded.name_server_address)
+
+
+def send(guarded: Broker, credentials: Credentials | None, topic: str = "open") -> None:
+    with Producer(name_server(guarded), credentials=credentials) as producer:
+        producer.send(topic, b"x")
+
+
+def consume(guarded: Broker, credentials: Credentials | None, topic: str = "open", group: str = "G") -> bytes:
+    config = MemberConfig(group=group, start_at="first")
+    with PullConsumer(
+        name_server(guarded), topics=topic, **member_options(config), credentials=credentials
+    ) as consumer:
+        return consumer.poll(PATIENCE_S)[0].body
+
+
+def send_batch(guarded: Broker, topic: str) -> int:
+    with Producer(name_server(guarded), credentials=CONSUMER) as producer:
+        return len(producer.send_batch(topic, [OutgoingMessage(b"y")] * 3))
+
+
+def make_topic(guarded: Broker) -> None:
+    with Admin(name_server(guarded), credentials=CONSUMER) as admin:
+        admin.create_topic("new", 1)
+
+
+def test_the_right_key_is_let_in(guarded: Broker) -> None:
+    send(guarded, CONSUMER)
+    assert (consume(guarded, CONSUMER), send_batch(guarded, "open")) == (b"x", 3)
+    send(guarded, CONSUMER, "writable")
+    send(guarded, OPERATOR, "secret")
+    assert consume(guarded, OPERATOR, "secret", "closed") == b"x"
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        (lambda guarded: send(guarded, None), "No accessKey is configured"),
+        (lambda guarded: send(guarded, Credentials("stranger", "12345678")), "No acl config for stranger"),
+        (lambda guarded: send(guarded, Credentials("RocketMQ", "12345679")), "Check signature failed for accessKey="),
+        (lambda guarded: send(guarded, CONSUMER, "secret"), "No default permission for topic:secret"),
+        (lambda guarded: send(guarded, CONSUMER, "readable"), "No default permission for topic:readable"),
+        (lambda guarded: consume(guarded, CONSUMER, "writable"), "No default permission for topic:writable"),
+        (lambda guarded: consume(guarded, CONSUMER, "open", "closed"), "No default permission for group:closed"),
+        (lambda guarded: send_batch(guarded, "secret"), "permission for topic:secret"),
+        (make_topic, "Need admin permission for request code=17"),
+    ],
+)  # fmt: skip
+def test_everyone_else_is_refused_in_rocketmqs_words(
+    guarded: Broker, act: Callable[[Broker], None], words: str
+) -> None:
+    with pytest.raises(RefusedError, match=words) as caught:
+        act(guarded)
+    assert caught.value.code == 1
+    assert caught.value.remark is not None
+    assert caught.value.remark.startswith("org.apache.rocketmq.acl.common.AclException: ")
+
+
+def test_a_request_replayed_on_another_topic_is_refused(guarded: Broker) -> None:
+    """The signature covers the fields."""
+    fields = CONSUMER.signed(send_fields("open", 0), b"x")
+    with RawClient(guarded.address) as client:
+        assert client.call(RequestCode.SEND_MESSAGE_V2, fields, b"x").code == 0
+        replayed = client.call(RequestCode.SEND_MESSAGE_V2, fields | {"b": "writable"}, b"x")
+        changed = client.call(RequestCode.SEND_MESSAGE_V2, fields, b"y")
+    for answer in (replayed, changed):
+        assert answer.code == 1
+        assert "Check signature failed" in str(answer.remark)
+
+
+@pytest.mark.parametrize(("white", "own"), [("  - 127.0.0.*", ""), ("", "127.0.0.1")])
+def test_a_white_address_needs_no_signature(tmp_path: Path, white: str, own: str) -> None:
+    path = tmp_path / "plain_acl.yml"
+    for inside in (True, False):
+        text = ACCESS_CONTROL_ACCOUNTS.format(white=white, own=own)
+        path.write_text(text if inside else text.replace("127.0.0", "10.0.0"))
+        config = BrokerConfig(acl_file=str(path))
+        store = str(tmp_path / f"store-{inside}")
+        with (
+            Broker.start(RUNTIME, store, config=config, store_config=SMALL_STORE) as guarded,
+            RawClient(guarded.address) as client,
+        ):
+            fields = pull_fields("open", 0) | {"AccessKey": "RocketMQ"}
+            answer = client.call(RequestCode.PULL_MESSAGE, fields)
+        assert (answer.code == 17) is inside, answer.remark
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("accounts: [", "cannot be used"),
+        ("- a\n- b", "cannot be used"),
+        ("accounts:\n  - accessKey: short\n    secretKey: 12345678", "length >= 7"),
+        ("accounts:\n  - accessKey: RocketMQ", "secretKey"),
+        ("accounts:\n  - {accessKey: RocketMQ, secretKey: 12345678, topicPerms: [open]}", "is not NAME=RIGHT"),
+        ("accounts:\n  - {accessKey: RocketMQ, secretKey: 12345678, groupPerms: [g=ALL]}", "is not NAME=RIGHT"),
+        ("accounts:\n" + "  - {accessKey: RocketMQ, secretKey: 12345678}\n" * 2, "occurs twice"),
+        ("globalWhiteRemoteAddresses: [here]", "is not an IP address"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_told_of(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        read_rules(text.encode(), "plain_acl.yml")
+    assert "\n" not in str(caught.value)
+
+
+def test_no_file_and_no_name_of_one_are_the_users_mistakes(tmp_path: Path) -> None:
+    for config, words in (
+        (BrokerConfig(acl_file=str(tmp_path / "none.yml")), "cannot be read"),
+        (BrokerConfig(acl_enable=True), "--acl FILE"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            Broker.start(RUNTIME, str(tmp_path / "store"), config=config)
+
+
+def test_a_heartbeat_that_cannot_be_read_is_refused(guarded: Broker) -> None:
+    with RawClient(guarded.address) as client:
+        answer: Command = client.call(RequestCode.HEART_BEAT, CONSUMER.signed({}, b"{"), b"{")
+    assert answer.code == 1
+    assert "AclException" in str(answer.remark)

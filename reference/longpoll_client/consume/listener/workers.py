@@ -19,7 +19,7 @@ from longpoll_client.timer import started
 from longpoll_runtime import Runtime, Thread
 from longpoll_runtime.faults import ANYTHING, KeepThread
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 DISMISSED_S: Final = 1.0
@@ -37,7 +37,7 @@ class Retry(Exception):  # noqa: N818 - no error, as StopIteration is none
     def __init__(self, delay_s: float | None = None) -> None:
         super().__init__(delay_s)
         self.delay_s = delay_s
-        self.level = 0 if delay_s is None else delay_level(delay_s)
+        self.level: int = 0 if delay_s is None else delay_level(delay_s)
 
 
 class Reject(Exception):  # noqa: N818 - likewise
@@ -129,7 +129,7 @@ class Workers:
         self._tasks: deque[Callable[[], None]] = deque()
         self._idle_count = 0
         self._is_waking = False
-        self.is_stopping = False
+        self.is_stopping: bool = False
         """Whether tasks that run are to end soon."""
         self._life = 0
         """Of which threads that were started together are to go on: those of another one end without a task."""

@@ -11,9 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from longpoll_client.consume.hook_calls import HookCalls
-from longpoll_client.consume.member import Member
-from longpoll_client.consume.puller import Batch, Puller
-from longpoll_client.consume.workers import (
+from longpoll_client.consume.listener.workers import (
     CaughtError,
     ConsumeResult,
     DirectListener,
@@ -23,11 +21,13 @@ from longpoll_client.consume.workers import (
     Workers,
     read_result,
 )
+from longpoll_client.consume.member import Member
+from longpoll_client.consume.puller import Batch, Puller
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import MemberConfig
 from longpoll_runtime import Runtime
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 def with_hooks(runtime: Runtime, config: MemberConfig, listener: Listener) -> Listener:
@@ -66,7 +66,7 @@ class ConsumeService(ABC):
         self._hang_check_s = hang_check_s
         self._lock = runtime.lock()
         self._workers = Workers(runtime, config.group, config.thread_count)
-        self.direct = DirectListener(self._workers, listener, config.group)
+        self.direct: DirectListener = DirectListener(self._workers, listener, config.group)
         self._owner: Member | None = None
 
     @property

@@ -14,16 +14,16 @@ from typing import Final, Literal
 
 from attrs import define, field
 
-from longpoll_client.consume.concurrent import log_not_retried
-from longpoll_client.consume.consume_service import ConsumeService
+from longpoll_client.consume.listener.concurrent import log_not_retried
+from longpoll_client.consume.listener.service import ConsumeService
+from longpoll_client.consume.listener.workers import ConsumeResult, Listener, Reject, Retry, call_listener
 from longpoll_client.consume.puller import Batch, Puller
-from longpoll_client.consume.workers import ConsumeResult, Listener, Reject, Retry, call_listener
 from longpoll_client.messages import ReceivedMessage, as_shown
 from longpoll_client.settings import DEAD_LEVEL, MemberConfig
 from longpoll_runtime import Runtime
 from longpoll_spec.errors import LongpollError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 LOCK_WAIT_S: Final = 0.1
 """How long until a queue whose lock ran out is looked at again."""

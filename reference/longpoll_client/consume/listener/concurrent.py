@@ -14,15 +14,15 @@ from typing import Final, TypeAlias
 
 from attrs import define
 
-from longpoll_client.consume.consume_service import ConsumeService
+from longpoll_client.consume.listener.service import ConsumeService
+from longpoll_client.consume.listener.workers import Listener, Reject, Retry, call_listener, place_of
 from longpoll_client.consume.puller import Batch, Puller
-from longpoll_client.consume.workers import Listener, Reject, Retry, call_listener, place_of
 from longpoll_client.messages import ReceivedMessage, all_as_shown
 from longpoll_client.settings import MemberConfig
 from longpoll_runtime import Runtime
 from longpoll_spec.errors import LongpollError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 LOCAL_RETRY_S: Final = 5.0
 """How long until messages that could not even be sent back are given again (`submitConsumeRequestLater`)."""
