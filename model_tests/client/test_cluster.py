@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +15,7 @@ from attrs import frozen
 from model_tests.client.test_transactions import check_now
 from model_tests.support.broker.brokers import SMALL_STORE, wait_until
 from model_tests.support.broker.client_scenarios import RUNTIME
-from model_tests.support.broker.raw_client import RawClient, records_of
+from model_tests.support.broker.raw_client import PATIENCE_S, RawClient, records_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -71,7 +73,10 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]
 
 def polled(consumer: PullConsumer, count: int) -> list[ReceivedMessage]:
     messages: list[ReceivedMessage] = []
-    wait_until(lambda: bool(messages.extend(consumer.poll(0.05)) or len(messages) >= count))
+    while len(messages) < count:
+        found = consumer.poll(PATIENCE_S)
+        assert found, "no message came in time"
+        messages += found
     return messages
 
 
@@ -101,9 +106,7 @@ def test_messages_are_found_by_their_order_tag_property_and_key(cluster: Cluster
     with Producer(cluster.name_server) as producer:
         for number in range(3):
             for order in (0, 2):
-                producer.send(
-                    TOPIC, b"%d" % number, tag="order", keys="k", queue_selector=lambda queues, at=order: queues[at]
-                )
+                producer.send(TOPIC, b"%d" % number, tag="order", keys="k", queue_selector=itemgetter(order))
         messages = [OutgoingMessage(b"b%d" % size, "batch", properties={"size": str(size)}) for size in range(3)]
         batch = producer.send_batch(TOPIC, messages)
     first = batch[0]
@@ -131,11 +134,9 @@ def test_delays_and_transactions_of_both_brokers_end(cluster: Cluster) -> None:
         ) as transactions,
     ):
         for at in (0, 2):
-            producer.send(TOPIC, b"late", delay_s=1.0, queue_selector=lambda queues, at=at: queues[at])
-            for body, state in states.items():
-                transactions.send(
-                    TOPIC, body, lambda state=state: state, queue_selector=lambda queues, at=at: queues[at]
-                )
+            producer.send(TOPIC, b"late", delay_s=1.0, queue_selector=itemgetter(at))
+            for body in states:
+                transactions.send(TOPIC, body, partial(states.__getitem__, body), queue_selector=itemgetter(at))
         for broker in cluster.brokers:
             check_now(broker)
         got = Counter((message.body, message.store_host) for message in cluster.consumed("G", TOPIC, 6))
