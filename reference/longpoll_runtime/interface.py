@@ -1,9 +1,9 @@
 """The interface to threads, locks, clock, sockets and files; implemented by the other modules and by simulations.
 
-`store`, `record` and `service` get a `Runtime` as an argument and use nothing else of the outside (an import-linter
-contract checks this). So the same code runs on real threads, under a controlled scheduler with virtual time, and over a
-file layer that loses unsynced pages. A step point, `runtime.step("hold")`, is a named place between two critical
-sections, named after the specification's actions. In production it does nothing.
+Broker, recorder, client and proxy get a `Runtime` as an argument and use nothing else of the outside (checked by the
+import-linter contract `runtime-only`). So the same code runs on real threads, under a controlled scheduler with virtual
+time, and over a file layer that loses unsynced pages. A step point, `runtime.step("hold")`, is a named place between
+two critical sections, named after the specification's actions. In production it does nothing.
 
 Processes and signals belong to the command line.
 """
