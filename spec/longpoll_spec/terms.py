@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar, overload
 
 from attrs import frozen
@@ -28,6 +28,8 @@ class _Node:
     """Make `if`, `and`, `or`, `not`, `==` and chained comparison fail while the law is built."""
 
     __slots__ = ()
+    op: str
+    args: tuple[Any, ...]
     reads: frozenset[str]
 
     def __bool__(self) -> NoReturn:
@@ -40,6 +42,11 @@ class _Node:
         raise TypeError("terms are not compared with !=; write ~a.is_(b)")
 
     __hash__ = object.__hash__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A term that is sent to another process is one object with its equals there as well."""
+        leaf = self.op in _LEAVES or self.op in _OPPOSITE
+        return (_leaf, (type(self), self.op, *self.args)) if leaf else (rebuild, (self.op, self.args))
 
 
 @frozen(eq=False)
@@ -317,7 +324,7 @@ def _substituted(term: Term, effect: Effect, memo: dict[int, Term]) -> Term:
     return rebuild(term.op, args)
 
 
-def rebuild(op: str, args: list[Any]) -> Term:
+def rebuild(op: str, args: Sequence[Any]) -> Term:
     """The node `op` over already built arguments, simplified as the operators simplify."""
     match op:
         case "and":

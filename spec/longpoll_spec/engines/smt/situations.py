@@ -10,7 +10,7 @@ Leaves out numbers of requests: two are enough for each situation, and more woul
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 from attrs import frozen
@@ -32,15 +32,16 @@ REQUESTS_EXCLUDED: Final = 3
 MESSAGES: Final = 2
 NOTHING_WRONG: Final = frozenset({"append", "flush", "make_visible", "next_pull", "tick"})
 """What happens of itself where nothing goes wrong; in some policies time waits for more of it than in others."""
-TRIES: Final = (
-    (True, 512, 40),
-    (False, 512, 40),
-    (True, 8_192, 40),
-    (True, 32_768, 60),
-    (False, 40_960, 60),
-    (True, 81_920, 80),
+TRIES: Final[tuple[tuple[bool, Mapping[str, Any]], ...]] = (
+    (True, {"runs": 512, "steps": 40}),
+    (False, {"runs": 512, "steps": 40}),
+    (True, {"runs": 8_192, "steps": 40}),
+    (True, {"limit_states": 2_000_000}),
+    (False, {"runs": 40_960, "steps": 60}),
+    (True, {"runs": 81_920, "steps": 80}),
 )
-"""(nothing goes wrong, random runs, steps of each), until every situation has been reached."""
+"""(nothing goes wrong, what to search), until every situation has been reached: random runs, or all states up to a
+limit, which is faster where a short run is improbable."""
 
 
 @frozen
@@ -84,16 +85,15 @@ def _sometimes(model: Model) -> dict[str, Property]:
 
 
 def _runs(model: Model, sought: Sequence[Property]) -> Iterable[tuple[str, str]]:
-    """(situation, token of a run that shows it) of those that random runs come to; equal models give equal runs.
+    """(situation, token of a run that shows it) of those that the tries come to; equal models give equal runs.
 
     Those in which nothing goes wrong get deepest, so they come first.
     """
     left = list(sought)
-    for seed, (quiet, runs, steps) in enumerate(TRIES):
+    for seed, (quiet, options) in enumerate(TRIES):
         if left:
-            tried = explore(
-                _quiet(model) if quiet else model, left, engine="simulate", runs=runs, steps=steps, seed=seed
-            )
+            random: Mapping[str, Any] = {"engine": "simulate", "seed": seed} if "runs" in options else {}
+            tried = explore(_quiet(model) if quiet else model, left, **random, **options)
             yield from ((each.name, each.token) for each in tried.verdicts if each.token is not None)
             done = {each.name for each in tried.verdicts if each.token is not None}
             left = [item for item in left if item.name not in done]
