@@ -1,8 +1,11 @@
-"""A recording proxy: bytes pass unchanged between any RocketMQ clients and any broker, and a history is written.
+"""A recording proxy: relays bytes unchanged between RocketMQ clients and brokers, and writes a history.
 
-`loop` moves the bytes of `links`, `arrival` says since when they can have been sent, `tap` reads them beside their way,
-`untold` is what it has not read yet, `events` says what a command means for the history, `routes` leads clients of a
-name server through the proxy, `names` looks brokers up, `observer` puts it together. Leaves out judging, and TLS.
+- `loop` relays the bytes of `links`; `arrival` bounds when they were sent.
+- `tap` decodes them; `untold` is the queue of bytes not decoded yet; `events` converts commands to history events.
+- `routes` redirects clients of a name server to the proxy; `names` resolves host names.
+- `observer` combines these parts.
+
+TLS is not supported. Judging: see `longpoll_judge`.
 """
 
 from longpoll_observe.observer import Observer
