@@ -57,7 +57,7 @@ def exchanged(windows: WindowReader, groups: QueueGroups) -> Iterator[pa.RecordB
 
 
 def in_groups(one: Hostile, salts: list[int]) -> list[tuple[object, ...]]:
-    """What is said of a history in groups of queues."""
+    """Result rows of a history that is judged in groups of queues."""
     plan = WindowPlan(one.overviews, one.window_events)
     windows = WindowReader(plan, one.splits.__getitem__, one.is_unplaced)
     count = len(plan.windows)
@@ -109,7 +109,7 @@ def test_a_group_without_its_neighbours_logs_is_noticed(monkeypatch: pytest.Monk
 
 
 def test_runs_of_a_salted_bucket_follow_each_other() -> None:
-    """They have all windows, each once, whatever does not divide."""
+    """Together they have each window once, also where the division leaves a remainder."""
     for windows in range(1, 12):
         groups = QueueGroups(windows, (min(3, windows), 1, min(5, windows)))
         runs = [groups.run_of(group) for group in range(groups.count)]
