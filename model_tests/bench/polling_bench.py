@@ -77,7 +77,7 @@ WAYS = (
 
 
 class Result(msgspec.Struct):
-    """What one way came to."""
+    """The result of one way of polling."""
 
     way: str
     latency_ms_median: float
@@ -94,7 +94,7 @@ class Result(msgspec.Struct):
 
 
 class Figures(msgspec.Struct):
-    """What the file of figures has."""
+    """The content of the file of figures."""
 
     command: str
     machine: dict[str, str]

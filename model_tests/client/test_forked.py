@@ -28,6 +28,7 @@ from longpoll_client import (
     TransactionState,
 )
 from longpoll_client.aio.instance import AsyncInstance
+from longpoll_client.link.steps import Steps
 from longpoll_client.produce import requests as produce_requests
 from longpoll_client.produce import transactions
 from longpoll_client.settings import MemberConfig
@@ -211,7 +212,12 @@ def test_a_child_that_asks_for_replies_is_known_to_brokers_for_as_long_as_it_liv
         def story() -> bool:
             known = threading.Event()
             monkeypatch.setattr(produce_requests, "HEARTBEAT_S", 0.02)
-            monkeypatch.setattr(type(requests._heartbeat), "heartbeat_all", lambda _heartbeat: known.set())
+
+            def heartbeat_all(_heartbeat: object) -> Steps[None]:
+                known.set()
+                yield from ()
+
+            monkeypatch.setattr(type(requests._heartbeat), "heartbeat_all", heartbeat_all)
             requests.expect("2", 3600.0, print)
             return known.wait(PATIENCE_S / 4)
 
@@ -290,12 +296,12 @@ def test_a_child_that_sends_transactions_is_known_to_brokers_for_as_long_as_it_l
         def story() -> bool:
             known, heartbeat = threading.Event(), producer._heartbeat.heartbeat_all
 
-            def heartbeat_all() -> None:
-                heartbeat()
+            def heartbeat_all(_heartbeat: object) -> Steps[None]:
+                yield from heartbeat()
                 greeted.append(len(producer._heartbeat._registered))
                 known.set()
 
-            monkeypatch.setattr(type(producer._heartbeat), "heartbeat_all", lambda _heartbeat: heartbeat_all())
+            monkeypatch.setattr(type(producer._heartbeat), "heartbeat_all", heartbeat_all)
             producer.send(topic, b"1", lambda: TransactionState.COMMIT)
             return known.wait(PATIENCE_S)
 

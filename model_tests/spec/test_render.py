@@ -517,7 +517,7 @@ def drawn(*series: Line) -> str:
 
 def test_a_share_goes_up_by_one_part_at_each_value() -> None:
     assert shares("a", [4.0, 1.0]).points == ((1.0, 0.0), (1.0, 0.0), (1.0, 0.5), (4.0, 0.5), (4.0, 1.0))
-    with pytest.raises(UserError, match="a has no figures; measure first"):
+    with pytest.raises(UserError, match="a has no values; measure first"):
         shares("a", [])
 
 

@@ -20,7 +20,7 @@ from longpoll_client.link.routes import (
     split_address,
 )
 from longpoll_client.link.single_flight import SingleFlight
-from longpoll_client.link.steps import FindRoute, Question, Steps, Together, WriteFile, run, succeeded
+from longpoll_client.link.steps import Connect, FindRoute, Question, Steps, Together, WriteFile, run, succeeded
 from longpoll_client.remoting import RemotingClient
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
@@ -231,6 +231,8 @@ class ClientInstance(Closeable):
             return None
         if isinstance(question, Together):
             return [self._result(each) for each in question.steps]
+        if isinstance(question, Connect):
+            return self.client(question.address)
         if isinstance(question, FindRoute):
             if question.is_fresh:
                 self.forget_route(question.topic)

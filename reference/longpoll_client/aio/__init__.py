@@ -4,7 +4,7 @@
 | --- | --- |
 | `connection`, `instance` | one connection; all connections and routes of a client |
 | `admin` | topics, groups and offsets |
-| `producer`, `requests`, `transactions`, `heartbeat` | sending |
+| `producer`, `requests`, `transactions` | sending |
 | `member`, `loop_connections` | a member of a group |
 | `consumer`, `pull`, `push`, `orderly` | consumers |
 

@@ -20,7 +20,17 @@ from longpoll_client.lifecycle import Closing, Lifecycle
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
 from longpoll_client.link.name_servers import NameServers
 from longpoll_client.link.routes import DEFAULT_QUEUE_COUNT, DOUBT_WAIT_S, Route, Routes, split_address
-from longpoll_client.link.steps import File, FindRoute, Question, Steps, Together, WriteFile, run_async, succeeded
+from longpoll_client.link.steps import (
+    Connect,
+    File,
+    FindRoute,
+    Question,
+    Steps,
+    Together,
+    WriteFile,
+    run_async,
+    succeeded,
+)
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import GetRouteInfoRequestHeader, Header
@@ -143,6 +153,10 @@ class AsyncInstance:
         """The route for sends: the topic's own, or that of TBW102 if the send creates the topic."""
         return await self._route(topic, timeout_s, borrows=True)
 
+    def broker_addresses(self) -> list[str]:
+        """The addresses of all known brokers."""
+        return self.routes.addresses()
+
     def doubt_route(self, topic: str) -> None:
         """Ask the name server again before the next use. If it has no better route, the known one is used."""
         self.routes.doubt(topic, self.runtime.monotonic_ns())
@@ -212,6 +226,8 @@ class AsyncInstance:
             return await asyncio.shield(self._kept(self._write(question.file)))
         if isinstance(question, Together):
             return await asyncio.gather(*(self._result(each) for each in question.steps))
+        if isinstance(question, Connect):
+            return await self.connection(question.address)
         if isinstance(question, FindRoute):
             if question.is_fresh:
                 self.routes.forget(question.topic)

@@ -1,4 +1,4 @@
-"""Calls a coroutine with each queue's messages in order, one call per queue at a time, as `consume.orderly` does.
+"""Calls a coroutine with each queue's messages in order, one call per queue at a time, as on threads.
 
 Source: `ConsumeMessageOrderlyService.java`.
 """

@@ -8,12 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-from longpoll_client.aio.heartbeat import AsyncProducerHeartbeat
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.aio.loop_connections import LoopConnections
 from longpoll_client.errors import ClientError
 from longpoll_client.messages import ReceivedMessage
-from longpoll_client.produce.heartbeat import HEARTBEAT_S
+from longpoll_client.produce.heartbeat import HEARTBEAT_S, ProducerHeartbeat
 from longpoll_client.produce.requests import Replies, too_late
 
 
@@ -23,7 +22,8 @@ class AsyncRequests(Replies):
     def __init__(self, instance: AsyncInstance, group: str) -> None:
         self._loop = LoopConnections(instance)
         super().__init__(instance.runtime, lambda: instance.client_id, self._loop.reply)
-        self._heartbeat = AsyncProducerHeartbeat(instance, group)
+        self._instance = instance
+        self._heartbeat = ProducerHeartbeat(instance, group)
         self._is_begun = False
 
     async def ask(
@@ -39,7 +39,7 @@ class AsyncRequests(Replies):
         replied: asyncio.Future[ReceivedMessage | ClientError] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(timeout_s):
-                await self._heartbeat.heartbeat_new()
+                await self._instance.run(self._heartbeat.heartbeat_new())
                 await send(self.expect(correlation_id, timeout_s, replied.set_result))
                 outcome = await replied
         except ClientError:
@@ -57,11 +57,11 @@ class AsyncRequests(Replies):
         self.close()
         await self._loop.close()
         if self._is_begun:
-            await self._heartbeat.leave()
+            await self._instance.run(self._heartbeat.leave())
 
     def _heartbeat_later(self) -> None:
         def again() -> None:
-            self._loop.begin(self._heartbeat.heartbeat_all())
+            self._loop.begin(self._instance.run(self._heartbeat.heartbeat_all()))
             self._heartbeat_later()
 
         self._loop.after(HEARTBEAT_S, again)

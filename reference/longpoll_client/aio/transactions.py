@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeAlias
 
-from longpoll_client.aio.heartbeat import AsyncProducerHeartbeat
 from longpoll_client.aio.instance import AsyncInstance
 from longpoll_client.aio.loop_connections import LoopConnections
 from longpoll_client.aio.producer import AsyncPreparedProducer
@@ -22,7 +21,7 @@ from longpoll_client.lifecycle import Closing, Lifecycle
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.produce.attempts import QueueSelector, SendResult
-from longpoll_client.produce.heartbeat import HEARTBEAT_S
+from longpoll_client.produce.heartbeat import HEARTBEAT_S, ProducerHeartbeat
 from longpoll_client.produce.hooks import SendHook, SendMetrics
 from longpoll_client.produce.outgoing import COMPRESS_OVER_BYTES, OutgoingMessage, Packing
 from longpoll_client.produce.requests import SenderOptions
@@ -78,7 +77,7 @@ class AsyncTransactionProducer:
         options = SenderOptions(group, Packing(compression, compress_over_bytes), hooks)
         self._producer = AsyncPreparedProducer(self._instance, options)
         self._loop = LoopConnections(self._instance)
-        self._heartbeat = AsyncProducerHeartbeat(self._instance, group)
+        self._heartbeat = ProducerHeartbeat(self._instance, group)
         self._lifecycle = Lifecycle(runtime, f"the producer of group {group}")
         self._closing = Closing()
         self._checking: set[asyncio.Task[None]] = set()
@@ -104,7 +103,7 @@ class AsyncTransactionProducer:
     async def _close(self, checking: list[asyncio.Task[None]]) -> None:
         await asyncio.gather(*checking, return_exceptions=True)
         await self._loop.close()
-        await self._heartbeat.leave()
+        await self._instance.run(self._heartbeat.leave())
         await self._producer.close()
 
     def metrics(self) -> SendMetrics:
@@ -132,7 +131,7 @@ class AsyncTransactionProducer:
         message = OutgoingMessage(body, tag, keys, properties or {})
         sent = await self._producer.send_prepared(topic, message, queue_selector, timeout_s)
         self._heartbeat_later()
-        await self._heartbeat.heartbeat_new()
+        await self._instance.run(self._heartbeat.heartbeat_new())
         state = TransactionState.UNKNOWN
         try:
             state = (
@@ -186,7 +185,7 @@ class AsyncTransactionProducer:
         self._has_heartbeat = True
 
         def again() -> None:
-            self._loop.begin(self._heartbeat.heartbeat_all())
+            self._loop.begin(self._instance.run(self._heartbeat.heartbeat_all()))
             self._loop.after(HEARTBEAT_S, again)
 
         self._loop.after(HEARTBEAT_S, again)

@@ -46,6 +46,13 @@ class FindRoute:
 
 
 @frozen
+class Connect:
+    """The connection to HOST:PORT, which is made on demand."""
+
+    address: str
+
+
+@frozen
 class Together:
     """Several exchanges, at once on an event loop; the answer has each result, or the LongpollError instead."""
 
@@ -71,7 +78,7 @@ class WriteFile:
     file: File
 
 
-Question: TypeAlias = "Ask | FindRoute | Together | WriteFile"
+Question: TypeAlias = "Ask | Connect | FindRoute | Together | WriteFile"
 Steps: TypeAlias = Generator[Question, Any, T]
 """One exchange; returns its result, and raises a LongpollError."""
 

@@ -1,4 +1,4 @@
-"""What a producer sends: a message or a batch, checked and written before anybody is asked.
+"""What a producer sends: a message or a batch, checked and encoded before a broker is asked.
 
 `attempts` chooses the queue.
 
@@ -125,7 +125,7 @@ class Packing:
                 raise ConfigError(f"compression: {error}") from None
 
     def packed(self, body: bytes) -> tuple[bytes, int]:
-        """The body as it is sent, and the system flag that says so; one that packing makes no shorter goes as it is."""
+        """The body as it is sent, and its system flag. A body that compression does not shorten is sent as it is."""
         if self.compression is None or len(body) < self.over_bytes:
             return body, 0
         packed = pack(self.compression, body)
@@ -137,7 +137,7 @@ UNPACKED: Final = Packing(None)
 
 @with_table
 class Parcel(msgspec.Struct, frozen=True, gc=False):
-    """What is the same for every attempt to send a message or a batch."""
+    """An encoded message or batch, the same for every attempt."""
 
     group: str
     topic: str

@@ -60,7 +60,7 @@ ReplyCallback: TypeAlias = Callable[["ReceivedMessage | ClientError"], object]
 
 @frozen
 class SenderOptions:
-    """What a producer and the producer of a transaction share."""
+    """The options that a producer and a transaction producer share."""
 
     group: str
     packing: Packing
@@ -196,7 +196,7 @@ class Requests(Replies):
 
     def expect(self, correlation_id: str, timeout_s: float, on_reply: ReplyCallback) -> dict[str, str]:
         """As `Replies.expect`, after a heartbeat to every known broker."""
-        self._heartbeat.heartbeat_new()
+        self.instance.run(self._heartbeat.heartbeat_new())
         marks = super().expect(correlation_id, timeout_s, on_reply)
         with self._lock:
             if self._timer is None and not self._is_closed:
@@ -214,7 +214,7 @@ class Requests(Replies):
             timer, self._timer = self._timer, None
         if timer is not None:
             timer.close()
-            self._heartbeat.leave()
+            self.instance.run(self._heartbeat.leave())
         super().close()
 
     def _heartbeat_again(self) -> None:
@@ -222,7 +222,7 @@ class Requests(Replies):
             # Its producer was dropped: end on this thread, whose timer does nothing more then.
             self.close()
             return
-        self._heartbeat.heartbeat_all()
+        self.instance.run(self._heartbeat.heartbeat_all())
         if self._timer is not None:
             self._timer.after(HEARTBEAT_S, self._heartbeat_again)
 

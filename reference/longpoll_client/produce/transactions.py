@@ -186,7 +186,7 @@ class TransactionProducer(Closeable):
             return
         with self._lifecycle.ending():
             self._timer.close()
-            self._heartbeat.leave()
+            self._instance.run(self._heartbeat.leave())
             self._producer.close()
 
     def metrics(self) -> SendMetrics:
@@ -215,7 +215,8 @@ class TransactionProducer(Closeable):
         self._heartbeat_later()
         message = OutgoingMessage(body, tag, keys, properties or {})
         sent = self._producer.send_prepared(topic, message, queue_selector, timeout_s)
-        self._heartbeat.heartbeat(self._instance.broker_address(sent.queue.broker_name))
+        address = self._instance.broker_address(sent.queue.broker_name)
+        self._instance.run(self._heartbeat.heartbeat(address))
         state = TransactionState.UNKNOWN
         try:
             state = state_of(local_transaction()) if sent.code == ResponseCode.SUCCESS else TransactionState.ROLLBACK
@@ -266,5 +267,5 @@ class TransactionProducer(Closeable):
             self._timer.after(HEARTBEAT_S, self._heartbeat_again)
 
     def _heartbeat_again(self) -> None:
-        self._heartbeat.heartbeat_all()
+        self._instance.run(self._heartbeat.heartbeat_all())
         self._timer.after(HEARTBEAT_S, self._heartbeat_again)

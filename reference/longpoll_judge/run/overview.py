@@ -1,7 +1,7 @@
-"""What a split shows before anything is judged: its survey, and of each queue's log a few numbers.
+"""Surveys one input split, and summarises each queue's log in it.
 
-Both are read from a third of the columns. The numbers say which part of a log a request can hang on, and whether a log
-can be judged piece by piece (`windows`). Leaves out everything about requests.
+It reads a third of the columns. The numbers say which part of a log can matter to a request, and whether a log can be
+judged window by window (`windows`). Requests are judged in `window_pulls`.
 """
 
 from __future__ import annotations

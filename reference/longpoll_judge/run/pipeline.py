@@ -1,6 +1,6 @@
-"""The whole judgement: find, survey, judge every queue, add up. One pipeline, two engines.
+"""Judges a history: find it, survey it, judge its queues, add up the results. The engine is `local` or `spark`.
 
-Leaves out how an engine works (`local`, `spark`) and how a result is shown (`report`, and the command).
+`show.report` and the command show the result.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def judge(
     Raises `HistoryNotFoundError` and `SparkUnavailableError`.
     """
     if not isinstance(paths, Iterable):
-        from longpoll_judge.run.spark.frame_history import history_of  # noqa: PLC0415 - Spark takes a second to import
+        from longpoll_judge.run.spark.frames import history_of  # noqa: PLC0415 - Spark takes a second to import
 
         given: AbstractContextManager[History] = history_of(paths)
         session = paths.sparkSession

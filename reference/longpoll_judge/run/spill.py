@@ -1,7 +1,6 @@
-"""Events that cost much to read, kept on disk: splits between being looked over and being judged, or longer, and logs.
+"""Keeps events on disk that are dear to read: splits from the survey until they are judged, and logs of windows.
 
-One temporary file takes them one behind the other. Leaves out how events become bytes (`exchange`), and how long a
-split stays as it is (`local`).
+A temporary file holds them one after the other. `columns.exchange` makes bytes of events.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Adds up result rows as they come, so that no more is kept than a result can show.
-
-Leaves out what the sums mean (`pipeline`).
-"""
+"""Adds up result rows as they come, so that memory is bounded by what a result can show (`pipeline`)."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
-"""Properties of the user's own: functions over the columns of all pulls, which say what is wrong with which rows.
+"""The user's own properties: functions over the columns of all pulls.
 
-A function gets one Arrow table, a row a pull in the order of their receipt, and returns pairs of a row's number and a
-sentence. It runs in the process that judges, over what the engine read, so that every engine gives it the same table.
-A finding is `violated` where the row's moments are certain and its answer was seen, else `unknown`. A function that
-raises, or returns something else, leaves a gap: the verdict is `unknown` then, or what else was found.
-
-Leaves out the project's own properties (`rules`).
+A function gets one Arrow table, a row per pull in the order of receipt, and returns pairs of a row number and a
+sentence. It runs in the calling process, so every engine gives it the same table. A finding is `violated` if the row's
+times are certain and its answer was seen, else `unknown`. If a function raises an error or returns something else, the
+result has a gap and is `unknown`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Judges what no window could: requests whose events lie far apart, which look far back, or which never end.
+"""Judges the requests that no window could: their events lie far apart, they look far back, or they never end.
 
-First each beside the log of the windows that its events lie in; then the others, some queues at a time beside as
-much of their logs as can matter, and the logs that may be at fault. What a log that is held here takes is all that
-grows with a history, and only where consumers lag, pulls wait in vain for long or logs are uneven.
+Each is first judged with the log of the windows in which its events lie. The others follow, some queues at a time, with
+as much of the log as can matter, and so do logs that may be at fault. Memory grows with these logs only, so it grows
+where consumers lag, pulls wait for long or logs are uneven.
 
-The rules that need the whole record (sends and messages, ends that fall, committed offsets) are a task each. It reads
-the splits itself: in this process, or on an executor (`pipeline.Reading.outcomes`).
+Rules that need the whole record (sends and messages, ends that fall, committed offsets) are a task each. A rule reads
+the splits itself, in this process or on an executor (`pipeline.Reading.outcomes`).
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-"""Judges the requests of one window beside the log of itself and its neighbours, as far as these are enough.
+"""Judges the requests of a window with the log of the window and its two neighbours, where these are enough.
 
-A request is judged here only if all its events are here and nothing outside could change a word of its verdict:
+A request is judged here only if the window has all its events and nothing outside could change its verdict:
 
-- it asks at or above all that earlier windows show of the log, and was received after all of that;
-- its answer looks no further than offsets of which later windows show nothing, and came before all of that;
-- the end that it tells of is none that earlier windows show to be passed;
-- it lies in no life of the queue that began empty, with lower offsets than earlier windows show;
-- no message that it might have been woken by has an offset that only later windows show;
-- what made the messages of its answer visible happened before anything that later windows show.
+- It asks at or above all offsets of earlier windows, and was received after all log events of these.
+- Its answer uses only offsets that no later window shows, and came before all log events of these.
+- Its answer tells an end that no earlier window shows to be passed.
+- Its generation of the queue did not begin empty, with lower offsets than earlier windows show.
+- No message that might have woken it has an offset that only later windows show.
+- What made its messages visible happened before all log events of later windows.
 
-Of a request that has no answer anywhere the same must hold up to the moment at which there was a message for it.
+For a request without any answer, the same must hold until a message was there for it.
 
-Each is checked against an `Outlook`, so it is known and not hoped. What is not judged is handed back: `open` is what
-lacks its request or its answer, which the next window may have, `far` needs more of the log (`wide_pulls`).
+An `Outlook` answers each question. Requests that are not judged are returned: `open` ones lack their request or their
+answer, which the next window may have; `far` ones need more of the log (`wide_pulls`).
 """
 
 from __future__ import annotations

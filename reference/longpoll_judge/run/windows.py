@@ -1,10 +1,9 @@
 """Cuts a large history into time windows, and says what a queue's log has outside of each.
 
-Splits in the order of time are joined to windows. A window is judged beside the log of itself and its two
-neighbours; an `Outlook` says what of a queue's log lies outside of these, so that a rule that judges a request knows
-whether anything out there could matter. Nothing here assumes that splits lie apart in time or that logs grow evenly:
-where they do not, fewer requests can be judged within a window (`window_pulls`), and the others are judged next to the
-whole log (`wide_pulls`).
+A window joins input splits in order of time. Its requests are judged with the log of the window and its two neighbours.
+An `Outlook` says what of a queue's log lies outside of these, so a rule knows whether anything there could matter.
+Splits may overlap in time and logs may grow unevenly. Then fewer requests can be judged within a window
+(`window_pulls`), and the others are judged with more of the log (`wide_pulls`).
 """
 
 from __future__ import annotations

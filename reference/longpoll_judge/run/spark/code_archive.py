@@ -1,10 +1,9 @@
-"""Work that brings its own code along: a worker elsewhere needs Python, PySpark and pyarrow, and nothing of ours.
+"""Ships the judge's code with a job: a worker needs Python, PySpark, numpy and pyarrow, but not our packages.
 
-A function that is made to travel carries an archive of the judge's packages, with `attrs` and `msgspec`, and the
-function itself, pickled. On the worker it unpacks the archive once, into Spark's own directory for files, which goes
-with the application, puts that before everything else that can be imported, and only then unpickles the function. So
-it works on any cluster that Spark works on, also through Spark Connect, whatever version of the judge is installed on
-the workers. Leaves out which sessions need that (`session`).
+A shipped function carries an archive of the judge's packages, with `attrs` and `msgspec`, and itself, pickled. A worker
+unpacks the archive once, into Spark's directory for files, which the application removes at its end. The archive comes
+first on the import path, so another installed version does not matter. This works on any cluster, and through Spark
+Connect.
 """
 
 from __future__ import annotations

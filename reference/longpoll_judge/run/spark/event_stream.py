@@ -1,6 +1,6 @@
-"""Brings new events to who follows, by Structured Streaming: what the workers have read, in batches of one query.
+"""Hands a follower the new events of growing histories, as the batches of one Structured Streaming query.
 
-Leaves out how a growing history is cut into batches (`stream_source`) and what is done about them (`follow`).
+`stream_source` cuts what is new into batches. `follow` judges them.
 """
 
 from __future__ import annotations

@@ -38,7 +38,11 @@ _STOP_SECONDS: Final = 20
 
 PYTHON: Final = "spark.pyspark.python"
 """The setting that names the workers' Python; PySpark itself looks at an environment variable."""
-OF_QUERIES: Final = {"spark.sql.execution.arrow.maxRecordsPerBatch": "20000"}
+OF_QUERIES: Final = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    # Below this, Spark adds up the size of a batch after each row, which takes the square of its rows for lists.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str((1 << 31) - 1),
+}
 """What the engine's jobs want of a session, also of one that is not its own."""
 
 

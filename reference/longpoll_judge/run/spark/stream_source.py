@@ -1,8 +1,7 @@
-"""What is new in some histories as a stream of Spark's: a row a split, with its events in one piece.
+"""A Python data source for streams: the new events of growing histories, a row per input split.
 
-For a follower that keeps itself how far it came: a query begins where that says, and its own checkpoint counts for
-nothing, so where it goes on and what it knows stand in one file. Leaves out what is whole (`read.growth`), and who is
-handed the rows (`event_stream`).
+The follower keeps how far it read, with what it judged, in one file. So a query starts at the follower's position, and
+its own checkpoint is not used. `read.growth` decides which lines are complete; `event_stream` takes the rows.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def left_by_pull_request(answer: str) -> Said:
         return missing(f"lost_by_{min(chosen - left)} holds with the second look; no run loses a wakeup this way")
     if left - chosen:
         return missing(f"a run still loses a wakeup in another way than {told(sorted(chosen))}")
-    return right(f"the recheck leaves {told(sorted(left))} open, and closes {told(sorted(set(RACES) - left))}")
+    return right(f"the second look leaves {told(sorted(left))} open, and closes {told(sorted(set(RACES) - left))}")
 
 
 def both_threads(answer: str) -> Said:

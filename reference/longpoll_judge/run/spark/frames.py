@@ -1,6 +1,7 @@
-"""Judges the events of a DataFrame, from any source that Spark reads: Delta, Kafka, a query.
+"""DataFrames in and out: the events of one as a history, and the findings of a result as one.
 
-    longpoll.judge(spark.read.format("delta").load("/tmp/events"))
+    result = longpoll.judge(spark.read.format("delta").load("/tmp/events"))
+    findings_frame(spark, result).write.parquet("/tmp/findings")
 
 A source such as Kafka has other rows each time it is read, and the rules read a history more than once. So the events
 are written once, as Parquet in order of time, and that directory is judged (`engine`). Their times are taken as those
@@ -16,9 +17,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import pyarrow as pa
 from attrs import evolve
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
+from longpoll_judge.contract.result import Result
 from longpoll_judge.errors import JudgeUserError
 from longpoll_judge.read.damage import Damage
 from longpoll_judge.read.data_sources import DAMAGE
@@ -31,6 +34,17 @@ from longpoll_spec.history import FORMAT_VERSION, META_FILE, Meta, Source
 
 ROW_GROUP_BYTES: Final = 32 << 20
 DAMAGES_MAX: Final = 1_000
+
+FINDINGS: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in ("id", "property", "clause", "verdict", "topic")),
+        ("queue", pa.int64()),
+        *((name, pa.string()) for name in ("group", "connection", "request", "time", "why", "tag")),
+        *((name, pa.float64()) for name in ("window_start_ms", "window_end_ms")),
+        ("messages", pa.list_(pa.int64())),
+    ]
+)
+"""The columns of `findings_frame`, as docs/judge.md describes a finding's fields."""
 
 
 class FrameError(JudgeUserError):
@@ -71,3 +85,9 @@ def _damages(events: DataFrame) -> list[Damage]:
         return []
     rows = events.where(f"event = '{DAMAGE}'").select(*columns).limit(DAMAGES_MAX).collect()
     return [Damage(row["source"], row["sequence"], row["cause"], row["lost_count"]) for row in rows]
+
+
+def findings_frame(session: SparkSession, result: Result) -> DataFrame:
+    """The findings of a result, a row each, with the columns `FINDINGS`; their evidence is in the result."""
+    rows = [{name: getattr(finding, name) for name in FINDINGS.names} for finding in result.findings]
+    return session.createDataFrame(pa.Table.from_pylist(rows, FINDINGS))
