@@ -33,10 +33,10 @@ from longpoll_judge.run.spark.session import open_session
 from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
 from longpoll_spec.errors import SpecUserError
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Property
 from longpoll_spec.policy import preset, with_knobs
 from longpoll_spec.render.export.promela import promela_of
+from longpoll_spec.specification import law_of, properties_of
 
 KILOBYTE: Final = 1024
 MEGABYTE: Final = 1024 * KILOBYTE

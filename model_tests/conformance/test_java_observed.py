@@ -27,8 +27,8 @@ from model_tests.support.java import java_broker_of
 from longpoll.cli import main
 from longpoll.output import Exit
 from longpoll.verification import races
-from longpoll.verification.declared import declared, limits_of
-from longpoll.verification.echo import Echo
+from longpoll.verification.host_latency import Echo
+from longpoll.verification.limits import declared, limits_of
 from longpoll.wire.load import LoadPlan, LoadReport, drive
 from longpoll.wire.racing.load import race
 from longpoll.wire.racing.plan import QUEUE_IDS, RacePlan, RaceReport

@@ -13,9 +13,9 @@ from model_tests.support.spec.spin import EVERY_PROPERTY, SpinRun, as_told, comp
 from longpoll_spec.bounds import EXPLORATIONS, named
 from longpoll_spec.engines.manifest import Entry, pinned
 from longpoll_spec.engines.packed.search import explore
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.policy import PRESETS, policy_named
 from longpoll_spec.render.export.promela import promela_of
+from longpoll_spec.specification import law_of, properties_of
 
 pytestmark = [
     pytest.mark.peers,

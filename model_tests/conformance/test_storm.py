@@ -17,9 +17,9 @@ import pytest
 
 from longpoll_spec.bounds import EXPLORATIONS, named
 from longpoll_spec.engines.manifest import Entry, pinned
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.policy import policy_named
 from longpoll_spec.render.export.jani import jani_of
+from longpoll_spec.specification import law_of, properties_of
 
 pytestmark = [pytest.mark.peers, pytest.mark.long]
 STORMPY: Final = "stormpy==2.0.0"

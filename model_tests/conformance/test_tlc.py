@@ -23,14 +23,13 @@ from model_tests.support.spec.tlc import (
 )
 
 from longpoll_judge.read.schema import DEFAULTS
-from longpoll_judge.rules.law_steps import model_of, reader_of
+from longpoll_judge.rules.step_reader import model_of, reader_of
 from longpoll_spec.bounds import EXPLORATIONS, Bounds, named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.conform import Checker, Conformance
 from longpoll_spec.engines.manifest import Entry, pinned
-from longpoll_spec.engines.python.fair import unanswered
+from longpoll_spec.engines.python.fairness import unanswered
 from longpoll_spec.history import Law
-from longpoll_spec.law import fairness_of, law_of, properties_of
 from longpoll_spec.model import Model, Property, SeenStep, order_of
 from longpoll_spec.policy import PRESETS, policy_named, preset
 from longpoll_spec.render.export.tla import ANSWERED, FAIRNESS, NEVER, TIME_PASSES, tla_configuration_of, tla_of
@@ -40,6 +39,7 @@ from longpoll_spec.render.export.tla_parametric import (
     tla_parametric_of,
 )
 from longpoll_spec.render.notation import name_of, parameters_of
+from longpoll_spec.specification import fairness_of, law_of, properties_of
 from longpoll_spec.terms import TRUE
 
 pytestmark = [pytest.mark.peers]

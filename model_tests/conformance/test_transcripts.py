@@ -1,8 +1,8 @@
 """What Apache RocketMQ 4.9.7 and 5.5.0 were recorded to answer, asked of our broker: every case, each profile.
 
 The recordings are the vectors of `longpoll_conform`, which plays them. Where strict differs on purpose the vector
-stands with its reason in `longpoll_conform.differs` and `docs/conformance.md`; a listed one that has become equal is
-as wrong as an unlisted one that is not.
+stands with its reason in `longpoll_conform.policy_differences` and `docs/conformance.md`; a listed one that has become
+equal is as wrong as an unlisted one that is not.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.hold import pull as pull_core
 from longpoll_broker.store.read import GetStatus
 from longpoll_conform.compare import compare
-from longpoll_conform.differs import is_of_the_scan, on_purpose
 from longpoll_conform.play import Place, play
+from longpoll_conform.policy_differences import is_of_the_scan, on_purpose
 from longpoll_conform.vectors import RECORDED_AS, Vector, recorded
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy

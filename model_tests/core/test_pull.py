@@ -7,7 +7,7 @@ from collections.abc import Callable
 import attrs
 import pytest
 
-from longpoll.simulated.beside_law.memory_queues import MemoryQueues, Message
+from longpoll.broker_simulation.refinement.memory_queues import MemoryQueues, Message
 from longpoll_broker.hold import pull as module
 from longpoll_broker.hold.hold_table import Pull
 from longpoll_broker.hold.pull import (
@@ -23,12 +23,12 @@ from longpoll_broker.hold.pull import (
     decide,
     wants_visible,
 )
+from longpoll_broker.shared.broker_role import Standing
 from longpoll_broker.shared.filter import filters
 from longpoll_broker.shared.filter.filters import TagFilter, tag_filter
-from longpoll_broker.shared.standing import Standing
 from longpoll_broker.shared.subscription import Clients, subscription_of
 from longpoll_broker.shared.topics import GroupConfig, Groups, TopicConfig, Topics
-from longpoll_broker.shared.traits import TRAITS_5
+from longpoll_broker.shared.version_traits import TRAITS_5
 from longpoll_broker.store.read import ALL, ByProperties, GetResult, GetStatus, Matches
 
 

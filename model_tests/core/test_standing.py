@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from longpoll_broker.shared.standing import Standing
+from longpoll_broker.shared.broker_role import Standing
 from longpoll_broker.shared.topics import GroupConfig
-from longpoll_broker.shared.traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
+from longpoll_broker.shared.version_traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
 from longpoll_broker.store.read import GetStatus
 
 GROUP = GroupConfig("G", broker_id=3, which_broker_when_consume_slowly=7)

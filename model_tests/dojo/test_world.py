@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from longpoll_dojo.errors import HINTS, ProgramError, TokenError
 from longpoll_dojo.explore import Bounds, drawn, orders
-from longpoll_dojo.moves import moves_of, token_of, without
-from longpoll_dojo.play import Played, given, play
+from longpoll_dojo.model import Allowances
 from longpoll_dojo.replies import Answer, At, Done, Reply, reply_of
-from longpoll_dojo.world import Allowances
+from longpoll_dojo.schedule import Played, given, play
+from longpoll_dojo.steps import moves_of, token_of, without
 
 Script = dict[int, Sequence[Sequence[Reply]]]
 NOTHING: tuple[str, ...] = ()

@@ -19,10 +19,10 @@ from model_tests.java.findings import token_of
 from longpoll.cli import main
 from longpoll.commands import replay as replay_command
 from longpoll_java import broker as java_broker
+from longpoll_java.breakpoints import Stage
 from longpoll_java.broker import JavaBroker
 from longpoll_java.errors import JavaUnavailableError
 from longpoll_java.jars import Jars
-from longpoll_java.stage import Stage
 
 TOKEN = token_of("rocketmq-4.9", "lost_by_hold")
 

@@ -13,12 +13,12 @@ from typing import Any, cast
 
 import pytest
 
-from longpoll_java import play as player
+from longpoll_java import replay as player
+from longpoll_java.breakpoints import Arrival, Stage
 from longpoll_java.broker import JavaBroker
-from longpoll_java.play import Played, play
-from longpoll_java.rules import GO, THROW
+from longpoll_java.byteman_rules import GO, THROW
+from longpoll_java.replay import Played, play
 from longpoll_java.schedule import Move, Schedule, Step
-from longpoll_java.stage import Arrival, Stage
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command, encode, reply
 from longpoll_protocol.frames.connection import Connection, Signal

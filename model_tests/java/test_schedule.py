@@ -9,16 +9,16 @@ from typing import get_args
 import pytest
 from model_tests.java.findings import PAGE, SHOWN_4, Finding, findings, token_of
 
+from longpoll_java.byteman_rules import rules_of
 from longpoll_java.errors import NotOnJavaError
 from longpoll_java.exported import files_of
-from longpoll_java.promises import breaks, sentence_of, shown_by
-from longpoll_java.rules import rules_of
 from longpoll_java.schedule import IMPOSSIBLE, Kind, Move, schedule_of, with_after
+from longpoll_java.violations import breaks, sentence_of, shown_by
 from longpoll_spec.actions import FAMILIES
 from longpoll_spec.engines.python.compile import successors
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.model import Model, Trace, TraceStep
-from longpoll_spec.render.places import STEPS, gates_of
+from longpoll_spec.render.java_breakpoints import STEPS, gates_of
 
 GATES = gates_of("4.9.7")
 BY_DRIVER = {"append", "next_pull", "offset_commit", "channel_closes", "tick", "stop", "master_returns", "offset_reset"}

@@ -33,7 +33,7 @@ from longpoll_judge.errors import SparkUnavailableError
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.read.source import find
-from longpoll_judge.rules.across import Tables
+from longpoll_judge.rules.cross_queue import Tables
 from longpoll_judge.run.job import judge
 from longpoll_judge.run.rest import Outcome
 from longpoll_judge.run.spark import cluster, travel
@@ -41,8 +41,8 @@ from longpoll_judge.run.spark.engine import SparkEngine
 from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
 from longpoll_spec.history import Event
-from longpoll_spec.law import law_of
 from longpoll_spec.policy import preset
+from longpoll_spec.specification import law_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 

@@ -21,7 +21,7 @@ from longpoll_judge.evidence.holes import Holes, holes_of
 from longpoll_judge.evidence.survey import SourceFacts
 from longpoll_judge.generate import BROKER, SOURCE, simulated_meta
 from longpoll_judge.rules.holds import judge_holds, judge_source
-from longpoll_judge.rules.steps import MS
+from longpoll_judge.rules.queue_columns import MS
 from longpoll_judge.run.job import judge
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime

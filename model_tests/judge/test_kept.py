@@ -30,9 +30,9 @@ from longpoll_judge.errors import CheckpointError
 from longpoll_judge.faults.plant import FAULTS
 from longpoll_judge.faults.recording import NoVictimError, Recording
 from longpoll_judge.generate import Load
-from longpoll_judge.read.same import sum_before
+from longpoll_judge.read.checksum import sum_before
 from longpoll_judge.read.source import find
-from longpoll_judge.rules.across import rows_where
+from longpoll_judge.rules.cross_queue import rows_where
 from longpoll_judge.run import follow as following
 from longpoll_judge.run.follow import Steps, follow
 from longpoll_judge.run.growing.kept import STATE_FILE, State, read_state, write_state

@@ -19,12 +19,12 @@ import longpoll
 from longpoll_judge.contract.result import Result
 from longpoll_kit.errors import SubjectError
 from longpoll_kit.example import Example
+from longpoll_kit.history import Told
 from longpoll_kit.model import Allowances, Ask, OffsetQueue
 from longpoll_kit.run import KitReport
 from longpoll_kit.subject import Polled
-from longpoll_kit.told import Told
+from longpoll_runtime.host_pauses import StallWatch
 from longpoll_runtime.real import RealRuntime
-from longpoll_runtime.stalls import StallWatch
 
 FAULTS: Final = {
     services.NeverWakes: {"no_lost_wakeup"},

@@ -26,7 +26,7 @@ import longpoll
 from longpoll_kit.errors import StandstillError, SubjectError, ViolationError
 from longpoll_kit.example import EXPIRED, FOUND, WOKEN, Example
 from longpoll_kit.polls import PATIENCE_MAX_MS, Polls
-from longpoll_runtime.stalls import StallWatch
+from longpoll_runtime.host_pauses import StallWatch
 
 FAILING_CALLS = {"subject": 14, "cancel": 4, "restart": 2, "close": 14}
 """Method -> which of its calls fails; of the others a later one."""

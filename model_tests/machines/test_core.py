@@ -1,9 +1,9 @@
 """Drives the broker's real hold table beside the law, one move at a time, and compares all that can be seen.
 
-The machine draws any move that the law allows in the world of `longpoll.simulated.beside_law`: the real `HoldService`,
-`Walk` and `HoldTable` under a controlled scheduler, with consumers, a dispatcher, a scanner, an executor that may be
-full, a stop and looks that throw. After each move every variable of the law, read off the table and the actors, must be
-where steps of the law's own actions lead.
+The machine draws any move that the law allows in the world of `longpoll.broker_simulation.refinement`: the real
+`HoldService`, `Walk` and `HoldTable` under a controlled scheduler, with consumers, a dispatcher, a scanner, an executor
+that may be full, a stop and looks that throw. After each move every variable of the law, read off the table and the
+actors, must be where steps of the law's own actions lead.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from longpoll.simulated.beside_law.world import World, run
+from longpoll.broker_simulation.refinement.lockstep import World, run
 from longpoll_broker.hold.hold_table import HoldTable
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.python.compile import successors
-from longpoll_spec.law import law_of
 from longpoll_spec.policy import preset
+from longpoll_spec.specification import law_of
 
 BOUNDS: Final = Bounds("core", requests=3, messages=4, hold_ticks=2, scan_ticks=3)
 RARE: Final = {"stop": 25, "fill": 4, "empty": 4}

@@ -15,8 +15,8 @@ from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 from model_tests.support.ports import closed_port
 
 from longpoll.wire.suite import STRICT, EmbeddedSubject, RemoteSubject, SuiteReport, machine, run_suite
+from longpoll.wire.suite.connection import Link
 from longpoll.wire.suite.example import Links
-from longpoll.wire.suite.link import Link
 from longpoll.wire.suite.machine import Failure, RestartingMachine, Run, ServedMachine
 from longpoll.wire.suite.subject import SMALL_FILES, expectations_of
 from longpoll_broker.broker import Broker

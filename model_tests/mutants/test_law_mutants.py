@@ -32,10 +32,10 @@ from longpoll_spec.engines import explore
 from longpoll_spec.engines.exploration import Exploration
 from longpoll_spec.engines.manifest import pinned_entry
 from longpoll_spec.engines.smt.combinations import WORLDS
-from longpoll_spec.law import law_of
-from longpoll_spec.mutants.slips import Slip, reached, slips_of
-from longpoll_spec.mutants.zoo import NAMED
+from longpoll_spec.mutants.generated import Slip, reached, slips_of
+from longpoll_spec.mutants.named import NAMED
 from longpoll_spec.policy import PRESETS, preset
+from longpoll_spec.specification import law_of
 
 SAMPLE = 8
 """Of our own policy's slips one in so many is tried each time; all of them, of every preset and aspect, at length."""

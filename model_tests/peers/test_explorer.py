@@ -29,14 +29,14 @@ from longpoll_spec.engines.manifest import Entry, pinned
 from longpoll_spec.engines.python.compile import successors
 from longpoll_spec.engines.tokens import parse, replay, token_of
 from longpoll_spec.errors import TokenError
-from longpoll_spec.law import assemble, law_of, properties_of
 from longpoll_spec.model import Action, Model
 from longpoll_spec.mutants.explorer import law_data, slip_name
-from longpoll_spec.mutants.slips import conjuncts, slips_of
-from longpoll_spec.mutants.zoo import named_slips
+from longpoll_spec.mutants.generated import conjuncts, slips_of
+from longpoll_spec.mutants.named import named_slips
 from longpoll_spec.policy import PRESETS, policy_named, preset
 from longpoll_spec.render.export.explorer.data import data_of
 from longpoll_spec.render.export.explorer.page import part
+from longpoll_spec.specification import assemble, law_of, properties_of
 from longpoll_spec.state import State
 from longpoll_spec.terms import Bool, Int, all_of, const
 

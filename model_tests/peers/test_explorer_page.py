@@ -18,13 +18,13 @@ from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.manifest import pinned
 from longpoll_spec.engines.tokens import replay
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model
 from longpoll_spec.mutants.explorer import explorer_of
-from longpoll_spec.mutants.slips import slips_of
-from longpoll_spec.mutants.zoo import named_slips
+from longpoll_spec.mutants.generated import slips_of
+from longpoll_spec.mutants.named import named_slips
 from longpoll_spec.policy import preset
 from longpoll_spec.render.story.story import story_of
+from longpoll_spec.specification import law_of, properties_of
 
 pytestmark = [pytest.mark.peers, pytest.mark.long, pytest.mark.timeout(600)]
 LOST: Final = "lp1.lqxyb2NrZXRtcS00LjmQlAIBAQKsbG9zdF9ieV9ob2xkzhApc3qWAAIEAQgGiskZ0w"

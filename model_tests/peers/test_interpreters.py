@@ -26,11 +26,11 @@ from longpoll_spec.engines.conform import false_parts
 from longpoll_spec.engines.evaluate import evaluate, values_of
 from longpoll_spec.engines.manifest import Entry, pinned
 from longpoll_spec.engines.python.compile import successors
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model
-from longpoll_spec.mutants.slips import conjuncts
+from longpoll_spec.mutants.generated import conjuncts
 from longpoll_spec.policy import PRESETS, policy_named
 from longpoll_spec.render.export.jani import jani_of
+from longpoll_spec.specification import law_of, properties_of
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(900)]
 HERE: Final = Path(__file__).parent / "interpreters"

@@ -20,11 +20,11 @@ from longpoll_spec.engines.evaluate import evaluate
 from longpoll_spec.engines.smt import any_number as smt_any
 from longpoll_spec.engines.smt.any_number import READ, WORLD, Statements, compare, numbers_of, prove_any, statements_of
 from longpoll_spec.engines.smt.proof import PLAIN
-from longpoll_spec.engines.smt.rest import NotUniformError, Rest, Rests
+from longpoll_spec.engines.smt.quantifiers import NotUniformError, Rest, Rests
 from longpoll_spec.engines.tokens import replay
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Action, Model, Property
 from longpoll_spec.policy import REDUNDANT, STRICT, preset, with_knob
+from longpoll_spec.specification import law_of, properties_of
 from longpoll_spec.state import State
 from longpoll_spec.state.variables import Variable
 from longpoll_spec.terms import TRUE, Bool, Int, all_of, any_of, bool_variable, int_variable, ite

@@ -24,10 +24,10 @@ from longpoll_spec.engines.smt.terms import Frame
 from longpoll_spec.engines.tokens import parse, replay
 from longpoll_spec.errors import BoundsError, UnknownPropertyError
 from longpoll_spec.invariant import strengthening_of
-from longpoll_spec.law import assemble, law_of, properties_of
 from longpoll_spec.model import Action, Model, Property
-from longpoll_spec.mutants.slips import Change, dropping_conjunct, forgetting, slipped, with_effect
+from longpoll_spec.mutants.generated import Change, dropping_conjunct, forgetting, slipped, with_effect
 from longpoll_spec.policy import PRESETS, Policy, knob_values, preset, with_knob
+from longpoll_spec.specification import assemble, law_of, properties_of
 from longpoll_spec.state import Notifier, Request, State
 from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, Int, all_of, const, int_variable, ite
 

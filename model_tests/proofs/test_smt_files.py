@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from longpoll.cli import main
 from longpoll_spec.engines.smt.any_number import prove_any
 from longpoll_spec.engines.smt.proof import PLAIN, prove, prove_model
-from longpoll_spec.mutants.slips import forgetting, slipped
+from longpoll_spec.mutants.generated import forgetting, slipped
 from longpoll_spec.policy import STRICT
 
 

@@ -15,8 +15,8 @@ from longpoll_spec.bounds import EXPLORATIONS, Bounds
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.smt.combinations import WORLDS, features_of, questions_of, worlds_of
 from longpoll_spec.engines.smt.proof import prove_model
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.policy import STRICT
+from longpoll_spec.specification import law_of, properties_of
 
 MUTANTS: Final[Mapping[str, TextMutant]] = {each.name: each for each in drawn()}
 LIMIT_STATES: Final = 20_000

@@ -15,8 +15,8 @@ from model_tests.support.spec.traces import breaks_its_property
 from longpoll_spec.bounds import ASPECTS, Bounds
 from longpoll_spec.engines.evaluate import trace_of
 from longpoll_spec.engines.smt import any_number as smt_any
-from longpoll_spec.engines.smt import situations
-from longpoll_spec.engines.smt import worlds as smt_worlds
+from longpoll_spec.engines.smt import configurations as smt_worlds
+from longpoll_spec.engines.smt import vacuity
 from longpoll_spec.engines.smt.any_number import READ, AnyProof, Statements, prove_any, statements_of, worlds_within
 from longpoll_spec.engines.smt.combinations import (
     TOGETHER,
@@ -26,19 +26,19 @@ from longpoll_spec.engines.smt.combinations import (
     questions_of,
     worlds_of,
 )
+from longpoll_spec.engines.smt.configurations import WorldProof, chosen, prove_worlds, unstated, verdicts, worst
+from longpoll_spec.engines.smt.counterexamples import explored
 from longpoll_spec.engines.smt.inductive import Answer, Induction, Outcome
 from longpoll_spec.engines.smt.proof import PLAIN, Obligation, Proof, StepName, prove_model
-from longpoll_spec.engines.smt.rest import NotUniformError, Rests
-from longpoll_spec.engines.smt.runs import explored
-from longpoll_spec.engines.smt.situations import Found, Situation, situations_of
-from longpoll_spec.engines.smt.worlds import WorldProof, chosen, prove_worlds, unstated, verdicts, worst
+from longpoll_spec.engines.smt.quantifiers import NotUniformError, Rests
+from longpoll_spec.engines.smt.vacuity import Found, Situation, situations_of
 from longpoll_spec.engines.tokens import parse
 from longpoll_spec.errors import UnknownPropertyError, UnknownWorldError
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Property
-from longpoll_spec.mutants.slips import slipped
-from longpoll_spec.mutants.zoo import NAMED
+from longpoll_spec.mutants.generated import slipped
+from longpoll_spec.mutants.named import NAMED
 from longpoll_spec.policy import PRESETS, STRICT, preset
+from longpoll_spec.specification import law_of, properties_of
 from longpoll_spec.state.variables import SWITCHES
 from longpoll_spec.terms import FALSE, Term, const, nodes, rebuild
 
@@ -199,8 +199,8 @@ def test_only_what_the_solver_rules_out_is_excluded(
 ) -> None:
     """Where it does not know, or has a state, the situation was not found; and it assumes what was proved alone."""
     assumed: list[str] = []
-    monkeypatch.setattr(situations, "TRIES", ())
-    monkeypatch.setattr(situations, "prover_of", lambda *_all, **_options: ScriptedProver(answer, assumed))
+    monkeypatch.setattr(vacuity, "TRIES", ())
+    monkeypatch.setattr(vacuity, "prover_of", lambda *_all, **_options: ScriptedProver(answer, assumed))
 
     told = situations_of(LAW, PLAIN, {FIRST}, timeout_s=1.0)
 
@@ -219,9 +219,9 @@ def test_a_situation_is_looked_for_in_both_worlds(monkeypatch: pytest.MonkeyPatc
         shown = [name for name in names if is_free != (name == "hold_fires")]
         return SimpleNamespace(verdicts=[SimpleNamespace(name=name, token=f"run {is_free}") for name in shown])
 
-    monkeypatch.setattr(situations, "TRIES", ((False, 1, 1),))
-    monkeypatch.setattr(situations, "explore", scripted)
-    monkeypatch.setattr(situations, "prover_of", lambda *_all, **_options: ScriptedProver("refuted", []))
+    monkeypatch.setattr(vacuity, "TRIES", ((False, 1, 1),))
+    monkeypatch.setattr(vacuity, "explore", scripted)
+    monkeypatch.setattr(vacuity, "prover_of", lambda *_all, **_options: ScriptedProver("refuted", []))
     found = {each.name: each for each in situations_of(LAW, attrs.evolve(PLAIN, aspects=frozenset({"limit"})), (), 1.0)}
 
     assert asked == [(True, True), (False, False)]
@@ -572,7 +572,7 @@ def _never_refuses(bounds: Bounds) -> Model:
 
 def test_a_situation_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where an action can never happen that is ruled out, and no run is made up for it."""
-    monkeypatch.setattr(situations, "TRIES", ((False, 4_096, 40),))
+    monkeypatch.setattr(vacuity, "TRIES", ((False, 4_096, 40),))
 
     found = {each.name: each for each in situations_of(_never_refuses, PLAIN, (), timeout_s=10.0)}
 

@@ -20,7 +20,7 @@ from model_tests.support.spec.cases import quick_if
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.io.totals import Reached
+from longpoll_broker.io.connection_limits import Reached
 from longpoll_broker.shared.topics import TopicConfig
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command, encode

@@ -17,10 +17,10 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.handler import CodeServedTwiceError, together
 from longpoll_broker.io.processors import Processor, Serving, serves
-from longpoll_broker.opening import ListenError
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.timer_offsets import DelayOffsets
 from longpoll_broker.shared.topics import Groups, TopicConfig, Topics
+from longpoll_broker.startup import ListenError
 from longpoll_broker.upkeep.config_files import GROUPS, OFFSETS, TOPICS, ConfigFiles
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime

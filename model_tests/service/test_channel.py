@@ -22,7 +22,7 @@ from longpoll_broker.io.channel import (
     Outbox,
     Parts,
 )
-from longpoll_broker.io.totals import Amount, Reached
+from longpoll_broker.io.connection_limits import Amount, Reached
 from longpoll_broker.io.transport import IoLoop
 from longpoll_protocol.frames.frame import Buffer
 from longpoll_runtime.real import RealRuntime

@@ -17,8 +17,8 @@ from model_tests.support.broker.raw_client import RawClient, pull_fields, send_f
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io.channel import Channel, Parts
-from longpoll_broker.rocketmq.admin import client_calls, member_notices
-from longpoll_broker.rocketmq.admin.member_notices import MemberNotices
+from longpoll_broker.rocketmq.admin import client_calls, member_notifications
+from longpoll_broker.rocketmq.admin.member_notifications import MemberNotices
 from longpoll_broker.shared.subscription import Clients
 from longpoll_client import Listener, PullConsumer, PushConsumer, Retry
 from longpoll_client.consume.asked import read_reset
@@ -194,7 +194,7 @@ def churn(seed: int) -> None:
 
 @pytest.fixture
 def few_notices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(member_notices, "NOTICES_MAX", NOTICES_MAX)
+    monkeypatch.setattr(member_notifications, "NOTICES_MAX", NOTICES_MAX)
 
 
 @pytest.mark.parametrize("seed", range(20))

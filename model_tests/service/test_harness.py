@@ -19,8 +19,8 @@ from model_tests.support.broker.brokers import StartBroker, wait_until
 from model_tests.support.broker.harness.latency import wakes
 
 from longpoll.wire.racing.plan import Delivery, RaceReport
+from longpoll_runtime.host_pauses import STALL_MS, WAIT_MS, StallWatch
 from longpoll_runtime.real import RealRuntime
-from longpoll_runtime.stalls import STALL_MS, WAIT_MS, StallWatch
 
 
 class Slow(RealRuntime):

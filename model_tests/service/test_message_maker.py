@@ -12,14 +12,14 @@ from model_tests.support.broker.stores import message
 from msgspec.structs import replace
 
 from longpoll_broker.send.append import HALF_TOPIC, Appender, brought_back, delayed, moved
+from longpoll_broker.send.durability import Keepers
 from longpoll_broker.send.inner_queues import SendRefusedError
-from longpoll_broker.send.keepers import Keepers
-from longpoll_broker.send.message_maker import MessageMaker
+from longpoll_broker.send.message_builder import MessageMaker
 from longpoll_broker.send.send_events import SendEvents, Stored
 from longpoll_broker.send.send_processor import SendProcessor
 from longpoll_broker.shared.topics import GroupConfig, Groups, TopicConfig, Topics
-from longpoll_broker.shared.traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
-from longpoll_broker.store.bursts import PreparedBatch
+from longpoll_broker.shared.version_traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
+from longpoll_broker.store.burst_append import PreparedBatch
 from longpoll_broker.store.messages import MessageToStore, PutResult
 from longpoll_protocol.headers import SendMessageRequestHeader
 from longpoll_protocol.log_record import SCHEDULE_TOPIC

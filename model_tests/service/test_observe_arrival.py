@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from longpoll_observe import arrival
-from longpoll_observe.arrival import LARGE_FLIGHT, RECOVER_NS, SETTLE_NS, STEP, THIN_NS, Arrivals
-from longpoll_observe.loop import BLOCKED_NS, LOOK_NS, RelayLoop
+from longpoll_observe import arrival_time
+from longpoll_observe.arrival_time import LARGE_FLIGHT, RECOVER_NS, SETTLE_NS, STEP, THIN_NS, Arrivals
+from longpoll_observe.relay_loop import BLOCKED_NS, LOOK_NS, RelayLoop
 from longpoll_runtime.real import RealRuntime
 
 SETTLE = 10
@@ -169,7 +169,7 @@ def sent_too_early(script: list[Change], make: Callable[[], Arrivals]) -> list[t
 @given(changes)
 def test_no_byte_was_sent_before_its_bound(script: list[Change]) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(arrival, "RECOVER_NS", SETTLE)
+        patched.setattr(arrival_time, "RECOVER_NS", SETTLE)
         assert sent_too_early(script, arrivals) == []
 
 

@@ -32,7 +32,7 @@ from longpoll.cli import main
 from longpoll_judge.contract.result import Result
 from longpoll_judge.run.job import judge
 from longpoll_observe.capture import CaptureReport, read_captures
-from longpoll_observe.capture.half import PENDING_MAX, Half
+from longpoll_observe.capture.tcp_stream import PENDING_MAX, Half
 from longpoll_observe.events import Subscriptions
 from longpoll_observe.tap import ConnectionTap, TapTotals
 from longpoll_protocol.codes import CommandFlag, RequestCode

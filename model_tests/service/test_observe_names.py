@@ -13,9 +13,9 @@ import pytest
 from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import PATIENCE_S, send_message
 
-from longpoll_observe import Observer, loop
+from longpoll_observe import Observer, relay_loop
 from longpoll_observe.links import Door, Tap, Visitor
-from longpoll_observe.names import Names, is_literal
+from longpoll_observe.name_lookup import Names, is_literal
 from longpoll_runtime import Listener, Socket
 from longpoll_runtime.real import RealRuntime
 
@@ -91,7 +91,7 @@ def test_what_is_no_host_stays_in_the_route_as_it_is(host: str, tmp_path: Path) 
 def test_a_name_that_is_never_found_is_given_up(
     names: SlowNames, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "CONNECT_S", 0.05)
+    monkeypatch.setattr(relay_loop, "CONNECT_S", 0.05)
     with Observer.start(names, brokers=[(NAME, 1)], record_directory=str(tmp_path / "history")) as proxy:
         (door,) = proxy.doors.values()
         with socket.create_connection(door, PATIENCE_S) as client:

@@ -21,7 +21,7 @@ from model_tests.support.ports import closed_port
 
 from longpoll_observe import Observer, observer
 from longpoll_observe.links import Link
-from longpoll_observe.loop import CHUNK_SIZE
+from longpoll_observe.relay_loop import CHUNK_SIZE
 from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_runtime.real import RealRuntime

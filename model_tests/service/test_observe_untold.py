@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.raw_client import PATIENCE_S, pull_fields
 
-from longpoll_observe import Observer, loop
-from longpoll_observe.untold import PIECE_SIZE, Untold
+from longpoll_observe import Observer, relay_loop
+from longpoll_observe.tap_queue import PIECE_SIZE, Untold
 from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_runtime.real import RealRuntime
@@ -89,8 +89,8 @@ class Stopped:
 def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stopped]:
     """Every turn makes no call until `go`: reading commands takes for ever."""
     tell = Untold.tell
-    monkeypatch.setattr(loop, "UNTOLD_STOP", 1_000_000)
-    monkeypatch.setattr(loop, "UNTOLD_GO", 500_000)
+    monkeypatch.setattr(relay_loop, "UNTOLD_STOP", 1_000_000)
+    monkeypatch.setattr(relay_loop, "UNTOLD_GO", 500_000)
     made = list[Stopped]()
 
     def none_yet(self: Untold, *words: object) -> None:

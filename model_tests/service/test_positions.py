@@ -16,12 +16,12 @@ from model_tests.support.broker.stores import SMALL, message
 from model_tests.support.service import ShiftedRuntime, served
 from model_tests.support.store import killed
 
-from longpoll_broker.opening import CORRECTED_TOLD_MAX, correct_positions
 from longpoll_broker.rocketmq.transactions.transaction_check import GROUP
 from longpoll_broker.send.append import HALF_TOPIC
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerOffsets
 from longpoll_broker.shared.topics import Groups, Topics
+from longpoll_broker.startup import CORRECTED_TOLD_MAX, correct_positions
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.upkeep.config_files import DELAYS, OFFSETS, TIMERS, ConfigFiles
 from longpoll_broker.upkeep.flush_service import FlushService

@@ -15,11 +15,11 @@ from longpoll_broker.hold.pull import Decision, Desk, Found, Miss, Refused
 from longpoll_broker.hold.pull_events import ONE_WAY, PullEvents
 from longpoll_broker.hold.pull_processor import SHORT_POLLING_MS, PullProcessor
 from longpoll_broker.io.channel import Outbox
+from longpoll_broker.shared.broker_role import Standing
 from longpoll_broker.shared.offsets import Offsets
-from longpoll_broker.shared.standing import Standing
 from longpoll_broker.shared.subscription import Clients
 from longpoll_broker.shared.topics import Groups, TopicConfig, Topics
-from longpoll_broker.shared.traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
+from longpoll_broker.shared.version_traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
 from longpoll_broker.store.read import GetResult, GetStatus
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command

@@ -15,11 +15,11 @@ from longpoll_broker.hold.pull_events import ONE_WAY, PullEvents
 from longpoll_broker.hold.pull_runner import PullRunner
 from longpoll_broker.io.channel import Channel, Outbox
 from longpoll_broker.io.processors import Refusal
-from longpoll_broker.shared.standing import Standing
+from longpoll_broker.shared.broker_role import Standing
 from longpoll_broker.shared.statistics import GROUP_GET_LATENCY, GROUP_GET_NUMS, GROUP_GET_SIZE, Statistics
 from longpoll_broker.shared.subscription import Clients
 from longpoll_broker.shared.topics import GroupConfig, Groups, TopicConfig, Topics
-from longpoll_broker.shared.traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
+from longpoll_broker.shared.version_traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
 from longpoll_broker.store.read import ALL, GetResult, GetStatus, Matches
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime.real import RealRuntime

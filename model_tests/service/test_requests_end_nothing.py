@@ -22,7 +22,7 @@ from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.connection import Connection
 from longpoll_protocol.log_record import as_int32
-from longpoll_runtime.faults import KeepGoing
+from longpoll_runtime.recoverable import KeepGoing
 from longpoll_spec.policy import preset
 
 POLICIES: Final = ("strict", "rocketmq-4.9", "rocketmq-5")

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from longpoll_runtime.collector import no_collections, rare_collections
+from longpoll_runtime.garbage_collection import no_collections, rare_collections
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.sockets import RealPoller
+from longpoll_runtime.switch_interval import TURN_S, short_turns
 from longpoll_runtime.threads import RealQueue
-from longpoll_runtime.turns import TURN_S, short_turns
 
 
 def test_a_full_queue_refuses_and_keeps_its_order() -> None:

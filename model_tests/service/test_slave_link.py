@@ -10,10 +10,10 @@ import pytest
 from model_tests.service.slaves import Log, Slave, transfers
 
 from longpoll_broker.io.channel import Outbox
-from longpoll_broker.rocketmq.replication import slave_link, slave_waits
-from longpoll_broker.rocketmq.replication.flow import SECOND_NS, Flow
-from longpoll_broker.rocketmq.replication.slave_link import TURN_SIZE, UNREPORTED_SIZE_MAX, SlaveLink
+from longpoll_broker.rocketmq.replication import slave_connection, slave_waits
+from longpoll_broker.rocketmq.replication.slave_connection import TURN_SIZE, UNREPORTED_SIZE_MAX, SlaveLink
 from longpoll_broker.rocketmq.replication.slave_waits import SlaveWait, SlaveWaits
+from longpoll_broker.rocketmq.replication.transfer_rate import SECOND_NS, Flow
 from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.frames.replication import (
     HEAD_SIZE,
@@ -58,7 +58,7 @@ def test_only_a_whole_report_counts() -> None:
 
 
 def test_who_reports_without_end_does_not_keep_the_others_from_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slave_link, "_READS_MAX", 3)
+    monkeypatch.setattr(slave_connection, "_READS_MAX", 3)
     slave, link = begun(Log(100))
     slave.said = [encode_report(each) for each in range(5)]
     assert link.read(3)

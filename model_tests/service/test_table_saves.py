@@ -17,7 +17,7 @@ from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker
 from model_tests.support.broker.raw_client import RawClient, send_message
 from model_tests.support.service import answer_of, served_two
 
-from longpoll_broker.shared import parts
+from longpoll_broker.shared import table_chunks
 from longpoll_broker.upkeep import config_files, table_saves
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.files import RealFiles
@@ -156,5 +156,5 @@ def test_a_change_while_the_flag_is_looked_at_is_saved_the_next_time() -> None:
 def test_files_are_put_together_in_parts(content: dict[str, dict[str, dict[int, int]]]) -> None:
     """They have the text of one piece."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parts, "PART_COUNT", 4)
+        patch.setattr(table_chunks, "PART_COUNT", 4)
         assert config_files._text(content) == msgspec.json.format(msgspec.json.encode(content), indent=1)

@@ -17,7 +17,7 @@ from longpoll.options.broker_conf import read_broker_conf
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io import transport
-from longpoll_broker.io.totals import Amount, Connections, Reached, address_of
+from longpoll_broker.io.connection_limits import Amount, Connections, Reached, address_of
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.sizes import KIB, MIB
 

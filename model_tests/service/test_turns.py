@@ -26,10 +26,10 @@ from longpoll_broker.handler import BrokerHandler
 from longpoll_broker.io import transport
 from longpoll_broker.io.channel import Channel, Outbox
 from longpoll_broker.io.transport import PASS_NS, QUEUED_SIZE_MAX, TURN_NS_MAX, TURN_NS_MIN, IoLoop
-from longpoll_broker.opening import limits_of
 from longpoll_broker.rocketmq.admin import progress_processor, table_processor
-from longpoll_broker.shared import offsets, parts
+from longpoll_broker.shared import offsets, table_chunks
 from longpoll_broker.shared.topics import TopicConfig
+from longpoll_broker.startup import limits_of
 from longpoll_broker.store.index import index
 from longpoll_broker.store.index.index_file import IndexFile
 from longpoll_protocol.codes import RequestCode
@@ -92,7 +92,7 @@ def test_full_tables_are_told_in_turns(
         at_once = peer.tell(asked)
         assert peer.channel.rest is None
         assert at_once
-        for module, name in ((parts, "PART_COUNT"), (offsets, "TURN_COUNT"), (progress_processor, "TURN_COUNT")):
+        for module, name in ((table_chunks, "PART_COUNT"), (offsets, "TURN_COUNT"), (progress_processor, "TURN_COUNT")):
             monkeypatch.setattr(module, name, 5)
         told, count = peer.tell(asked), 0
         while peer.channel.rest is not None:
@@ -114,7 +114,7 @@ def test_a_table_that_is_too_long_is_refused_at_the_limit(
     client = connect(broker.address)
     for number in range(20):
         broker.groups.find(f"{number:0255}")
-    monkeypatch.setattr(parts, "PART_COUNT", 4)
+    monkeypatch.setattr(table_chunks, "PART_COUNT", 4)
     monkeypatch.setattr(table_processor, "TABLE_SIZE_MAX", 4_000)
     answer = client.call(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     assert answer.code == 1

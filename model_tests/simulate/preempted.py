@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from longpoll_simulation.lines import Grain, Lines
+from longpoll_simulation.line_tracing import Grain, Lines
 from longpoll_simulation.strategies import FewSwitches
 from longpoll_simulation.sync import SimulatedLock, SimulatedThread
 from longpoll_simulation.world import World

@@ -31,7 +31,7 @@ from longpoll_protocol.frames.connection import Connection
 from longpoll_protocol.headers import SendMessageResponseHeader
 from longpoll_simulation.disk import Disk
 from longpoll_simulation.files import SimulatedFiles
-from longpoll_simulation.lines import Lines
+from longpoll_simulation.line_tracing import Lines
 from longpoll_simulation.network import Network, SimulatedSocket
 from longpoll_simulation.runtime import SimulatedRuntime
 from longpoll_simulation.strategies import FewSwitches

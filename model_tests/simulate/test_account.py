@@ -10,9 +10,9 @@ import pytest
 from attrs import frozen
 from model_tests.simulate.test_network import send_all
 
-from longpoll.simulated.account import PROMISES, Account, Asked, BrokenError, Sent, account_of
-from longpoll.simulated.peer import Peer
-from longpoll.simulated.plan import Act, Pull, Send, Wait
+from longpoll.broker_simulation.checker import PROMISES, Account, Asked, BrokenError, Sent, account_of
+from longpoll.broker_simulation.client import Peer
+from longpoll.broker_simulation.plan import Act, Pull, Send, Wait
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.connection import Connection

@@ -15,7 +15,7 @@ from model_tests.support.faults import raising
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.send import group_commit
 from longpoll_broker.send.group_commit import GroupCommit
-from longpoll_simulation.lines import Lines
+from longpoll_simulation.line_tracing import Lines
 from longpoll_simulation.network import Network
 from longpoll_simulation.runtime import SimulatedRuntime
 from longpoll_simulation.strategies import FewSwitches

@@ -13,12 +13,12 @@ from click.testing import CliRunner
 from model_tests.support.spec.cases import quick_if
 
 import longpoll
+from longpoll.broker_simulation.refinement import coverage as module
+from longpoll.broker_simulation.refinement.coverage import REASONS, reached
+from longpoll.broker_simulation.refinement.explore import explore, wander
+from longpoll.broker_simulation.refinement.lockstep import run
+from longpoll.broker_simulation.refinement.replay import NotFollowableError, follow, under
 from longpoll.cli import main
-from longpoll.simulated.beside_law import reached as module
-from longpoll.simulated.beside_law.explore import explore, wander
-from longpoll.simulated.beside_law.guided import NotFollowableError, follow, under
-from longpoll.simulated.beside_law.reached import REASONS, reached
-from longpoll.simulated.beside_law.world import run
 from longpoll_broker.hold import notifier
 from longpoll_broker.hold.hold_table import HoldTable
 from longpoll_simulation.scheduled import ScheduledRuntime, Scheduler
@@ -26,9 +26,9 @@ from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.evaluate import holds
 from longpoll_spec.engines.python.compile import successors
 from longpoll_spec.engines.tokens import replay
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Trace
 from longpoll_spec.policy import PRESETS, ROCKETMQ_4_9, ROCKETMQ_5, STRICT, STRICT_CLONE, Policy
+from longpoll_spec.specification import law_of, properties_of
 
 TINIEST: Final = Bounds("tiniest", requests=1, messages=1, hold_ticks=2, scan_ticks=2)
 TINY: Final = Bounds("tiny", requests=2, messages=1, hold_ticks=2, scan_ticks=2)

@@ -21,12 +21,12 @@ from model_tests.support.faults import raising
 from model_tests.support.spec.cases import quick_if
 
 import longpoll
+from longpoll.broker_simulation.checker import PROMISES
+from longpoll.broker_simulation.disk_faults import BadDisk
+from longpoll.broker_simulation.plan import plan_of
+from longpoll.broker_simulation.run import Outcome, RandomWeather, Run, play
+from longpoll.broker_simulation.search import Settings, explain, one_run, run_again, search, stalls_of, strategy_of
 from longpoll.cli import main
-from longpoll.simulated.account import PROMISES
-from longpoll.simulated.bad_disk import BadDisk
-from longpoll.simulated.plan import plan_of
-from longpoll.simulated.run import Outcome, RandomWeather, Run, play
-from longpoll.simulated.search import Settings, explain, one_run, run_again, search, stalls_of, strategy_of
 from longpoll_broker.hold.dispatch_service import DispatchService
 from longpoll_broker.hold.hold_service import HoldService
 from longpoll_broker.shared.statistics import Statistics

@@ -11,11 +11,11 @@ import pytest
 
 from longpoll_simulation import shorten
 from longpoll_simulation.errors import StuckError
-from longpoll_simulation.lines import Grain, Lines
-from longpoll_simulation.story import Notes, tell
+from longpoll_simulation.line_tracing import Grain, Lines
 from longpoll_simulation.strategies import FewSwitches, PointCount, Priorities, RandomWalk, Replay, WeightedWalk
 from longpoll_simulation.sync import SimulatedCondition, SimulatedEvent, SimulatedLock, SimulatedQueue, SimulatedThread
 from longpoll_simulation.tokens import RunToken, decode_token, encode_token
+from longpoll_simulation.trace import Notes, tell
 from longpoll_simulation.world import Strategy, Turn, World
 from longpoll_spec.errors import TokenError
 

@@ -26,7 +26,7 @@ from longpoll_spec.policy import PRESETS, knob_values, policy_named, preset
 from longpoll_spec.render.book.chapters import Slipped, pages
 from longpoll_spec.render.book.differences import aligned, difference
 from longpoll_spec.render.book.formula import shown_name, step
-from longpoll_spec.render.book.touched import broken_by, touched, written_by
+from longpoll_spec.render.book.reads_and_writes import broken_by, touched, written_by
 from longpoll_spec.render.readable import effect_lines, guard_lines, reader_of
 from longpoll_spec.render.spec_actions import OPEN, action_lines, model_of, named_terms
 from longpoll_spec.terms import TRUE

@@ -9,10 +9,10 @@ from model_tests.support.spec.cases import quick_if
 from model_tests.support.spec.edges import FEATURES, PAIRS, Edges, bounds_of, edges_of, pinned
 
 from longpoll_spec.bounds import Bounds, named
-from longpoll_spec.law import law_of
 from longpoll_spec.model import Action
-from longpoll_spec.mutants.slips import Change, forgetting, slipped, with_effect
+from longpoll_spec.mutants.generated import Change, forgetting, slipped, with_effect
 from longpoll_spec.policy import PRESETS, STRICT, preset
+from longpoll_spec.specification import law_of
 from longpoll_spec.state import State
 from longpoll_spec.terms import Effect
 

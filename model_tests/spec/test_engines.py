@@ -33,10 +33,10 @@ from longpoll_spec.engines.python.shorten import shortened
 from longpoll_spec.engines.survey import Survey, survey
 from longpoll_spec.engines.tokens import replay, token_of
 from longpoll_spec.errors import BoundsError, UnknownPropertyError
-from longpoll_spec.hazards import FACTS
-from longpoll_spec.law import law_of, properties_of
+from longpoll_spec.findings import FACTS
 from longpoll_spec.model import Model, Property
 from longpoll_spec.policy import PRESETS, preset
+from longpoll_spec.specification import law_of, properties_of
 from longpoll_spec.terms import Bool
 
 ENGINES = engines.EXPLORERS

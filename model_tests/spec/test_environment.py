@@ -11,11 +11,11 @@ from model_tests.support.spec.cases import quick_if
 
 from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import ACTION_NAMES, Action, Model, select
-from longpoll_spec.mutants.slips import slipped
+from longpoll_spec.mutants.generated import slipped
 from longpoll_spec.policy import PRESETS, STRICT, preset
-from longpoll_spec.reached.environment import ACTS, PHASES
+from longpoll_spec.reachability.environment import ACTS, PHASES
+from longpoll_spec.specification import law_of, properties_of
 from longpoll_spec.state import IDLE, Request, State
 from longpoll_spec.terms import Bool, all_of, truth
 

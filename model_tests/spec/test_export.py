@@ -29,10 +29,9 @@ from longpoll_spec.engines import explore
 from longpoll_spec.engines.evaluate import evaluate, values_of
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import BoundsError
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Trace
-from longpoll_spec.mutants.slips import conjuncts
-from longpoll_spec.mutants.zoo import slips_by_label
+from longpoll_spec.mutants.generated import conjuncts
+from longpoll_spec.mutants.named import slips_by_label
 from longpoll_spec.policy import PRESETS, preset
 from longpoll_spec.render.export import tla
 from longpoll_spec.render.export.jani import _Writer, jani_of
@@ -47,7 +46,8 @@ from longpoll_spec.render.export.tla_parametric import (
     tla_parametric_of,
 )
 from longpoll_spec.render.notation import Notation, Writer, identifier, name_of, parameters_of
-from longpoll_spec.render.story.terms_of_rocketmq import place_of
+from longpoll_spec.render.story.rocketmq_names import place_of
+from longpoll_spec.specification import law_of, properties_of
 from longpoll_spec.state import Variable
 from longpoll_spec.terms import Effect, Term, int_variable, ite
 

@@ -19,9 +19,9 @@ from model_tests.support.spec.models import model_named
 from model_tests.support.spec.traces import breaks_its_property
 
 from longpoll.cli import main
-from longpoll.commands import law
-from longpoll.shown import harm, law_shown
-from longpoll.shown.harm import HARMS, PART_OF, worst
+from longpoll.commands import specification
+from longpoll.views import check, severity
+from longpoll.views.severity import HARMS, PART_OF, worst
 from longpoll_spec.bounds import EXPLORATIONS, TIMEOUTS, named
 from longpoll_spec.engines import ablate as engine
 from longpoll_spec.engines import explore
@@ -32,9 +32,9 @@ from longpoll_spec.engines.exploration import Exploration, Progress, Verdict
 from longpoll_spec.engines.manifest import pinned_entry
 from longpoll_spec.engines.smt.proof import Proof
 from longpoll_spec.engines.tokens import replay, token_of
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Trace
 from longpoll_spec.policy import PRESETS, REDUNDANT, STRICT, knob_values, preset
+from longpoll_spec.specification import law_of, properties_of
 
 
 def _run(*words: str) -> Result:
@@ -331,7 +331,7 @@ def test_an_interrupt_prints_what_was_explored(words: list[str], monkeypatch: py
 
         return report
 
-    monkeypatch.setattr(law, "_speed", interrupting)
+    monkeypatch.setattr(specification, "_speed", interrupting)
     done = CliRunner().invoke(main, ["check", "--bounds", "tiny", "--json", "--engine", *words])
     made = json.loads(done.stdout)
 
@@ -391,9 +391,9 @@ def test_every_property_has_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     assert {name for _kind, name, _sentence in HARMS} == stated
     assert {*PART_OF, *PART_OF.values()} <= stated
-    assert [kind for kind, *_ in HARMS] == sorted((kind for kind, *_ in HARMS), key=get_args(harm.Kind).index)
-    monkeypatch.setattr(harm, "HARMS", HARMS[1:])
-    assert {name for _kind, name, _sentence in harm.HARMS} != stated
+    assert [kind for kind, *_ in HARMS] == sorted((kind for kind, *_ in HARMS), key=get_args(severity.Kind).index)
+    monkeypatch.setattr(severity, "HARMS", HARMS[1:])
+    assert {name for _kind, name, _sentence in severity.HARMS} != stated
 
 
 def test_a_violation_is_a_few_lines() -> None:
@@ -454,7 +454,7 @@ def test_explain_tells_the_worst_at_once() -> None:
 def test_a_next_command_names_the_whole_policy() -> None:
     policy = attrs.evolve(preset("strict"), name="strict+tick=free+commit=monotone_max")
 
-    assert law_shown.policy_words(policy) == "--policy strict --knob tick=free --knob commit=monotone_max"
+    assert check.policy_words(policy) == "--policy strict --knob tick=free --knob commit=monotone_max"
 
 
 @pytest.mark.parametrize(

@@ -26,10 +26,10 @@ from longpoll_spec.engines.packed.compile import Expand, expand_of
 from longpoll_spec.engines.packed.layout import layout_of
 from longpoll_spec.engines.python.compile import successors
 from longpoll_spec.errors import GUESSED_MAX, LISTED_MAX, BoundsError, not_known
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import ACTION_NAMES, Model, Property, Said
-from longpoll_spec.moves import Move, moves_of, places_of
+from longpoll_spec.phase_changes import Move, moves_of, places_of
 from longpoll_spec.policy import PRESETS, STRICT, STRICT_CLONE, Policy, knob_values, policy_named, preset, with_knob
+from longpoll_spec.specification import law_of, properties_of
 from longpoll_spec.state import Tag, assign, down, phases_of, state_of
 from longpoll_spec.state.parts import tags_of, wishes_of
 from longpoll_spec.terms import (

@@ -20,8 +20,8 @@ import pytest
 from click.testing import CliRunner
 
 from longpoll.cli import main
-from longpoll.commands.oracle import doors, requests
-from longpoll.commands.oracle.doors import Lines
+from longpoll.commands.oracle import connections, requests
+from longpoll.commands.oracle.connections import Lines
 from longpoll.commands.oracle.requests import LINE_MAX, Oracle
 from longpoll.commands.oracle.session import LawBeside
 from longpoll_spec.engines.conform import Checker, Follower
@@ -393,7 +393,7 @@ def test_over_tcp_any_number_of_programs_ask(tmp_path: Path) -> None:
 
 
 def test_who_does_not_read_is_not_read_from_and_gets_everything_later() -> None:
-    count = 4 * doors.UNSENT_MAX // 200
+    count = 4 * connections.UNSENT_MAX // 200
     with served("--policy", "strict") as (_, address), socket.create_connection(address) as slow:
         slow.setblocking(False)
         text = memoryview((json.dumps({"do": "state"}) + "\n").encode() * count)

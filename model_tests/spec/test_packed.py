@@ -35,7 +35,7 @@ from longpoll_spec.engines.analysis.symmetry import Renaming
 from longpoll_spec.engines.evaluate import evaluate, values_of
 from longpoll_spec.engines.exploration import Exploration, Progress
 from longpoll_spec.engines.manifest import Entry, entry_of, pinned, pinned_entry
-from longpoll_spec.engines.packed import part as packed_part
+from longpoll_spec.engines.packed import partition as packed_part
 from longpoll_spec.engines.packed import search as packed
 from longpoll_spec.engines.packed import spill as packed_spill
 from longpoll_spec.engines.packed import word_table, words
@@ -46,9 +46,9 @@ from longpoll_spec.engines.packed.word_table import WordTable
 from longpoll_spec.engines.packed.words import Words, distinct, first_head, key_of, mixed, unmixed, words_of
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import EngineLimitError, MemoryShortError, SymmetryError
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model
 from longpoll_spec.policy import PRESETS, preset
+from longpoll_spec.specification import law_of, properties_of
 
 
 @pytest.fixture(autouse=True)
@@ -215,7 +215,7 @@ def test_no_file_is_left_however_it_ends(how: signal.Signals, workers: int, tmp_
         "import os, signal, sys\n"
         "from longpoll_spec.bounds import named\n"
         "from longpoll_spec.engines import explore\n"
-        "from longpoll_spec.law import law_of\n"
+        "from longpoll_spec.specification import law_of\n"
         "from longpoll_spec.policy import preset\n"
         "def end(now):\n"
         "    if now.depth == 9: os.kill(os.getpid(), int(sys.argv[1]))\n"
@@ -264,7 +264,7 @@ _WATCHED: Final = """
 import sys, threading
 from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
-from longpoll_spec.law import law_of
+from longpoll_spec.specification import law_of
 from longpoll_spec.policy import preset
 peak, over = [0], threading.Event()
 def watch():

@@ -19,19 +19,19 @@ from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, TIMEOUTS, Bounds, named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.evaluate import evaluate, holds, trace_of, values_of
 from longpoll_spec.engines.manifest import Entry, pinned
-from longpoll_spec.engines.python.fair import STILL, Graph, _fair_parts, unanswered
+from longpoll_spec.engines.python.fairness import STILL, Graph, _fair_parts, unanswered
 from longpoll_spec.engines.response import response_bounds
 from longpoll_spec.engines.smt.proof import PLAIN, prove_model
 from longpoll_spec.engines.tokens import replay, token_of
 from longpoll_spec.errors import BoundsError
-from longpoll_spec.hazards import FACTS
-from longpoll_spec.law import Fairness, fairness_of, law_of, properties_of
+from longpoll_spec.findings import FACTS
 from longpoll_spec.model import Action, Model, select
-from longpoll_spec.mutants.slips import Change, dropping_conjunct, forgetting, slipped, with_effect, without
-from longpoll_spec.mutants.zoo import NAMED
+from longpoll_spec.mutants.generated import Change, dropping_conjunct, forgetting, slipped, with_effect, without
+from longpoll_spec.mutants.named import NAMED
 from longpoll_spec.policy import PRESETS, STRICT, Policy, preset, with_knob, with_knobs
 from longpoll_spec.properties.answers import offset_goes_on
 from longpoll_spec.properties.order import visible_is_monotone
+from longpoll_spec.specification import Fairness, fairness_of, law_of, properties_of
 from longpoll_spec.state import Request, State, state_of
 from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, Int, int_variable
 

@@ -28,19 +28,19 @@ from longpoll_spec.engines.exploration import Exploration
 from longpoll_spec.engines.manifest import pinned
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import UserError
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import ACTION_NAMES, Model, Trace
-from longpoll_spec.moves import moves_of
+from longpoll_spec.phase_changes import moves_of
 from longpoll_spec.policy import PRESETS, preset, with_knob
 from longpoll_spec.render import states
-from longpoll_spec.render.pictures import graph, html, lanes, machine, mermaid, plot, svg, text
-from longpoll_spec.render.pictures.letters import width_of, wrapped
+from longpoll_spec.render.pictures import graph, html, json_trace, lanes, mermaid, plot, svg, text
 from longpoll_spec.render.pictures.phases import phases
 from longpoll_spec.render.pictures.plot import Bars, Line, bars, lines, shares
+from longpoll_spec.render.pictures.text_width import width_of, wrapped
 from longpoll_spec.render.spec_actions import model_of
+from longpoll_spec.render.story.feature_diagnosis import WRONG
+from longpoll_spec.render.story.rocketmq_names import participant_of, place_of
 from longpoll_spec.render.story.story import Story, story_of
-from longpoll_spec.render.story.terms_of_rocketmq import participant_of, place_of
-from longpoll_spec.render.story.wrong_of_aspects import WRONG
+from longpoll_spec.specification import law_of, properties_of
 from longpoll_spec.threads import thread_of
 
 VIOLATED = (
@@ -205,7 +205,7 @@ def test_the_page_holds_chart_steps_and_token() -> None:
 def test_plain_data_has_every_state() -> None:
     """The JSON form has each step with the state it led to, and the words beside it."""
     trace = _trace("lost_by_hold")
-    made: dict[str, Any] = machine.render(trace, story_of(trace), "token")
+    made: dict[str, Any] = json_trace.render(trace, story_of(trace), "token")
 
     assert made["policy"] == "rocketmq-4.9"
     assert made["property"] == "lost_by_hold"

@@ -35,17 +35,17 @@ from longpoll_spec.engines.packed.layout import layout_of
 from longpoll_spec.engines.packed.source import Source
 from longpoll_spec.engines.packed.words import distinct, key_of, mixed, unmixed, words_of
 from longpoll_spec.engines.python.compile import Packed, successors
+from longpoll_spec.engines.spark import partition, visited
 from longpoll_spec.engines.spark import search as spark
-from longpoll_spec.engines.spark import seen, share
 from longpoll_spec.engines.spark.checkpoint import STATE_FILE, Checkpoint
 from longpoll_spec.engines.spark.columns import effect_columns, guard_column, legal_step, state_ddl
-from longpoll_spec.engines.spark.runs import count, runs_in, write_cut
-from longpoll_spec.engines.spark.seen import Seen
-from longpoll_spec.engines.spark.share import Share
+from longpoll_spec.engines.spark.partition import Share
+from longpoll_spec.engines.spark.sorted_runs import count, runs_in, write_cut
+from longpoll_spec.engines.spark.visited import Seen
 from longpoll_spec.errors import CheckpointError, SparkFailedError
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model
 from longpoll_spec.policy import preset
+from longpoll_spec.specification import law_of, properties_of
 
 
 @pytest.fixture
@@ -153,8 +153,8 @@ def _same(first: Exploration, second: Exploration) -> bool:
 def tight(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few states are made and sorted at once, so that everything is in several runs; or as many as fit."""
     if request.param:
-        monkeypatch.setattr(share, "STRETCH_STATES", 30)
-        monkeypatch.setattr(share, "SORTED_STATES", 20)
+        monkeypatch.setattr(partition, "STRETCH_STATES", 30)
+        monkeypatch.setattr(partition, "SORTED_STATES", 20)
 
 
 @pytest.mark.spark
@@ -224,7 +224,7 @@ def test_a_search_goes_on_with_all_that_is_known(
         (path / name / "share-0-0.npy").write_bytes(b"killed here")
     shutil.rmtree(path / "seen")
     if forgets:
-        monkeypatch.setattr(seen, "runs_in", lambda at, *more: runs_in(at, *more) if at.name != "level-0" else [])
+        monkeypatch.setattr(visited, "runs_in", lambda at, *more: runs_in(at, *more) if at.name != "level-0" else [])
     rest = explore(model, [], engine="spark", session=session, checkpoint=path)
 
     assert rest.complete

@@ -21,9 +21,9 @@ from longpoll_spec.engines.conform import Checker
 from longpoll_spec.engines.evaluate import after_step, enabled_actions, is_enabled
 from longpoll_spec.engines.tokens import PREFIX, parse, replay, token_of
 from longpoll_spec.errors import TokenError
-from longpoll_spec.law import law_of
 from longpoll_spec.model import OPEN_MAX, Model, Order, SeenStep, order_of
 from longpoll_spec.policy import PRESETS, STRICT, STRICT_CLONE, preset, with_knob
+from longpoll_spec.specification import law_of
 
 MODELS = {name: law_of(policy, named("tiny", policy)) for name, policy in PRESETS.items()}
 

@@ -30,7 +30,7 @@ from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store import segment
 from longpoll_broker.store.checkpoint import CHECKPOINT_SIZE
 from longpoll_broker.store.inspect import StoreDirectory
-from longpoll_broker.store.log.heads import SPARE_SIZE, TIMES, Checks, claimed_size
+from longpoll_broker.store.log.record_heads import SPARE_SIZE, TIMES, Checks, claimed_size
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import MessageToStore
 from longpoll_broker.store.queues.consume_queue import PRE_BLANK_SIZE

@@ -10,9 +10,9 @@ from model_tests.support.broker.raw_client import RawClient
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.io.channel import Outbox, Parts
-from longpoll_broker.rocketmq.replication.asking import Asking, PeerError
-from longpoll_broker.rocketmq.replication.master import Master
-from longpoll_broker.rocketmq.replication.table_copies import TableCopies
+from longpoll_broker.rocketmq.replication.master_address import Master
+from longpoll_broker.rocketmq.replication.peer_client import Asking, PeerError
+from longpoll_broker.rocketmq.replication.table_sync import TableCopies
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.connection import Connection
 from longpoll_runtime.real import RealRuntime

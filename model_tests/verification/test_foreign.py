@@ -22,17 +22,17 @@ from longpoll.cli import main
 from longpoll.commands import verify as command
 from longpoll.output import Exit
 from longpoll.verification import broker, conversations, history
-from longpoll.verification.declared import Declared, Limits, declared, limits_of
-from longpoll.verification.echo import Echo
-from longpoll.verification.page import Outcome, Page, Row
+from longpoll.verification.host_latency import Echo
+from longpoll.verification.limits import Declared, Limits, declared, limits_of
 from longpoll.verification.real_client import make_report
+from longpoll.verification.report import Outcome, Page, Row
 from longpoll.wire import load
 from longpoll.wire.load import LoadPlan
 from longpoll.wire.racing import topic as racing_topic
 from longpoll.wire.suite import EmbeddedSubject, Expectations, RemoteSubject, ViolationError
+from longpoll.wire.suite.connection import Link
 from longpoll.wire.suite.driver import Driver
 from longpoll.wire.suite.example import Example, Links
-from longpoll.wire.suite.link import Link
 from longpoll.wire.suite.model import Message
 from longpoll_client import RemotingClient
 from longpoll_client.errors import ClientError

@@ -28,21 +28,21 @@ from model_tests.support.ports import closed_port
 from model_tests.support.spec.cases import quick_if
 from model_tests.verification.test_foreign import babbling, closing, silent
 
+from longpoll.broker_simulation.plan import LONGEST_MS, Mishap, Plan, Pull, Send, Wait, plan_of
+from longpoll.broker_simulation.soak import soak
+from longpoll.broker_simulation.soak.soak import HOLD_MS_MAX, Soak, real_plan_of
 from longpoll.cli import main
 from longpoll.commands import soak as command
 from longpoll.output import Exit
-from longpoll.simulated.plan import LONGEST_MS, Mishap, Plan, Pull, Send, Wait, plan_of
-from longpoll.simulated.soaked import soak
-from longpoll.simulated.soaked.soak import HOLD_MS_MAX, Soak, real_plan_of
 from longpoll.verification import conversations, races, real_client, under_load
-from longpoll.verification.declared import declared, limits_of
-from longpoll.verification.page import Row
-from longpoll.verification.served import ServedBroker
+from longpoll.verification.broker_process import ServedBroker
+from longpoll.verification.limits import declared, limits_of
+from longpoll.verification.report import Row
 from longpoll.verification.under_load import Loaded, see
 from longpoll.wire.load import LoadPlan
-from longpoll.wire.racing.aim import Aim
 from longpoll.wire.racing.load import race
 from longpoll.wire.racing.plan import QUEUE_IDS, Delivery, RacePlan, RaceReport
+from longpoll.wire.racing.timing import Aim
 from longpoll.wire.racing.topic import RaceTopic, prepare
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
@@ -50,7 +50,7 @@ from longpoll_broker.hold.hold_service import HoldService
 from longpoll_client.errors import ClientError
 from longpoll_conform import capabilities
 from longpoll_conform.clauses import SEEN
-from longpoll_conform.line import Address
+from longpoll_conform.connection import Address
 from longpoll_conform.suite import Outcome
 from longpoll_conform.vectors import recorded
 from longpoll_judge.contract.result import Result as Judged

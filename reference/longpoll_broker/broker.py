@@ -21,19 +21,22 @@ from contextlib import ExitStack
 
 import attrs
 
-from longpoll_broker.assembly.administering import administering_of
-from longpoll_broker.assembly.keeping import keeping_of
-from longpoll_broker.assembly.pulling import pulling_of
-from longpoll_broker.assembly.recording import Recording, RecordingTo
-from longpoll_broker.assembly.replicating import Replicating, following_of, registrar_of, replicator_of
-from longpoll_broker.assembly.sending import sending_of
+from longpoll_broker.assembly.admin import administering_of
+from longpoll_broker.assembly.history import Recording, RecordingTo
+from longpoll_broker.assembly.pull import pulling_of
+from longpoll_broker.assembly.replication import Replicating, following_of, registrar_of, replicator_of
+from longpoll_broker.assembly.send import sending_of
 from longpoll_broker.assembly.shared import Shared
+from longpoll_broker.assembly.upkeep import keeping_of
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.handler import BrokerHandler
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.io.rpc_hooks import RpcHook
 from longpoll_broker.io.transport import IoLoop, Totals
-from longpoll_broker.opening import (
+from longpoll_broker.rocketmq.name_server.name_server import NameServer, OwnBroker
+from longpoll_broker.shared.broker_role import MASTER_ID
+from longpoll_broker.shared.version_traits import traits_of
+from longpoll_broker.startup import (
     ANY_PORT,
     adopt_topics,
     correct_positions,
@@ -45,9 +48,6 @@ from longpoll_broker.opening import (
     open_listener,
     open_vip_listener,
 )
-from longpoll_broker.rocketmq.name_server.name_server import NameServer, OwnBroker
-from longpoll_broker.shared.standing import MASTER_ID
-from longpoll_broker.shared.traits import traits_of
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.upkeep.config_files import ConfigFiles
 from longpoll_broker.upkeep.retention import Retention

@@ -13,10 +13,10 @@ from functools import partial
 from attrs import define, field
 from msgspec import structs
 
-from longpoll_broker.assembly.administering import Administering
-from longpoll_broker.assembly.pulling import Pulling
-from longpoll_broker.assembly.replicating import Replicating
-from longpoll_broker.assembly.sending import Sending
+from longpoll_broker.assembly.admin import Administering
+from longpoll_broker.assembly.pull import Pulling
+from longpoll_broker.assembly.replication import Replicating
+from longpoll_broker.assembly.send import Sending
 from longpoll_broker.assembly.shared import Shared
 from longpoll_broker.errors import BrokerError
 from longpoll_broker.fast.pull_bursts import PullBursts, QuickPullProcessor
@@ -44,7 +44,7 @@ from longpoll_protocol.fast.send_request import SendCommand
 from longpoll_protocol.fast.typed_connection import TypedConnection
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.frame import Serialisation
-from longpoll_runtime.faults import FAULTS
+from longpoll_runtime.recoverable import FAULTS
 
 
 class CodeServedTwiceError(BrokerError):

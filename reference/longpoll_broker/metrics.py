@@ -17,8 +17,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from longpoll_broker.broker import Broker
+from longpoll_broker.io.connection_limits import Reached
 from longpoll_broker.io.processors import NAMES
-from longpoll_broker.io.totals import Reached
 from longpoll_broker.store.message_store import PARTS
 
 App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]

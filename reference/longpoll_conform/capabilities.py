@@ -19,9 +19,9 @@ from typing import Any, Final, Literal
 from attrs import frozen
 
 from longpoll_conform.clauses import Capability
-from longpoll_conform.differs import VERSIONS
-from longpoll_conform.line import Conversation, Line, SilentError
+from longpoll_conform.connection import Conversation, Line, SilentError
 from longpoll_conform.play import Place
+from longpoll_conform.policy_differences import VERSIONS
 from longpoll_conform.wire import lenient_json
 from longpoll_spec.errors import UserError
 from longpoll_spec.policy import policy_named

@@ -3,7 +3,7 @@
 Compared are code, flag, whether there is a remark, extension fields, messages, JSON bodies, pushes and times; not what
 depends on when and where a broker ran (offsets in its log, times of storing, addresses) nor the texts of remarks.
 
-Leaves out what may be otherwise in an answer (`shipped.patterns`), and what a difference means for a clause (`suite`).
+Leaves out what may be otherwise in an answer (`export.patterns`), and what a difference means for a clause (`suite`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from attrs import frozen
 
-from longpoll_conform.shipped.patterns import BEGIN, CLOSED, SET, SILENCE, SOME, filled, fits, masked, pattern_of, seen
+from longpoll_conform.export.patterns import BEGIN, CLOSED, SET, SILENCE, SOME, filled, fits, masked, pattern_of, seen
 
 PROMPT_MS: Final = 900
 """How late an answer that is recorded to be prompt may come: what a busy machine takes."""

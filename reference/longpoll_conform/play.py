@@ -19,10 +19,10 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from longpoll_conform.line import Address, Answer, Conversation, Line, SilentError
+from longpoll_conform.connection import Address, Answer, Conversation, Line, SilentError
 from longpoll_conform.vectors import Vector
 from longpoll_conform.wire import NotReadableError, batch_body, lenient_json, physical_offset, read_records
-from longpoll_runtime.faults import FAULTS
+from longpoll_runtime.recoverable import FAULTS
 from longpoll_runtime.threads import spawn
 
 WITH_RECORDS: Final = frozenset({11, 361, 33, 12})

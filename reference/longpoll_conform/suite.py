@@ -18,10 +18,10 @@ from attrs import Factory, define, evolve, field, frozen
 from longpoll_conform.capabilities import Health, find, health
 from longpoll_conform.clauses import BY_VECTOR, CLAUSES, PROFILES, Capability, Clause
 from longpoll_conform.compare import Difference, compare
-from longpoll_conform.differs import VERSIONS, is_of_the_scan, on_purpose
-from longpoll_conform.line import SilentError, Spoken
+from longpoll_conform.connection import SilentError, Spoken
+from longpoll_conform.minimise import smallest
 from longpoll_conform.play import UNKNOWN_CODE, Place, play
-from longpoll_conform.smallest import smallest
+from longpoll_conform.policy_differences import VERSIONS, is_of_the_scan, on_purpose
 from longpoll_conform.vectors import RECORDED_AS, Vector
 
 Outcome = Literal["PASS", "FAIL", "NON-STRICT", "UNIMPLEMENTED", "UNTESTED"]

@@ -1,7 +1,8 @@
 """RocketMQ's bytes, read and written once more by themselves: frames, commit-log records, properties, batch bodies.
 
 Values are plain dicts with the names of RocketMQ's JSON, as vectors have them. Nothing here knows what a broker does,
-and nothing is taken from `longpoll_protocol`, which is what our own broker is made of. Leaves out connections (`line`).
+and nothing is taken from `longpoll_protocol`, which is what our own broker is made of. Leaves out connections
+(`connection`).
 
 Sources: `RemotingCommand.java`, `RocketMQSerializable.java`, `MessageDecoder.java`.
 """

@@ -4,7 +4,7 @@ An order's moves are counted without those that lead a paused message on. In a *
 step point goes on at once; in an *interleaved* one anything else may come before it goes on. Names are given in the
 order of their first use, so no two orders differ by names alone.
 
-Leaves out how an order is played (`play`) and told (`story`).
+Leaves out how an order is played (`schedule`) and told (`trace`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Final, Protocol, TypeVar
 from attrs import asdict, define, field, frozen
 
 from longpoll_dojo.errors import TokenError, ViolationError
-from longpoll_dojo.moves import Kind, Move, without
-from longpoll_dojo.play import Chooser, Order, Partner, Played, given, play
+from longpoll_dojo.model import LARGE_SIZE, Allowances, World
 from longpoll_dojo.replies import At
-from longpoll_dojo.world import LARGE_SIZE, Allowances, World
+from longpoll_dojo.schedule import Chooser, Order, Partner, Played, given, play
+from longpoll_dojo.steps import Kind, Move, without
 
 WAITS_MS: Final = (2_070, 1_530, 640, 2_950)
 """How long the first, second, ... pull of an order may wait: no round numbers, and a later one may be due sooner."""

@@ -19,12 +19,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from longpoll_java.check import refused_rule
+from longpoll_java.breakpoints import Stage
+from longpoll_java.byteman_rules import PORT_PROPERTY, SCAN_MS, rules_of, scanning_each
 from longpoll_java.errors import JavaUnavailableError
 from longpoll_java.jars import Jars
-from longpoll_java.rules import PORT_PROPERTY, SCAN_MS, rules_of, scanning_each
-from longpoll_java.stage import Stage
-from longpoll_spec.render.places import RECHECK, gates_of
+from longpoll_java.rule_check import refused_rule
+from longpoll_spec.render.java_breakpoints import RECHECK, gates_of
 
 PORTS: Final = range(12_000, 32_000)
 """Below those that the system gives to connections, above those of brokers by default."""

@@ -1,7 +1,7 @@
 """A run of the law as a schedule of the Java broker: what is sent, and which thread goes on from which gate.
 
-`schedule_of` is pure: a trace in, moves out. The same moves are played by `play`, and written out for who has Java
-alone (`export`). Leaves out the moves that show afterwards what the run broke (`promises`).
+`schedule_of` is pure: a trace in, moves out. The same moves are played by `replay`, and written out for who has Java
+alone (`export`). Leaves out the moves that show afterwards what the run broke (`violations`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Final, Literal, TypeAlias
 
 from attrs import define, evolve, field, frozen
 
+from longpoll_java.byteman_rules import SCAN_MS
 from longpoll_java.errors import NotOnJavaError
-from longpoll_java.rules import SCAN_MS
 from longpoll_spec.model import Action, Model, Trace
-from longpoll_spec.render.places import Gate
+from longpoll_spec.render.java_breakpoints import Gate
 
 Kind: TypeAlias = Literal[
     "create", "send", "pull", "close", "commit", "offset", "tick", "deadline", "align", "stop",

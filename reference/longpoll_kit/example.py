@@ -15,14 +15,14 @@ from typing import Final, Literal
 from attrs import define, field
 
 from longpoll_kit.errors import SubjectError, ViolationError
+from longpoll_kit.history import Untold
 from longpoll_kit.model import MS, Allowances, Ask, ConsumingQueue, Message, OffsetQueue, Queue
 from longpoll_kit.polls import Polls, Workers
 from longpoll_kit.subject import LongPollSubject, abilities_of
 from longpoll_kit.timeline import Moment, lines_of
-from longpoll_kit.told import Untold
 from longpoll_runtime import Runtime
-from longpoll_runtime.pauses import Pause
-from longpoll_runtime.stalls import StallWatch
+from longpoll_runtime.breakpoints import Pause
+from longpoll_runtime.host_pauses import StallWatch
 
 Place = Literal["start", "known", "end"]
 Who = Literal["poll", "publish"]

@@ -14,9 +14,9 @@ from longpoll_kit.errors import StandstillError
 from longpoll_kit.model import MS, Ask
 from longpoll_kit.subject import LongPollSubject, Polled, polled_of
 from longpoll_runtime import Queue, Runtime
-from longpoll_runtime.faults import FAULTS
-from longpoll_runtime.pauses import Pause
-from longpoll_runtime.stalls import StallWatch
+from longpoll_runtime.breakpoints import Pause
+from longpoll_runtime.host_pauses import StallWatch
+from longpoll_runtime.recoverable import FAULTS
 
 PATIENCE_MAX_MS: Final = 30_000
 """Beyond this a machine that still stands still ends the example: nobody can be accused."""

@@ -13,10 +13,10 @@ from attrs import define, field, frozen
 
 from longpoll_kit.errors import ViolationError
 from longpoll_kit.example import NEEDED
+from longpoll_kit.history import History
 from longpoll_kit.polls import Workers
-from longpoll_kit.told import History
 from longpoll_runtime import Runtime
-from longpoll_runtime.stalls import StallWatch
+from longpoll_runtime.host_pauses import StallWatch
 
 Verdict = Literal["valid", "invalid", "unknown"]
 WATCH_S: Final = 0.005

@@ -1,6 +1,6 @@
 """What the relay keeps: doors, the links that clients made through them, the two sides of each, and their taps.
 
-Leaves out moving bytes (`loop`).
+Leaves out moving bytes (`relay_loop`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 from attrs import define, field
 
-from longpoll_observe.arrival import HELD_MAX, SETTLE_NS, Arrivals
+from longpoll_observe.arrival_time import HELD_MAX, SETTLE_NS, Arrivals
 from longpoll_runtime import Address, Buffer, Listener, PlainSocket, Socket
 
 Direction = Literal["answers", "requests"]

@@ -13,7 +13,7 @@ What cannot be read is relayed all the same: the connection then counts as close
 says that something was not seen. Two open requests with one opaque cannot be told apart by their answers: neither is
 judged, and both count as lost.
 
-Leaves out how bytes travel (`loop`) and what a command means (`events`).
+Leaves out how bytes travel (`relay_loop`) and what a command means (`events`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from longpoll_protocol.frames.frame import (
 )
 from longpoll_recorder.offsets import OFFSET_CODES, RESETTING_CODES, offset_fields, resetting_fields, told_offset
 from longpoll_recorder.recorder import HistoryRecorder
-from longpoll_runtime.faults import FAULTS
+from longpoll_runtime.recoverable import FAULTS
 from longpoll_spec.tables import with_table
 
 log = logging.getLogger(__name__)

@@ -2,7 +2,8 @@
 
 A thread whose work is gone leaves a process that lives and does nothing: clients wait, and a service manager sees
 nothing wrong. So every thread is started here (`spawn`), and one that ends by an exception ends the process: the
-traceback on stderr, exit code 70. What a single request raises is caught long before that (`longpoll_runtime.faults`).
+traceback on stderr, exit code 70. What a single request raises is caught long before that
+(`longpoll_runtime.recoverable`).
 
 Leaves out thread pools: `service` builds them from threads and a queue, so that each has its own bound and refusal.
 """
@@ -25,9 +26,9 @@ from weakref import WeakSet
 
 from attrs import define, field
 
-from longpoll_runtime.faults import ANYTHING
 from longpoll_runtime.interface import Forked
 from longpoll_runtime.logs import event
+from longpoll_runtime.recoverable import ANYTHING
 
 log = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
 """A world of actors on one thread: who goes on is a strategy's choice, and time passes only when nobody can.
 
 An actor is a greenlet that runs from one point to the next. A point is an operation of the runtime, such as taking a
-lock, or where `lines` watches the code a line or a bytecode. At each point the strategy may let another actor go on
-that is ready. A run is told by its seed and by the points at which it left the plain order (`Turn`), in which an
+lock, or where `line_tracing` watches the code a line or a bytecode. At each point the strategy may let another actor go
+on that is ready. A run is told by its seed and by the points at which it left the plain order (`Turn`), in which an
 actor goes on until it must wait or has ended, and then the one of the lowest number follows: the same turns give the
 same run.
 
@@ -154,7 +154,7 @@ class World:
     note: Callable[[Actor, str, object], None] | None = None
     """Told of every point: who came to it, the operation, and on what."""
     tracer: Tracer | None = None
-    """What makes points inside the code (`lines`)."""
+    """What makes points inside the code (`line_tracing`)."""
     over: bool = False
     lock_count: int = 0
     """Locks are numbered, for stories."""

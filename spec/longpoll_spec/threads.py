@@ -1,7 +1,7 @@
 """Who takes a step: the thread or the person by whom each action happens.
 
 A run has a context switch where two consecutive steps are not by the same one. Leaves out names for readers
-(`render.story.terms_of_rocketmq`).
+(`render.story.rocketmq_names`).
 """
 
 from __future__ import annotations

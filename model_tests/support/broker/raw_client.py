@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from longpoll.wire.connection import WireEnd
 from longpoll.wire.requests import pull_fields, records_of, send_fields
-from longpoll.wire.wire_end import WireEnd
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.frame import EMPTY, Buffer, Serialisation

@@ -16,9 +16,9 @@ from attrs import frozen
 from longpoll_spec.bounds import Bounds, named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.exploration import Exploration
-from longpoll_spec.law import law_of
-from longpoll_spec.mutants.slips import Slip, reached, slips_of
+from longpoll_spec.mutants.generated import Slip, reached, slips_of
 from longpoll_spec.policy import Policy, preset
+from longpoll_spec.specification import law_of
 
 MORE_STATES: Final = 40_000
 """A slip may make the space endless; what differs shows within twice the right one's states and this number more."""

@@ -19,9 +19,9 @@ import msgspec
 from longpoll_spec.bounds import ASPECTS, Bounds, named
 from longpoll_spec.engines import manifest
 from longpoll_spec.engines.python.compile import successors
-from longpoll_spec.law import law_of
 from longpoll_spec.model import Model
 from longpoll_spec.policy import PRESETS, Policy
+from longpoll_spec.specification import law_of
 from longpoll_spec.tables import with_table
 
 FEATURES: Final = ("queues", "tags", *(name for name in ASPECTS if name != "lateness"))

@@ -6,9 +6,9 @@ Leaves out models with parts of their own, which their tests make by `law_of`.
 from __future__ import annotations
 
 from longpoll_spec.bounds import named
-from longpoll_spec.law import law_of
 from longpoll_spec.model import Model
 from longpoll_spec.policy import policy_named
+from longpoll_spec.specification import law_of
 
 
 def model_named(policy_name: str, bounds: str = "tiny", *, requests: int | None = None) -> Model:

@@ -23,11 +23,11 @@ from longpoll_spec.engines.analysis.symmetry import is_symmetric
 from longpoll_spec.engines.smt.any_number import Statements, statements_of
 from longpoll_spec.engines.smt.inductive import Outcome, Prover, prover_of
 from longpoll_spec.engines.smt.proof import REQUESTS, prove_model
-from longpoll_spec.law import law_of
 from longpoll_spec.model import Action, Model, Property
-from longpoll_spec.mutants.slips import Slip, same_text
+from longpoll_spec.mutants.generated import Slip, same_text
 from longpoll_spec.policy import Policy
 from longpoll_spec.properties import ALWAYS
+from longpoll_spec.specification import law_of
 from longpoll_spec.terms import Bool
 
 TIMEOUT_S: Final = 120.0

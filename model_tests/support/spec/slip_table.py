@@ -25,10 +25,10 @@ from longpoll_spec.engines import explore
 from longpoll_spec.engines.exploration import Exploration, Verdict
 from longpoll_spec.engines.manifest import text_of
 from longpoll_spec.engines.smt.combinations import WORLDS
-from longpoll_spec.law import law_of, properties_of
-from longpoll_spec.mutants.slips import Slip, slips_of
-from longpoll_spec.mutants.zoo import named_slips
+from longpoll_spec.mutants.generated import Slip, slips_of
+from longpoll_spec.mutants.named import named_slips
 from longpoll_spec.policy import Policy, preset
+from longpoll_spec.specification import law_of, properties_of
 from longpoll_spec.tables import with_table
 
 POLICIES: Final = ("strict", "strict-clone")

@@ -31,13 +31,13 @@ from longpoll_spec import properties
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.manifest import text_of
-from longpoll_spec.law import law_of
 from longpoll_spec.model import Action, Model, Property
-from longpoll_spec.mutants.slips import Change, Slip, kinds_of, slips_of, with_effect
-from longpoll_spec.mutants.zoo import named_slips
+from longpoll_spec.mutants.generated import Change, Slip, kinds_of, slips_of, with_effect
+from longpoll_spec.mutants.named import named_slips
 from longpoll_spec.policy import PRESETS, policy_named, preset
 from longpoll_spec.properties import ALWAYS, INDUCTIVE
 from longpoll_spec.render.conditions import changes_of
+from longpoll_spec.specification import law_of
 from longpoll_spec.state import IDLE, Request, State, assign
 from longpoll_spec.tables import with_table
 from longpoll_spec.terms import TRUE, Effect, Int, ite

@@ -12,19 +12,18 @@ from typing import Final, TypeAlias
 
 import click
 
-from longpoll.options.law import aspect_option, bounds_option, knob_option, policy_option, size_options
+from longpoll.options.specification import aspect_option, bounds_option, knob_option, policy_option, size_options
 from longpoll.output import emit_json, json_option, out, user_mistakes
 from longpoll_java.exported import files_of
 from longpoll_java.jars import JAVA, NAMES, VERSIONS
-from longpoll_java.promises import shown_by
 from longpoll_java.schedule import schedule_of, with_after
+from longpoll_java.violations import shown_by
 from longpoll_spec.bounds import Bounds, named
 from longpoll_spec.engines.tokens import replay
 from longpoll_spec.errors import OutputError, UserError
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Property
 from longpoll_spec.mutants.explorer import explorer_of
-from longpoll_spec.mutants.zoo import slips_by_label
+from longpoll_spec.mutants.named import slips_by_label
 from longpoll_spec.policy import Policy, preset, with_knobs
 from longpoll_spec.render.export.jani import jani_of
 from longpoll_spec.render.export.promela import promela_of
@@ -34,10 +33,11 @@ from longpoll_spec.render.export.tla_parametric import (
     tla_parametric_configuration_of,
     tla_parametric_of,
 )
+from longpoll_spec.render.java_breakpoints import gates_of, presets_of
 from longpoll_spec.render.notation import name_of
 from longpoll_spec.render.pictures.text import who
-from longpoll_spec.render.places import gates_of, presets_of
 from longpoll_spec.render.story.story import story_of
+from longpoll_spec.specification import law_of, properties_of
 
 Render: TypeAlias = Callable[[Model, Sequence[Property]], str]
 FORMATS: Final[Mapping[str, Mapping[str, Render]]] = {

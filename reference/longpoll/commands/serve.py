@@ -19,21 +19,21 @@ from attrs import evolve
 from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 
 from longpoll.addresses import address_of
-from longpoll.guard import printable
+from longpoll.exit_codes import printable
 from longpoll.options.broker_conf import BrokerPlace, read_broker_conf
-from longpoll.options.law import knob_option, policy_option
 from longpoll.options.paths import FilledPath
 from longpoll.options.server import ACCESS_KEY, SECRET_KEY, account_of
+from longpoll.options.specification import knob_option, policy_option
 from longpoll.output import Exit, emit_json, err, fail, say, user_mistakes
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.metrics import BrokerCollector, limit, with_health
 from longpoll_runtime import Event
-from longpoll_runtime.collector import no_collections, rare_collections
+from longpoll_runtime.garbage_collection import no_collections, rare_collections
 from longpoll_runtime.log_stream import Format, logging_to
 from longpoll_runtime.real import RealRuntime
+from longpoll_runtime.switch_interval import short_turns
 from longpoll_runtime.tls import ServerTls, server_context
-from longpoll_runtime.turns import short_turns
 from longpoll_spec.errors import ConfigError, UserError
 from longpoll_spec.policy import preset, with_knobs
 

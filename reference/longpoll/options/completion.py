@@ -101,7 +101,7 @@ def provable(ctx: click.Context, _param: click.Parameter, incomplete: str) -> li
 
 
 def _properties(ctx: click.Context, incomplete: str, kinds: Sequence[str]) -> list[Item]:
-    from longpoll_spec.law import law_of, properties_of  # noqa: PLC0415 - a slow import
+    from longpoll_spec.specification import law_of, properties_of  # noqa: PLC0415 - a slow import
 
     chosen = _policy_before(ctx)
     stated = {

@@ -14,8 +14,8 @@ from typing import Final
 from attrs import field, frozen
 
 from longpoll.verification import history, races
-from longpoll.verification.declared import Declared, Limits, limits_of
-from longpoll.verification.echo import Echo
+from longpoll.verification.host_latency import Echo
+from longpoll.verification.limits import Declared, Limits, limits_of
 from longpoll.wire.load import LoadPlan, LoadReport, drive
 from longpoll_conform.clauses import BY_VECTOR, OF_LOAD, OF_RACE
 from longpoll_conform.compare import Difference
@@ -26,7 +26,7 @@ from longpoll_judge.contract.result import Result as Judged
 from longpoll_judge.run.job import judge
 from longpoll_observe.observer import Observer, name_of
 from longpoll_runtime import Address, Runtime
-from longpoll_runtime.faults import FAULTS
+from longpoll_runtime.recoverable import FAULTS
 
 DELIVERED: Final = f"{OF_LOAD}delivered"
 OF_COMMITS: Final = (COMMIT_NEVER_REGRESSES, COMMIT_IS_TOLD)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from attrs import Factory, field, frozen
 
-from longpoll_broker.assembly.recording import Recording
+from longpoll_broker.assembly.history import Recording
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.hold.pull import Desk
 from longpoll_broker.io.processors import RequestCounts
 from longpoll_broker.rocketmq.tables.timer_counts import TimerCounts
 from longpoll_broker.send.append import Appender
+from longpoll_broker.shared.broker_role import Standing
 from longpoll_broker.shared.filter.data import FilterTable
 from longpoll_broker.shared.offsets import Offsets
-from longpoll_broker.shared.standing import Standing
 from longpoll_broker.shared.statistics import Statistics
 from longpoll_broker.shared.subscription import Clients
 from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerOffsets
 from longpoll_broker.shared.topics import Groups, Topics
-from longpoll_broker.shared.traits import Traits, traits_of
+from longpoll_broker.shared.version_traits import Traits, traits_of
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.log_record import host_bytes
 from longpoll_protocol.names import PERM_READ

@@ -23,7 +23,7 @@ from longpoll_broker.io.channel import FLUSH_COUNT, Channel, Outbox
 from longpoll_broker.shared.filter.sql92 import Lookup
 from longpoll_broker.shared.quota import CONNECTION_PART
 from longpoll_runtime import Lock, Runtime
-from longpoll_runtime.faults import FAULTS
+from longpoll_runtime.recoverable import FAULTS
 from longpoll_spec.policy import Policy
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from attrs import define, field
 from longpoll_broker.hold.hold_table import Cause, HoldTable, Key, Pull
 from longpoll_broker.shared.filter.filters import SqlFilter
 from longpoll_broker.shared.filter.sql92 import Lookup
-from longpoll_runtime.faults import FAULTS
+from longpoll_runtime.recoverable import FAULTS
 from longpoll_spec.policy import Policy
 
 LARGE_HERD: Final = 16

@@ -17,6 +17,7 @@ import msgspec
 from attrs import field, frozen
 
 from longpoll_broker.hold.hold_table import Pull
+from longpoll_broker.shared.broker_role import Standing
 from longpoll_broker.shared.filter.filters import (
     ExpressionError,
     Filter,
@@ -25,10 +26,9 @@ from longpoll_broker.shared.filter.filters import (
     is_tag_type,
     not_supported,
 )
-from longpoll_broker.shared.standing import Standing
 from longpoll_broker.shared.subscription import BROADCASTING, Clients
 from longpoll_broker.shared.topics import FAQ, Groups, Topics
-from longpoll_broker.shared.traits import STRICT_TRAITS, Traits
+from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_broker.store.read import ALL, GetResult, GetStatus, Matches
 from longpoll_spec.tables import with_table
 

@@ -39,7 +39,7 @@ from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.read import GetResult, GetStatus
 from longpoll_protocol.codes import ResponseCode
 from longpoll_runtime import Runtime
-from longpoll_runtime.faults import FAULTS
+from longpoll_runtime.recoverable import FAULTS
 from longpoll_spec.policy import Policy
 
 log = logging.getLogger(__name__)

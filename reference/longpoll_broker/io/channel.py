@@ -14,13 +14,13 @@ from typing import Final, Protocol
 
 from attrs import frozen
 
-from longpoll_broker.io.totals import Amount, Reached, address_of
+from longpoll_broker.io.connection_limits import Amount, Reached, address_of
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.connection import Connection
 from longpoll_protocol.sizes import MIB
 from longpoll_runtime import PARTS_MAX, Buffer, Lock, Poller, Socket
-from longpoll_runtime.faults import FAULTS, KeepGoing
 from longpoll_runtime.logs import event
+from longpoll_runtime.recoverable import FAULTS, KeepGoing
 
 log = logging.getLogger(__name__)
 

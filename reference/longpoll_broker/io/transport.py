@@ -20,13 +20,13 @@ from typing import Final, Protocol
 from attrs import define, field, frozen
 
 from longpoll_broker.io.channel import Channel, Handler, Limits, Outbox
-from longpoll_broker.io.totals import Amount, Connections, Reached
+from longpoll_broker.io.connection_limits import Amount, Connections, Reached
 from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.sizes import KIB
 from longpoll_runtime import Listener, Poller, Runtime, Socket, Thread
-from longpoll_runtime.faults import FAULTS, KeepGoing
 from longpoll_runtime.logs import event
+from longpoll_runtime.recoverable import FAULTS, KeepGoing
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from attrs import define, field, frozen
 
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.checkpoint import Checkpoint, load_checkpoint
-from longpoll_broker.store.log.heads import Checks, claimed_size
+from longpoll_broker.store.log.record_heads import Checks, claimed_size
 from longpoll_broker.store.messages import QueueRange
 from longpoll_broker.store.queues.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE
 from longpoll_broker.store.queues.consume_queue_ext import is_address

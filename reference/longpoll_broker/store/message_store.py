@@ -21,9 +21,8 @@ from attrs import evolve
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.store.bursts import PreparedBatch, append_burst, append_prepared
+from longpoll_broker.store.burst_append import PreparedBatch, append_burst, append_prepared
 from longpoll_broker.store.checkpoint import Checkpoint, encode_checkpoint, load_checkpoint
-from longpoll_broker.store.copying import Copying
 from longpoll_broker.store.dispatch import Dispatcher
 from longpoll_broker.store.index.index import Index
 from longpoll_broker.store.index.indexer import Indexer
@@ -42,11 +41,12 @@ from longpoll_broker.store.messages import Arrival, MessageToStore, PutResult, Q
 from longpoll_broker.store.queues.consume_queue import ConsumeQueue
 from longpoll_broker.store.queues.consume_queue_ext import is_address
 from longpoll_broker.store.queues.inner_queues import inner_places, with_offsets
-from longpoll_broker.store.queues.nearest import nearest_offset
 from longpoll_broker.store.queues.queue_table import QueueTable
-from longpoll_broker.store.queues.unread import unread_extended, unread_parts
+from longpoll_broker.store.queues.time_lookup import nearest_offset
+from longpoll_broker.store.queues.unsupported import unread_extended, unread_parts
 from longpoll_broker.store.read import ALL, GetResult, GetStatus, Matches
 from longpoll_broker.store.recovery import believed, file_count, gone_count, of_the_past, recover, safe_start
+from longpoll_broker.store.replica_append import Copying
 from longpoll_broker.store.selection import nothing, read_queue
 from longpoll_protocol.log_record import (
     SCHEDULE_TOPIC,
@@ -242,7 +242,7 @@ class MessageStore:
     def put_burst(self, messages: Sequence[MessageToStore]) -> Sequence[Arrival]:
         """Append messages as neighbours, each as `put` does, at the cost of one; they will arrive as told.
 
-        Fewer arrivals than messages when one needs more than that, which `put` gives it (`store.bursts`). Raises
+        Fewer arrivals than messages when one needs more than that, which `put` gives it (`store.burst_append`). Raises
         nothing.
         """
         if LOG in self._troubles:

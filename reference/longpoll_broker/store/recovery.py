@@ -28,7 +28,7 @@ from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.checkpoint import Checkpoint
 from longpoll_broker.store.limits import FUTURE_MS
 from longpoll_broker.store.log.commit_log import CommitLog
-from longpoll_broker.store.log.heads import Checks, claimed_size
+from longpoll_broker.store.log.record_heads import Checks, claimed_size
 from longpoll_broker.store.queues.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
 from longpoll_broker.store.queues.inner_queues import inner_places, is_inner_place
 from longpoll_broker.store.segment import Segment
@@ -214,7 +214,8 @@ def _is_begun(log: CommitLog, end: int) -> bool:
 def _next_record(log: CommitLog, start: int) -> _Following | None:
     """The first whole record after `start`, wherever its magic is found; None when there is none.
 
-    Without one, the first head that was too much to be checked (`store.log.heads`): what goes is kept then as well.
+    Without one, the first head that was too much to be checked (`store.log.record_heads`): what goes is kept then as
+    well.
     """
     checks = Checks()
     unchecked: _Following | None = None

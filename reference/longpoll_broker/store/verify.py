@@ -27,7 +27,7 @@ from longpoll_broker.store.messages import QueueRange
 from longpoll_broker.store.queues.consume_queue import UNIT_SIZE
 from longpoll_broker.store.queues.consume_queue_ext import is_address
 from longpoll_broker.store.queues.inner_queues import is_inner_place
-from longpoll_broker.store.queues.unread import Unread, unread_extended, unread_parts
+from longpoll_broker.store.queues.unsupported import Unread, unread_extended, unread_parts
 from longpoll_protocol.log_record import SCHEDULE_TOPIC, Damage, Record
 from longpoll_runtime import Files
 

@@ -19,7 +19,7 @@ import msgspec
 from attrs import define, field
 
 from longpoll_broker.shared.offsets import Offsets
-from longpoll_broker.shared.parts import parts_of
+from longpoll_broker.shared.table_chunks import parts_of
 from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerOffsets
 from longpoll_broker.shared.topics import GroupConfig, Groups, TopicConfig, Topics
 from longpoll_broker.store.segment import make_beside

@@ -14,7 +14,7 @@ from longpoll_client.messages import UnreadableMessage
 from longpoll_client.settings import DEAD_LEVEL, MemberConfig, Unreadable
 from longpoll_protocol.bodies import MessageQueue
 from longpoll_protocol.errors import RemoteProtocolError
-from longpoll_runtime.faults import KeepGoing
+from longpoll_runtime.recoverable import KeepGoing
 
 log = logging.getLogger(__name__)
 

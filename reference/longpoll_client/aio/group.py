@@ -31,7 +31,7 @@ from longpoll_protocol.headers import (
     UnregisterClientRequestHeader,
 )
 from longpoll_runtime import Runtime
-from longpoll_runtime.faults import KeepGoing
+from longpoll_runtime.recoverable import KeepGoing
 
 log = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ from longpoll_client.settings import MemberOptions, StartAt
 from longpoll_protocol.bodies import ConsumeType, MessageQueue, SubscriptionData
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.names import RETRY_PREFIX
-from longpoll_runtime.faults import ANYTHING, KeepGoing
+from longpoll_runtime.recoverable import ANYTHING, KeepGoing
 from longpoll_spec.errors import ConfigError, LongpollError
 
 log = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from longpoll_client.consume.workers import (
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import MemberConfig
 from longpoll_runtime import Runtime
-from longpoll_runtime.faults import KeepGoing
+from longpoll_runtime.recoverable import KeepGoing
 
 log = logging.getLogger(__name__)
 

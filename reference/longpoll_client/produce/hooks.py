@@ -19,7 +19,7 @@ from longpoll_client.produce.outgoing import Parcel
 from longpoll_client.produce.tries import SendResult, Tries
 from longpoll_protocol.properties import read_properties
 from longpoll_runtime import Lock, Runtime
-from longpoll_runtime.faults import KeepGoing
+from longpoll_runtime.recoverable import KeepGoing
 from longpoll_spec.errors import LongpollError
 
 log = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """Recorded behaviour that is a bug of RocketMQ itself, by what shows it.
 
 A broker that behaves otherwise there does not have the bug. The lost and late wakeups that a load shows are hazards of
-the specification (`longpoll_spec.hazards`).
+the specification (`longpoll_spec.findings`).
 
 Sources: docs/findings.md; `ConsumerFilterManager.build` (the check is an assertion, which Java leaves out).
 """
@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from longpoll_conform.clauses import BY_ID, OF_LOAD, OF_RACE
-from longpoll_spec.hazards import HAZARDS, hazards_of
+from longpoll_spec.findings import HAZARDS, hazards_of
 
 _BOTH: Final[Mapping[str, str]] = MappingProxyType(
     {

@@ -11,11 +11,11 @@ from importlib.resources import files
 from typing import Final
 
 from longpoll_java.broker import settings_of
+from longpoll_java.byteman_rules import rules_of
 from longpoll_java.jars import pom_of
-from longpoll_java.promises import sentence_of
-from longpoll_java.rules import rules_of
 from longpoll_java.schedule import Schedule
-from longpoll_spec.render.places import Gate
+from longpoll_java.violations import sentence_of
+from longpoll_spec.render.java_breakpoints import Gate
 
 _README: Final = """# {title}
 

@@ -5,7 +5,8 @@ never seen, is skipped or read again. Each analysis is a function from what was 
 the same name says whether that is a violation or an observation. What an event does not tell is compared with nothing.
 
 Lost messages and writes out of order need no identity: `pull.found.complete`, `pull.passed.none_match` and
-`send.sequential`. Leaves out how events are gathered (`sends`, `falls`) and what becomes of a breach (`breaches`).
+`send.sequential`. Leaves out how events are gathered (`sends`, `offset_regression`) and what becomes of a breach
+(`breaches`).
 
 Source: https://github.com/jepsen-io/redpanda; `TransactionalMessageServiceImpl`, `ScheduleMessageService`.
 """
@@ -24,7 +25,8 @@ from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Integers
 from longpoll_judge.contract.clause import EARLY_MS, LATE_MS
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.read.schema import coded
-from longpoll_judge.rules.across import (
+from longpoll_judge.rules.breaches import Breach, closes_of, once
+from longpoll_judge.rules.cross_queue import (
     WEIGHT,
     Booleans,
     Gathered,
@@ -41,8 +43,7 @@ from longpoll_judge.rules.across import (
     rows_where,
     together,
 )
-from longpoll_judge.rules.breaches import Breach, closes_of, once
-from longpoll_judge.rules.steps import MS
+from longpoll_judge.rules.queue_columns import MS
 from longpoll_protocol.properties import DELAY_LEVELS_MS
 
 IDENTITY: Final = ("id", "body")

@@ -31,7 +31,18 @@ from longpoll_judge.contract.clauses import CLAUSE
 from longpoll_judge.contract.result import Finding, Gap, Share
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.read.schema import are_named, coded_texts
-from longpoll_judge.rules.across import (
+from longpoll_judge.rules.breaches import (
+    Breach,
+    are_closed,
+    breach_of,
+    closes_of,
+    earliest,
+    findings_of,
+    in_order,
+    once,
+    placed_at,
+)
+from longpoll_judge.rules.cross_queue import (
     WEIGHT,
     Booleans,
     Gathered,
@@ -48,17 +59,6 @@ from longpoll_judge.rules.across import (
     queue_keys,
     rows_where,
 )
-from longpoll_judge.rules.breaches import (
-    Breach,
-    are_closed,
-    breach_of,
-    closes_of,
-    earliest,
-    findings_of,
-    in_order,
-    once,
-    placed_at,
-)
 from longpoll_judge.rules.messages import (
     END_TRANSACTION,
     IDENTITY,
@@ -68,8 +68,8 @@ from longpoll_judge.rules.messages import (
     identity,
     outcomes,
 )
-from longpoll_judge.rules.shown import are_doubted, not_shown
-from longpoll_judge.rules.steps import MS
+from longpoll_judge.rules.queue_columns import MS
+from longpoll_judge.rules.visibility import are_doubted, not_shown
 
 FINDINGS_MAX: Final = 50
 """Most findings of one clause that are listed; the others are counted."""

@@ -24,11 +24,11 @@ from attrs import asdict, define, evolve, field, frozen
 
 from longpoll_judge.contract.result import Finding, Gap, Result
 from longpoll_judge.errors import HistoryChangedError
+from longpoll_judge.read.checksum import GONE, sum_before
 from longpoll_judge.read.files import Stamp, absolute
-from longpoll_judge.read.growth import Growth, stamps_of
-from longpoll_judge.read.same import GONE, sum_before
+from longpoll_judge.read.growing_history import Growth, stamps_of
+from longpoll_judge.read.incremental import Read, Tail
 from longpoll_judge.read.source import History
-from longpoll_judge.read.tail import Read, Tail
 from longpoll_judge.run.excerpt import with_excerpts
 from longpoll_judge.run.growing.kept import State, read_state, write_state
 from longpoll_judge.run.growing.queues import Growing, SoFar

@@ -21,7 +21,7 @@ from longpoll_judge.columns.keys import NO_KEYS, Keys, open_keys, request_keys
 from longpoll_judge.columns.memory import keep_freed_memory
 from longpoll_judge.evidence.survey import Context, Survey
 from longpoll_judge.read import source
-from longpoll_judge.read.same import sum_before
+from longpoll_judge.read.checksum import sum_before
 from longpoll_judge.read.schema import fill
 from longpoll_judge.read.source import Slice, is_cheap, kind_of, read_slice
 from longpoll_judge.run.overview import OVERVIEW_COLUMNS, Overview, overview_of_table, read_again

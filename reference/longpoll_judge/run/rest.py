@@ -26,12 +26,12 @@ from longpoll_judge.contract.result import Finding, Gap, Share
 from longpoll_judge.evidence.survey import Context, Survey
 from longpoll_judge.read.schema import coded, coded_texts
 from longpoll_judge.read.source import History
-from longpoll_judge.rules.across import Tables
-from longpoll_judge.rules.case import make_log
 from longpoll_judge.rules.commits import judge_commits
-from longpoll_judge.rules.falls import judge_falls
+from longpoll_judge.rules.cross_queue import Tables
+from longpoll_judge.rules.offset_regression import judge_falls
+from longpoll_judge.rules.queue_case import make_log
+from longpoll_judge.rules.queue_columns import PULL_CODES
 from longpoll_judge.rules.sends import judge_sends
-from longpoll_judge.rules.steps import PULL_CODES
 from longpoll_judge.run.home import are_single
 from longpoll_judge.run.plan import REACH, Plan
 from longpoll_judge.run.sweep import Stretches

@@ -18,10 +18,10 @@ from typing import Final
 
 from attrs import define, field
 
-from longpoll_observe.arrival import RECOVER_NS, SETTLE_NS, Arrivals
+from longpoll_observe.arrival_time import RECOVER_NS, SETTLE_NS, Arrivals
 from longpoll_observe.capture.clock import Agreement, SenderClock
-from longpoll_observe.capture.half import Half
 from longpoll_observe.capture.packets import ACK, FIN, RST, SYN, Segment
+from longpoll_observe.capture.tcp_stream import Half
 from longpoll_observe.tap import ConnectionTap, Sender, begins_frame
 
 GRACE_NS: Final = 50_000_000

@@ -1,6 +1,6 @@
 """The TCP segments in captured packets: Ethernet (VLANs too), Linux cooked v1 and v2, loopback, raw IP; IPv4 and IPv6.
 
-The one module that needs dpkt. Leaves out files (`container`) and the order of segments (`half`).
+The one module that needs dpkt. Leaves out files (`capture_file`) and the order of segments (`tcp_stream`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from attrs import frozen
 
-from longpoll_observe.capture.container import Packet
+from longpoll_observe.capture.capture_file import Packet
 
 dpkt: Final[Any] = importlib.import_module("dpkt")
 """It makes the fields of its packets by a metaclass, into which type checkers cannot see."""

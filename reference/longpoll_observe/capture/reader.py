@@ -3,7 +3,7 @@
 Files are read one after the other, each from its beginning to its end; what is kept is what is open: connections, and
 bytes that wait for others. A source begins with the first packet of the captures and ends with the last.
 
-Leaves out files (`container`), connections (`conversation`) and judging.
+Leaves out files (`capture_file`), connections (`conversation`) and judging.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Final
 import msgspec
 from attrs import define, field
 
+from longpoll_observe.capture.capture_file import CaptureError, CaptureFile, Packet
 from longpoll_observe.capture.clock import Agreement
-from longpoll_observe.capture.container import CaptureError, CaptureFile, Packet
 from longpoll_observe.capture.conversation import Conversation
 from longpoll_observe.capture.packets import SYN, Segment, segment_of
 from longpoll_observe.events import Places, Subscriptions

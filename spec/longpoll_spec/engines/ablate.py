@@ -20,8 +20,8 @@ from longpoll_spec.bounds import EXPLORATIONS, Bounds, named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.exploration import Verdict
 from longpoll_spec.engines.smt.proof import REQUESTS, prove
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.policy import REDUNDANT, Policy, knob_values, preset, with_knob
+from longpoll_spec.specification import law_of, properties_of
 
 POLICIES: Final = ("strict", "strict-clone")
 """The policies that are our own design, so that each knob's value is meant."""

@@ -24,10 +24,10 @@ from attrs import define, field, frozen
 
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.python.compile import Packed, Question, question, successors
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Action, Model, Trace, TraceStep
-from longpoll_spec.moves import Move, moves_of, places_of
+from longpoll_spec.phase_changes import Move, moves_of, places_of
 from longpoll_spec.policy import Policy
+from longpoll_spec.specification import law_of, properties_of
 
 PARTS: Final = ("actions", "places", "moves", "sometimes")
 

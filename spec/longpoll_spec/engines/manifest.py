@@ -16,8 +16,8 @@ import msgspec
 from longpoll_spec.bounds import EXPLORATIONS, TIMEOUTS, named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.exploration import Exploration
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.policy import PRESETS, preset
+from longpoll_spec.specification import law_of, properties_of
 from longpoll_spec.tables import with_table
 
 PINNED_BOUNDS: Final = ("tiny", "small", *EXPLORATIONS, *TIMEOUTS)

@@ -15,9 +15,9 @@ from attrs import frozen
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines import EXPLORERS, explore
 from longpoll_spec.errors import BoundsError
-from longpoll_spec.law import law_of
 from longpoll_spec.model import Model, Property
 from longpoll_spec.policy import Policy
+from longpoll_spec.specification import law_of
 from longpoll_spec.state import Request
 from longpoll_spec.terms import Int, any_of
 

@@ -14,9 +14,9 @@ from longpoll_spec.bounds import EXPLORATIONS, TIMEOUTS, Bounds
 from longpoll_spec.engines import EXPLORERS
 from longpoll_spec.engines.exploration import Exploration, Verdict
 from longpoll_spec.engines.response import ResponseBound, response_bounds
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Property, select
 from longpoll_spec.policy import Policy
+from longpoll_spec.specification import law_of, properties_of
 
 Explore = Callable[[Model, Sequence[Property], bool], Exploration]
 """Explores a model and judges properties; the truth value says whether it is the exploration that was asked for."""

@@ -26,9 +26,9 @@ from attrs import frozen
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.evaluate import trace_of
 from longpoll_spec.errors import SpecUserError, TokenError
-from longpoll_spec.law import law_of
 from longpoll_spec.model import Action, Model, Trace
 from longpoll_spec.policy import PRESETS, STRICT, Policy, knob_values, preset, with_knob
+from longpoll_spec.specification import law_of
 from longpoll_spec.tables import with_table
 
 PREFIX: Final = "lp1."

@@ -12,14 +12,14 @@ from typing import Final
 from longpoll_spec.actions import actions_of
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.tokens import token_of
-from longpoll_spec.law import law_of
 from longpoll_spec.model import Action, Model
-from longpoll_spec.mutants.by_hand import by_hand_of
-from longpoll_spec.mutants.slips import Slip, slips_of, who
-from longpoll_spec.mutants.zoo import named_slips
+from longpoll_spec.mutants.edits import by_hand_of
+from longpoll_spec.mutants.generated import Slip, slips_of, who
+from longpoll_spec.mutants.named import named_slips
 from longpoll_spec.policy import PRESETS, Policy, knob_values, with_knob
 from longpoll_spec.render.export.explorer.data import Mistake, data_of
 from longpoll_spec.render.export.explorer.page import page_of
+from longpoll_spec.specification import law_of
 from longpoll_spec.state import state_of
 
 PAIRS_MAX: Final = 150

@@ -1,4 +1,4 @@
-"""What a crash leaves: the disk, and nothing of memory. That nothing seen is taken back is said in `aspects`."""
+"""What a crash leaves: the disk, and nothing of memory. That nothing seen is taken back is said in `features`."""
 
 from __future__ import annotations
 

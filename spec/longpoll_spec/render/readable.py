@@ -2,7 +2,7 @@
 
 The text is of a model with two requests. What is said of request 0 is said of `r`, the request that acts, or of any
 request `s` where the same is said of the other one too; that the two say the same is seen by exchanging them, not
-assumed. Leaves out the page around it (`spec`).
+assumed. Leaves out the page around it (`spec_page`).
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import click
 
+from longpoll.api import needing
 from longpoll.commands.lesson.course import LESSONS
 from longpoll.commands.lesson.exercise import Exercise, Lesson, Said
 from longpoll.output import Exit, emit_json, json_option, out, say, styled, table, user_mistakes
-from longpoll.questions import needing
 from longpoll_spec.errors import UserError, not_known
 
 NUMBERS: Final = {str(each.number): each for each in LESSONS}

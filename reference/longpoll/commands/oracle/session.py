@@ -1,7 +1,7 @@
 """One session: checks one run against the specification and writes its history.
 
 A rejected step goes into the history like any other, so that the judge finds it too; it does not change the session's
-states. The lines are in `requests`, the input and output in `doors`.
+states. The lines are in `requests`, the input and output in `connections`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import IO, Any, Final
 import msgspec
 from attrs import define, field, frozen
 
-from longpoll_judge.rules.law_steps import StepReader, false_told, model_of, reader_of
+from longpoll_judge.rules.step_reader import StepReader, false_told, model_of, reader_of
 from longpoll_spec.engines.conform import Checker, Follower, Refusal
 from longpoll_spec.engines.python.compile import Packed, Question, question
 from longpoll_spec.errors import EngineLimitError, OutputError, SpecUserError, not_known
 from longpoll_spec.history import FORMAT_VERSION, META_FILE, Event, Law, Meta, Source
-from longpoll_spec.law import properties_of
 from longpoll_spec.model import ACTION_NAMES, Model, Property, SeenStep
 from longpoll_spec.policy import Policy
+from longpoll_spec.specification import properties_of
 from longpoll_spec.terms import Bool, all_of, any_of
 
 REASONS_MAX: Final = 5

@@ -2,8 +2,8 @@
 
 `run_suite(runtime, subject, ...)` runs it against an `EmbeddedSubject` (started and restarted here) or against any
 RocketMQ broker by its address, a `RemoteSubject`; a `ServedMachine` that names one is a test of its own. From the
-outside in: `suite` runs, `machine` chooses the steps, `driver` does them, `model` judges them; `link`, `requests` and
-`answers` are the wire.
+outside in: `suite` runs, `machine` chooses the steps, `driver` does them, `model` judges them; `connection`, `requests`
+and `answers` are the wire.
 
 Leaves out what cannot be seen from a client: the history is the judge's.
 """

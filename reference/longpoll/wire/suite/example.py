@@ -8,7 +8,7 @@ from __future__ import annotations
 from attrs import define, field
 
 from longpoll.wire.suite.answers import header_of
-from longpoll.wire.suite.link import Link, Reply, Stalled, never
+from longpoll.wire.suite.connection import Link, Reply, Stalled, never
 from longpoll.wire.suite.model import Expectations, Queue, ViolationError
 from longpoll.wire.suite.subject import Subject
 from longpoll_client.errors import UnreachableError

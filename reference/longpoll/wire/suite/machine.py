@@ -28,8 +28,8 @@ from longpoll.wire.suite.subject import Subject
 from longpoll_client.errors import UnreachableError
 from longpoll_kit.steps import step
 from longpoll_runtime import Runtime
+from longpoll_runtime.host_pauses import StallWatch
 from longpoll_runtime.real import RealRuntime
-from longpoll_runtime.stalls import StallWatch
 from longpoll_spec.errors import ConfigError
 
 LINK_COUNT: Final = 4

@@ -1,6 +1,6 @@
 """The requests of the suite, good and bad, as fields and bytes.
 
-Leaves out sending them (`link`) and what must come back (`driver`).
+Leaves out sending them (`connection`) and what must come back (`driver`).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from longpoll.wire.suite.model import ViolationError
 from longpoll.wire.suite.subject import Subject
 from longpoll_client.errors import UnreachableError
 from longpoll_runtime import Runtime
-from longpoll_runtime.stalls import StallWatch
+from longpoll_runtime.host_pauses import StallWatch
 
 Progress = Callable[[int, int], None]
 """Called with the examples done and to do."""

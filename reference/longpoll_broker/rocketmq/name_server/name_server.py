@@ -23,13 +23,13 @@ from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Processor, answer, in_turns, refuse, serve
 from longpoll_broker.rocketmq.accounts.access import NAME_SERVER_ADMIN_CODES
 from longpoll_broker.rocketmq.accounts.access_control import AccessControl
+from longpoll_broker.rocketmq.name_server.own_topics import ToldTopics
 from longpoll_broker.rocketmq.name_server.routes import RegisteredBroker, Routes, Version, routed, with_told
 from longpoll_broker.rocketmq.name_server.routes_processor import RoutesProcessor, names_told
-from longpoll_broker.rocketmq.name_server.told_topics import ToldTopics
+from longpoll_broker.shared.broker_role import MASTER_ID
 from longpoll_broker.shared.quota import Quota
-from longpoll_broker.shared.standing import MASTER_ID
 from longpoll_broker.shared.topics import FAQ, QUEUE_COUNT_MAX, TopicConfig, Topics
-from longpoll_broker.shared.traits import STRICT_TRAITS, Traits
+from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
 from longpoll_protocol.bodies import Body, BrokerData, DataVersion, MessageQueue, QueueData, TopicRouteData
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError

@@ -17,8 +17,8 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Serving, Turns, answer, in_turns, serves
 from longpoll_broker.rocketmq.name_server.kv_settings import KvSettings
+from longpoll_broker.rocketmq.name_server.own_topics import ToldTopics
 from longpoll_broker.rocketmq.name_server.routes import LIVE_MS_MAX, RegisteredBroker, Routes
-from longpoll_broker.rocketmq.name_server.told_topics import ToldTopics
 from longpoll_broker.shared.topics import TopicConfig
 from longpoll_protocol.bodies import KVTable, TopicList, read_settings
 from longpoll_protocol.codes import RequestCode, ResponseCode

@@ -1,10 +1,10 @@
 """The slave's side of replication: one thread that has the master send its log, and reports how far this one is.
 
-Only whole records are appended, each checked (`store.copying`), so a report counts what is whole here; with SYNC_FLUSH
-it counts what is durable. What does not fit ends the connection with a line in the log, and it is tried again: what
-the master has may be mended, and nothing that does not belong here is ever appended.
+Only whole records are appended, each checked (`store.replica_append`), so a report counts what is whole here; with
+SYNC_FLUSH it counts what is durable. What does not fit ends the connection with a line in the log, and it is tried
+again: what the master has may be mended, and nothing that does not belong here is ever appended.
 
-Leaves out where the master is (`master`), and its tables.
+Leaves out where the master is (`master_address`), and its tables.
 
 Source: `HAService.HAClient` 4.9.7, `DefaultHAClient.java` 5.x.
 """
@@ -19,8 +19,8 @@ from attrs import define, field
 
 from longpoll_broker.errors import BrokerError
 from longpoll_broker.io.service_thread import ServiceThread
-from longpoll_broker.rocketmq.replication.flow import Flow
-from longpoll_broker.rocketmq.replication.master import Master
+from longpoll_broker.rocketmq.replication.master_address import Master
+from longpoll_broker.rocketmq.replication.transfer_rate import Flow
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.bodies import FollowingStatus
 from longpoll_protocol.errors import RemoteProtocolError
@@ -34,8 +34,8 @@ from longpoll_protocol.frames.replication import (
 from longpoll_protocol.log_record import SIZE_AND_MAGIC
 from longpoll_protocol.sizes import KIB
 from longpoll_runtime import Poller, Runtime, Socket
-from longpoll_runtime.faults import FAULTS
 from longpoll_runtime.logs import event
+from longpoll_runtime.recoverable import FAULTS
 
 log = logging.getLogger(__name__)
 

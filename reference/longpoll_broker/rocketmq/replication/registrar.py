@@ -23,8 +23,8 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Processor, refuse
 from longpoll_broker.io.service_thread import ServiceThread
-from longpoll_broker.rocketmq.replication.asking import Asking, PeerError
-from longpoll_broker.rocketmq.replication.master import Master, address_in
+from longpoll_broker.rocketmq.replication.master_address import Master, address_in
+from longpoll_broker.rocketmq.replication.peer_client import Asking, PeerError
 from longpoll_broker.shared.topics import Topics
 from longpoll_protocol.bodies import DataVersion, RegisterBody, TopicTable
 from longpoll_protocol.codes import RequestCode
@@ -36,8 +36,8 @@ from longpoll_protocol.headers import (
     UnRegisterBrokerRequestHeader,
 )
 from longpoll_runtime import Address, Event, Lock, Runtime
-from longpoll_runtime.faults import KeepGoing
 from longpoll_runtime.logs import event
+from longpoll_runtime.recoverable import KeepGoing
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 It wakes when something was appended, and looks every 100 ms besides, as RocketMQ does. Every peer that connects is
 shown all of the log: the port knows no accounts, only addresses. So that strangers do not keep the places of slaves,
 who reports nothing or gets no further is let go, and who has copied nothing yet gives way to who comes. Leaves out one
-connection (`slave_link`) and what the log's bytes are.
+connection (`slave_connection`) and what the log's bytes are.
 
 Source: `HAService.java` 4.9.7, `DefaultHAService.java` 5.x.
 """
@@ -18,14 +18,14 @@ from attrs import define, field, frozen
 
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.io.transport import ACCEPT_PAUSE_S
-from longpoll_broker.rocketmq.replication.slave_link import SlaveLink
+from longpoll_broker.rocketmq.replication.slave_connection import SlaveLink
 from longpoll_broker.rocketmq.replication.slave_waits import Copied, SlaveWait, SlaveWaits
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.bodies import SlaveStatus
 from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_runtime import Address, Listener, Lock, Poller, Runtime, Thread
-from longpoll_runtime.faults import FAULTS, KeepGoing
 from longpoll_runtime.logs import event
+from longpoll_runtime.recoverable import FAULTS, KeepGoing
 
 log = logging.getLogger(__name__)
 

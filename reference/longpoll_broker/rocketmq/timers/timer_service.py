@@ -6,7 +6,7 @@ How far this has come stands in `config/timerOffset.json`, saved twice a second:
 is delivered again after a crash, as in RocketMQ. RocketMQ's own files (`timerwheel`, `timerlog`) are not written.
 
 Unlike RocketMQ's, which stops for good there, it passes over messages of this topic that wait for nothing. Leaves out
-how they come there (`send.timed`). Source: `TimerMessageStore.java` 5.5.
+how they come there (`send.timer_messages`). Source: `TimerMessageStore.java` 5.5.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from longpoll_broker.errors import TopicLeavingError
 from longpoll_broker.io.service_thread import ServiceThread
 from longpoll_broker.rocketmq.tables.timer_counts import TimerCounts
 from longpoll_broker.send.append import Appender, brought_back
-from longpoll_broker.send.timed import PRECISION_MS, TIME_SIZE_MAX
+from longpoll_broker.send.timer_messages import PRECISION_MS, TIME_SIZE_MAX
 from longpoll_broker.shared.timer_offsets import TimerOffsets
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.errors import MessageRefusedError
@@ -40,7 +40,7 @@ from longpoll_protocol.properties import (
     PropertiesForm,
     read_properties,
 )
-from longpoll_runtime.faults import FAULTS
+from longpoll_runtime.recoverable import FAULTS
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from longpoll_judge.contract.result import Finding
 from longpoll_judge.evidence.source_survey import DISORDER_NS
 from longpoll_judge.evidence.survey import Context, Survey
 from longpoll_judge.read.schema import coded, fill
-from longpoll_judge.rules.falls import judge_falls
+from longpoll_judge.rules.offset_regression import judge_falls
 from longpoll_judge.rules.sends import judge_sends
 from longpoll_judge.run.growing.asked import Asked
 from longpoll_judge.run.growing.held import Held

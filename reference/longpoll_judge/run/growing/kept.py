@@ -2,8 +2,8 @@
 
 One file, `judging.state`: a line that names what it is and its version, a checksum, and what a `Growing` holds as
 MessagePack, its events as Arrow streams. It is written under another name first, so it is there whole or as it was
-before. How far each part was read stands in it too, and a checksum of some of what lies before that (`read.same`): a
-part that was written anew is noticed, one that is gone is not asked for.
+before. How far each part was read stands in it too, and a checksum of some of what lies before that (`read.checksum`):
+a part that was written anew is noticed, one that is gone is not asked for.
 
 Leaves out what was told (`show.checkpoint`), which is known beyond this: what is judged again is not told again.
 """
@@ -27,7 +27,7 @@ from longpoll_judge.contract.result import Finding
 from longpoll_judge.errors import CheckpointError
 from longpoll_judge.evidence.survey import Survey
 from longpoll_judge.read import files
-from longpoll_judge.read.same import sum_before
+from longpoll_judge.read.checksum import sum_before
 from longpoll_judge.run.growing.asked import Asked
 from longpoll_judge.run.growing.beside import Beside
 from longpoll_judge.run.growing.held import Held

@@ -21,10 +21,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from longpoll_judge.columns.exchange import decode
 from longpoll_judge.errors import SparkUnavailableError
-from longpoll_judge.read.damage import Damage
-from longpoll_judge.read.growth import Growth
+from longpoll_judge.read.growing_history import Growth
 from longpoll_judge.read.schema import fill
 from longpoll_judge.read.source import History
+from longpoll_judge.read.unreadable import Damage
 from longpoll_judge.run.spark.engine import SparkEngine
 from longpoll_judge.run.spark.session import unclosed_sockets_ignored
 from longpoll_judge.run.spark.slices import DIRECTORIES, ENDS, SliceSource

@@ -1,8 +1,8 @@
 """What is new in some histories as a stream of Spark's: a row a slice, with its events in one piece.
 
 For a follower that keeps itself how far it came: a query begins where that says, and its own checkpoint counts for
-nothing, so where it goes on and what it knows stand in one file. Leaves out what is whole (`read.growth`), and who is
-handed the rows (`news`).
+nothing, so where it goes on and what it knows stand in one file. Leaves out what is whole (`read.growing_history`), and
+who is handed the rows (`news`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from longpoll_judge.columns.exchange import encode
-from longpoll_judge.read.growth import Growth
+from longpoll_judge.read.growing_history import Growth
 from longpoll_judge.read.source import Slice, find, kind_of, read_slice
 from longpoll_spec.history import NDJSON_SUFFIX
 

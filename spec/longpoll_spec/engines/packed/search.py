@@ -2,7 +2,7 @@
 
 The states seen are kept twice: as levels, from which counterexamples are rebuilt backwards without a parent for each
 state, and in a table that holds whole states, or, where memory is limited, as sorted runs. Keys are exact. What one
-process does is in `part`, how several share a search in `workers`, what goes to disk in `spill`.
+process does is in `partition`, how several share a search in `workers`, what goes to disk in `spill`.
 Of several shortest counterexamples the one with the least states is given, so that it is the same one however the
 search was shared.
 """
@@ -21,11 +21,11 @@ from typing import Final
 from attrs import define, field
 
 from longpoll_spec.engines.exploration import Exploration, Ledger, Progress, Report, Witness
-from longpoll_spec.engines.packed.backwards import runs_backwards
 from longpoll_spec.engines.packed.compile import expand_of
+from longpoll_spec.engines.packed.counterexamples import runs_backwards
 from longpoll_spec.engines.packed.layout import layout_of
 from longpoll_spec.engines.packed.orbits import Orbits, orbits_of
-from longpoll_spec.engines.packed.part import Part, Stretch
+from longpoll_spec.engines.packed.partition import Part, Stretch
 from longpoll_spec.engines.packed.spill import SpillStore, plan_of
 from longpoll_spec.engines.packed.words import distinct, mixed, words_of
 from longpoll_spec.engines.packed.workers import INSTEAD, Crew, crew_of

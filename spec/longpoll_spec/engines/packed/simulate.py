@@ -22,7 +22,7 @@ from attrs import define, field
 from longpoll_spec.engines.exploration import Exploration, Ledger, Progress, Report, Witness
 from longpoll_spec.engines.packed.compile import Expand, Found, expand_of
 from longpoll_spec.engines.packed.layout import Layout, layout_of
-from longpoll_spec.engines.packed.part import Successors
+from longpoll_spec.engines.packed.partition import Successors
 from longpoll_spec.engines.packed.word_table import WordTable
 from longpoll_spec.engines.packed.words import Rows, Words, distinct, mixed, words_of
 from longpoll_spec.engines.python.shorten import shortened

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 from attrs import define, field, frozen
 
-from longpoll_spec.engines.packed.part import Part, Stretch
+from longpoll_spec.engines.packed.partition import Part, Stretch
 from longpoll_spec.engines.packed.words import WORD_BITS, Words, first_head, mixed, no_words, words_of
 from longpoll_spec.errors import EngineLimitError, MemoryShortError
 

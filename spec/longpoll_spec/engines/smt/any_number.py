@@ -2,7 +2,7 @@
 
 Each question of a proof by induction asks for a state: some statements hold in it, a step is enabled, and the step
 breaks a statement. The question names at most two requests, who acts and whom the statement is about, and speaks of
-the rest by quantifiers only (`rest`). If any number of requests has such a state, take away every request that
+the rest by quantifiers only (`quantifiers`). If any number of requests has such a state, take away every request that
 is neither named nor the witness of a quantifier: what is left is such a state of the law with fewer requests. Or give a
 request that is not named a twin, for requests are not compared: that is one with more. So where neither the cutoff,
 named + witnesses, has one, nor a number so small that all may be named, no number has. Why this is sound, and what of
@@ -22,6 +22,7 @@ from attrs import frozen
 
 from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, TIMEOUTS, Bounds
 from longpoll_spec.engines.analysis.symmetry import is_representative, is_symmetric, slot_of, slots_of
+from longpoll_spec.engines.smt.counterexamples import explored
 from longpoll_spec.engines.smt.inductive import Outcome, Prover, Record, implied, induction, parts_of, prover_of
 from longpoll_spec.engines.smt.proof import (
     DEPTH_MAX,
@@ -34,12 +35,11 @@ from longpoll_spec.engines.smt.proof import (
     StepName,
     prove_model,
 )
-from longpoll_spec.engines.smt.rest import NotUniformError, Rests, Witness
-from longpoll_spec.engines.smt.runs import explored
+from longpoll_spec.engines.smt.quantifiers import NotUniformError, Rests, Witness
 from longpoll_spec.invariant import strengthening_of
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Action, Model, Property, select
 from longpoll_spec.policy import Policy
+from longpoll_spec.specification import law_of, properties_of
 from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, Term, after, variables_of
 
 READ: Final = 12

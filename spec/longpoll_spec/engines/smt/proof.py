@@ -20,6 +20,7 @@ from attrs import define, field, frozen
 
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.smt.bounded import Refutation, refute
+from longpoll_spec.engines.smt.counterexamples import explored
 from longpoll_spec.engines.smt.inductive import (
     Answer,
     Counterexample,
@@ -31,11 +32,10 @@ from longpoll_spec.engines.smt.inductive import (
     induction,
     prover_of,
 )
-from longpoll_spec.engines.smt.runs import explored
 from longpoll_spec.invariant import strengthening_of
-from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Property, select
 from longpoll_spec.policy import Policy
+from longpoll_spec.specification import law_of, properties_of
 from longpoll_spec.terms import Bool
 
 StepName: TypeAlias = Literal["initial", "inductive", "implies", "bounded"]

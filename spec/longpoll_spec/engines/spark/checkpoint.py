@@ -3,8 +3,8 @@
 | in the directory | holds                                                                                        |
 |------------------|----------------------------------------------------------------------------------------------|
 | `search.json`    | which law, the levels that are whole, transitions and witnesses so far; replaced all at once  |
-| `level-D`        | runs (`runs`) of the states that are first reached by D actions, cut into shares              |
-| `seen`           | the same runs, merged (`seen`)                                                               |
+| `level-D`        | runs (`sorted_runs`) of the states first reached by D actions, cut into shares                |
+| `seen`           | the same runs, merged (`visited`)                                                            |
 | `made`           | what the step that is under way made; it begins anew after a kill                            |
 | `answers`        | what the tasks of a step answered                                                            |
 | `lock`           | nothing; the driver that searches here has it locked                                         |
@@ -26,9 +26,9 @@ from attrs import define, field
 
 from longpoll_spec.engines.exploration import Ledger, Witness
 from longpoll_spec.engines.packed.words import Words
-from longpoll_spec.engines.spark.runs import count, runs_in, write_cut
-from longpoll_spec.engines.spark.seen import level_in
-from longpoll_spec.engines.spark.share import MADE, Told
+from longpoll_spec.engines.spark.partition import MADE, Told
+from longpoll_spec.engines.spark.sorted_runs import count, runs_in, write_cut
+from longpoll_spec.engines.spark.visited import level_in
 from longpoll_spec.errors import CheckpointError
 from longpoll_spec.tables import with_table
 

@@ -1,10 +1,11 @@
 """The Spark engine: the packed engine's work, shared by the tasks of any cluster that Spark runs on.
 
 A state is exact 64-bit words, the same as in the packed engine. All heads are cut into shares, and a level takes two
-jobs with a task a share: one expands the share's states, one takes in what is new to it (`share`). Spark says who does
-what and does it again elsewhere where a worker is lost; states go by files in a directory that all see, so nothing is
-shuffled, and a search that was killed goes on from the last whole level, with the same result. A small level the driver
-expands itself, by the same functions. Leaves out making a session, and symmetry. Workers need this package installed.
+jobs with a task a share: one expands the share's states, one takes in what is new to it (`partition`). Spark says who
+does what and does it again elsewhere where a worker is lost; states go by files in a directory that all see, so nothing
+is shuffled, and a search that was killed goes on from the last whole level, with the same result. A small level the
+driver expands itself, by the same functions. Leaves out making a session, and symmetry. Workers need this package
+installed.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from longpoll_spec.engines.exploration import Exploration, Ledger, Progress, Report, Witness
-from longpoll_spec.engines.packed.backwards import runs_backwards
 from longpoll_spec.engines.packed.compile import source_of
+from longpoll_spec.engines.packed.counterexamples import runs_backwards
 from longpoll_spec.engines.packed.layout import layout_of
 from longpoll_spec.engines.packed.source import Source
 from longpoll_spec.engines.packed.words import mixed, words_of
 from longpoll_spec.engines.spark.checkpoint import Checkpoint
-from longpoll_spec.engines.spark.runs import whole
-from longpoll_spec.engines.spark.share import Share, Sources, Told, sources_in
+from longpoll_spec.engines.spark.partition import Share, Sources, Told, sources_in
+from longpoll_spec.engines.spark.sorted_runs import whole
 from longpoll_spec.errors import CheckpointError, SparkFailedError
 from longpoll_spec.model import Action, Model, Property
 

@@ -13,16 +13,16 @@ from attrs import frozen
 
 from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, Bounds
 from longpoll_spec.model import ACTION_NAMES, Property
-from longpoll_spec.moves import Move, moves_of
+from longpoll_spec.phase_changes import Move, moves_of
 from longpoll_spec.policy import PRESETS, Policy
 from longpoll_spec.render.book import policies
 from longpoll_spec.render.book.differences import aligned
 from longpoll_spec.render.book.formula import shown_name, statement, step
 from longpoll_spec.render.book.markdown import Lines, links, raw, table, toctree, two
-from longpoll_spec.render.book.touched import broken_by, statements, touched
+from longpoll_spec.render.book.reads_and_writes import broken_by, statements, touched
 from longpoll_spec.render.conditions import PLAIN, condition_of, samples
+from longpoll_spec.render.java_breakpoints import stops_of
 from longpoll_spec.render.pictures.phases import phases
-from longpoll_spec.render.places import stops_of
 from longpoll_spec.render.spec_actions import (
     OPEN,
     action_lines,

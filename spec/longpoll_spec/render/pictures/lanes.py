@@ -1,7 +1,7 @@
 """A run as lanes in SVG: a lane for each thread, each request's phase and each queue's visible end; a column a step.
 
 Columns are equally wide, and time passes in those of a tick alone, which are marked. Steps are numbered, and told in
-words below. No text runs over its place: each is measured (`letters`). With `moving` one step comes after the other,
+words below. No text runs over its place: each is measured (`text_width`). With `moving` one step comes after the other,
 except for a reader who asked for less motion. With `narrow` the picture fits the screen of a phone.
 """
 
@@ -15,7 +15,7 @@ from typing import Final
 from attrs import frozen
 
 from longpoll_spec.model import Trace
-from longpoll_spec.render.pictures.letters import FONT, width_of, wrapped
+from longpoll_spec.render.pictures.text_width import FONT, width_of, wrapped
 from longpoll_spec.render.story.story import Scene, Story, story_of
 
 SIZE: Final = 13.0

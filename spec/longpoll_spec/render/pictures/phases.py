@@ -1,6 +1,6 @@
 """The phases of a request as a state machine in SVG, drawn from the effects of a policy's actions.
 
-Leaves out finding the moves (`longpoll_spec.moves`) and where a node stands (`graph`).
+Leaves out finding the moves (`longpoll_spec.phase_changes`) and where a node stands (`graph`).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from longpoll_spec.moves import Move
+from longpoll_spec.phase_changes import Move
 from longpoll_spec.render.pictures.graph import Edge, render
 
 START: Final = "[*]"

@@ -1,7 +1,7 @@
 """Measured figures as SVG: lines over one another with an axis of tens, or bars in groups, readable in light and dark.
 
 Lines differ by their dashes as well as by colour, and each figure stands beside its bar, so that nothing is told by
-colour alone. Every text is measured (`letters`) and escaped. Leaves out what is measured, and interaction.
+colour alone. Every text is measured (`text_width`) and escaped. Leaves out what is measured, and interaction.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from attrs import frozen
 
 from longpoll_spec.errors import UserError
-from longpoll_spec.render.pictures.letters import FONT, width_of, wrapped
+from longpoll_spec.render.pictures.text_width import FONT, width_of, wrapped
 
 SIZE: Final = 13.0
 SMALL: Final = 11.5

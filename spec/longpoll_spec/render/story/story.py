@@ -1,7 +1,7 @@
 """A trace told step by step: who does what to whom, what it changes, and at the end what is wrong.
 
 Every sentence is made from the states before and after its step, so that it says what happened in this run and not what
-the action may do in general. The sentences are in `tellers`, what is wrong in `wrong`. Leaves out layout.
+the action may do in general. The sentences are in `step_texts`, what is wrong in `diagnosis`. Leaves out layout.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from attrs import frozen
 
 from longpoll_spec.model import Trace
 from longpoll_spec.render.notation import sizes_of
-from longpoll_spec.render.story.tellers import Beat, told_of
-from longpoll_spec.render.story.terms_of_rocketmq import Participant, in_order, place_of
-from longpoll_spec.render.story.wrong import wrong_in
+from longpoll_spec.render.story.diagnosis import wrong_in
+from longpoll_spec.render.story.rocketmq_names import Participant, in_order, place_of
+from longpoll_spec.render.story.step_texts import Beat, told_of
 from longpoll_spec.threads import thread_of
 
 

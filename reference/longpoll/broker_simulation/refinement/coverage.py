@@ -1,0 +1,117 @@
+"""Reports how many states of the specification the real code's schedules reach, and why they miss the others.
+
+    python -m longpoll.broker_simulation.refinement.coverage [--requests 1]
+
+Under tiny bounds the state graph is known completely. A state that no schedule reaches has one of the `REASONS`; a
+state without a reason is a gap in the schedules or the code. `explore` tries the schedules.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from attrs import frozen
+
+from longpoll.broker_simulation.logged_errors import heard
+from longpoll.broker_simulation.refinement.explore import explore
+from longpoll.output import table
+from longpoll_spec.bounds import Bounds
+from longpoll_spec.engines.python.compile import Packed, successors
+from longpoll_spec.model import Model
+from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, STRICT_CLONE, Policy
+from longpoll_spec.specification import law_of
+from longpoll_spec.state import DUE, IDLE, WALKING
+
+NOTIFIERS: Final = ("dispatcher", "scanner")
+REASONS: Final = {
+    "in one": "the code walks a bucket in place under one lock: nobody sees the law's steps between",
+    "stopped": "a broker's stop waits for its notifiers to end, and the law's does not",
+    "empty": "the code passes over an empty bucket without a step, and the law's walk of it is due",
+    "together": "the clock lets go of all pulls that are due at once, and the law of one after the other",
+    "behind": "a state that only one of these leads to",
+}
+"""Why a state of the law is reached by no schedule."""
+
+
+@frozen
+class Reached:
+    """What the schedules of one policy have reached."""
+
+    policy: str
+    states: int
+    of: int
+    unreached: Counter[str]
+    """Reason -> states with it; an empty reason: none is known."""
+
+
+def reached(policy: Policy, bounds: Bounds) -> Reached:
+    """Try every schedule, with an executor that fills, a stop and looks that throw, and count."""
+    model = law_of(policy, bounds)
+    with heard():
+        seen = explore(policy, bounds, rejects=True, faults=True).states
+    every = _graph(model, lambda _state: True)
+    beyond = _graph(model, lambda state: why_not(model, state) is None)
+    assert seen <= every, "the code was where the law never is"
+    unreached = Counter(why_not(model, state) or ("" if state in beyond else "behind") for state in every - seen)
+    return Reached(policy.name, len(seen), len(every), unreached)
+
+
+def why_not(model: Model, state: Packed) -> str | None:
+    """The reason for which no schedule is in a state; None where there is none."""
+    values = dict(zip((variable.name for variable in model.variables), state, strict=True))
+    at = [values[name] for name in NOTIFIERS]
+    if model.policy.take == "in_place" and WALKING in at:
+        return "in one"
+    if not values["running"] and any(place != IDLE for place in at):
+        return "stopped"
+    held = model.state.phases["held"]
+    nobody = all(value != held for name, value in values.items() if name.startswith("phase_"))
+    if model.policy.empty_shortcut and DUE in at and nobody:
+        return "empty"
+    return "together" if model.policy.expiry == "own_deadline" and _lets_go_of_one(model, values) else None
+
+
+def _lets_go_of_one(model: Model, values: Mapping[str, int]) -> bool:
+    """Whether of two pulls that are due one is still held and the other is queued."""
+    due = [
+        name.removeprefix("deadline_") for name, value in values.items() if name.startswith("deadline_") and not value
+    ]
+    phases = {values[f"phase_{number}"] for number in due}
+    return {model.state.phases["held"], model.state.phases["queued"]} <= phases
+
+
+def _graph(model: Model, allowed: Callable[[Packed], bool]) -> set[Packed]:
+    """Every state of the law that can be come to by allowed states alone."""
+    law = successors(model)
+    found, edge = {model.initial}, [model.initial]
+    while edge:
+        for _index, after in law(edge.pop()):
+            if after not in found and allowed(after):
+                found.add(after)
+                edge.append(after)
+    return found
+
+
+def show(found: Iterable[Reached]) -> None:
+    """A table of what was reached."""
+    rows = [
+        (each.policy, each.states, each.of, *(each.unreached[reason] for reason in (*REASONS, ""))) for each in found
+    ]
+    table("States of the law", ("policy", "reached", "of", *REASONS, "no reason"), rows)
+
+
+def main() -> int:
+    """Count for four policies."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=1, help="pulls; two take minutes")
+    bounds = Bounds("tiny", requests=parser.parse_args().requests, messages=1, hold_ticks=2, scan_ticks=2)
+    show(reached(policy, bounds) for policy in (STRICT, STRICT_CLONE, ROCKETMQ_4_9, ROCKETMQ_5))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""Appends what another store's log has, record by record, so that this one becomes a copy of it to the byte.
+
+A slave's log grows in no other way. Each piece is checked before it counts (`log.replica_records`), and each record must be the
+next one of its queue: a stretch that was left out, or told twice, is refused and not shown. Leaves out where the bytes
+come from (`rocketmq.replication.follower`), and making them visible and durable, which is as for messages of one's own.
+
+Source: `DefaultMessageStore.appendToCommitLog` 4.9.7, which appends whatever comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+
+from attrs import define, field
+
+from longpoll_broker.store.dispatch import Dispatcher, InnerOf, arrival_of
+from longpoll_broker.store.limits import FOUND_NAME_SIZE_MAX, believed_ms, check_place
+from longpoll_broker.store.log.commit_log import CommitLog
+from longpoll_broker.store.log.replica_records import CopyRefusedError, next_piece
+from longpoll_broker.store.queues.consume_queue import ConsumeQueue
+from longpoll_broker.store.queues.queue_table import QueueTable
+from longpoll_protocol.errors import MessageRefusedError
+from longpoll_protocol.log_record import FIXED_SIZE, Record
+from longpoll_runtime import Lock
+
+
+@define(slots=True, eq=False)
+class Copying:
+    """The way in for copied bytes; one thread uses it, and nobody appends beside it."""
+
+    log: CommitLog
+    table: QueueTable
+    dispatcher: Dispatcher
+    append_lock: Lock
+    inner_of: InnerOf
+    """The further queues that list a record."""
+    delete_topic: Callable[[str, AbstractSet[int] | None], None]
+    """Forgets queues of a topic and their files; takes locks of its own, `append_lock` among them."""
+    body_size_max: int
+    levels_ms: Sequence[int]
+    """How long each delay level waits here: the two brokers may differ."""
+    unix_ms: Callable[[], int]
+    store_ms: int = field(default=0, init=False)
+    """The greatest store time of a record that was copied."""
+    _is_time_told: bool = field(default=False, init=False)
+    """That one was of a time to come."""
+
+    def put(self, physical_offset: int, content: memoryview) -> int:
+        """Append what is whole of `content`, which begins at `physical_offset` of the other log; how many bytes it is.
+
+        The rest is part of a record or a blank, and to come again with what follows it. A log without files begins
+        where it is told to. A record with queue offset 0, of a queue that has messages, says that its topic was
+        deleted there and made again, and so it is here, as far as that tells (`_outlived`). Raises CopyRefusedError
+        and OSError; what stands before the piece that it is about has been appended.
+        """
+        self._begin(physical_offset)
+        taken = 0
+        while True:
+            rest = content[taken:]
+            piece = next_piece(rest, physical_offset + taken, self.log.segments.size, self.body_size_max)
+            if piece is None:
+                return taken
+            if isinstance(piece, Record):
+                self._check(piece)
+                with self.append_lock:
+                    self._append(piece, rest[: piece.size])
+                taken += piece.size
+            else:
+                with self.append_lock:
+                    self.log.append_blank(rest[:piece])
+                taken += piece
+
+    def forget_beginning(self) -> None:
+        """Have a log without files begin anywhere again: where it was told to was perhaps no master's word."""
+        with self.append_lock:
+            if self.log.end and not self.log.segments.segments:
+                self.log.begin_at(0)
+                self.dispatcher.begin_at(0)
+
+    def _begin(self, physical_offset: int) -> None:
+        """Have a log without files begin there; raises CopyRefusedError where copying cannot go on."""
+        log = self.log
+        if not log.segments.segments and physical_offset != log.end:
+            if physical_offset % log.segments.size:
+                raise CopyRefusedError(
+                    f"this log is empty, but the other broker sends its log from {physical_offset}, where no file of "
+                    f"{log.segments.size} bytes begins; set mappedFileSizeCommitLog to the other broker's value"
+                )
+            with self.append_lock:
+                log.begin_at(physical_offset)
+                self.dispatcher.begin_at(physical_offset)
+        if physical_offset != log.end:
+            raise CopyRefusedError(
+                f"this log ends at {log.end}, but the other broker sends its log from {physical_offset}"
+            )
+
+    def _check(self, record: Record) -> None:
+        """See that a record is the next of its queue, or the first of a topic made anew; raises CopyRefusedError."""
+        try:
+            check_place(record.topic, record.queue_id, size_max=FOUND_NAME_SIZE_MAX)
+        except MessageRefusedError as error:
+            raise CopyRefusedError(f"the record at {record.physical_offset} of the other log: {error}") from None
+        queue = self.table.find(record.topic, record.queue_id)
+        if not record.in_queue or (queue is not None and record.queue_offset == queue.offset_next):
+            return
+        # A queue without messages may begin anywhere: older ones were not sent, or went with the log's oldest files.
+        if queue is None or not queue.offset_next:
+            if not 0 <= record.queue_offset <= record.physical_offset // FIXED_SIZE:
+                raise CopyRefusedError(
+                    f"the record at {record.physical_offset} of the other log claims number "
+                    f"{record.queue_offset} of its queue, but the log before it is too short for so many"
+                )
+            return
+        if record.queue_offset:
+            raise CopyRefusedError(
+                f"the record at {record.physical_offset} of the other log is number {record.queue_offset} of "
+                f"{record.topic} queue {record.queue_id}, and number {queue.offset_next} comes next here: the two logs "
+                "differ before it"
+            )
+        self.delete_topic(record.topic, self._outlived(queue))
+
+    def _outlived(self, queue: ConsumeQueue) -> set[int]:
+        """Which queues of its topic are of the topic that was deleted: this one, and who began before its last message.
+
+        The deletion came after that message. One that began later may be the new topic's: its messages stay, and were
+        they the old one's its next message, with queue offset 0, tells it.
+        """
+        first: dict[int, int] = {}
+        last = queue.physical_end
+        at = self.dispatcher.visible_end
+        # What is not visible yet is in the log alone; the dispatcher may be at it meanwhile, and both say the same.
+        while at < self.log.end:
+            found = self.log.read(at)
+            if isinstance(found, int):
+                at = found
+                continue
+            assert isinstance(found, Record)
+            if found.topic == queue.topic and found.in_queue:
+                first.setdefault(found.queue_id, at)
+                last = at if found.queue_id == queue.queue_id else last
+            at += found.size
+        outlived = {queue.queue_id}
+        for other in list(self.table.topics[queue.topic].queues.values()):
+            unit = other.first_unit()
+            begun = first.get(other.queue_id) if unit is None else unit[0]
+            if begun is not None and begun < last:
+                outlived.add(other.queue_id)
+        return outlived
+
+    def _append(self, record: Record, content: memoryview) -> None:
+        """Write a record that was checked, and hand it over; the caller holds the append lock. Raises OSError."""
+        end_before = self.log.end
+        # Made first, for that may fail.
+        queue = self.table.make(record.topic, record.queue_id)
+        inner = self.inner_of(record)
+        self.log.append_copy(content)
+        if record.store_ms > self.store_ms:
+            known_ms = believed_ms(record.store_ms, self.unix_ms, tell=not self._is_time_told)
+            self._is_time_told = self._is_time_told or not known_ms
+            self.store_ms = max(self.store_ms, known_ms)
+        if record.in_queue:
+            queue.offset_next = record.queue_offset + 1
+        if inner:
+            # Not handed over: the dispatcher reads from the record which queues list it.
+            for each, offset in inner:
+                each.offset_next = offset + 1
+        else:
+            arrival = arrival_of(record, record.topic, record.queue_id, record.queue_offset, self.levels_ms)
+            self.dispatcher.hand([(queue if record.in_queue else None, arrival)], end_before)

@@ -1,0 +1,123 @@
+"""One order, played: reset, its moves, and an end in which everything that is owed comes due.
+
+Leaves out which orders there are (`explore`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+from attrs import define, field, frozen
+
+from longpoll_dojo.errors import ProgramError, ViolationError
+from longpoll_dojo.model import Allowances, Message, World
+from longpoll_dojo.replies import Reply
+from longpoll_dojo.steps import Move
+
+
+class Partner(Protocol):
+    """What answers messages: a `program.Program`, or a stand-in of a test."""
+
+    def turn(self, message: bytes) -> list[Reply]:
+        """Give it a message, and read until its turn has ended. Raises ProgramError."""
+        ...
+
+
+@frozen
+class Turn:
+    """A message and what the program wrote; a move that sends nothing has no message."""
+
+    message: Message | None
+    replies: tuple[Reply, ...] = ()
+
+    def heard(self) -> tuple[str, ...]:
+        """What was written, in an order that does not matter: answers of one turn may come in any."""
+        return tuple(sorted(map(repr, self.replies)))
+
+
+@define(eq=False)
+class Order:
+    """An order under way. Invariant: `moves` lead from the reset to where `world` stands, and `turns` were had."""
+
+    partner: Partner
+    allowances: Allowances
+    world: World = field(init=False)
+    moves: list[Move] = field(factory=list)
+    turns: list[Turn] = field(factory=list)
+
+    def __attrs_post_init__(self) -> None:
+        self.world = World(self.allowances)
+
+    def begin(self) -> None:
+        """Reset the program. Raises ViolationError."""
+        self._had({"type": "reset", "id": 0, "now_ms": 0, "wall_ms": self.world.wall_ms})
+
+    def make(self, move: Move) -> None:
+        """Make a move. Raises ViolationError, and TokenError where it makes no sense."""
+        message = self.world.message_of(move)
+        self.moves.append(move)
+        if message is None:
+            self.turns.append(Turn(None))
+        else:
+            self._had(message)
+
+    def finish(self) -> None:
+        """Let all go on that is paused, and tick until everything owed is due. Raises ViolationError."""
+        self._let_go()
+        for moment_ms in self.world.last_ticks_ms():
+            self._had(self.world.tick_at(moment_ms))
+            self._let_go()
+
+    def _let_go(self) -> None:
+        while self.world.paused:
+            message = self.world.message_of(Move("go", message_id=next(iter(self.world.paused))))
+            assert message is not None
+            self._had(message)
+
+    def _had(self, message: Message) -> None:
+        try:
+            replies = self.partner.turn(msgspec.json.encode(message))
+            self.turns.append(Turn(message, tuple(replies)))
+            self.world.take(replies)
+        except ProgramError as error:
+            if not self.turns or self.turns[-1].message is not message:
+                self.turns.append(Turn(message))
+            raise ViolationError("speaks_the_protocol", str(error)) from None
+
+
+@frozen
+class Played:
+    """An order that was played to its end, or to where it broke."""
+
+    moves: tuple[Move, ...]
+    turns: tuple[Turn, ...]
+    violation: ViolationError | None
+
+    def is_alike(self, other: Played) -> bool:
+        """Whether the program did the same in both."""
+        return [turn.heard() for turn in self.turns] == [turn.heard() for turn in other.turns]
+
+
+Chooser = Callable[[Order], Move | None]
+"""Which move comes next; None: the order ends."""
+
+
+def play(partner: Partner, allowances: Allowances, choose: Chooser) -> Played:
+    """Play an order as it is chosen. Raises TokenError for moves that cannot be made."""
+    order = Order(partner, allowances)
+    try:
+        order.begin()
+        while (move := choose(order)) is not None:
+            order.make(move)
+        order.finish()
+    except ViolationError as error:
+        return Played(tuple(order.moves), tuple(order.turns), error)
+    return Played(tuple(order.moves), tuple(order.turns), None)
+
+
+def given(moves: Sequence[Move]) -> Chooser:
+    """Choose these moves and no others."""
+    rest = iter(moves)
+    return lambda _order: next(rest, None)

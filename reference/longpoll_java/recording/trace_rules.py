@@ -1,0 +1,68 @@
+"""Byteman rules that write a line at each place, with the moment, and stop nobody.
+
+| word of a line | what it is                                                              |
+|----------------|-------------------------------------------------------------------------|
+| 1              | the gate's name                                                         |
+| 2              | the thread's number, and `d` or `s` behind it for dispatcher or scanner |
+| 3              | `System.nanoTime`, which on Linux is the monotonic clock of the machine |
+| 4, 5, 6        | topic, queue, opaque of the pull; `-` for what is not known there       |
+| 7              | whether the pull may still be held: `true`, `false`, or `-`             |
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from typing import Final
+
+from longpoll_spec.render.java_breakpoints import Gate, gates_of
+
+DELAYED_MS_MAX: Final = 8
+"""Longest that a thread waits at a place, where delays are drawn: two pauses between the sends of a queue."""
+_PRIME: Final = 10_007
+FILE_PROPERTY: Final = "longpoll.steps"
+TRACED: Final = ("dispatch", "notify", "taken", "each", "keep", "done", "read", "hold", "held", "served")
+OPTIONS: Final = ("-Dorg.jboss.byteman.compile.to.bytecode",)
+"""Rules are compiled: an interpreted one costs several times as much."""
+_BEGIN: Final = f"""RULE begin
+CLASS org.apache.rocketmq.broker.BrokerStartup
+METHOD main
+AT ENTRY
+IF TRUE
+DO openTrace("steps", System.getProperty("{FILE_PROPERTY}"))
+ENDRULE
+"""
+_THREAD: Final = (
+    'Thread.currentThread().getId() + (Thread.currentThread().getName().endsWith("ReputMessageService") ? "d" : '
+    '(Thread.currentThread().getName().endsWith("PullRequestHoldService") ? "s" : ""))'
+)
+
+
+def tracing_of(version: str, *, delayed_percent: int = 0, seed: int = 0) -> str:
+    """The script for a version. Of a hundred arrivals at a place some are delayed, drawn from the seed."""
+    gates = {gate.name: gate for gate in gates_of(version)}
+    return _BEGIN + "".join(_rules((gates[name] for name in TRACED), delayed_percent, seed))
+
+
+def _delay(gate: Gate, percent: int, seed: int) -> tuple[str, str]:
+    """What counts a place's arrivals, and what waits at the n-th of them: as long as place, n and seed say."""
+    if not percent:
+        return "", ""
+    start = zlib.crc32(f"{gate.name} {seed}".encode()) % _PRIME
+    drawn = f"((number % {_PRIME}) * 7919 + {start}) % {_PRIME}"
+    count = f'number:int = incrementCounter("{gate.name}");\n     drawn:int = {drawn};\n     '
+    return count, f"; delay(drawn % 100 < {percent} ? 1 + drawn % {DELAYED_MS_MAX} : 0)"
+
+
+def _rules(gates: Iterable[Gate], percent: int, seed: int) -> Iterable[str]:
+    for gate in gates:
+        count, delay = _delay(gate, percent, seed)
+        told = [gate.told.get(name, '"-"') for name in ("topic", "queue", "request", "suspends")]
+        words = ' + " " + '.join([f'"{gate.name}"', _THREAD, "at", *told])
+        held = (
+            f"held:org.apache.rocketmq.broker.longpolling.PullRequest = {gate.request};\n     " if gate.request else ""
+        )
+        yield (
+            f"RULE {gate.name}\nCLASS {gate.class_name}\nMETHOD {gate.method}\n{gate.place}\n"
+            f'BIND {held}{count}at:long = System.nanoTime()\nIF TRUE\nDO traceln("steps", {words}){delay}\nENDRULE\n'
+        )

@@ -1,0 +1,170 @@
+"""The worlds of a proof for any number of requests, and the proof in each of them.
+
+An aspect that adds something may also excuse something: of a queue that is cut back less is promised. So there is not
+one world that says all, and the theorem is shown in several. What only restricts, a limit to how many are held or an
+executor that refuses only beside another request, is a choice within a world (`variables.SWITCHES`): a parameter that
+the proof leaves open. What is proved in a world must not be proved in vain: `vacuity` come about in it.
+
+Leaves out how it is proved (`any_number`), and which worlds there are (`combinations`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+from attrs import frozen
+
+from longpoll_spec.bounds import Bounds
+from longpoll_spec.engines.smt.any_number import AnyProof, Found, ModelOf, prove_any, statements_of
+from longpoll_spec.engines.smt.combinations import FEATURES, WORLDS, questions_of, world_with, worlds_of
+from longpoll_spec.engines.smt.inductive import Answer, Record
+from longpoll_spec.engines.smt.proof import DEPTH_MAX, TIMEOUT_S, Report
+from longpoll_spec.engines.smt.vacuity import Situation, situations_of
+from longpoll_spec.errors import UnknownWorldError, not_known
+from longpoll_spec.model import select
+from longpoll_spec.policy import Policy
+from longpoll_spec.specification import law_of
+
+
+@frozen
+class WorldProof:
+    """What was proved in one world, and what comes about in it."""
+
+    name: str
+    world: Bounds
+    found: AnyProof
+    situations: tuple[Situation, ...]
+
+    @property
+    def in_vain(self) -> tuple[Situation, ...]:
+        """What has to come about and was not seen to."""
+        return tuple(each for each in self.situations if each.found != "reached")
+
+    @property
+    def whole(self) -> Answer:
+        """The proof's verdict; what is proved where something never comes about is unknown."""
+        verdict = self.found.proof.whole
+        return "unknown" if verdict == "proved" and self.in_vain else verdict
+
+
+def chosen(names: Sequence[str], *, any_number: bool, changes: Mapping[str, Any]) -> Mapping[str, Bounds]:
+    """The worlds of these names; with `changes` to a world's bounds one called `own`.
+
+    Without names and changes: the plain one for a given number of requests, and for any number none, which leaves the
+    choice to the text. Raises `UnknownWorldError`, also where more than one world is named and only one can be.
+    """
+    named = {name: world_named(name) for name in names}
+    if len(named) > 1 and (changes or not any_number):
+        raise UnknownWorldError("name one world: only `--requests any` without a world of your own takes several")
+    if changes:
+        begins = next(iter(named.values())) if named else WORLDS["whole" if any_number else "plain"]
+        return {"own": attrs.evolve(begins, **changes)}
+    return named or ({} if any_number else {"plain": WORLDS["plain"]})
+
+
+def world_named(name: str) -> Bounds:
+    """The world of a name, such as `whole`, or of its features, such as `crash+queues`; raises `UnknownWorldError`."""
+    if name in WORLDS:
+        return WORLDS[name]
+    features = name.split("+")
+    for each in features:
+        if each not in FEATURES:
+            raise UnknownWorldError(not_known("world", each, [*WORLDS, *FEATURES]))
+    return world_with(features)
+
+
+def prove_worlds(
+    policy: Policy,
+    *,
+    worlds: Mapping[str, Bounds] | None = None,
+    names: Iterable[str] = (),
+    timeout_s: float = TIMEOUT_S,
+    depth_max: int = DEPTH_MAX,
+    report: Report | None = None,
+    model_of: ModelOf | None = None,
+    record: Record | None = None,
+) -> list[WorldProof]:
+    """As `any_number.prove_any`, in each of the worlds. A property that is named is proved where it is stated.
+
+    Without worlds they are chosen from the text: some world takes every combination of three features that a question
+    contains. Raises `UnknownPropertyError` for what no world states.
+    """
+    wanted = list(names)
+    make = model_of or (lambda bounds: law_of(policy, bounds))
+    worlds = worlds or worlds_of(questions_of(make))
+    stated = {name: statements_of(make, 1, world).stated for name, world in worlds.items()}
+    select([item for each in stated.values() for item in each], wanted)
+    done: list[WorldProof] = []
+    seen: Found = {}
+    for name, world in worlds.items():
+        here = [item.name for item in stated[name] if item.name in wanted]
+        if here or not wanted:
+            say = _in_world(name, report)
+            found = prove_any(
+                policy,
+                world=world,
+                names=here,
+                timeout_s=timeout_s,
+                depth_max=depth_max,
+                report=say,
+                model_of=model_of,
+                seen=seen,
+                record=record,
+            )
+            if say is not None:
+                say("what comes about")
+            done.append(WorldProof(name, world, found, situations_of(make, world, _kept(found), timeout_s)))
+    return done
+
+
+def worst(proofs: Sequence[WorldProof]) -> Answer:
+    """The verdict of all worlds: refuted in one is refuted, and proved is proved in each."""
+    found = {each.whole for each in proofs}
+    return "refuted" if "refuted" in found else "unknown" if "unknown" in found else "proved"
+
+
+def verdicts(proofs: Sequence[WorldProof]) -> Mapping[str, Answer]:
+    """Property -> its worst verdict in the worlds that state it; where something never comes about it is unknown."""
+    worse: Mapping[Answer, int] = {"proved": 0, "unknown": 1, "refuted": 2}
+    found: dict[str, Answer] = {}
+    for each in proofs:
+        for name in each.found.proof.needed:
+            shown = each.found.proof.verdict(name)
+            here: Answer = "unknown" if shown == "proved" and each.in_vain else shown
+            if worse[here] >= worse[found.get(name, "proved")]:
+                found[name] = here
+    return found
+
+
+def unstated(proofs: Sequence[WorldProof]) -> Mapping[str, Sequence[str]]:
+    """World -> the properties that other worlds state and this one does not, or whose text its features leave empty.
+
+    Such a property is true of any state at all here, and says something elsewhere: it is not proved here.
+    """
+    says_something = {name for each in proofs for name in _says(each)}
+    every = list(dict.fromkeys(name for each in proofs for name in each.found.proof.needed))
+    return {
+        each.name: [
+            name
+            for name in every
+            if name not in each.found.proof.needed or (name in says_something and name not in _says(each))
+        ]
+        for each in proofs
+    }
+
+
+def _says(found: WorldProof) -> set[str]:
+    return set(found.found.proof.needed) - set(found.found.proof.by_construction)
+
+
+def _in_world(name: str, report: Report | None) -> Report | None:
+    return None if report is None else lambda text: report(f"{name}: {text}")
+
+
+def _kept(found: AnyProof) -> frozenset[str]:
+    """The statements that were proved, of every state."""
+    proof = found.proof
+    broken = {row.property_name for row in proof.obligations if row.verdict != "proved"}
+    return frozenset(row.property_name for row in proof.obligations) - broken
