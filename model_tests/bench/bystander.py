@@ -31,7 +31,7 @@ from model_tests.support.broker.raw_client import RawClient, pull_fields, send_m
 
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime import Address
-from longpoll_runtime.host_pauses import StallWatch
+from longpoll_runtime.host_pauses import HostPauseWatch
 
 TOPIC: Final = "Bystander"
 PAUSE_S: Final = 0.001
@@ -125,7 +125,7 @@ def _goes_on() -> bool:
         return True
 
 
-def own_of(watch: StallWatch) -> Own:
+def own_of(watch: HostPauseWatch) -> Own:
     """What is left without the stalls that a watch has seen; waits until it has seen them."""
 
     def own(begin_ns: int, end_ns: int) -> float:
@@ -146,7 +146,7 @@ def main() -> None:
     with ExitStack() as stack:
         own = None
         if options.broker is not None:
-            own = own_of(stack.enter_context(StallWatch(options.broker, sleep_s=LOOK_S)))
+            own = own_of(stack.enter_context(HostPauseWatch(options.broker, sleep_s=LOOK_S)))
         stand_by((host, int(port)), own, is_held=not options.asks_again)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longpoll_broker.hold.deadlines import Deadlines
-from longpoll_broker.hold.hold_table import ANSWERED, HELD, MISSED, QUEUED, TAKEN, HoldTable, Pull, Room
+from longpoll_broker.hold.hold_table import ANSWERED, HELD, MISSED, QUEUED, TAKEN, HoldLimit, HoldTable, Pull
 
 KEY = ("T", 0)
 
@@ -172,7 +172,7 @@ def settle_late(table: HoldTable) -> None:
 
 def test_what_was_woken_in_place_is_nobodys_before_it_is_settled() -> None:
     """Its channel and its deadline pass over it, and it has no place in the table."""
-    room = Room(3)
+    room = HoldLimit(3)
     settle_late(HoldTable(room=room))
     assert room.used == 0
 
@@ -231,7 +231,7 @@ def test_stale_deadlines_do_not_pile_up() -> None:
 
 def test_room_is_taken_and_given_with_every_pull() -> None:
     """However a pull leaves, its place is free again; at the limit nothing is inserted."""
-    room = Room(3)
+    room = HoldLimit(3)
     tables = [HoldTable(room=room), HoldTable(room=room)]
     kept, woken, dropped = missed(), missed(), missed("gone")
     assert tables[0].hold(kept)
@@ -260,7 +260,7 @@ class Noted(nullcontext[list[str]]):
 def test_room_is_counted_under_its_guard() -> None:
     """Taking and giving enter the guard once each."""
     guard = Noted([])
-    room = Room(3, guard)
+    room = HoldLimit(3, guard)
     assert room.take(2)
     room.give(1)
     assert (room.used, guard.enter_result) == (1, ["entered", "entered"])

@@ -12,10 +12,10 @@ from longpoll_broker.hold import pull as module
 from longpoll_broker.hold.hold_table import Pull
 from longpoll_broker.hold.pull import (
     Decision,
-    Desk,
     Found,
     Miss,
     OffsetMoved,
+    PullChecks,
     Refused,
     as_placed,
     check,
@@ -23,7 +23,7 @@ from longpoll_broker.hold.pull import (
     decide,
     wants_visible,
 )
-from longpoll_broker.shared.broker_role import Standing
+from longpoll_broker.shared.broker_role import BrokerRole
 from longpoll_broker.shared.filter import filters
 from longpoll_broker.shared.filter.filters import TagFilter, tag_filter
 from longpoll_broker.shared.subscription import Clients, subscription_of
@@ -47,11 +47,11 @@ class OneRead:
         return GetResult(self.status, offset + 1, 0, 9, [], [], 0, suggest_slave=False)
 
 
-def desk() -> Desk:
+def desk() -> PullChecks:
     """One topic with four readable queues, no groups yet."""
     topics = Topics()
     topics.put(TopicConfig("T", 4, 4))
-    return Desk(topics, Groups(), Clients())
+    return PullChecks(topics, Groups(), Clients())
 
 
 def pull(**changes: object) -> Pull:
@@ -95,7 +95,7 @@ def test_a_failed_check_refuses_without_reading(changes: dict[str, object], expe
 
 def test_the_checks_come_in_rocketmqs_order() -> None:
     """Repair one fault after the other: the code moves on through the list."""
-    tables = Desk(Topics(), Groups(auto_create=False), Clients(), is_readable=False)
+    tables = PullChecks(Topics(), Groups(auto_create=False), Clients(), is_readable=False)
     broken = pull(topic="T", queue_id=9, sys_flag=0, sub_version=7)
     store = OneRead()
     assert code(decide(broken, tables, store)) == 16
@@ -121,7 +121,7 @@ def test_the_checks_come_in_rocketmqs_order() -> None:
     assert code(decide(broken, tables, store)) == 0
 
 
-def beat(tables: Desk, model: str, *, topic: str, version: int, expression: str = "*", kind: str = "TAG") -> None:
+def beat(tables: PullChecks, model: str, *, topic: str, version: int, expression: str = "*", kind: str = "TAG") -> None:
     """One heartbeat of the group's one member."""
     tables.clients.heartbeat(
         "c",
@@ -288,7 +288,7 @@ def test_a_filter_server_has_the_last_word() -> None:
 
 def test_a_slave_sends_back_for_what_it_does_not_have() -> None:
     """It corrects no offset: 20 where a lone master says 21; what it has found it answers as it is."""
-    slave = attrs.evolve(desk(), standing=Standing("SLAVE", broker_id=1))
+    slave = attrs.evolve(desk(), standing=BrokerRole("SLAVE", broker_id=1))
     too_small = decide(pull(), slave, OneRead(GetStatus.OFFSET_TOO_SMALL))
     assert isinstance(too_small, OffsetMoved)
     assert as_placed(too_small, desk()) is too_small

@@ -42,7 +42,7 @@ from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
 from longpoll_spec.history import Event
 from longpoll_spec.policy import preset
-from longpoll_spec.specification import law_of
+from longpoll_spec.specification import specification_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
@@ -172,7 +172,9 @@ def checked(checkpoint: Path, *words: str) -> subprocess.Popen[str]:
 @pytest.fixture(scope="module")
 def packed() -> dict[str, Any]:
     """What the packed engine finds of that law."""
-    found = explore(law_of(preset("strict"), named("small", preset("strict"), requests=3, messages=3, tags=2)), [])
+    found = explore(
+        specification_of(preset("strict"), named("small", preset("strict"), requests=3, messages=3, tags=2)), []
+    )
     return {"distinct_states": found.distinct_states, "transitions": found.transitions, "depth": found.depth}
 
 

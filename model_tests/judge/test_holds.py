@@ -15,7 +15,7 @@ from model_tests.support.judge.histories import judged
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.hold.hold_table import Room
+from longpoll_broker.hold.hold_table import HoldLimit
 from longpoll_judge.contract.result import HOLD_LIMIT_KEPT, Finding, Result
 from longpoll_judge.evidence.holes import Holes, holes_of
 from longpoll_judge.evidence.survey import SourceFacts
@@ -230,7 +230,7 @@ def crowded(directory: Path) -> Result:
 def test_a_broker_keeps_what_it_promises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The strict broker answers who finds no room; one whose table always has room is found."""
     right = crowded(tmp_path / "right")
-    monkeypatch.setattr(Room, "take", lambda _room: True)
+    monkeypatch.setattr(HoldLimit, "take", lambda _room: True)
     wrong = crowded(tmp_path / "wrong")
 
     assert right.findings == []

@@ -19,11 +19,11 @@ import longpoll
 from longpoll_judge.contract.result import Result
 from longpoll_kit.errors import SubjectError
 from longpoll_kit.example import Example
-from longpoll_kit.history import Told
+from longpoll_kit.history import RecordedHistory
 from longpoll_kit.model import Allowances, Ask, OffsetQueue
 from longpoll_kit.run import KitReport
 from longpoll_kit.subject import Polled
-from longpoll_runtime.host_pauses import StallWatch
+from longpoll_runtime.host_pauses import HostPauseWatch
 from longpoll_runtime.real import RealRuntime
 
 FAULTS: Final = {
@@ -81,7 +81,7 @@ def test_the_judge_convicts_a_faulty_one(service: type[Feed], tmp_path: Path) ->
 def test_one_delay_convicts_nobody(is_planted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be the machine's doing, so it is told as none; planted: told as it was seen, it would convict."""
     monkeypatch.setattr(LateOnce, "was_late", False)
-    monkeypatch.setattr(StallWatch, "stalled_ms", lambda *_moments: 0.0)
+    monkeypatch.setattr(HostPauseWatch, "stalled_ms", lambda *_moments: 0.0)
     if is_planted:
         tell = Example._tell_answered
         monkeypatch.setattr(Example, "_tell_answered", lambda *of, **_doubted: tell(*of, is_doubted=False))
@@ -135,7 +135,7 @@ class Heard:
 def test_what_is_told_claims_no_more_than_was_seen() -> None:
     """Since when it may have happened; an end that was surely seen; nothing of a poll whose end is no more evidence."""
     heard = Heard()
-    teller = Told(heard, RealRuntime().lock())
+    teller = RecordedHistory(heard, RealRuntime().lock())
     queue = OffsetQueue("q", Allowances())
     for number, acked_ns in enumerate((10, 20, 30, None)):
         message = queue.publish(b"%d" % number, 5)
@@ -168,7 +168,7 @@ def test_what_is_told_claims_no_more_than_was_seen() -> None:
 def test_a_message_that_was_never_published_is_told_as_one_that_is_not_there() -> None:
     """Its number is that of no message, so its offset lies behind the end."""
     heard = Heard()
-    teller = Told(heard, RealRuntime().lock())
+    teller = RecordedHistory(heard, RealRuntime().lock())
     queue = OffsetQueue("q", Allowances())
     queue.publish(b"0", 5)
     ask = Ask(1, "q", 0, None, 100, 25)

@@ -35,16 +35,16 @@ from longpoll_spec.engines.smt.vacuity import Found, Situation, situations_of
 from longpoll_spec.engines.tokens import parse
 from longpoll_spec.errors import UnknownPropertyError, UnknownWorldError
 from longpoll_spec.model import Model, Property
-from longpoll_spec.mutants.generated import slipped
+from longpoll_spec.mutants.generated import mutated
 from longpoll_spec.mutants.named import NAMED
 from longpoll_spec.policy import PRESETS, STRICT, preset
-from longpoll_spec.specification import law_of, properties_of
+from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.state.variables import SWITCHES
 from longpoll_spec.terms import FALSE, Term, const, nodes, rebuild
 
 FIRST, SECOND = "answered_once", "no_lost_wakeup"
 """Two properties of the plain world."""
-LAW: Final = partial(law_of, STRICT)
+LAW: Final = partial(specification_of, STRICT)
 Outcomes = Mapping[tuple[str, StepName], Outcome]
 
 
@@ -424,7 +424,7 @@ RESTRICTED_IN_VAIN = {
 
 def _planted(policy: str, slip: str, bounds: Bounds) -> Model:
     name, change = NAMED[slip]
-    return slipped(preset(policy), bounds, name, change)
+    return mutated(preset(policy), bounds, name, change)
 
 
 @pytest.mark.parametrize(
@@ -469,7 +469,7 @@ def _broken_by_runs(policy: str, slip: str, world: str) -> dict[str, str]:
 
 @cache
 def _of_one_request(policy: str, world: str) -> Model:
-    return law_of(preset(policy), attrs.evolve(WORLDS[world], requests=1))
+    return specification_of(preset(policy), attrs.evolve(WORLDS[world], requests=1))
 
 
 def _has(policy: str, slip: str, world: str) -> bool:
@@ -502,9 +502,9 @@ def test_every_named_slip_is_broken_by_a_run_in_every_world(case: tuple[str, str
 
 
 def test_the_law_itself_is_broken_by_no_run() -> None:
-    names = [item.name for item in properties_of(law_of(STRICT, attrs.evolve(PLAIN, requests=2)))]
+    names = [item.name for item in properties_of(specification_of(STRICT, attrs.evolve(PLAIN, requests=2)))]
 
-    assert explored(partial(law_of, STRICT), PLAIN, 2, names) == {}
+    assert explored(partial(specification_of, STRICT), PLAIN, 2, names) == {}
 
 
 def _switched_off(term: Term) -> Term:
@@ -521,7 +521,7 @@ def _switched_off(term: Term) -> Term:
 def _as_without(policy: str) -> tuple[Model, Model]:
     world = attrs.evolve(WORLDS["whole"], requests=3)
     free = attrs.evolve(world, aspects=world.aspects - set(SWITCHES))
-    return law_of(preset(policy), world), law_of(preset(policy), free)
+    return specification_of(preset(policy), world), specification_of(preset(policy), free)
 
 
 @pytest.mark.parametrize("policy", OURS)
@@ -555,8 +555,8 @@ def test_the_switches_do_restrict() -> None:
 def test_everything_comes_about_in_every_world(case: tuple[str, str]) -> None:
     """Every situation that the law knows is shown by a run, and so is all that the plain world has."""
     policy, world = case
-    found = situations_of(partial(law_of, preset(policy)), WORLDS[world], (), timeout_s=10.0)
-    plain = law_of(preset(policy), attrs.evolve(PLAIN, requests=2, messages=1))
+    found = situations_of(partial(specification_of, preset(policy)), WORLDS[world], (), timeout_s=10.0)
+    plain = specification_of(preset(policy), attrs.evolve(PLAIN, requests=2, messages=1))
     wanted = {item.name for item in properties_of(plain) if item.kind == "sometimes"}
 
     assert [each.name for each in found if each.found != "reached"] == []
@@ -565,7 +565,7 @@ def test_everything_comes_about_in_every_world(case: tuple[str, str]) -> None:
 
 
 def _never_refuses(bounds: Bounds) -> Model:
-    model = law_of(STRICT, bounds)
+    model = specification_of(STRICT, bounds)
     actions = [attrs.evolve(each, guard=FALSE) if each.name == "executor_rejects" else each for each in model.actions]
     return attrs.evolve(model, actions=tuple(actions))
 
@@ -601,7 +601,7 @@ def test_ours_are_proved_in_every_world(policy: str) -> None:
     proofs = prove_worlds(preset(policy))
     missing = unstated(proofs)
 
-    assert [each.name for each in proofs] == list(worlds_of(questions_of(partial(law_of, preset(policy)))))
+    assert [each.name for each in proofs] == list(worlds_of(questions_of(partial(specification_of, preset(policy)))))
     assert {each.whole for each in proofs} == {"proved"}
     assert {each.found.why_not for each in proofs} == {None}
     assert all(each.found.cutoff is not None and 2 < each.found.cutoff < READ for each in proofs)
@@ -610,7 +610,7 @@ def test_ours_are_proved_in_every_world(policy: str) -> None:
 
 
 def _stated(world: Bounds) -> Mapping[str, Property]:
-    model = law_of(STRICT, attrs.evolve(world, requests=2))
+    model = specification_of(STRICT, attrs.evolve(world, requests=2))
     return {item.name: item for item in properties_of(model) if item.kind == "always"}
 
 

@@ -20,7 +20,7 @@ from model_tests.support.spec.cases import quick_if
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
-from longpoll_broker.io.connection_limits import Reached
+from longpoll_broker.io.connection_limits import ConnectionLimit
 from longpoll_broker.shared.topics import TopicConfig
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command, encode
@@ -179,7 +179,7 @@ def test_a_peer_that_does_not_read_is_closed_and_others_are_served(start_broker:
     except ConnectionError:
         pass
     # Only then: waiting for the end is reading.
-    wait_until(lambda: broker.totals.reached[Reached.OUTPUT_BYTES] == 1)
+    wait_until(lambda: broker.totals.reached[ConnectionLimit.OUTPUT_BYTES] == 1)
     assert deaf.wait_closed()
     assert still_serves(broker, connect)
 

@@ -15,7 +15,7 @@ from model_tests.support.broker.raw_client import RawClient, pull_fields, record
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.errors import StoreUserError
-from longpoll_broker.handler import CodeServedTwiceError, together
+from longpoll_broker.handler import CodeServedTwiceError, combine_processors
 from longpoll_broker.io.processors import Processor, Serving, serves
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.timer_offsets import DelayOffsets
@@ -308,9 +308,9 @@ def other(*_arguments: Any) -> None:
 
 def test_two_services_that_serve_one_code_are_refused() -> None:
     first: dict[int, Processor] = {RequestCode.PULL_MESSAGE: nothing, RequestCode.HEART_BEAT: nothing}
-    assert together([first, {RequestCode.SEND_MESSAGE: other}]) == first | {RequestCode.SEND_MESSAGE: other}
+    assert combine_processors([first, {RequestCode.SEND_MESSAGE: other}]) == first | {RequestCode.SEND_MESSAGE: other}
     with pytest.raises(CodeServedTwiceError, match=r"\[11\]"):
-        together([first, {RequestCode.PULL_MESSAGE: other}])
+        combine_processors([first, {RequestCode.PULL_MESSAGE: other}])
 
 
 class Greeter(Serving):
@@ -353,4 +353,4 @@ def test_a_room_serves_what_its_services_say(start_broker: StartBroker, policy: 
     assert set(sends) == {10, 310, 320, 36, 37, 370}
     assert {RequestCode.PULL_MESSAGE.value} <= set(pulls)
     assert more <= set(pulls)
-    assert len(together([pulls, sends, broker.handler.administering.processors])) >= 26
+    assert len(combine_processors([pulls, sends, broker.handler.administering.processors])) >= 26

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longpoll_observe import arrival_time
-from longpoll_observe.arrival_time import LARGE_FLIGHT, RECOVER_NS, SETTLE_NS, STEP, THIN_NS, Arrivals
+from longpoll_observe.arrival_time import LARGE_FLIGHT, RECOVER_NS, SETTLE_NS, STEP, THIN_NS, ArrivalTimes
 from longpoll_observe.relay_loop import BLOCKED_NS, LOOK_NS, RelayLoop
 from longpoll_runtime.real import RealRuntime
 
@@ -19,9 +19,9 @@ SETTLE = 10
 HELD_MAX = 4 * STEP
 
 
-def arrivals() -> Arrivals:
+def arrivals() -> ArrivalTimes:
     """A connection opened at 100; clocks here go in single steps."""
-    return Arrivals(100, SETTLE, HELD_MAX)
+    return ArrivalTimes(100, SETTLE, HELD_MAX)
 
 
 LATER_NS = 200 + 3 * RECOVER_NS
@@ -83,7 +83,7 @@ def test_since_when_bytes_can_have_been_sent(name: str) -> None:
     play(arrivals(), CASES[name])
 
 
-def play(one: Arrivals, steps: list[Step]) -> None:
+def play(one: ArrivalTimes, steps: list[Step]) -> None:
     """Note what a case says, and check each bound."""
     for step in steps:
         match step:
@@ -101,11 +101,11 @@ def play(one: Arrivals, steps: list[Step]) -> None:
 
 def test_a_sender_far_away_is_given_as_long_as_its_door_says() -> None:
     steps: list[Step] = [("read", 3_000), ("permit", 1_000, 2_000), ("look", 1_000, 3_000), ("permit", 1_001, 9_000)]
-    play(Arrivals(100, FAR_NS, HELD_MAX), [*steps, ("look", 1_001 + RECOVER_NS, 3_000), ("since", 100)])
+    play(ArrivalTimes(100, FAR_NS, HELD_MAX), [*steps, ("look", 1_001 + RECOVER_NS, 3_000), ("since", 100)])
 
 
 def test_acknowledgements_close_to_each_other_do_not_put_off_the_bound() -> None:
-    one = Arrivals(100)
+    one = ArrivalTimes(100)
     step_ns = THIN_NS // 2
     for number in range(100):
         one.acknowledged(1_000 + number * step_ns, LARGE_FLIGHT)
@@ -137,7 +137,7 @@ changes = st.lists(
 )
 
 
-def sent_too_early(script: list[Change], make: Callable[[], Arrivals]) -> list[tuple[int, int]]:
+def sent_too_early(script: list[Change], make: Callable[[], ArrivalTimes]) -> list[tuple[int, int]]:
     """Play a sender whose kernel holds back by window and by Nagle; (bound, truth) of each byte that breaks its bound.
 
     Each change: some time passes, the sender sends or not, so many bytes; the reader reads up to so many. What an
@@ -173,7 +173,7 @@ def test_no_byte_was_sent_before_its_bound(script: list[Change]) -> None:
         assert sent_too_early(script, arrivals) == []
 
 
-class Trusting(Arrivals):
+class Trusting(ArrivalTimes):
     """Takes what had come for what had been sent."""
 
     __slots__ = ()

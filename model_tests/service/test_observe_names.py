@@ -15,7 +15,7 @@ from model_tests.support.broker.raw_client import PATIENCE_S, send_message
 
 from longpoll_observe import Observer, relay_loop
 from longpoll_observe.links import Door, Tap, Visitor
-from longpoll_observe.name_lookup import Names, is_literal
+from longpoll_observe.name_lookup import NameLookup, is_literal
 from longpoll_runtime import Listener, Socket
 from longpoll_runtime.real import RealRuntime
 
@@ -132,7 +132,7 @@ def visitor(host: str, came_ns: int = 0) -> Visitor:
 def test_each_name_is_asked_for_once_and_answered_to_its_own_clients() -> None:
     """Two brokers, and two clients of the one: two look-ups, each with word that it is answered."""
     runtime = NamedAddresses()
-    names = Names(runtime, runtime.answers.release)
+    names = NameLookup(runtime, runtime.answers.release)
     clients = [visitor("a"), visitor("a"), visitor("b")]
     assert all(names.admit(client) for client in clients)
     names.start()
@@ -147,7 +147,7 @@ def test_each_name_is_asked_for_once_and_answered_to_its_own_clients() -> None:
 
 
 def test_who_waited_for_long_waits_no_more_and_the_end_closes_the_others() -> None:
-    names = Names(NamedAddresses(), lambda: None)
+    names = NameLookup(NamedAddresses(), lambda: None)
     early, late = visitor("a", 5), visitor("a", 10)
     assert all(names.admit(client) for client in (early, late))
     assert (names.overdue(7), names.overdue(7)) == ([early], [])

@@ -14,7 +14,7 @@ from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.raw_client import PATIENCE_S, pull_fields
 
 from longpoll_observe import Observer, relay_loop
-from longpoll_observe.tap_queue import PIECE_SIZE, Untold
+from longpoll_observe.tap_queue import PIECE_SIZE, TapQueue
 from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_runtime.real import RealRuntime
@@ -25,7 +25,7 @@ PULL = b"".join(encode(Command(RequestCode.PULL_MESSAGE, 1, ext_fields=pull_fiel
 
 @given(st.lists(st.integers(0, 3 * PIECE_SIZE), max_size=6))
 def test_bytes_are_told_in_their_order_with_their_moments(sizes: list[int]) -> None:
-    untold, told = Untold(), list[tuple[bytes, int, int]]()
+    untold, told = TapQueue(), list[tuple[bytes, int, int]]()
     contents = [bytes([number]) * size for number, size in enumerate(sizes)]
     for number, content in enumerate(contents):
         untold.add_bytes(lambda *what: told.append(what), content, number, number + 1)
@@ -41,7 +41,7 @@ def test_bytes_are_told_in_their_order_with_their_moments(sizes: list[int]) -> N
 
 
 def test_a_turn_ends_when_its_time_is_over() -> None:
-    untold, calls, now_ns = Untold(), list[int](), 0
+    untold, calls, now_ns = TapQueue(), list[int](), 0
 
     def call(number: int) -> None:
         nonlocal now_ns
@@ -88,16 +88,16 @@ class Stopped:
 @pytest.fixture
 def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stopped]:
     """Every turn makes no call until `go`: reading commands takes for ever."""
-    tell = Untold.tell
+    tell = TapQueue.tell
     monkeypatch.setattr(relay_loop, "UNTOLD_STOP", 1_000_000)
     monkeypatch.setattr(relay_loop, "UNTOLD_GO", 500_000)
     made = list[Stopped]()
 
-    def none_yet(self: Untold, *words: object) -> None:
+    def none_yet(self: TapQueue, *words: object) -> None:
         if not made or made[0].go.is_set():
             tell(self, *words)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Untold, "tell", none_yet)
+    monkeypatch.setattr(TapQueue, "tell", none_yet)
     made.append(Stopped(tmp_path / "history"))
     yield made[0]
     made[0].close()

@@ -11,11 +11,11 @@ from model_tests.support.broker.raw_client import pull_fields
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.hold.hold_table import Pull
-from longpoll_broker.hold.pull import Decision, Desk, Found, Miss, Refused
+from longpoll_broker.hold.pull import Decision, Found, Miss, PullChecks, Refused
 from longpoll_broker.hold.pull_events import ONE_WAY, PullEvents
 from longpoll_broker.hold.pull_processor import SHORT_POLLING_MS, PullProcessor
 from longpoll_broker.io.channel import Outbox
-from longpoll_broker.shared.broker_role import Standing
+from longpoll_broker.shared.broker_role import BrokerRole
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.subscription import Clients
 from longpoll_broker.shared.topics import Groups, TopicConfig, Topics
@@ -85,10 +85,10 @@ class World(RealRuntime):
         self,
         policy: Policy = STRICT,
         traits: Traits = STRICT_TRAITS,
-        standing: Standing | None = None,
+        standing: BrokerRole | None = None,
         config: BrokerConfig | None = None,
     ) -> PullProcessor:
-        desk = Desk(self.topics, Groups(), Clients(), traits=traits, standing=standing or Standing())
+        desk = PullChecks(self.topics, Groups(), Clients(), traits=traits, standing=standing or BrokerRole())
         offsets, beside = Offsets(), self
         commit = offsets.commit
         noting: Any = SimpleNamespace(query=offsets.query, pulled=None)
@@ -202,7 +202,7 @@ def test_an_offset_is_committed_when_the_policy_says_so(policy: Any, forward_onl
 def test_who_commits(policy: Any, traits: Traits, role: Any, sys_flag: int, commits: bool) -> None:
     for offset in (4, 0, -7):
         world = World()
-        processor = world.processor(attrs.evolve(STRICT, commit=policy), traits, Standing(role))
+        processor = world.processor(attrs.evolve(STRICT, commit=policy), traits, BrokerRole(role))
         received(processor, sysFlag=sys_flag, commitOffset=offset)
         assert world.notes[0][3] == (max(offset, -1) if commits else -1)
         assert processor.offsets.query("T", "G", 0) == (offset if commits else None)

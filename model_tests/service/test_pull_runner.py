@@ -9,13 +9,13 @@ import pytest
 from model_tests.support.service import Box, decoded
 
 from longpoll_broker.hold.hold_table import ANSWERED, HELD, Cause, Pull
-from longpoll_broker.hold.pull import Decision, Desk, Found, Miss, OffsetMoved, Refused, check
+from longpoll_broker.hold.pull import Decision, Found, Miss, OffsetMoved, PullChecks, Refused, check
 from longpoll_broker.hold.pull_answers import KINDS, PullAnswers
 from longpoll_broker.hold.pull_events import ONE_WAY, PullEvents
 from longpoll_broker.hold.pull_runner import PullRunner
 from longpoll_broker.io.channel import Channel, Outbox
 from longpoll_broker.io.processors import Refusal
-from longpoll_broker.shared.broker_role import Standing
+from longpoll_broker.shared.broker_role import BrokerRole
 from longpoll_broker.shared.statistics import GROUP_GET_LATENCY, GROUP_GET_NUMS, GROUP_GET_SIZE, Statistics
 from longpoll_broker.shared.subscription import Clients
 from longpoll_broker.shared.topics import GroupConfig, Groups, TopicConfig, Topics
@@ -72,12 +72,12 @@ class World(RealRuntime):
         return 3, 9
 
     def runner(
-        self, traits: Traits = STRICT_TRAITS, standing: Standing | None = None, policy: Policy = STRICT
+        self, traits: Traits = STRICT_TRAITS, standing: BrokerRole | None = None, policy: Policy = STRICT
     ) -> PullRunner:
         """A runner of a broker that has the topic T."""
         topics = Topics()
         topics.put(TopicConfig("T", 4, 4))
-        desk = Desk(topics, Groups(), Clients(), traits=traits, standing=standing or Standing())
+        desk = PullChecks(topics, Groups(), Clients(), traits=traits, standing=standing or BrokerRole())
         events, store = Told(self.notes), self
         moved = lambda pull, offset: self.notes.append(("moved", pull.topic, offset))  # noqa: E731 - one line
         answers = PullAnswers(desk, events)
@@ -99,8 +99,8 @@ def looked(runner: PullRunner, pull: Pull) -> Decision:
     return runner.look(pull, wanted)
 
 
-@pytest.mark.parametrize("standing", [Standing(), Standing("SLAVE", 1, slave_read=True)], ids=["master", "slave"])
-def test_a_pull_for_less_than_no_message_is_refused_and_one_for_none_is_not(standing: Standing) -> None:
+@pytest.mark.parametrize("standing", [BrokerRole(), BrokerRole("SLAVE", 1, slave_read=True)], ids=["master", "slave"])
+def test_a_pull_for_less_than_no_message_is_refused_and_one_for_none_is_not(standing: BrokerRole) -> None:
     decisions = [looked(World().runner(standing=standing), pull_of(count_max=count)) for count in (-1, 0, 1)]
     assert [type(each) for each in decisions] == [Refused, Found, Found]
     assert isinstance(looked(World().runner(TRAITS_5), pull_of(count_max=-1)), Found)
@@ -109,7 +109,7 @@ def test_a_pull_for_less_than_no_message_is_refused_and_one_for_none_is_not(stan
 
 def test_a_slave_asks_for_patience_where_a_master_moves_the_offset() -> None:
     codes = []
-    for standing in (Standing(), Standing("SLAVE", 1), Standing("SLAVE", 1, offset_check_in_slave=True)):
+    for standing in (BrokerRole(), BrokerRole("SLAVE", 1), BrokerRole("SLAVE", 1, offset_check_in_slave=True)):
         decision = looked(World(GetStatus.OFFSET_TOO_SMALL).runner(standing=standing), pull_of())
         assert isinstance(decision, OffsetMoved)
         codes.append(decision.code)
@@ -183,7 +183,7 @@ def test_a_run_that_fails_is_answered_or_raises_as_the_policy_says() -> None:
 def test_a_pull_that_is_not_run_is_answered_why() -> None:
     """A stopping broker: nothing new, from the offset that was asked for, and the queue's ends, without a read."""
     world, outbox = World(), Box()
-    runner = world.runner(standing=Standing(slave_read=True))
+    runner = world.runner(standing=BrokerRole(slave_read=True))
     for cause in ("stopped", "busy", "thrown"):
         runner.refuse(pull_of(), cause, outbox)
     unread = GetResult(GetStatus.OFFSET_OVERFLOW_ONE, 5, 3, 9, [], [], 0, suggest_slave=False)
@@ -226,7 +226,7 @@ def read_of(status: GetStatus = GetStatus.FOUND, *, suggest_slave: bool = False)
 def answered(
     decision: Decision,
     traits: Traits = STRICT_TRAITS,
-    standing: Standing | None = None,
+    standing: BrokerRole | None = None,
     *,
     kind: int = 0,
     pull: dict[str, str] | None = None,
@@ -235,7 +235,7 @@ def answered(
     topics, groups = Topics(), Groups()
     topics.put(TopicConfig("T", topic_sys_flag=5))
     groups.put(GroupConfig("G", group_sys_flag=6, which_broker_when_consume_slowly=7))
-    desk = Desk(topics, groups, Clients(), traits=traits, standing=standing or Standing())
+    desk = PullChecks(topics, groups, Clients(), traits=traits, standing=standing or BrokerRole())
     names: dict[str, Any] = {"group": "G", "topic": "T"} | (pull or {})
     told: list[Any] = []
     asked = Pull("c", 11, **names, queue_id=0, offset=5, count_max=32, sys_flag=4)
@@ -280,8 +280,8 @@ def test_5_tells_of_the_topic_and_the_group() -> None:
 
 def test_a_broker_whose_readers_may_go_to_a_slave_says_to_which() -> None:
     for standing, read, fields in (
-        (Standing(slave_read=True), read_of(suggest_slave=True), {"suggestWhichBrokerId": "7"}),
-        (Standing(slave_read=True), read_of(), {}),
-        (Standing("SLAVE", 1), read_of(GetStatus.OFFSET_TOO_SMALL), {"nextBeginOffset": "5"}),
+        (BrokerRole(slave_read=True), read_of(suggest_slave=True), {"suggestWhichBrokerId": "7"}),
+        (BrokerRole(slave_read=True), read_of(), {}),
+        (BrokerRole("SLAVE", 1), read_of(GetStatus.OFFSET_TOO_SMALL), {"nextBeginOffset": "5"}),
     ):
         assert answered(OffsetMoved(read, 20), standing=standing)[0].ext_fields == FIELDS | fields

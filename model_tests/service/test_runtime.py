@@ -14,7 +14,7 @@ import pytest
 from longpoll_runtime.garbage_collection import no_collections, rare_collections
 from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.sockets import RealPoller
-from longpoll_runtime.switch_interval import TURN_S, short_turns
+from longpoll_runtime.switch_interval import TURN_S, short_switch_interval
 from longpoll_runtime.threads import RealQueue
 
 
@@ -158,7 +158,7 @@ def test_there_are_no_collections_inside_and_they_come_again_outside() -> None:
 
 def test_turns_are_short_until_the_end_of_the_block() -> None:
     before = sys.getswitchinterval()
-    with short_turns():
+    with short_switch_interval():
         inside = sys.getswitchinterval()
 
     assert inside == pytest.approx(TURN_S)

@@ -11,9 +11,9 @@ from model_tests.service.slaves import Log, Slave, transfers
 
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.rocketmq.replication import slave_connection, slave_waits
-from longpoll_broker.rocketmq.replication.slave_connection import TURN_SIZE, UNREPORTED_SIZE_MAX, SlaveLink
+from longpoll_broker.rocketmq.replication.slave_connection import TURN_SIZE, UNREPORTED_SIZE_MAX, SlaveConnection
 from longpoll_broker.rocketmq.replication.slave_waits import SlaveWait, SlaveWaits
-from longpoll_broker.rocketmq.replication.transfer_rate import SECOND_NS, Flow
+from longpoll_broker.rocketmq.replication.transfer_rate import SECOND_NS, TransferRate
 from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.frames.replication import (
     HEAD_SIZE,
@@ -26,14 +26,14 @@ from longpoll_protocol.frames.replication import (
 
 def link_of(
     slave: Slave, log: Log, *, size: int = 64, begins_with_last_file: bool = False, only_visible: bool = False
-) -> SlaveLink:
+) -> SlaveConnection:
     """A connection that was made at 1."""
     socket: Any = slave
     store: Any = log
-    return SlaveLink(socket, slave.peer, store, size, begins_with_last_file, only_visible, 1, 1)
+    return SlaveConnection(socket, slave.peer, store, size, begins_with_last_file, only_visible, 1, 1)
 
 
-def begun(log: Log, offset: int = 0, *, size: int = 64) -> tuple[Slave, SlaveLink]:
+def begun(log: Log, offset: int = 0, *, size: int = 64) -> tuple[Slave, SlaveConnection]:
     """One that has reported, at 2."""
     slave = Slave()
     link = link_of(slave, log, size=size)
@@ -227,7 +227,7 @@ def test_what_is_sent_is_counted_by_the_second() -> None:
 
 
 def test_bytes_of_a_second_are_told_after_it() -> None:
-    flow = Flow(7)
+    flow = TransferRate(7)
     flow.add(100)
     flow.add(200)
     flow.look(6 + SECOND_NS)

@@ -10,7 +10,7 @@ import pytest
 from model_tests.support.broker.brokers import wait_until
 
 from longpoll.wire import connection
-from longpoll.wire.connection import WireEnd
+from longpoll.wire.connection import BrokerConnection
 from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_runtime import Address
@@ -22,7 +22,7 @@ CONTENT = bytes(range(256)) * 100_000
 """More than the sockets of both sides hold."""
 
 
-class Noting(WireEnd):
+class Noting(BrokerConnection):
     """Keeps the codes of what it reads."""
 
     def __init__(self, address: Address, *, reads: bool) -> None:

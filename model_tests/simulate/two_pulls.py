@@ -14,7 +14,7 @@ from longpoll_broker.hold.hold_service import HoldService
 from longpoll_broker.hold.hold_table import HELD, Pull
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.shared.filter.filters import tag_filter
-from longpoll_simulation.line_tracing import Grain, Lines
+from longpoll_simulation.line_tracing import Grain, LineTracing
 from longpoll_simulation.sync import SimulatedLock, SimulatedThread
 from longpoll_simulation.world import Strategy, World
 from longpoll_spec.policy import STRICT, Policy
@@ -87,6 +87,6 @@ def race(strategy: Strategy, policy: Policy = STRICT, grain: Grain | None = None
     """One run, with points at each operation, or in the code too; the world as it ended. Raises AssertionError."""
     world = World(strategy)
     if grain is not None:
-        Lines.of(world, FILES, grain)
+        LineTracing.of(world, FILES, grain)
     TwoPulls(world, policy).play()
     return world

@@ -34,7 +34,7 @@ from longpoll_spec.engines.smt.proof import Proof
 from longpoll_spec.engines.tokens import replay, token_of
 from longpoll_spec.model import Model, Trace
 from longpoll_spec.policy import PRESETS, REDUNDANT, STRICT, knob_values, preset
-from longpoll_spec.specification import law_of, properties_of
+from longpoll_spec.specification import properties_of, specification_of
 
 
 def _run(*words: str) -> Result:
@@ -207,7 +207,7 @@ def test_prove_shows_where_induction_fails() -> None:
 def token() -> str:
     """A token of the race of rocketmq-4.9."""
     policy = preset("rocketmq-4.9")
-    model = law_of(policy, named("tiny", policy))
+    model = specification_of(policy, named("tiny", policy))
     made = explore(model, properties_of(model)).verdict("lost_by_hold").token
     assert made is not None
     return made
@@ -386,7 +386,7 @@ def test_every_property_has_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
         item.name
         for policy in map(preset, ("strict-clone", "rocketmq-lmq"))
         for each in (named("tiny", policy), *bounds)
-        for item in properties_of(law_of(policy, each))
+        for item in properties_of(specification_of(policy, each))
         if item.kind == "always"
     }
     assert {name for _kind, name, _sentence in HARMS} == stated
@@ -476,7 +476,7 @@ def test_without_numpy_the_plain_engine_explores(words: Sequence[str], code: int
 
 @cache
 def _explored(policy: str) -> Exploration:
-    return explore(law_of(preset(policy), named("tiny", preset(policy))), engine="python")
+    return explore(specification_of(preset(policy), named("tiny", preset(policy))), engine="python")
 
 
 def _run_coverage(model: Model, *labels: str) -> Trace:
@@ -523,7 +523,7 @@ def test_witnesses_of_all_that_must_be_reached_reach_it(policy: str) -> None:
 def test_laws_are_counted_apart() -> None:
     """Runs of two policies are two coverages, runs of one policy under two bounds are one."""
     strict, other = model_named("strict"), model_named("rocketmq-4.9")
-    more = law_of(preset("strict"), named("small", preset("strict")))
+    more = specification_of(preset("strict"), named("small", preset("strict")))
     found = coverage_of(
         [_run_coverage(strict, "append"), _run_coverage(other, "append"), _run_coverage(more, "append", "make_visible")]
     )

@@ -44,7 +44,7 @@ from longpoll_spec.engines import ENGINES
 from longpoll_spec.engines.ablate import POLICIES
 from longpoll_spec.engines.smt.combinations import WORLDS
 from longpoll_spec.policy import PRESETS, STRICT, knob_values, preset, with_knob
-from longpoll_spec.specification import law_of, properties_of
+from longpoll_spec.specification import properties_of, specification_of
 
 
 def row(outcome: Outcome, detail: str = "seen", token: str | None = None) -> Row:
@@ -302,7 +302,7 @@ def test_what_is_offered_is_taken() -> None:
 def test_every_property_of_a_policy_is_offered(policy: str) -> None:
     chosen = preset(policy)
     all_bounds = [named("tiny", chosen), *EXPLORATIONS.values(), *TIMEOUTS.values()]
-    stated = {item.name: item.kind for bounds in all_bounds for item in properties_of(law_of(chosen, bounds))}
+    stated = {item.name: item.kind for bounds in all_bounds for item in properties_of(specification_of(chosen, bounds))}
 
     assert set(offered("check", "--policy", policy, "--property", "")) == set(stated)
     always = {name for name, kind in stated.items() if kind == "always"}

@@ -28,7 +28,7 @@ from model_tests.support.ports import closed_port
 from model_tests.support.spec.cases import quick_if
 from model_tests.verification.test_foreign import babbling, closing, silent
 
-from longpoll.broker_simulation.plan import LONGEST_MS, Mishap, Plan, Pull, Send, Wait, plan_of
+from longpoll.broker_simulation.plan import LONGEST_MS, InjectedFault, Plan, Pull, Send, Wait, plan_of
 from longpoll.broker_simulation.soak import soak
 from longpoll.broker_simulation.soak.soak import HOLD_MS_MAX, Soak, real_plan_of
 from longpoll.cli import main
@@ -42,7 +42,7 @@ from longpoll.verification.under_load import Loaded, see
 from longpoll.wire.load import LoadPlan
 from longpoll.wire.racing.load import race
 from longpoll.wire.racing.plan import QUEUE_IDS, Delivery, RacePlan, RaceReport
-from longpoll.wire.racing.timing import Aim
+from longpoll.wire.racing.timing import PullTiming
 from longpoll.wire.racing.topic import RaceTopic, prepare
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
@@ -503,7 +503,7 @@ def test_a_race_that_shows_little_is_unknown() -> None:
 def test_pulls_are_aimed_at_the_moment_of_their_message() -> None:
     """Whatever a wake and a trip take, most pulls are written where both end together; some are not."""
     sequence = random.Random(5)
-    aim = Aim(gap_ms=1.5)
+    aim = PullTiming(gap_ms=1.5)
     for _ in range(4_000):
         gap_ms = aim.draw(sequence)
         seen_ms = 6.0 + sequence.uniform(-1, 1)  # from its writing, to be visible and told
@@ -520,7 +520,7 @@ def test_pulls_are_aimed_at_the_moment_of_their_message() -> None:
 KILLED = Plan(
     seed=0,
     peers=((Send(9, 3), Wait()), (Pull(9, 300), Wait())),
-    mishaps=(Mishap(1_500.0, "kill"),),
+    mishaps=(InjectedFault(1_500.0, "kill"),),
     io_thread_count=1,
     syncs=False,
     is_fast=True,

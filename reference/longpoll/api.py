@@ -64,10 +64,10 @@ def check(
     from longpoll_spec.bounds import named  # noqa: PLC0415 - a slow import
     from longpoll_spec.engines import explore  # noqa: PLC0415
     from longpoll_spec.model import select  # noqa: PLC0415
-    from longpoll_spec.specification import law_of, properties_of  # noqa: PLC0415
+    from longpoll_spec.specification import properties_of, specification_of  # noqa: PLC0415
 
     chosen = policy_of(policy)
-    model = law_of(chosen, named(bounds, chosen, aspects=tuple(aspects)))
+    model = specification_of(chosen, named(bounds, chosen, aspects=tuple(aspects)))
     with needing("check"):
         return explore(model, select(properties_of(model), properties), engine=engine, limit_states=max_states)
 

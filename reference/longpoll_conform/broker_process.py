@@ -27,7 +27,7 @@ class StartError(UserError):
     """A command that cannot be run; the text says why."""
 
 
-class Started:
+class BrokerProcess:
     """A running command. Invariant: `_process` is the one of the last start; leaving the `with` block ends it."""
 
     def __init__(self, command: str, is_well: Callable[[], bool]) -> None:

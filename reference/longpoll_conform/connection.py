@@ -34,7 +34,7 @@ class SilentError(Exception):
 
 
 @frozen
-class Spoken:
+class RecordedFrame:
     """One frame, or bytes that are none, on a connection."""
 
     at_ms: float
@@ -62,17 +62,17 @@ class Conversation:
     def __init__(self) -> None:
         self._begun_s = time.monotonic()
         self._lock = threading.Lock()
-        self.spoken: list[Spoken] = []
+        self.spoken: list[RecordedFrame] = []
 
     def note(self, line: str, way: Literal["sent", "came", "closed"], content: bytes) -> None:
         """Keep what passed."""
         with self._lock:
             if len(self.spoken) < SPOKEN_MAX:
                 at_ms = (time.monotonic() - self._begun_s) * 1000
-                self.spoken.append(Spoken(round(at_ms, 1), line, way, bytes(content)))
+                self.spoken.append(RecordedFrame(round(at_ms, 1), line, way, bytes(content)))
 
 
-class Line:
+class Connection:
     """A connection. Invariant: `_answers` and `pushes` have every command that came and was not taken."""
 
     def __init__(self, name: str, address: Address, conversation: Conversation) -> None:

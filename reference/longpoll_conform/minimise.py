@@ -23,7 +23,7 @@ without them."""
 CODE: Final = "response.code"
 
 
-def smallest(
+def minimise(
     vector: Vector, differences: Sequence[Difference], play: Callable[[Vector], Sequence[Difference]]
 ) -> tuple[Vector, int]:
     """The vector less the steps that its first difference does not need, and how many these are.

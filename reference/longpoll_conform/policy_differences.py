@@ -21,7 +21,7 @@ VERSIONS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 @frozen
-class OnPurpose:
+class IntendedDifference:
     """How a policy means to differ."""
 
     why: str
@@ -29,37 +29,39 @@ class OnPurpose:
     """The response code that it answers: any other answer is as wrong as the recorded one."""
 
 
-STRICT: Final[Mapping[str, OnPurpose]] = MappingProxyType(
+STRICT: Final[Mapping[str, IntendedDifference]] = MappingProxyType(
     {
-        "hold-150": OnPurpose(
+        "hold-150": IntendedDifference(
             "A pull whose topic is deleted is answered 17 at the deletion; "
             "4.9.7 lets it wait for the scan after its deadline.",
             17,
         ),
-        "hold-162": OnPurpose(
+        "hold-162": IntendedDifference(
             "LITE_PULL (361) is served, so that the lite pull consumer of a 5.x client gets messages; "
             "4.9.7 does not know the code.",
             0,
         ),
         **dict.fromkeys(
             ("hold-148", "send-264"),
-            OnPurpose(
+            IntendedDifference(
                 "The answer to a prepared message names its transaction, which the proxy of 5.x needs; 4.9.7 does not.",
                 0,
             ),
         ),
         **dict.fromkeys(
             ("route-378", "route-380", "route-382"),
-            OnPurpose(
+            IntendedDifference(
                 "A route has `enableActingMaster`, which the Rust client needs; that of 4.9.7 has no such field.", 0
             ),
         ),
-        "route-384": OnPurpose("A name server that does not know a request answers 3; that of 4.9.7 never answers.", 3),
+        "route-384": IntendedDifference(
+            "A name server that does not know a request answers 3; that of 4.9.7 never answers.", 3
+        ),
     }
 )
 
 
-def on_purpose(policy: str) -> Mapping[str, OnPurpose]:
+def intended_difference(policy: str) -> Mapping[str, IntendedDifference]:
     """How a policy answers a vector otherwise, by the vector's id."""
     return STRICT if policy.startswith("strict") else {}
 

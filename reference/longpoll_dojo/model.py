@@ -15,7 +15,7 @@ from attrs import define, field, frozen
 
 from longpoll_dojo.errors import ProgramError, TokenError, ViolationError
 from longpoll_dojo.replies import Answer, At, Reply, shown
-from longpoll_dojo.steps import Move
+from longpoll_dojo.steps import Step
 
 WALL_MS: Final = 1_700_000_000_000
 """The time of day at which every order begins."""
@@ -91,7 +91,7 @@ class Sent:
 
 
 @define(eq=False)
-class World:
+class Model:
     """One order. Invariant: `paused` has exactly the messages that stand at a step point, in the order they stopped."""
 
     allowances: Allowances = field(factory=Allowances)
@@ -114,7 +114,7 @@ class World:
         """The next deadline of any pull there was, answered or not: something may have been left behind of it."""
         return min((pull.deadline_ms for pull in self.pulls.values() if pull.deadline_ms > self.now_ms), default=None)
 
-    def is_possible(self, move: Move) -> bool:
+    def is_possible(self, move: Step) -> bool:
         """Whether a move makes sense now."""
         deadline_ms = self.next_deadline_ms()
         match move.kind:
@@ -133,10 +133,10 @@ class World:
             case "arrive" | "arrive_large" | "set_back":
                 return True
 
-    def _is_waiting(self, pull: Pull, move: Move) -> bool:
+    def _is_waiting(self, pull: Pull, move: Step) -> bool:
         return pull.is_open and (pull.connection, pull.queue) == (move.connection, move.queue)
 
-    def message_of(self, move: Move) -> Message | None:
+    def message_of(self, move: Step) -> Message | None:
         """Make a move: the message to send, None where it sends none. Raises TokenError where it makes no sense."""
         if not self.is_possible(move):
             raise TokenError(f"the token is invalid: step {move} is impossible at its place; copy the whole token")
@@ -156,7 +156,7 @@ class World:
     def tick_at(self, moment_ms: int) -> Message:
         """A tick at any moment that has not passed, for the end of an order."""
         self._pass_until(moment_ms)
-        return self._begin(Move("tick"))
+        return self._begin(Step("tick"))
 
     def _pass_until(self, moment_ms: int) -> None:
         assert moment_ms >= self.now_ms
@@ -176,7 +176,7 @@ class World:
         for other in self.paused.values():
             other.is_alone = False
 
-    def _begin(self, move: Move) -> Message:
+    def _begin(self, move: Step) -> Message:
         self.turn += 1
         number, self.next_id = self.next_id, self.next_id + 1
         kind = {"arrive_late": "arrive", "arrive_large": "arrive", "tick_before": "tick"}.get(move.kind, move.kind)

@@ -12,9 +12,9 @@ import msgspec
 from attrs import define, field, frozen
 
 from longpoll_dojo.errors import ProgramError, ViolationError
-from longpoll_dojo.model import Allowances, Message, World
+from longpoll_dojo.model import Allowances, Message, Model
 from longpoll_dojo.replies import Reply
-from longpoll_dojo.steps import Move
+from longpoll_dojo.steps import Step
 
 
 class Partner(Protocol):
@@ -38,23 +38,23 @@ class Turn:
 
 
 @define(eq=False)
-class Order:
+class Schedule:
     """An order under way. Invariant: `moves` lead from the reset to where `world` stands, and `turns` were had."""
 
     partner: Partner
     allowances: Allowances
-    world: World = field(init=False)
-    moves: list[Move] = field(factory=list)
+    world: Model = field(init=False)
+    moves: list[Step] = field(factory=list)
     turns: list[Turn] = field(factory=list)
 
     def __attrs_post_init__(self) -> None:
-        self.world = World(self.allowances)
+        self.world = Model(self.allowances)
 
     def begin(self) -> None:
         """Reset the program. Raises ViolationError."""
         self._had({"type": "reset", "id": 0, "now_ms": 0, "wall_ms": self.world.wall_ms})
 
-    def make(self, move: Move) -> None:
+    def make(self, move: Step) -> None:
         """Make a move. Raises ViolationError, and TokenError where it makes no sense."""
         message = self.world.message_of(move)
         self.moves.append(move)
@@ -72,7 +72,7 @@ class Order:
 
     def _let_go(self) -> None:
         while self.world.paused:
-            message = self.world.message_of(Move("go", message_id=next(iter(self.world.paused))))
+            message = self.world.message_of(Step("go", message_id=next(iter(self.world.paused))))
             assert message is not None
             self._had(message)
 
@@ -91,7 +91,7 @@ class Order:
 class Played:
     """An order that was played to its end, or to where it broke."""
 
-    moves: tuple[Move, ...]
+    moves: tuple[Step, ...]
     turns: tuple[Turn, ...]
     violation: ViolationError | None
 
@@ -100,13 +100,13 @@ class Played:
         return [turn.heard() for turn in self.turns] == [turn.heard() for turn in other.turns]
 
 
-Chooser = Callable[[Order], Move | None]
+Chooser = Callable[[Schedule], Step | None]
 """Which move comes next; None: the order ends."""
 
 
 def play(partner: Partner, allowances: Allowances, choose: Chooser) -> Played:
     """Play an order as it is chosen. Raises TokenError for moves that cannot be made."""
-    order = Order(partner, allowances)
+    order = Schedule(partner, allowances)
     try:
         order.begin()
         while (move := choose(order)) is not None:
@@ -117,7 +117,7 @@ def play(partner: Partner, allowances: Allowances, choose: Chooser) -> Played:
     return Played(tuple(order.moves), tuple(order.turns), None)
 
 
-def given(moves: Sequence[Move]) -> Chooser:
+def given(moves: Sequence[Step]) -> Chooser:
     """Choose these moves and no others."""
     rest = iter(moves)
     return lambda _order: next(rest, None)

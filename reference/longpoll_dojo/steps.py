@@ -35,7 +35,7 @@ WORD: Final = re.compile(
 
 
 @frozen
-class Move:
+class Step:
     """One move; what its kind has no use for is left at nought."""
 
     kind: Kind
@@ -60,12 +60,12 @@ class Move:
                 return letters
 
 
-def token_of(moves: Sequence[Move]) -> str:
+def token_of(moves: Sequence[Step]) -> str:
     """The moves as one word that can be sent around."""
     return ".".join([PREFIX, *map(str, moves)])
 
 
-def moves_of(token: str) -> list[Move]:
+def steps_of(token: str) -> list[Step]:
     """The moves of a token. Raises TokenError."""
     prefix, *words = token.split(".")
     if prefix != PREFIX or len(token) > TOKEN_MAX:
@@ -73,23 +73,23 @@ def moves_of(token: str) -> list[Move]:
     return [_move_of(word) for word in words]
 
 
-def _move_of(word: str) -> Move:
+def _move_of(word: str) -> Step:
     found = WORD.fullmatch(word)
     if found is None:
         raise TokenError(f"the token's part {word[:40]!r} is invalid; copy the whole token")
     said = found.groupdict()
     if said["pull"]:
-        return Move("pull", int(said["of"]), said["at"], int(said["wait"]))
+        return Step("pull", int(said["of"]), said["at"], int(said["wait"]))
     if said["arrive"]:
-        return Move(WORDS[said["arrive"]], queue=said["in"])
+        return Step(WORDS[said["arrive"]], queue=said["in"])
     if said["close"]:
-        return Move("close", int(said["closed"]))
+        return Step("close", int(said["closed"]))
     if said["go"]:
-        return Move("go", message_id=int(said["id"]))
-    return Move(WORDS[word])
+        return Step("go", message_id=int(said["id"]))
+    return Step(WORDS[word])
 
 
-def without(moves: Sequence[Move], place: int) -> list[Move]:
+def without(moves: Sequence[Step], place: int) -> list[Step]:
     """The moves less one, and less what leads its message on; later messages are numbered anew."""
     left = [*moves[:place], *moves[place + 1 :]]
     if moves[place].kind in {"go", "set_back"}:

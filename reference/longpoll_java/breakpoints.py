@@ -55,7 +55,7 @@ class Peer:
     is_open: bool = True
 
 
-class Stage:
+class Breakpoints:
     """Listens for threads at gates and for replies. Invariant: a thread of the broker stands at one gate at most.
 
     A thread that asks at a gate goes on at once where `stops` says no.

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from longpoll_spec.render.java_breakpoints import Gate
+from longpoll_spec.render.java_breakpoints import Breakpoint
 
 SCAN_MS: Final = 5_000
 """The period of `PullRequestHoldService.run`, which no setting changes."""
@@ -22,7 +22,7 @@ THROW: Final = "T"
 _THREAD: Final = 'Thread.currentThread().getName().replace(" ", "_")'
 
 
-def rules_of(gates: Iterable[Gate]) -> str:
+def rules_of(gates: Iterable[Breakpoint]) -> str:
     """The script for Byteman's agent."""
     return "".join(f"{_rule(gate)}\n" for gate in gates)
 
@@ -41,7 +41,7 @@ def scanning_each(period_ms: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _rule(gate: Gate) -> str:
+def _rule(gate: Breakpoint) -> str:
     asked = "".join(f' + "&{name}=" + {java}' for name, java in gate.told.items())
     url = f'"http://127.0.0.1:" + System.getProperty("{PORT_PROPERTY}") + "/{gate.name}?thread=" + {_THREAD}{asked}'
     found = {"bucket:ManyPullRequest": gate.bucket, "held:PullRequest": gate.request}
@@ -59,7 +59,7 @@ def _rule(gate: Gate) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _action(gate: Gate) -> tuple[str, str]:
+def _action(gate: Breakpoint) -> tuple[str, str]:
     """When the thread does something of the rule's, and what."""
     when, what = gate.does
     if what:

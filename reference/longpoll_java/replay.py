@@ -12,7 +12,7 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from longpoll_java.breakpoints import Arrival, Peer, Stage
+from longpoll_java.breakpoints import Arrival, Breakpoints, Peer
 from longpoll_java.broker import JavaBroker
 from longpoll_java.schedule import DISPATCHER, FOUND, OPERATOR, SCANNER, Move, Schedule
 from longpoll_protocol.codes import RequestCode, ResponseCode
@@ -100,7 +100,7 @@ class _Player:
 
     broker: JavaBroker
     schedule: Schedule
-    stage: Stage = field(init=False)
+    stage: Breakpoints = field(init=False)
     topic: str = field(init=False)
     slots: dict[int, _Slot] = field(factory=dict)
     pulls: dict[int, int] = field(factory=dict)

@@ -15,7 +15,7 @@ from attrs import define, evolve, field, frozen
 from longpoll_java.byteman_rules import SCAN_MS
 from longpoll_java.errors import NotOnJavaError
 from longpoll_spec.model import Action, Model, Trace
-from longpoll_spec.render.java_breakpoints import Gate
+from longpoll_spec.render.java_breakpoints import Breakpoint
 
 Kind: TypeAlias = Literal[
     "create", "send", "pull", "close", "commit", "offset", "tick", "deadline", "align", "stop",
@@ -106,7 +106,7 @@ IMPOSSIBLE: Final[Mapping[str, str]] = {
 """Action -> why no schedule of replay has it."""
 
 
-def schedule_of(trace: Trace, gates: Sequence[Gate], scan_ms: int = SCAN_MS) -> Schedule:
+def schedule_of(trace: Trace, gates: Sequence[Breakpoint], scan_ms: int = SCAN_MS) -> Schedule:
     """The moves that make a broker with these gates follow a run; it scans each `scan_ms`. Raises NotOnJavaError."""
     _refuse(trace, {gate.name for gate in gates})
     model = trace.model

@@ -42,7 +42,7 @@ class History(Protocol):
         ...
 
 
-class Untold:
+class NoHistory:
     """Nobody is told."""
 
     __slots__ = ()
@@ -64,7 +64,7 @@ class Untold:
 
 
 @define(eq=False)
-class Told(Untold):
+class RecordedHistory(NoHistory):
     """All of one example goes to a history.
 
     Invariant: `_open` are the polls told of whose end was not told; it and `_is_left` change under `_lock`.
@@ -116,10 +116,12 @@ class Told(Untold):
             return self._open.pop(ask, None)
 
 
-def told_to(history: History | None, runtime: Runtime, subject: LongPollSubject, allowances: Allowances) -> Untold:
+def history_for(
+    history: History | None, runtime: Runtime, subject: LongPollSubject, allowances: Allowances
+) -> NoHistory:
     """Who is told of an example; raises SubjectError for a service that the judge's contract says nothing of."""
     if history is None:
-        return Untold()
+        return NoHistory()
     if subject.semantics != "offsets":
         raise SubjectError("the judge needs offsets, but this subject is consuming; test it without a history")
     if allowances.visible_ms:
@@ -127,4 +129,4 @@ def told_to(history: History | None, runtime: Runtime, subject: LongPollSubject,
             "a history requires that a message is visible once its publish is acknowledged; set visible_ms to 0, or "
             "test without a history"
         )
-    return Told(history, runtime.lock())
+    return RecordedHistory(history, runtime.lock())

@@ -46,7 +46,7 @@ NEVER: Final = 1 << 63
 """Beyond every position."""
 
 
-class Arrivals:
+class ArrivalTimes:
     """The bytes of one direction of one connection, counted as they are read.
 
     Invariants: positions count the stream's bytes from 0. `_marks` are (position, ns): no byte at that position or

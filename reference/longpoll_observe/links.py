@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 from attrs import define, field
 
-from longpoll_observe.arrival_time import HELD_MAX, SETTLE_NS, Arrivals
+from longpoll_observe.arrival_time import HELD_MAX, SETTLE_NS, ArrivalTimes
 from longpoll_runtime import Address, Buffer, Listener, PlainSocket, Socket
 
 Direction = Literal["answers", "requests"]
@@ -88,7 +88,7 @@ class Side:
     """
 
     socket: Socket
-    arrivals: Arrivals
+    arrivals: ArrivalTimes
     busy_pass: int
     """The last pass in which the socket was reported readable, or was not watched for that."""
     look_ns: int = field(default=0)

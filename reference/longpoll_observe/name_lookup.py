@@ -29,7 +29,7 @@ def is_literal(host: str) -> bool:
     return True
 
 
-class Names:
+class NameLookup:
     """Clients that wait for the address of their broker, and the thread that looks it up.
 
     Invariants: of every target that someone in `waiting` has, the look-up was asked for and its answer not taken;

@@ -20,10 +20,10 @@ import logging
 from functools import partial
 from typing import Final
 
-from longpoll_observe.arrival_time import FIRST_FLIGHT, Arrivals
+from longpoll_observe.arrival_time import FIRST_FLIGHT, ArrivalTimes
 from longpoll_observe.links import Direction, Door, Link, Side, Visitor
-from longpoll_observe.name_lookup import Names, is_literal
-from longpoll_observe.tap_queue import Untold
+from longpoll_observe.name_lookup import NameLookup, is_literal
+from longpoll_observe.tap_queue import TapQueue
 from longpoll_runtime import Poller, Runtime, Thread
 
 log = logging.getLogger(__name__)
@@ -78,10 +78,10 @@ class RelayLoop:
         self._resume_ns = 0
         self._pass = 1
         self._begun_ns = self._quiet_ns = runtime.monotonic_ns()
-        self.untold = Untold()
+        self.untold = TapQueue()
         self._is_behind = False
         """Clients are not read, for too much is untold."""
-        self._names = Names(runtime, self.poller.wake)
+        self._names = NameLookup(runtime, self.poller.wake)
         self._buffer = bytearray(CHUNK_SIZE)
         self._view = memoryview(self._buffer)
         self._stopping = False
@@ -214,7 +214,7 @@ class RelayLoop:
                 # Its end is the one thing that is told of it, and no end waits for an acknowledgement.
                 arrivals.acknowledged(now_ns, arrivals.read + FIRST_FLIGHT)
 
-    def _acknowledge(self, link: Link, arrivals: Arrivals) -> None:
+    def _acknowledge(self, link: Link, arrivals: ArrivalTimes) -> None:
         """Have what the broker's kernel holds back until we acknowledge come now, and know when that was."""
         begun_ns = self._now_ns()
         try:
@@ -371,8 +371,8 @@ class RelayLoop:
             door,
             tap,
             rewrite,
-            client=Side(accepted, Arrivals(now_ns), self._pass),
-            broker=Side(onward, Arrivals(now_ns, door.settle_ns, door.held_max), self._pass),
+            client=Side(accepted, ArrivalTimes(now_ns), self._pass),
+            broker=Side(onward, ArrivalTimes(now_ns, door.settle_ns, door.held_max), self._pass),
             onward=onward,
             peer=visitor.peer,
             opened_ns=now_ns,

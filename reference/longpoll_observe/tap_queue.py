@@ -21,7 +21,7 @@ PIECE_SIZE: Final = 32 * 1024
 """Bytes that are handed to the tap at once: some 150 small commands, which take 2 to 3 ms."""
 
 
-class Untold:
+class TapQueue:
     """A queue of calls, which others only look at. Invariant: `size` is the length of the bytes that they tell of."""
 
     __slots__ = ("calls", "size")

@@ -30,7 +30,7 @@ SCHEDSTAT_SIZE_MAX: Final = 128
 """Bytes of three numbers."""
 
 
-class StallWatch:
+class HostPauseWatch:
     """Watches inside its block.
 
     Invariant: `_stalls` are in the order in which they ended, and hold those that ended before `_seen_ns`; all of it

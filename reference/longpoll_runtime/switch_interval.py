@@ -19,7 +19,7 @@ TURN_S: Final = 0.0005
 
 
 @contextmanager
-def short_turns() -> Iterator[None]:
+def short_switch_interval() -> Iterator[None]:
     """Let no thread keep the interpreter for longer than `TURN_S` from another, until the end of the block."""
     previous = sys.getswitchinterval()
     sys.setswitchinterval(TURN_S)

@@ -26,7 +26,7 @@ SHARED: Final = ("ATTR", "METHOD", "SUBSCR", "CONTAINS_OP", "FOR_ITER", "GET_ITE
 
 
 @define(eq=False)
-class Lines:
+class LineTracing:
     """A world's points in some files. Invariant: `_known` says of every code object seen how it is traced."""
 
     world: World
@@ -35,7 +35,7 @@ class Lines:
     _known: dict[CodeType, Trace | None] = field(factory=dict)
 
     @classmethod
-    def of(cls, world: World, files: Iterable[str], grain: Grain = "line") -> Lines:
+    def of(cls, world: World, files: Iterable[str], grain: Grain = "line") -> LineTracing:
         """Have a world's actors come to points in these files, in its next run."""
         lines = cls(world, frozenset(files), grain)
         world.tracer = lines

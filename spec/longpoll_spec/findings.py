@@ -68,6 +68,6 @@ FACTS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
 """Preset -> the properties that it breaks -> the hazards of which each is a sign; every other property it keeps."""
 
 
-def hazards_of(preset: str, property_name: str) -> tuple[str, ...]:
+def findings_of(preset: str, property_name: str) -> tuple[str, ...]:
     """The hazards that a broken property of a preset is a sign of; none that is known for other policies."""
     return FACTS.get(preset, {}).get(property_name, ())

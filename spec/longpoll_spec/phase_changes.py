@@ -17,7 +17,7 @@ from longpoll_spec.terms import FALSE, Term, after, const, substitute
 
 
 @frozen(order=True)
-class Move:
+class PhaseChange:
     """One action that moves a request, by the names of the phases."""
 
     action: str
@@ -25,13 +25,13 @@ class Move:
     after: str
 
 
-def moves_of(model: Model) -> tuple[Move, ...]:
+def phase_changes_of(model: Model) -> tuple[PhaseChange, ...]:
     """Every move of some request to another phase, each once, in the order of the law's text."""
     request = model.state.requests[0]
     return tuple(dict.fromkeys(move for action in model.actions for move in _moves(model, action, request)))
 
 
-def _moves(model: Model, action: Action, request: Request) -> Iterator[Move]:
+def _moves(model: Model, action: Action, request: Request) -> Iterator[PhaseChange]:
     labels = model.state.phases.labels
     name = f"phase_{request.index}"
     assert request.phase.args == (name,)
@@ -40,7 +40,9 @@ def _moves(model: Model, action: Action, request: Request) -> Iterator[Move]:
         if after(action.guard, here) is not FALSE:
             then = action.effect.get(name, request.phase)
             yield from (
-                Move(action.name, label, labels[leaf]) for leaf in leaves(substitute(then, here)) if leaf != value
+                PhaseChange(action.name, label, labels[leaf])
+                for leaf in leaves(substitute(then, here))
+                if leaf != value
             )
 
 
@@ -53,7 +55,7 @@ def leaves(term: Term) -> Iterator[int]:
             yield from leaves(branch)
 
 
-def places_of(model: Model) -> tuple[tuple[str, str], ...]:
+def nodes_of(model: Model) -> tuple[tuple[str, str], ...]:
     """(variable, word) for every word at which a variable begins or which an action gives it, in the law's order."""
     found = []
     for variable in model.variables:

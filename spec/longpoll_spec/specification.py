@@ -22,7 +22,7 @@ from longpoll_spec.state import State, state_of
 from longpoll_spec.terms import all_of
 
 
-def law_of(policy: Policy, bounds: Bounds) -> Model:
+def specification_of(policy: Policy, bounds: Bounds) -> Model:
     """The model of a policy under bounds."""
     state = state_of(policy, bounds)
     return assemble(state, actions_of(state))

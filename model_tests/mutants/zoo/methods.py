@@ -101,7 +101,7 @@ def law(entry: Entry, deadline_s: float) -> Seen | None:
 
     from longpoll_spec.engines import explore
     from longpoll_spec.policy import preset, with_knob
-    from longpoll_spec.specification import law_of, properties_of
+    from longpoll_spec.specification import properties_of, specification_of
 
     policy = preset(entry.policy)
     if entry.slip:
@@ -110,7 +110,7 @@ def law(entry: Entry, deadline_s: float) -> Seen | None:
         return None if found.bounds is None else Seen(f"{found.broken} ({found.bounds.name})", found.steps)
     changed = reduce(with_knob, entry.knob.split("+"), policy)
     for bounds in explored(changed):
-        model = law_of(changed, bounds)
+        model = specification_of(changed, bounds)
         judged = [item for item in properties_of(model) if item.kind == "always"]
         told = explore(model, judged, limit_states=LIMIT_STATES)
         broken = [each for each in told.verdicts if each.verdict == "violated"]
@@ -130,7 +130,7 @@ def proof(entry: Entry, deadline_s: float) -> Seen | None:
     from longpoll_spec.engines.smt.combinations import WORLDS
     from longpoll_spec.engines.smt.proof import prove_model
     from longpoll_spec.policy import preset, with_knob
-    from longpoll_spec.specification import law_of
+    from longpoll_spec.specification import specification_of
 
     policy = preset(entry.policy)
     slip = next((slip for slip in slips_in(policy) if name_of(slip) == entry.slip), None)
@@ -139,7 +139,7 @@ def proof(entry: Entry, deadline_s: float) -> Seen | None:
         if slip is not None and not slip.is_in(policy, bounds):
             continue
         changed = policy if slip is not None else reduce(with_knob, entry.knob.split("+"), policy)
-        model = law_of(changed, bounds) if slip is None else slip.planted(policy, bounds)
+        model = specification_of(changed, bounds) if slip is None else slip.planted(policy, bounds)
         told = prove_model(model, timeout_s=30.0, depth_max=0)
         gone = [each for each in told.needed if told.verdict(each) != "proved"]
         if gone:
@@ -367,7 +367,7 @@ def _forked() -> Iterator[tuple[tuple[str, int], int]]:
     from longpoll_broker.broker import Broker
     from longpoll_broker.config import BrokerConfig
     from longpoll_runtime.real import RealRuntime
-    from longpoll_runtime.switch_interval import short_turns
+    from longpoll_runtime.switch_interval import short_switch_interval
 
     told, tells = os.pipe()
     waits, lets = os.pipe()
@@ -377,7 +377,7 @@ def _forked() -> Iterator[tuple[tuple[str, int], int]]:
         try:
             config = attrs.evolve(BrokerConfig(), io_thread_count=2)
             with (
-                short_turns(),
+                short_switch_interval(),
                 tempfile.TemporaryDirectory() as directory,
                 Broker.start(RealRuntime(), str(Path(directory, "store")), config=config) as broker,
             ):

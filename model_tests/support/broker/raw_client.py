@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from longpoll.wire.connection import WireEnd
+from longpoll.wire.connection import BrokerConnection
 from longpoll.wire.requests import pull_fields, records_of, send_fields
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
@@ -22,7 +22,7 @@ PATIENCE_S: Final = 10.0
 """How long a reply that must come is waited for; only a failing test waits so long."""
 
 
-class RawClient(WireEnd):
+class RawClient(BrokerConnection):
     """One connection. Replies that were not asked for yet are kept by opaque; `pushes` are the peer's requests."""
 
     def __init__(self, address: Address) -> None:

@@ -1,6 +1,6 @@
 """Models by the names of their policy and bounds, as tests speak of them.
 
-Leaves out models with parts of their own, which their tests make by `law_of`.
+Leaves out models with parts of their own, which their tests make by `specification_of`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from longpoll_spec.bounds import named
 from longpoll_spec.model import Model
 from longpoll_spec.policy import policy_named
-from longpoll_spec.specification import law_of
+from longpoll_spec.specification import specification_of
 
 
 def model_named(policy_name: str, bounds: str = "tiny", *, requests: int | None = None) -> Model:
@@ -17,4 +17,4 @@ def model_named(policy_name: str, bounds: str = "tiny", *, requests: int | None 
     Raises what `policy_named` and `named` raise.
     """
     policy = policy_named(policy_name)
-    return law_of(policy, named(bounds, policy, requests=requests))
+    return specification_of(policy, named(bounds, policy, requests=requests))

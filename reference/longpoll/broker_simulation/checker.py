@@ -109,7 +109,7 @@ class Deletion:
 
 
 @define(eq=False)
-class Account:
+class Checker:
     """All that was asked and told. Invariant: `by_offset` has every message whose offset was told, by queue."""
 
     delay_ms: float
@@ -308,12 +308,12 @@ class Account:
         self.quiet_from_ms = float("inf")
 
 
-def account_of(policy: Policy, delay_ms: float, *, may_cut: bool) -> Account:
+def checker_of(policy: Policy, delay_ms: float, *, may_cut: bool) -> Checker:
     """An empty account of a broker of this policy, whose promises are the policy's."""
     lag_ms = SLACK_MS + DISPATCHER_SLEEP_MS if policy.notify == "dispatcher_poll" else 0.0
     late_ms = float(SCAN_PERIOD_MS) if policy.expiry == "scan" else 0.0
     hold_ms_max = BrokerConfig().hold_timeout_ms_max if traits_of(policy).caps_hold else float("inf")
-    return Account(delay_ms, lag_ms=lag_ms, late_ms=late_ms, may_cut=may_cut, hold_ms_max=hold_ms_max)
+    return Checker(delay_ms, lag_ms=lag_ms, late_ms=late_ms, may_cut=may_cut, hold_ms_max=hold_ms_max)
 
 
 OUTCOMES: Final = (

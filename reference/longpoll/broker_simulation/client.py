@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from attrs import define, field
 
-from longpoll.broker_simulation.checker import Account, Asked, BrokenError, Deletion, Sent
+from longpoll.broker_simulation.checker import Asked, BrokenError, Checker, Deletion, Sent
 from longpoll.broker_simulation.plan import TOPIC, Act, Leave, Pause, Pull, Send, Wait
 from longpoll.wire.requests import pull_fields, records_of, send_fields
 from longpoll_protocol.codes import RequestCode, ResponseCode
@@ -28,7 +28,7 @@ PATIENCE_MS: Final = 10_000.0
 """How long beyond its hold an answer is waited for where the broker may be gone."""
 
 
-class Way(Protocol):
+class ClientConnection(Protocol):
     """A connection to the broker, simulated or real."""
 
     def wait_readable(self, timeout_s: float) -> bool:
@@ -49,17 +49,17 @@ class Way(Protocol):
 
 
 @define(eq=False)
-class Peer:
+class SimulatedClient:
     """One client. Invariant: `_waiting` has exactly the requests of this connection that were not answered."""
 
     name: str
     runtime: Runtime
-    connect: Callable[[], Way]
+    connect: Callable[[], ClientConnection]
     """Opens a connection; raises OSError."""
-    account: Account
+    account: Checker
     topic: str = TOPIC
     tries_max: int = TRIES_MAX
-    _socket: Way | None = None
+    _socket: ClientConnection | None = None
     _connection: Connection = field(factory=Connection)
     _life: int = 0
     """The broker's life in which it connected."""

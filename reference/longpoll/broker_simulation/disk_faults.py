@@ -18,7 +18,7 @@ SLOW_CALLS: Final = frozenset({"sync", "write", "reserve", "create"})
 
 
 @define(eq=False)
-class BadDisk:
+class DiskFaults:
     """Called before every call for a file. Invariant: `last_ms` is when the last of `error_count` errors was raised."""
 
     world: World

@@ -13,7 +13,7 @@ from typing import Final
 ROOM: Final = "longpoll_broker"
 
 
-class Loud(logging.Handler):
+class ErrorCollector(logging.Handler):
     """Keeps errors. Invariant: `said` has each in the order in which they were logged."""
 
     def __init__(self) -> None:
@@ -28,9 +28,9 @@ class Loud(logging.Handler):
 
 
 @contextmanager
-def heard() -> Iterator[Loud]:
+def collected_errors() -> Iterator[ErrorCollector]:
     """Hear what the broker's rooms log, in place of the log's own handlers."""
-    loud, log = Loud(), logging.getLogger(ROOM)
+    loud, log = ErrorCollector(), logging.getLogger(ROOM)
     level, propagates, handlers = log.level, log.propagate, log.handlers
     log.handlers, log.propagate = [loud], False
     log.setLevel(logging.ERROR)

@@ -87,7 +87,7 @@ a kill, a cut of the power and a stop the broker is started again."""
 
 
 @frozen
-class Mishap:
+class InjectedFault:
     """One thing that goes wrong, so long after the begin."""
 
     at_ms: float
@@ -100,7 +100,7 @@ class Plan:
 
     seed: int
     peers: tuple[tuple[Act, ...], ...]
-    mishaps: tuple[Mishap, ...]
+    mishaps: tuple[InjectedFault, ...]
     io_thread_count: int
     syncs: bool
     """`SYNC_FLUSH`: what is acknowledged outlives a power cut."""
@@ -145,7 +145,7 @@ def plan_of(seed: int) -> Plan:
     hold_ms = LONGEST_MS if draw.random() < LONG_SHARE else draw.choice((20, 200, 1500))
     one = _racer if draw.random() < RACE_SHARE else _peer
     peers = [one(draw, queues, hold_ms) for _ in range(draw.randint(2, 4))]
-    mishaps = [Mishap(draw.choice((0.5, 5.0, 50.0, 500.0)) * draw.random(), kind) for kind in kinds]
+    mishaps = [InjectedFault(draw.choice((0.5, 5.0, 50.0, 500.0)) * draw.random(), kind) for kind in kinds]
     # Drawn apart, so that runs without a bad disk are what they were before there were bad disks.
     bad = random.Random(seed ^ 0xBAD)
     if bad.random() < BAD_SHARE:
@@ -175,11 +175,13 @@ def plan_of(seed: int) -> Plan:
     )
 
 
-def _bad_disk(draw: random.Random) -> list[Mishap]:
+def _bad_disk(draw: random.Random) -> list[InjectedFault]:
     """Errors, and perhaps soon after one of them a power cut: what was not written then is lost for good."""
-    found = [Mishap(draw.choice((0.5, 0.5, 5.0, 500.0)) * draw.random(), "disk") for _ in range(draw.randint(1, 3))]
+    found = [
+        InjectedFault(draw.choice((0.5, 0.5, 5.0, 500.0)) * draw.random(), "disk") for _ in range(draw.randint(1, 3))
+    ]
     if draw.random() < 0.5:
-        found.append(Mishap(found[-1].at_ms + draw.choice((0.2, 2.0)) * draw.random(), "power"))
+        found.append(InjectedFault(found[-1].at_ms + draw.choice((0.2, 2.0)) * draw.random(), "power"))
     return found
 
 

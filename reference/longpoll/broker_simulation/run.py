@@ -13,18 +13,18 @@ from typing import Final
 import attrs
 from attrs import define, field
 
-from longpoll.broker_simulation.checker import OUTCOMES, RETRY_MS, Account, BrokenError, account_of
-from longpoll.broker_simulation.client import Peer
-from longpoll.broker_simulation.disk_faults import BadDisk
-from longpoll.broker_simulation.logged_errors import heard
-from longpoll.broker_simulation.plan import LONGEST_MS, Act, Grain, Mishap, Plan, Pull, Wait
+from longpoll.broker_simulation.checker import OUTCOMES, RETRY_MS, BrokenError, Checker, checker_of
+from longpoll.broker_simulation.client import SimulatedClient
+from longpoll.broker_simulation.disk_faults import DiskFaults
+from longpoll.broker_simulation.logged_errors import collected_errors
+from longpoll.broker_simulation.plan import LONGEST_MS, Act, Grain, InjectedFault, Plan, Pull, Wait
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.shared.topics import TopicConfig
 from longpoll_runtime.interface import Thread
 from longpoll_simulation.disk import Disk
 from longpoll_simulation.files import SimulatedFiles
-from longpoll_simulation.line_tracing import Lines
+from longpoll_simulation.line_tracing import LineTracing
 from longpoll_simulation.network import Network, SimulatedSocket
 from longpoll_simulation.runtime import SimulatedRuntime
 from longpoll_simulation.world import Stalls, Strategy, Turn, World
@@ -82,21 +82,21 @@ class Run:
     world: World
     record_directory: str | None = None
     network: Network = field(init=False)
-    account: Account = field(init=False)
+    account: Checker = field(init=False)
     disk: Disk = field(factory=Disk)
     ahead_ms: int = 0
     """How far the machine's wall clock is ahead of where it began."""
     runtime: SimulatedRuntime = field(init=False)
     broker: Broker = field(init=False)
-    bad_disk: BadDisk = field(init=False)
+    bad_disk: DiskFaults = field(init=False)
     _troubled_ms: float = field(default=float("-inf"), init=False)
     _random: random.Random = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.network = Network(self.world, RandomWeather(self.plan))
         cuts = any(mishap.kind == "cut" for mishap in self.plan.mishaps)
-        self.account = account_of(self.policy, self.plan.delay_ms_max, may_cut=cuts)
-        self.bad_disk = BadDisk(self.world, random.Random(self.plan.seed ^ 0xBAD2), self.plan.slow_ms_max)
+        self.account = checker_of(self.policy, self.plan.delay_ms_max, may_cut=cuts)
+        self.bad_disk = DiskFaults(self.world, random.Random(self.plan.seed ^ 0xBAD2), self.plan.slow_ms_max)
         self.account.spent_ms = self._spent_ms
         self.account.disk_failed_ms = self._disk_failed_ms
         self.account.is_narrow = self.plan.is_narrow and self.policy.notify == "dispatcher_poll"
@@ -109,7 +109,7 @@ class Run:
         connect = partial(self.network.connect, peers.process, *ADDRESS)
         threads: list[Thread] = []
         for number, acts in enumerate(self.plan.peers):
-            peer = Peer(f"peer-{number}", peers, connect, self.account, self.plan.topic)
+            peer = SimulatedClient(f"peer-{number}", peers, connect, self.account, self.plan.topic)
             threads.append(peers.spawn(peer.name, peer.live(acts)))
         fate = peers.spawn("fate", self.fate)
         for thread in threads:
@@ -124,7 +124,7 @@ class Run:
             # As whoever looks after a broker does that says it is not well.
             self.stop()
             self._start_again()
-        reader = Peer("reader", peers, connect, self.account, self.plan.topic)
+        reader = SimulatedClient("reader", peers, connect, self.account, self.plan.topic)
         reader.read_whole(sorted({queue for queue, _offset in self.account.by_offset}))
         # Everybody has left: time enough to hear of it, and nothing may be held for anybody.
         self.runtime.sleep((QUIET_MS + self.account.slack_ms) / 1e3)
@@ -138,8 +138,10 @@ class Run:
         """Delete the topic while two peers begin to wait for it, one of them perhaps before and one behind."""
         queues = sorted({act.queue for acts in self.plan.peers for act in acts if isinstance(act, Pull)})[:1] or [0]
         acts: tuple[Act, ...] = (*(Pull(queue, LONGEST_MS, from_end=True) for queue in queues), Wait())
-        waits = [Peer(f"last-{number}", peers, connect, self.account, self.plan.topic) for number in range(2)]
-        admin = Peer("admin", peers, connect, self.account, self.plan.topic)
+        waits = [
+            SimulatedClient(f"last-{number}", peers, connect, self.account, self.plan.topic) for number in range(2)
+        ]
+        admin = SimulatedClient("admin", peers, connect, self.account, self.plan.topic)
         threads = [peers.spawn(peer.name, peer.live(acts)) for peer in waits]
         threads.append(peers.spawn(admin.name, admin.delete_topic))
         for thread in threads:
@@ -216,7 +218,7 @@ class Run:
                 self.runtime.sleep(left_s)
             self._suffer(mishap)
 
-    def _suffer(self, mishap: Mishap) -> None:
+    def _suffer(self, mishap: InjectedFault) -> None:
         if mishap.kind == "clock":
             self.ahead_ms += self._random.choice((-JUMP_MS, JUMP_MS))
             self.runtime.unix_ahead_ms = self.ahead_ms
@@ -236,7 +238,7 @@ class Run:
         self.start()
         self.account.started()
 
-    def _end(self, mishap: Mishap) -> None:
+    def _end(self, mishap: InjectedFault) -> None:
         if mishap.kind == "stop":
             self.stop()
             return
@@ -276,12 +278,12 @@ def play(
     """One run under a strategy, with points at each operation, or at each line or access of `files` as well."""
     world = World(strategy, steps_max=STEPS_MAX, stalls=stalls)
     if grain != "operation":
-        Lines.of(world, files, grain)
+        LineTracing.of(world, files, grain)
     run = Run(plan, policy, world)
     prepare(run)
     begin_ns = world.now_ns
     failure, kind = None, None
-    with heard() as loud:
+    with collected_errors() as loud:
         try:
             world.run(run.main)
         except OUTCOMES as error:

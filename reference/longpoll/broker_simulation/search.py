@@ -18,7 +18,7 @@ from longpoll.broker_simulation.plan import GRAINS, Grain, Plan, plan_of
 from longpoll.broker_simulation.run import Outcome, Run, play
 from longpoll_broker import fast, hold, io, rocketmq, send, shared, store, upkeep
 from longpoll_simulation.shorten import shorten
-from longpoll_simulation.strategies import FewStalls, FewSwitches, Priorities, RandomWalk, Replay, ToldStalls
+from longpoll_simulation.strategies import FewSwitches, GivenHostPauses, Priorities, RandomWalk, RareHostPauses, Replay
 from longpoll_simulation.tokens import RunToken, encode_token
 from longpoll_simulation.trace import Notes, tell
 from longpoll_simulation.world import Stalls, Strategy, Turn
@@ -90,7 +90,7 @@ def stalls_of(seed: int) -> Stalls | None:
     draw = random.Random(seed ^ 0x57A11)
     if draw.random() >= STALL_SHARE:
         return None
-    return FewStalls(seed, draw.randint(1, STALLS_MAX), draw.choice(LENGTHS), draw.choice(STALL_MS))
+    return RareHostPauses(seed, draw.randint(1, STALLS_MAX), draw.choice(LENGTHS), draw.choice(STALL_MS))
 
 
 @cache
@@ -192,7 +192,7 @@ def run_again(token: RunToken) -> tuple[Settings, Outcome, str]:
 
 
 def _told(turns: Sequence[Turn]) -> tuple[Strategy, Stalls]:
-    return Replay(turns), ToldStalls(turns)
+    return Replay(turns), GivenHostPauses(turns)
 
 
 def _play(

@@ -35,7 +35,7 @@ from longpoll.output import (
     user_mistakes,
 )
 from longpoll.views import conform as conform_shown
-from longpoll_conform.broker_process import Started
+from longpoll_conform.broker_process import BrokerProcess
 from longpoll_conform.capabilities import Identity, given, identify, is_well
 from longpoll_conform.clauses import CLAUSES, Capability
 from longpoll_conform.connection import SilentError
@@ -302,7 +302,7 @@ def _start(place: Place, run_name: str, command: str | None, stack: ExitStack) -
         return None
     stack.enter_context(exit_codes.interrupted_by_sigterm())
     try:
-        return stack.enter_context(Started(command, lambda: is_well(place, run_name))).restart
+        return stack.enter_context(BrokerProcess(command, lambda: is_well(place, run_name))).restart
     except SilentError as error:
         raise _silent(error) from None
 

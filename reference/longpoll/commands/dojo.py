@@ -21,7 +21,7 @@ from longpoll_dojo.explore import Bounds, Finding, Search, Start, replayed
 from longpoll_dojo.model import Allowances
 from longpoll_dojo.program import ANSWER_S, START_S, Program
 from longpoll_dojo.starters import LANGUAGES, RIGHT, write
-from longpoll_dojo.steps import moves_of, token_of
+from longpoll_dojo.steps import steps_of, token_of
 from longpoll_dojo.trace import as_json as json_of
 from longpoll_dojo.trace import lines_of
 from longpoll_spec.errors import UserError
@@ -115,7 +115,7 @@ def dojo(
         _write(language, program, as_json=as_json)
         return
     allowances = Allowances(wake_ms, late_ms)
-    chosen = None if token is None else moves_of(token)
+    chosen = None if token is None else steps_of(token)
 
     def start() -> Program:
         return Program(program, answer_s=answer_s, start_s=max(START_S, answer_s))

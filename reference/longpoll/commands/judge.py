@@ -35,7 +35,7 @@ from longpoll.output import (
     table,
     user_mistakes,
 )
-from longpoll.views.follow.report import Places, open_teller
+from longpoll.views.follow.report import Places, open_reporter
 from longpoll_judge.contract.result import PROPERTIES, Finding, Result
 from longpoll_judge.errors import ReportNotWrittenError
 from longpoll_judge.read.files import absolute
@@ -256,7 +256,7 @@ def _followed(paths: Sequence[Path | str], how: Mapping[str, Any], places: Place
         err.print(line, soft_wrap=True)
 
     kept = places.checkpoint / STATE_FILE if places.checkpoint is not None else None
-    with _interruptible() as stops, open_teller(places, progress, thresholds, say) as teller:
+    with _interruptible() as stops, open_reporter(places, progress, thresholds, say) as teller:
         result = follow(paths, tell=teller.tell, stops=stops, progress=progress, kept=kept, **how)
         teller.tell_last(result)
         return result

@@ -32,7 +32,7 @@ from longpoll_runtime import Event
 from longpoll_runtime.garbage_collection import no_collections, rare_collections
 from longpoll_runtime.log_stream import Format, logging_to
 from longpoll_runtime.real import RealRuntime
-from longpoll_runtime.switch_interval import short_turns
+from longpoll_runtime.switch_interval import short_switch_interval
 from longpoll_runtime.tls import ServerTls, server_context
 from longpoll_spec.errors import ConfigError, UserError
 from longpoll_spec.policy import preset, with_knobs
@@ -162,7 +162,7 @@ def serve(
                 raise UserError(f"cannot open the store {directory}: {error}; choose another --store") from None
             stack.enter_context(_stopping(broker, directory))
             stack.enter_context(rare_collections())
-            stack.enter_context(short_turns())
+            stack.enter_context(short_switch_interval())
             metrics_address = None if metrics is None else _tell_metrics(broker, address_of(metrics), stack)
             _say_ready(broker, directory, metrics_address, as_json=as_json)
             _wait(runtime, stopped, with_parent=with_parent)

@@ -56,7 +56,7 @@ from longpoll_spec.render.book.differences import Difference, difference
 from longpoll_spec.render.export import itf
 from longpoll_spec.render.pictures import html, json_trace, lanes, mermaid, text
 from longpoll_spec.render.story.story import story_of
-from longpoll_spec.specification import law_of, properties_of
+from longpoll_spec.specification import properties_of, specification_of
 
 FORMATS: Final = ("text", "mermaid", "svg", "html", "itf", "json")
 
@@ -308,7 +308,7 @@ def prove(
     if isinstance(found, smt.Proof):
         made, show, whole = proof_shown.proof(found), partial(proof_shown.show_proof, found), found.whole
     else:
-        asked = questions_of(partial(law_of, policy))
+        asked = questions_of(partial(specification_of, policy))
         untried = not_taken(asked, (each.world for each in found), names)
         made, whole = proof_shown.worlds(policy.name, found, untried), smt_worlds.worst(found)
         show = partial(proof_shown.show_worlds, found, untried)
@@ -463,7 +463,7 @@ def properties(*, policy_name: str, knobs: Sequence[str], as_json: bool) -> None
     policy = _policy(policy_name, knobs)
     stated: dict[str, Property] = {}
     for bounds in (named("tiny", policy), *EXPLORATIONS.values()):
-        for item in properties_of(law_of(policy, bounds)):
+        for item in properties_of(specification_of(policy, bounds)):
             stated.setdefault(item.name, item)
     rows = [{"name": item.name, "kind": item.kind, "sentence": item.sentence} for item in stated.values()]
     if as_json:

@@ -26,7 +26,7 @@ from longpoll.output import check_directory, emit_json, err, json_option, progre
 from longpoll.verification import broker, history, html, races, specification, store
 from longpoll.verification.broker_process import ServedBroker
 from longpoll.verification.conversations import conversations
-from longpoll.verification.host_latency import Echo
+from longpoll.verification.host_latency import HostLatency
 from longpoll.verification.limits import ECHOES, Declared, Limits, declared, limits_of
 from longpoll.verification.report import Page, Row, Stopwatch
 from longpoll.wire.suite.subject import EmbeddedSubject, RemoteSubject
@@ -68,7 +68,7 @@ class Job:
         """The expected policy of the broker."""
         return self.known.policy
 
-    def limits(self, echo: Echo) -> Limits:
+    def limits(self, echo: HostLatency) -> Limits:
         """The limits for late answers."""
         return limits_of(echo.worst_ms, wake_ms=self.wake_ms, late_ms=self.late_ms)
 
@@ -217,7 +217,7 @@ def _own_broker(page: Page, job: Job, results: list[Result]) -> None:
     runtime, store_directory = job.runtime, job.scratch / "store"
     asked = [f"--policy={job.policy_name}", *(f"--knob={knob}" for knob in job.knobs)]
     with ServedBroker(store_directory, job.recorded, *asked) as served:
-        with Echo(runtime, served.address, "longpoll-verify") as echo:
+        with HostLatency(runtime, served.address, "longpoll-verify") as echo:
             _stage(page, "broker", "broker: load", partial(broker.load, runtime, served.address, "longpoll-verify"))
         client = partial(broker.real_client, served.name_server, "longpoll-verify-client")
         _stage(page, "client", "real RocketMQ client", client)
@@ -251,7 +251,7 @@ def _named_broker(page: Page, job: Job, results: list[Result]) -> None:
         policy=job.policy.name,
     ) as observer:
         door = observer.doors[name]
-        with Echo(runtime, place, topic) as echo:
+        with HostLatency(runtime, place, topic) as echo:
             _stage(page, "broker", f"load against {name} through the proxy", partial(broker.load, runtime, door, topic))
             if observer.name_server_address is not None:
                 names = name_of(observer.name_server_address)
@@ -273,7 +273,7 @@ def _races(page: Page, job: Job, place: Address, topic: str, *, name: str, proce
 
     def work(tell: Callable[[int, int], None]) -> Sequence[Row]:
         watch = Stopwatch()
-        with Echo(job.runtime, place, topic) as echo:
+        with HostLatency(job.runtime, place, topic) as echo:
             told = races.races(
                 job.runtime, place, topic, job.race_s, tell,
                 known=job.known, limits=lambda: job.limits(echo), process_id=process_id, seed=job.seed or 0,

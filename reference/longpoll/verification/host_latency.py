@@ -20,7 +20,7 @@ TIMEOUT_S: Final = 10.0
 """A broker that is silent for longer is not busy; what it then owes the load is the judge's."""
 
 
-class Echo:
+class HostLatency:
     """Asks until the end of its block. Invariant: all but `_ended` belongs to its thread until that has ended."""
 
     def __init__(self, runtime: Runtime, address: tuple[str, int], topic: str) -> None:

@@ -18,7 +18,7 @@ from longpoll_spec.engines.tokens import replay
 from longpoll_spec.policy import PRESETS, preset
 from longpoll_spec.render.pictures import svg
 from longpoll_spec.render.story.story import story_of
-from longpoll_spec.specification import law_of, properties_of
+from longpoll_spec.specification import properties_of, specification_of
 
 OURS: Final = ("strict", "strict-clone")
 HAZARDS: Final = {
@@ -36,7 +36,7 @@ def engines_agree() -> Sequence[Row]:
     differing = []
     states = 0
     for policy in PRESETS.values():
-        model = law_of(policy, named("tiny", policy))
+        model = specification_of(policy, named("tiny", policy))
         properties = properties_of(model)
         plain, fast = python.explore(model, properties), packed.explore(model, properties)
         states += plain.distinct_states
@@ -60,7 +60,7 @@ def ours_holds() -> Sequence[Row]:
 def _ours(name: str) -> Row:
     watch = Stopwatch()
     policy = preset(name)
-    model = law_of(policy, named("small", policy))
+    model = specification_of(policy, named("small", policy))
     exploration = packed.explore(model, properties_of(model))
     bad = [verdict for verdict in exploration.verdicts if verdict.verdict not in {"holds", "reached"}]
     always = sum(verdict.kind == "always" and not verdict.by_construction for verdict in exploration.verdicts)
@@ -83,7 +83,7 @@ def races_are_found() -> Sequence[Row]:
     """RocketMQ 4.9: each known hazard is a shortest counterexample."""
     watch = Stopwatch()
     policy = preset("rocketmq-4.9")
-    model = law_of(policy, named("small", policy))
+    model = specification_of(policy, named("small", policy))
     exploration = packed.explore(model, properties_of(model))
     seconds = watch.lap()
     rows = []

@@ -15,7 +15,7 @@ from longpoll.views.severity import SENTENCES, worst
 from longpoll_spec.engines.exploration import Exploration, Verdict
 from longpoll_spec.engines.response import BOUNDS as RESPONSE_BOUNDS
 from longpoll_spec.engines.survey import Row, Survey
-from longpoll_spec.findings import hazards_of
+from longpoll_spec.findings import findings_of
 from longpoll_spec.policy import Policy
 
 SHOWN_MAX: Final = 3
@@ -91,7 +91,7 @@ def _row(policy: str, row: Row) -> dict[str, Any]:
         "depth": verdict.depth,
         "token": verdict.token,
         "bounds": row.bounds,
-        "hazards": hazards_of(policy, verdict.name) if verdict.verdict == "violated" else (),
+        "hazards": findings_of(policy, verdict.name) if verdict.verdict == "violated" else (),
     }
 
 
@@ -234,7 +234,7 @@ def _show_counts(found: Exploration) -> None:
 def _cells(policy: str) -> Callable[[Row], tuple[object, ...]]:
     def cells(row: Row) -> tuple[object, ...]:
         verdict = row.verdict
-        known = hazards_of(policy, verdict.name) if verdict.verdict == "violated" else ()
+        known = findings_of(policy, verdict.name) if verdict.verdict == "violated" else ()
         steps = "" if verdict.depth is None else verdict.depth
         told = coloured(BY_CONSTRUCTION if verdict.by_construction else verdict.verdict)
         return verdict.name, told, steps, row.bounds, ", ".join(known)

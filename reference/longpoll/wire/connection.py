@@ -22,7 +22,7 @@ STALL_S: Final = 30.0
 """A broker that takes no bytes for so long does not serve."""
 
 
-class WireEnd(Closeable):
+class BrokerConnection(Closeable):
     """A connection. Invariant: until `close`, the socket is registered with the poller."""
 
     def __init__(self, runtime: Runtime, address: Address, *, reads_while_writing: bool) -> None:

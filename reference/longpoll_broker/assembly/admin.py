@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from attrs import frozen
 
-from longpoll_broker.assembly.shared import Shared
+from longpoll_broker.assembly.shared import SharedServices
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.io.processors import Processor
 from longpoll_broker.rocketmq.accounts.access_control import AccessControl
@@ -27,7 +27,7 @@ from longpoll_protocol.bodies import HAStatus, MessageQueue
 
 
 @frozen(eq=False)
-class Administering:
+class AdminServices:
     """The services."""
 
     clients: ClientProcessor
@@ -66,8 +66,8 @@ class Administering:
         return {code: processor for code, processor in found.items() if code not in self.unknown}
 
 
-def administering_of(
-    shared: Shared,
+def admin_services_of(
+    shared: SharedServices,
     *,
     topic_deleted: Callable[[str, Outbox], None],
     when_saved: WhenSaved,
@@ -76,7 +76,7 @@ def administering_of(
     ha_status: Callable[[], HAStatus],
     queues_elsewhere: Callable[[str], Iterable[MessageQueue]],
     access: AccessControl | None = None,
-) -> Administering:
+) -> AdminServices:
     """Make the room; `topic_deleted` is called when a topic is gone."""
     runtime, traits = shared.runtime, shared.traits
     clients = ClientProcessor(
@@ -90,7 +90,7 @@ def administering_of(
         may_get=(lambda _channel, _record, _right: True) if access is None else access.may_get,
     )
     address = "{}:{}".format(*shared.address)
-    return Administering(
+    return AdminServices(
         clients,
         AdminProcessor(shared.topics, shared.groups, shared.offsets, shared.store, topic_deleted, when_saved, traits),
         LockProcessor(runtime, QueueLocks(), runtime.lock(), shared.groups.size_max),

@@ -21,7 +21,7 @@ from longpoll_spec.policy import Policy
 
 
 @frozen
-class Recording:
+class NoHistory:
     """Nothing is recorded: who tells it something need not ask whether anybody listens."""
 
     is_on: bool = False
@@ -44,13 +44,13 @@ class Recording:
 
 
 @frozen
-class RecordingTo(Recording):
+class BrokerHistory(NoHistory):
     """Everything goes to a recorder."""
 
     recorder: HistoryRecorder = field(kw_only=True)
 
     @classmethod
-    def start(cls, runtime: Runtime, directory: str, policy: Policy, config: BrokerConfig) -> RecordingTo:
+    def start(cls, runtime: Runtime, directory: str, policy: Policy, config: BrokerConfig) -> BrokerHistory:
         """Begin a history in a directory, or add a source to the one there; raises RecordError."""
         recorder = HistoryRecorder(
             runtime,

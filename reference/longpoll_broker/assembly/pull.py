@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from attrs import frozen
 
-from longpoll_broker.assembly.shared import Shared
+from longpoll_broker.assembly.shared import SharedServices
 from longpoll_broker.fast.pull_bursts import QuickPullProcessor
 from longpoll_broker.fast.pull_heads import PatchedPullAnswers, tells_offsets_only
 from longpoll_broker.fast.woken_herd import HerdExecutor, HerdRunner
@@ -17,7 +17,7 @@ from longpoll_broker.hold.dispatch_service import DispatchService
 from longpoll_broker.hold.executors import InlineExecutor, LaterRuns, PoolExecutor
 from longpoll_broker.hold.hold_service import HoldService
 from longpoll_broker.hold.hold_table import Pull
-from longpoll_broker.hold.offset_moved import OffsetMovedTeller
+from longpoll_broker.hold.offset_moved import OffsetMovedEvents
 from longpoll_broker.hold.pull_answers import PullAnswers
 from longpoll_broker.hold.pull_processor import PullProcessor
 from longpoll_broker.hold.pull_runner import PullRunner, nobody_is_told
@@ -32,7 +32,7 @@ SHORT_SCAN_MS = 1_000
 
 
 @frozen(eq=False)
-class Pulling:
+class PullServices:
     """The services, and the threads that some policies give them."""
 
     runner: PullRunner
@@ -99,7 +99,7 @@ class Pulling:
             self.hold_service.topic_deleted(topic, outbox)
 
 
-def pulling_of(shared: Shared, access: AccessControl | None = None) -> Pulling:
+def pull_services_of(shared: SharedServices, access: AccessControl | None = None) -> PullServices:
     """Make the room."""
     runtime, policy, config = shared.runtime, shared.policy, shared.config
     runner = _runner(shared, access)
@@ -119,7 +119,7 @@ def pulling_of(shared: Shared, access: AccessControl | None = None) -> Pulling:
     )
     processor = QuickPullProcessor if shared.is_fast else PullProcessor
     scan_period_ms = config.scan_period_ms if config.long_polling else SHORT_SCAN_MS
-    return Pulling(
+    return PullServices(
         runner,
         pool,
         inline,
@@ -138,13 +138,13 @@ def pulling_of(shared: Shared, access: AccessControl | None = None) -> Pulling:
     )
 
 
-def _runner(shared: Shared, access: AccessControl | None) -> PullRunner:
+def _runner(shared: SharedServices, access: AccessControl | None) -> PullRunner:
     events, desk = shared.recording.pulls, shared.desk
     is_fast = shared.is_fast and tells_offsets_only(desk)
     answers = PatchedPullAnswers(desk, events) if is_fast else PullAnswers(desk, events)
     moved: Callable[[Pull, int], None] = nobody_is_told
     if shared.traits.stores_moved_offsets and not shared.standing.is_slave:
-        moved = OffsetMovedTeller(shared.runtime, shared.appender, shared.config.broker_name, shared.store_host).tell
+        moved = OffsetMovedEvents(shared.runtime, shared.appender, shared.config.broker_name, shared.store_host).tell
     # What one account gets is not what another one gets.
     kind = HerdRunner if is_fast and not shared.recording.is_on and access is None else PullRunner
     return kind(
@@ -160,14 +160,14 @@ def _runner(shared: Shared, access: AccessControl | None) -> PullRunner:
     )
 
 
-def _inline(shared: Shared, runner: PullRunner) -> InlineExecutor:
+def _inline(shared: SharedServices, runner: PullRunner) -> InlineExecutor:
     later = LaterRuns(shared.runtime.lock())
     if isinstance(runner, HerdRunner):
         return HerdExecutor(runner.run, later, run_alike=runner.run_alike)
     return InlineExecutor(runner.run, later)
 
 
-def _pool(shared: Shared, runner: PullRunner) -> PoolExecutor:
+def _pool(shared: SharedServices, runner: PullRunner) -> PoolExecutor:
     config = shared.config
     return PoolExecutor(
         shared.runtime,
@@ -179,7 +179,7 @@ def _pool(shared: Shared, runner: PullRunner) -> PoolExecutor:
     )
 
 
-def _dispatch_service(shared: Shared, hold_service: HoldService) -> DispatchService:
+def _dispatch_service(shared: SharedServices, hold_service: HoldService) -> DispatchService:
     policy = shared.policy
     return DispatchService(
         shared.runtime,

@@ -7,13 +7,13 @@ from ipaddress import ip_network
 
 from attrs import frozen
 
-from longpoll_broker.assembly.shared import Shared
+from longpoll_broker.assembly.shared import SharedServices
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.rocketmq.replication.follower import Follower
-from longpoll_broker.rocketmq.replication.master_address import Master, address_in
+from longpoll_broker.rocketmq.replication.master_address import MasterAddress, address_in
 from longpoll_broker.rocketmq.replication.registrar import Registrar
 from longpoll_broker.rocketmq.replication.replicator import Network, ReplicationSettings, Replicator
-from longpoll_broker.rocketmq.replication.table_sync import TableCopies
+from longpoll_broker.rocketmq.replication.table_sync import TableSync
 from longpoll_protocol.bodies import FollowingStatus, HAStatus
 from longpoll_protocol.frames.replication import TRANSFER_SIZE_MAX
 from longpoll_runtime import Address, Listener
@@ -21,14 +21,14 @@ from longpoll_spec.errors import ConfigError
 
 
 @frozen(eq=False)
-class Replicating:
+class ReplicationServices:
     """The services that there are, each with a thread."""
 
     replicator: Replicator | None
     follower: Follower | None
-    tables: TableCopies | None
+    tables: TableSync | None
     registrar: Registrar | None
-    shared: Shared
+    shared: SharedServices
 
     @property
     def status(self) -> HAStatus:
@@ -68,7 +68,7 @@ class Replicating:
             self.replicator.stop()
 
 
-def replicator_of(shared: Shared, listener: Listener | None) -> Replicator | None:
+def replicator_of(shared: SharedServices, listener: Listener | None) -> Replicator | None:
     """Who sends the log to slaves; None where there is no listener for them. Raises ConfigError."""
     config, traits = shared.config, shared.traits
     if listener is None:
@@ -93,13 +93,15 @@ def replicator_of(shared: Shared, listener: Listener | None) -> Replicator | Non
     return Replicator(shared.runtime, shared.store, listener, settings)
 
 
-def following_of(shared: Shared, show: Callable[[], None]) -> tuple[Master | None, Follower | None, TableCopies | None]:
+def follower_of(
+    shared: SharedServices, show: Callable[[], None]
+) -> tuple[MasterAddress | None, Follower | None, TableSync | None]:
     """Where a slave's master is, and who copies its log and its tables; nothing of it for a master.
 
     Raises ConfigError.
     """
     config, runtime = shared.config, shared.runtime
-    master = Master(address_in(config.master, "masterAddress"), _ha_master(config))
+    master = MasterAddress(address_in(config.master, "masterAddress"), _ha_master(config))
     if not shared.standing.is_slave:
         if config.master or config.ha_master:
             raise ConfigError("only a slave can follow a master; set brokerRole=SLAVE and a brokerId above 0")
@@ -117,7 +119,7 @@ def following_of(shared: Shared, show: Callable[[], None]) -> tuple[Master | Non
         config.ha_idle_ms_max,
     )
     timers = shared.timers if shared.traits.serves_timers else None
-    tables = TableCopies(
+    tables = TableSync(
         runtime,
         master,
         shared.topics,
@@ -132,7 +134,9 @@ def following_of(shared: Shared, show: Callable[[], None]) -> tuple[Master | Non
     return master, follower, tables
 
 
-def registrar_of(shared: Shared, address: str, ha_address: str, master: Master | None) -> Registrar | None:
+def registrar_of(
+    shared: SharedServices, address: str, ha_address: str, master: MasterAddress | None
+) -> Registrar | None:
     """Who registers at name servers, if any are named; raises ConfigError."""
     config = shared.config
     found = (address_in(text.strip(), "namesrvAddr") for text in config.name_servers.split(";"))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from attrs import frozen
 
-from longpoll_broker.assembly.shared import Shared
+from longpoll_broker.assembly.shared import SharedServices
 from longpoll_broker.fast.send_heads import PatchedSendProcessor
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.io.processors import Processor
@@ -14,16 +14,16 @@ from longpoll_broker.rocketmq.replication.replicator import Replicator
 from longpoll_broker.rocketmq.timers.recall_processor import RecallProcessor
 from longpoll_broker.rocketmq.transactions.end_transaction_processor import EndTransactionProcessor
 from longpoll_broker.rocketmq.transactions.transaction_check import ProducerOf, TransactionChecks
-from longpoll_broker.send.durability import Keepers, WhenTold
+from longpoll_broker.send.durability import Durability, WhenTold
 from longpoll_broker.send.group_commit import GroupCommit
 from longpoll_broker.send.inner_queues import InnerQueues
-from longpoll_broker.send.message_builder import MessageMaker
+from longpoll_broker.send.message_builder import MessageBuilder
 from longpoll_broker.send.send_back_processor import SendBackProcessor
 from longpoll_broker.send.send_processor import SendProcessor
 
 
 @frozen(eq=False)
-class Sending:
+class SendServices:
     """The services, and the threads of `SYNC_FLUSH`."""
 
     send: SendProcessor
@@ -55,15 +55,15 @@ class Sending:
             self.commits.stop()
 
 
-def sending_of(
-    shared: Shared,
+def send_services_of(
+    shared: SharedServices,
     *,
     flushed: Callable[[Outbox], None],
     save_topics: Callable[[], None],
     producer_of: ProducerOf,
     replicator: Replicator | None = None,
     when_told: WhenTold | None = None,
-) -> Sending:
+) -> SendServices:
     """Make the services of sends.
 
     `flushed` is called after each sync of `SYNC_FLUSH`, `save_topics` before a sync that new topics wait for.
@@ -76,7 +76,7 @@ def sending_of(
         commits = GroupCommit(runtime, store, shared.store_config.sync_flush_timeout_ms, flushed, save_topics)
     level_count = len(shared.store_config.delay_levels_ms)
     inner_queues = InnerQueues.of(store, shared.store_config)
-    maker = MessageMaker(
+    maker = MessageBuilder(
         runtime,
         config.cluster_name,
         shared.topics,
@@ -88,10 +88,10 @@ def sending_of(
         shared.timers,
         level_count=level_count,
     )
-    keepers = Keepers(commits, replicator, when_told)
+    keepers = Durability(commits, replicator, when_told)
     kind = PatchedSendProcessor if shared.is_fast else SendProcessor
     transactions = EndTransactionProcessor(runtime, shared.appender, store, shared.store_host, shared.traits)
-    return Sending(
+    return SendServices(
         kind(
             shared.topics,
             maker,

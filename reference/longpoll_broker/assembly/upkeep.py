@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from attrs import frozen
 
-from longpoll_broker.assembly.shared import Shared
+from longpoll_broker.assembly.shared import SharedServices
 from longpoll_broker.rocketmq.timers.schedule_service import ScheduleService
 from longpoll_broker.rocketmq.timers.timer_service import TimerService
 from longpoll_broker.upkeep.flush_service import FlushService
@@ -15,7 +15,7 @@ from longpoll_broker.upkeep.table_saves import TableSaves
 
 
 @frozen(eq=False)
-class Keeping:
+class UpkeepServices:
     """The services, each with a thread; a slave delivers nothing."""
 
     flush: FlushService
@@ -40,8 +40,8 @@ class Keeping:
             self.timer.stop()
 
 
-def keeping_of(
-    shared: Shared,
+def upkeep_services_of(
+    shared: SharedServices,
     saves: TableSaves,
     retention: Retention,
     *,
@@ -49,7 +49,7 @@ def keeping_of(
     check_transactions: Callable[[], None],
     sample_rates: Callable[[], None],
     expire_calls: Callable[[], None],
-) -> Keeping:
+) -> UpkeepServices:
     """Make the room; `show_waiting` makes visible what was appended by the schedule, or could not be before."""
     runtime, store, store_config = shared.runtime, shared.store, shared.store_config
     rounds = {
@@ -62,7 +62,7 @@ def keeping_of(
     }
     form = shared.traits.properties_form
     timer = TimerService(runtime, store, shared.appender, shared.timers, show_waiting, form, shared.timer_counts)
-    return Keeping(
+    return UpkeepServices(
         FlushService(runtime, store, saves.config_files, store_config.flush_interval_ms, each_round=rounds),
         ScheduleService(
             runtime, store, shared.appender, shared.delays, show_waiting, form, store_config.delay_levels_ms

@@ -94,7 +94,7 @@ class Pull(msgspec.Struct, eq=False, gc=False):
 
 
 @define(slots=True, eq=False)
-class Room:
+class HoldLimit:
     """How many pulls may be held in all, shared by every shard. Invariant: `used` pulls are held or taken."""
 
     limit: int | None
@@ -148,7 +148,7 @@ class HoldTable:
 
     own_deadlines: bool = True
     one_shot: bool = False
-    room: Room | None = None
+    room: HoldLimit | None = None
     """Shared by the shards of one table; None is room without end."""
     queue_limit: int | None = None
     """Most pulls of one queue that are held or taken."""

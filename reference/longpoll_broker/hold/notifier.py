@@ -42,7 +42,7 @@ def _unknown() -> None:
 
 
 @define(slots=True, eq=False)
-class Walk:
+class BucketTraversal:
     """One notifier in one bucket.
 
     Invariant: a pull of the bucket is in exactly one place: still in the table, in `_waiting`, in `_kept`, or handed

@@ -17,7 +17,7 @@ import msgspec
 from attrs import field, frozen
 
 from longpoll_broker.hold.hold_table import Pull
-from longpoll_broker.shared.broker_role import Standing
+from longpoll_broker.shared.broker_role import BrokerRole
 from longpoll_broker.shared.filter.filters import (
     ExpressionError,
     Filter,
@@ -107,7 +107,7 @@ Decision: TypeAlias = Found | Miss | OffsetMoved | Refused
 
 
 @frozen
-class Desk:
+class PullChecks:
     """The tables that the checks look at."""
 
     topics: Topics
@@ -119,11 +119,11 @@ class Desk:
     """`enablePropertyFilter`: a subscription may be of another type than TAG."""
     broker_ip: str = "127.0.0.1"
     traits: Traits = STRICT_TRAITS
-    standing: Standing = field(factory=Standing)
+    standing: BrokerRole = field(factory=BrokerRole)
     """What a slave does otherwise."""
 
 
-def decide(pull: Pull, desk: Desk, store: Store) -> Decision:
+def decide(pull: Pull, desk: PullChecks, store: Store) -> Decision:
     """Decide one pull. Raises what the store raises, which is answered with code 1."""
     wanted = check(pull, desk)
     if isinstance(wanted, Refused):
@@ -146,14 +146,14 @@ def look(pull: Pull, wanted: Filter, store: Store) -> Found | Miss | OffsetMoved
 _SCANNED: Final = frozenset({GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE, GetStatus.MESSAGE_WAS_REMOVING})
 
 
-def of_negative_count(pull: Pull, decision: Found | Miss | OffsetMoved, desk: Desk) -> Decision:
+def of_negative_count(pull: Pull, decision: Found | Miss | OffsetMoved, desk: PullChecks) -> Decision:
     """The decision on a pull for less than no message: 4.9 fails when it makes the list for what it finds."""
     if desk.traits.refuses_negative_count and decision.read.status in _SCANNED:
         return Refused(SYSTEM_ERROR, f"Illegal Capacity: {pull.count_max}")
     return decision
 
 
-def as_placed(decision: Found | Miss | OffsetMoved, desk: Desk) -> Found | Miss | OffsetMoved:
+def as_placed(decision: Found | Miss | OffsetMoved, desk: PullChecks) -> Found | Miss | OffsetMoved:
     """The decision of a broker that stands where it does; a lone master's stays as it is."""
     read = decision.read
     code = desk.standing.code(decision.code, read.status, desk.traits, suggests_slave=read.suggest_slave)
@@ -205,7 +205,7 @@ def code_of(status: GetStatus, offset: int) -> int:
     return PULL_NOT_FOUND if offset == 0 else PULL_OFFSET_MOVED
 
 
-def check(pull: Pull, desk: Desk) -> Filter | Refused:  # noqa: PLR0911 - one return a check, in order
+def check(pull: Pull, desk: PullChecks) -> Filter | Refused:  # noqa: PLR0911 - one return a check, in order
     """Every check before the read, in order: the filter to read with, or the refusal."""
     if not desk.is_readable:
         return Refused(NO_PERMISSION, f"the broker[{desk.broker_ip}] pulling message is forbidden", FORBIDDEN_BROKER)
@@ -236,7 +236,7 @@ def check(pull: Pull, desk: Desk) -> Filter | Refused:  # noqa: PLR0911 - one re
     return wanted
 
 
-def _brought(pull: Pull, desk: Desk) -> Filter | Refused:
+def _brought(pull: Pull, desk: PullChecks) -> Filter | Refused:
     """The subscription that the request carries."""
     if len(pull.subscription or "") > EXPRESSION_SIZE_MAX:
         return Refused(SUBSCRIPTION_PARSE_FAILED, f"the subscription is over {EXPRESSION_SIZE_MAX} characters")
@@ -253,7 +253,7 @@ def _brought(pull: Pull, desk: Desk) -> Filter | Refused:
 
 
 def _wanted(  # noqa: PLR0911 - one return a check, in order
-    pull: Pull, desk: Desk, *, broadcast_enabled: bool
+    pull: Pull, desk: PullChecks, *, broadcast_enabled: bool
 ) -> Filter | Refused:
     """The subscription: from the request, or from the group's heartbeats."""
     if pull.sys_flag & FLAG_SUBSCRIPTION:

@@ -20,10 +20,10 @@ from longpoll_broker.hold.pull import (
     PULL_OFFSET_MOVED,
     SYSTEM_ERROR,
     Decision,
-    Desk,
     Found,
     Miss,
     OffsetMoved,
+    PullChecks,
     Refused,
     as_placed,
     check,
@@ -55,7 +55,7 @@ class PullRunner:
 
     runtime: Runtime
     policy: Policy
-    desk: Desk
+    desk: PullChecks
     store: MessageStore
     statistics: Statistics
     events: PullEvents

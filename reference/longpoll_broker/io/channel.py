@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from attrs import frozen
 
-from longpoll_broker.io.connection_limits import Amount, Reached, address_of
+from longpoll_broker.io.connection_limits import BytesByPeer, ConnectionLimit, address_of
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.frames.connection import Connection
 from longpoll_protocol.sizes import MIB
@@ -120,7 +120,7 @@ class Channel:
         handler: Handler,
         limits: Limits,
         lock: Lock,
-        unsent: Amount[Channel] | None = None,
+        unsent: BytesByPeer[Channel] | None = None,
     ) -> None:
         self._loop = loop
         self._socket = sock
@@ -147,7 +147,7 @@ class Channel:
         self.broken = False
         self.close_reason = "it could not be written to"
         """Why it is closed, once it is broken."""
-        self.reached: Reached | None = None
+        self.reached: ConnectionLimit | None = None
         """The limit that broke it."""
         self.received_ns = 0
         """When bytes last came."""
@@ -228,7 +228,7 @@ class Channel:
                 )
                 self.close_reason, self.reached = (
                     f"it left over {self._output_bytes_max} bytes unread",
-                    Reached.OUTPUT_BYTES,
+                    ConnectionLimit.OUTPUT_BYTES,
                 )
                 self._break()
             if is_counted or pending:
@@ -281,7 +281,7 @@ class Channel:
             self._socket.close()
         self.rest = None
 
-    def give_up(self, limit: Reached, bytes_max: int, size: int) -> None:
+    def give_up(self, limit: ConnectionLimit, bytes_max: int, size: int) -> None:
         """Have the channel closed, for it has most of what all have too much of. Callable from any thread.
 
         Nothing is read from it or written to it any more; what it has is let go of when the loop closes it.
@@ -304,7 +304,7 @@ class Channel:
         """Have what is unsent counted, and those given up who have most where all have too much."""
         if self._unsent is not None:
             for channel, size in self._unsent.note(self, self._unsent_size):
-                channel.give_up(Reached.UNSENT_BYTES, self._unsent.bytes_max, size)
+                channel.give_up(ConnectionLimit.UNSENT_BYTES, self._unsent.bytes_max, size)
 
     def _send(self, pending: deque[Buffer]) -> int:
         """Send what the socket takes; how many bytes that were."""

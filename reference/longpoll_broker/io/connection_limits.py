@@ -22,7 +22,7 @@ from longpoll_runtime import Lock
 Peer = TypeVar("Peer", bound=Hashable)
 
 
-class Reached(StrEnum):
+class ConnectionLimit(StrEnum):
     """A limit that costs a connection; the values are labels of a metric."""
 
     UNFINISHED_BYTES = "unfinishedBytesMax"
@@ -35,7 +35,7 @@ class Reached(StrEnum):
 
 
 @define(slots=True, eq=False)
-class Amount(Generic[Peer]):
+class BytesByPeer(Generic[Peer]):
     """Bytes of one kind by connection. Invariant: `total` is the sum of `by_peer`, whose values are positive."""
 
     bytes_max: int
@@ -70,14 +70,14 @@ class Connections:
     by_address: Counter[str] = field(factory=Counter, init=False)
     count: int = field(default=0, init=False)
 
-    def add(self, host: str) -> Reached | None:
+    def add(self, host: str) -> ConnectionLimit | None:
         """Count a connection; the limit that forbids it, and then it is not counted."""
         address = address_of(host)
         with self.lock:
             if self.count >= self.count_max:
-                return Reached.CONNECTIONS
+                return ConnectionLimit.CONNECTIONS
             if self.by_address[address] >= self.address_count_max:
-                return Reached.ADDRESS_CONNECTIONS
+                return ConnectionLimit.ADDRESS_CONNECTIONS
             self.count += 1
             self.by_address[address] += 1
             return None

@@ -70,7 +70,7 @@ class _Waiting:
 
 
 @frozen
-class Keepers:
+class Durability:
     """Who must have a message before its send is answered."""
 
     commits: GroupCommit | None

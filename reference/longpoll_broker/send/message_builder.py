@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from longpoll_broker.io.channel import Channel
 from longpoll_broker.send.append import HALF_TOPIC, TRANSACTION_MASK, delayed, moved
 from longpoll_broker.send.inner_queues import InnerQueues, SendRefusedError
-from longpoll_broker.send.timer_messages import forget_time, timed, wishes_time
+from longpoll_broker.send.timer_messages import drop_timer, has_timer, timer_message
 from longpoll_broker.shared.timer_offsets import TimerOffsets
 from longpoll_broker.shared.topics import FAQ, Groups, Topics
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
@@ -58,7 +58,7 @@ _tags_code: Final = lru_cache(maxsize=256)(tags_code)
 
 
 @define(slots=True, eq=False)
-class MessageMaker:
+class MessageBuilder:
     """Callable from any thread."""
 
     runtime: Runtime
@@ -95,7 +95,7 @@ class MessageMaker:
         )
         if header.topic.startswith(RETRY_PREFIX):
             message = self._dead_if_tried_out(channel, message, header, properties)
-        if DELAY in properties or PREPARED in properties or (self.traits.serves_timers and wishes_time(properties)):
+        if DELAY in properties or PREPARED in properties or (self.traits.serves_timers and has_timer(properties)):
             return self._elsewhere(message, properties)
         if self.inner_queues is not None and INNER_QUEUES in properties:
             return self.inner_queues.named(message, properties)
@@ -198,11 +198,11 @@ class MessageMaker:
         level = self.level(properties)
         if level > 0:
             if self.traits.serves_timers:
-                forget_time(properties)
+                drop_timer(properties)
             return delayed(message, properties, level, form, level_count=self.level_count)
         if not self.traits.serves_timers:
             return message
-        return timed(message, properties, form, self.runtime.unix_ms(), is_full=self.timers.is_full)
+        return timer_message(message, properties, form, self.runtime.unix_ms(), is_full=self.timers.is_full)
 
     def recall_handle(self, message: MessageToStore, properties: Mapping[str, str]) -> str | None:
         """What the producer of a message that waits for its time recalls it by; None for any other."""

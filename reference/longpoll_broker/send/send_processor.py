@@ -21,10 +21,10 @@ from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Serving, answer, serves
 from longpoll_broker.send.append import HALF_TOPIC, TRANSACTION_MASK, Appender
 from longpoll_broker.send.batches import BatchLimits, no_message
-from longpoll_broker.send.durability import Keepers
+from longpoll_broker.send.durability import Durability
 from longpoll_broker.send.inner_queues import SendRefusedError
 from longpoll_broker.send.long_batches import LONG_SIZE, TURN_COUNT, LongBatches, Turns
-from longpoll_broker.send.message_builder import REGION_NAME, MessageMaker
+from longpoll_broker.send.message_builder import REGION_NAME, MessageBuilder
 from longpoll_broker.send.send_events import Asked, SendEvents, Stored
 from longpoll_broker.shared.topics import TopicConfig, Topics
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
@@ -63,10 +63,10 @@ class SendProcessor(Serving):
     """The processor of the send codes."""
 
     topics: Topics
-    maker: MessageMaker
+    maker: MessageBuilder
     appender: Appender
     events: SendEvents
-    keepers: Keepers
+    keepers: Durability
     """A send is answered when they have it: the disk under `SYNC_FLUSH`, a slave under `SYNC_MASTER`."""
     traits: Traits = STRICT_TRAITS
     _next_queue: itertools.count[int] = field(factory=itertools.count, init=False)

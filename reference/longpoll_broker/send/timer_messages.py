@@ -53,18 +53,18 @@ WAITING_SIZE_MAX: Final = PROPERTIES_SIZE_MAX - sum(
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 
 
-def wishes_time(properties: Mapping[str, str]) -> bool:
+def has_timer(properties: Mapping[str, str]) -> bool:
     """Whether a message is to wait for a time, if that is not over."""
     return not _WISHES.isdisjoint(properties) and TIMER_OUT_MS not in properties
 
 
-def forget_time(properties: dict[str, str]) -> None:
+def drop_timer(properties: dict[str, str]) -> None:
     """Take a message's wishes for a time away."""
     for name in WISHES:
         properties.pop(name, None)
 
 
-def timed(
+def timer_message(
     message: MessageToStore, properties: dict[str, str], form: PropertiesForm, now_ms: int, *, is_full: bool = False
 ) -> MessageToStore:
     """The message as it waits for its time; itself when it need not. `properties` get when it goes.
@@ -72,7 +72,7 @@ def timed(
     Raises SendRefusedError for a wish that is no number, or too far away, for properties that could not be delivered,
     and where as many wait as may (`is_full`).
     """
-    if not wishes_time(properties) or message.topic == TIMER_TOPIC:
+    if not has_timer(properties) or message.topic == TIMER_TOPIC:
         return message
     deliver_ms = _wished(properties, now_ms)
     if deliver_ms <= now_ms:

@@ -36,7 +36,7 @@ _OFFSET_MOVED: Final = 21
 
 
 @define(slots=True, eq=False)
-class Standing:
+class BrokerRole:
     """One broker's role; `least_broker_id` is the one thing that changes while it runs."""
 
     role: Role = "ASYNC_MASTER"

@@ -9,7 +9,7 @@ PART_COUNT: Final = 2_000
 """Entries of a part; encoding it takes some 2 ms."""
 
 
-def parts_of(table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def chunks_of(table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """A table's rows in their order, in parts; a row that is a table itself counts with its entries."""
     part: dict[str, Any] = {}
     count = 0

@@ -43,10 +43,10 @@ from longpoll_broker.store.queues.consume_queue_ext import is_address
 from longpoll_broker.store.queues.inner_queues import inner_places, with_offsets
 from longpoll_broker.store.queues.queue_table import QueueTable
 from longpoll_broker.store.queues.time_lookup import nearest_offset
-from longpoll_broker.store.queues.unsupported import unread_extended, unread_parts
+from longpoll_broker.store.queues.unsupported import unsupported_extensions, unsupported_parts
 from longpoll_broker.store.read import ALL, GetResult, GetStatus, Matches
 from longpoll_broker.store.recovery import believed, file_count, gone_count, of_the_past, recover, safe_start
-from longpoll_broker.store.replica_append import Copying
+from longpoll_broker.store.replica_append import ReplicaAppend
 from longpoll_broker.store.selection import nothing, read_queue
 from longpoll_protocol.log_record import (
     SCHEDULE_TOPIC,
@@ -77,7 +77,7 @@ class MessageStore:
 
     _dispatcher: Dispatcher
     """Made when the recovered log shows where it begins."""
-    _copying: Copying
+    _copying: ReplicaAppend
     """Made with it."""
     _store_ms: int
     """Store time of the last message; the log tells it."""
@@ -179,7 +179,7 @@ class MessageStore:
         self._dispatcher = Dispatcher(
             self._log, self._append_lock, self._queue_of, self._inner_of, recovered.cursor, levels_ms=self._levels_ms
         )
-        self._copying = Copying(
+        self._copying = ReplicaAppend(
             self._log,
             self._table,
             self._dispatcher,
@@ -364,7 +364,7 @@ class MessageStore:
     def put_copied(self, physical_offset: int, content: memoryview) -> int:
         """Append what another store's log has from `physical_offset` on, as far as it is whole; how many bytes were.
 
-        Raises what `Copying.put` does. Nobody may append in another way meanwhile.
+        Raises what `ReplicaAppend.put` does. Nobody may append in another way meanwhile.
         """
         if self._troubles:
             self._check_log()
@@ -816,14 +816,14 @@ class MessageStore:
 
 def _check_parts(files: Files, directory: str, config: StoreConfig) -> None:
     """Raise StoreUserError where a store has parts that we do not read; warn where the settings leave some unread."""
-    unread = unread_parts(files, directory)
+    unread = unsupported_parts(files, directory)
     if unread:
         told = ", ".join(f"{part.what} in {part.path}" for part in unread)
         raise StoreUserError(
             f"{directory} has {told}, which this broker does not read: their messages and offsets would be missing; "
             "serve it with RocketMQ 5"
         )
-    if not config.extended_queues and unread_extended(files, directory):
+    if not config.extended_queues and unsupported_extensions(files, directory):
         _lines.warning(
             "%s has extended consume queues, which are not read, so pulls by tag get messages of other tags too: set "
             "enableConsumeQueueExt=true",

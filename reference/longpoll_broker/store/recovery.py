@@ -28,7 +28,7 @@ from longpoll_broker.errors import StoreUserError
 from longpoll_broker.store.checkpoint import Checkpoint
 from longpoll_broker.store.limits import FUTURE_MS
 from longpoll_broker.store.log.commit_log import CommitLog
-from longpoll_broker.store.log.record_heads import Checks, claimed_size
+from longpoll_broker.store.log.record_heads import ChecksumBudget, claimed_size
 from longpoll_broker.store.queues.consume_queue import PRE_BLANK_SIZE, UNIT, UNIT_SIZE, ConsumeQueue
 from longpoll_broker.store.queues.inner_queues import inner_places, is_inner_place
 from longpoll_broker.store.segment import Segment
@@ -217,7 +217,7 @@ def _next_record(log: CommitLog, start: int) -> _Following | None:
     Without one, the first head that was too much to be checked (`store.log.record_heads`): what goes is kept then as
     well.
     """
-    checks = Checks()
+    checks = ChecksumBudget()
     unchecked: _Following | None = None
     for segment in log.segments.segments:
         if segment.stop <= start:

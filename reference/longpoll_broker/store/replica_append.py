@@ -1,8 +1,9 @@
 """Appends what another store's log has, record by record, so that this one becomes a copy of it to the byte.
 
-A slave's log grows in no other way. Each piece is checked before it counts (`log.replica_records`), and each record must be the
-next one of its queue: a stretch that was left out, or told twice, is refused and not shown. Leaves out where the bytes
-come from (`rocketmq.replication.follower`), and making them visible and durable, which is as for messages of one's own.
+A slave's log grows in no other way. Each piece is checked before it counts (`log.replica_records`), and each record
+must be the next one of its queue: a stretch that was left out, or told twice, is refused and not shown. Leaves out
+where the bytes come from (`rocketmq.replication.follower`), and making them visible and durable, which is as for
+messages of one's own.
 
 Source: `DefaultMessageStore.appendToCommitLog` 4.9.7, which appends whatever comes.
 """
@@ -26,7 +27,7 @@ from longpoll_runtime import Lock
 
 
 @define(slots=True, eq=False)
-class Copying:
+class ReplicaAppend:
     """The way in for copied bytes; one thread uses it, and nobody appends beside it."""
 
     log: CommitLog

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from longpoll_conform.clauses import BY_ID, OF_LOAD, OF_RACE
-from longpoll_spec.findings import HAZARDS, hazards_of
+from longpoll_spec.findings import HAZARDS, findings_of
 
 _BOTH: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -46,5 +46,5 @@ def bug_of_run(policy: str, seen: str) -> str | None:
     """The bug of a RocketMQ preset that a load or a race may show; None where the policy promises the property."""
     if not (policy.startswith("rocketmq") and seen.startswith((OF_LOAD, OF_RACE))):
         return None
-    letters = hazards_of(policy, seen.removeprefix(OF_LOAD).removeprefix(OF_RACE).replace("-", "_"))
+    letters = findings_of(policy, seen.removeprefix(OF_LOAD).removeprefix(OF_RACE).replace("-", "_"))
     return " ".join(HAZARDS[letter] for letter in letters if letter in HAZARDS) or None

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from longpoll_conform.connection import Spoken
+from longpoll_conform.connection import RecordedFrame
 from longpoll_conform.wire import NotReadableError, decode_command
 
 HEX_SIZE_MAX: Final = 256
@@ -20,14 +20,14 @@ TEXT_MAX: Final = 600
 ARROWS: Final = {"sent": ">", "came": "<", "closed": "x"}
 
 
-def lines_of(spoken: Sequence[Spoken]) -> Iterator[str]:
+def lines_of(spoken: Sequence[RecordedFrame]) -> Iterator[str]:
     """Each frame: when, on which connection, decoded, and its bytes in hexadecimal."""
     for one in spoken:
         yield f"{one.at_ms:9.1f} ms  {one.line} {ARROWS[one.way]} {meaning(one)}"
         yield from (f"              {row}" for row in _hex(one.content))
 
 
-def meaning(one: Spoken) -> str:
+def meaning(one: RecordedFrame) -> str:
     """A frame in words."""
     if one.way == "closed":
         rest = f", after {len(one.content)} bytes of a frame" if one.content else ""

@@ -15,7 +15,7 @@ from longpoll_java.byteman_rules import rules_of
 from longpoll_java.jars import pom_of
 from longpoll_java.schedule import Schedule
 from longpoll_java.violations import sentence_of
-from longpoll_spec.render.java_breakpoints import Gate
+from longpoll_spec.render.java_breakpoints import Breakpoint
 
 _README: Final = """# {title}
 
@@ -47,7 +47,7 @@ not come to its gate; `broker.out` is what the broker said.
 
 def files_of(
     schedule: Schedule,
-    gates: Sequence[Gate],
+    gates: Sequence[Breakpoint],
     version: str,
     *,
     title: str,

@@ -14,7 +14,7 @@ from typing import Final
 
 from attrs import frozen
 
-from longpoll_java.breakpoints import Stage
+from longpoll_java.breakpoints import Breakpoints
 from longpoll_java.broker import JavaBroker
 from longpoll_java.byteman_rules import SCAN_MS, scanning_each
 from longpoll_java.jars import Jars
@@ -87,7 +87,7 @@ def loaded(
     jars: Jars, script: str, options: tuple[str, ...], size: Size, on_progress: Callable[[int], None]
 ) -> tuple[Seen, float]:
     """What a load saw of a broker under these rules, and how many seconds it took."""
-    with Stage() as stage, JavaBroker(jars, stage, script=script, options=options) as broker:
+    with Breakpoints() as stage, JavaBroker(jars, stage, script=script, options=options) as broker:
         begun_s = time.monotonic()
         hold_ms = HELD_SCANS * size.scan_ms
         load = Load(broker.address, TOPIC, size.queues, size.messages, size.seed, size.rest_s, hold_ms, on_progress)

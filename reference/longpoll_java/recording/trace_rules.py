@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterable
 from typing import Final
 
-from longpoll_spec.render.java_breakpoints import Gate, gates_of
+from longpoll_spec.render.java_breakpoints import Breakpoint, breakpoints_of
 
 DELAYED_MS_MAX: Final = 8
 """Longest that a thread waits at a place, where delays are drawn: two pauses between the sends of a queue."""
@@ -40,11 +40,11 @@ _THREAD: Final = (
 
 def tracing_of(version: str, *, delayed_percent: int = 0, seed: int = 0) -> str:
     """The script for a version. Of a hundred arrivals at a place some are delayed, drawn from the seed."""
-    gates = {gate.name: gate for gate in gates_of(version)}
+    gates = {gate.name: gate for gate in breakpoints_of(version)}
     return _BEGIN + "".join(_rules((gates[name] for name in TRACED), delayed_percent, seed))
 
 
-def _delay(gate: Gate, percent: int, seed: int) -> tuple[str, str]:
+def _delay(gate: Breakpoint, percent: int, seed: int) -> tuple[str, str]:
     """What counts a place's arrivals, and what waits at the n-th of them: as long as place, n and seed say."""
     if not percent:
         return "", ""
@@ -54,7 +54,7 @@ def _delay(gate: Gate, percent: int, seed: int) -> tuple[str, str]:
     return count, f"; delay(drawn % 100 < {percent} ? 1 + drawn % {DELAYED_MS_MAX} : 0)"
 
 
-def _rules(gates: Iterable[Gate], percent: int, seed: int) -> Iterable[str]:
+def _rules(gates: Iterable[Breakpoint], percent: int, seed: int) -> Iterable[str]:
     for gate in gates:
         count, delay = _delay(gate, percent, seed)
         told = [gate.told.get(name, '"-"') for name in ("topic", "queue", "request", "suspends")]

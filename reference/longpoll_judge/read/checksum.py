@@ -22,7 +22,7 @@ _PLACE_BYTES: Final = 4_096
 """... and this number of bytes of each: of Parquet the last ones say what all its columns hold, and where."""
 
 
-def sum_before(part: str, end: int, start: int = 0) -> int:
+def checksum_before(part: str, end: int, start: int = 0) -> int:
     """The checksum of a part of lines between two bytes; of another part that of all of it, for it is whole.
 
     `GONE` of one that is not there any more.

@@ -44,7 +44,7 @@ def stamps_of(directories: Iterable[Path | str]) -> dict[str, Stamp]:
 
 
 @define
-class Growth:
+class GrowingHistory:
     """Looks at histories again and again, and opens no part again that has not changed.
 
     Invariant: `stamps` are those of the last look, and `_ends` those of its lines.

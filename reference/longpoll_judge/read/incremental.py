@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 from attrs import define, field
 
-from longpoll_judge.read.growing_history import Growth
+from longpoll_judge.read.growing_history import GrowingHistory
 from longpoll_judge.read.source import History, Slice, read_slice
 from longpoll_judge.read.unreadable import Damage
 
@@ -27,10 +27,10 @@ Read = tuple[list[pa.Table], list[Damage]]
 
 
 @define(eq=False)
-class Tail:
+class IncrementalRead:
     """A history's parts and how far each was read. Invariant: what lies before `ends` was handed on, once."""
 
-    growth: Growth
+    growth: GrowingHistory
     threads: int
     ends: dict[str, int] = field(factory=dict)
     """By part: where the next look begins, a byte of lines or a row group."""

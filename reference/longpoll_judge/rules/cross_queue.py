@@ -198,19 +198,19 @@ def hash_of(text: str) -> np.uint64:
     return found
 
 
-def lives(asked: Gathered, answered: Gathered, context: Context) -> Keys:
+def generations(asked: Gathered, answered: Gathered, context: Context) -> Keys:
     """Which of its queue's lives each exchange belongs to; one that may lie in two is alone in its own.
 
     A topic's queues begin anew once it was deleted, and a queue may have where its first offset was given twice.
     """
-    life, doubtful = numbered_lives(asked, answered, context)
+    life, doubtful = numbered_generations(asked, answered, context)
     alone = np.flatnonzero(doubtful).astype(np.uint64)
     life[doubtful] = (alone + np.uint64(1)) * WEIGHT + np.uint64(1 << 32)
     # Places of two queues differ by little times `WEIGHT`: times another number no life of one is another's.
     return life * _LIFE_WEIGHT
 
 
-def numbered_lives(asked: Gathered, answered: Gathered, context: Context) -> tuple[Keys, Booleans]:
+def numbered_generations(asked: Gathered, answered: Gathered, context: Context) -> tuple[Keys, Booleans]:
     """The same as a number, and which exchanges may lie in two."""
     life = np.zeros(len(asked), dtype=np.uint64)
     doubtful = np.zeros(len(asked), dtype=np.bool_)

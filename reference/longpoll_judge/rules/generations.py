@@ -63,7 +63,7 @@ class Spans:
         return [(int(slice_), int(row)) for slice_, row in self.places[rows].tolist()]
 
 
-def connected(answers: Gathered, asked: Gathered, opened: Gathered, context: Context) -> Spans:
+def generations_of(answers: Gathered, asked: Gathered, opened: Gathered, context: Context) -> Spans:
     """The connections of these answers to these requests; `opened` tells when connections were opened.
 
     Those of a broker without a name are linked within their source alone, and so is what a clock tells that orders

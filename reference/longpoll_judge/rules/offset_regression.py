@@ -34,16 +34,16 @@ from longpoll_judge.rules.cross_queue import (
     Tables,
     events_at,
     first_of,
+    generations,
     hashes,
     have_request,
     highest_before,
     keys_of_queues,
-    lives,
     queue_keys,
     rows_where,
 )
 from longpoll_judge.rules.filters import Filters, judge_filters
-from longpoll_judge.rules.generations import Spans, connected
+from longpoll_judge.rules.generations import Spans, generations_of
 from longpoll_judge.rules.messages import OF_POLLS, View, breaches_of
 from longpoll_judge.rules.queue_columns import MS, PULL_CODES
 
@@ -106,7 +106,7 @@ def _starts(counts: Integers) -> Integers:
     return starts
 
 
-def judge_falls(tables: Tables, context: Context, *, most: int = FINDINGS_MAX) -> tuple[list[Finding], int]:
+def judge_offset_regression(tables: Tables, context: Context, *, most: int = FINDINGS_MAX) -> tuple[list[Finding], int]:
     """Judge all answers; `most` findings of each clause, and how many more there are."""
     ends = Ends()
     for number, table in tables():
@@ -121,9 +121,9 @@ def judge_falls(tables: Tables, context: Context, *, most: int = FINDINGS_MAX) -
     # One that names no queue is about its request's; one that names another is not judged.
     mine = np.flatnonzero((answers.queue < 0) | (answers.place == asked.place))
     answers, asked = answers.take(mine), asked.take(mine)
-    spans = connected(answers, asked, ends.opened.all(), context)
+    spans = generations_of(answers, asked, ends.opened.all(), context)
     queue = queue_keys(asked)
-    life = (queue * WEIGHT + spans.life) * WEIGHT + lives(asked, answers, context)
+    life = (queue * WEIGHT + spans.life) * WEIGHT + generations(asked, answers, context)
     # Where a source shows the visible end, `visible_is_monotone` says more of it.
     outside = ~np.isin(queue, keys_of_queues(context.shown))
     shown: list[_Fall] = []
@@ -175,8 +175,8 @@ def _unwatched(
     mine = np.flatnonzero(others & (asked.broker != 0))
     shown_end = np.concatenate([answers.values["shown_end"], acknowledged.values["queue_offset"] + 1])
     ended_ns = np.concatenate([answers.before_ns, acknowledged.before_ns])
-    own = queue_keys(asked) * WEIGHT + lives(asked, answers, told)
-    life = np.concatenate([own, queue_keys(acknowledged) * WEIGHT + lives(acknowledged, acknowledged, told)])
+    own = queue_keys(asked) * WEIGHT + generations(asked, answers, told)
+    life = np.concatenate([own, queue_keys(acknowledged) * WEIGHT + generations(acknowledged, acknowledged, told)])
     before = highest_before(life, ended_ns, shown_end, own[mine], asked.after_ns[mine])
     # An acknowledged message of this life of the broker may take a while to be visible: `rightness` judges that.
     is_far = asked.after_ns[mine] - ended_ns[before] > context.wake_ns if len(ended_ns) else before >= 0

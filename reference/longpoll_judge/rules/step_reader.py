@@ -26,7 +26,7 @@ from longpoll_spec.model import ACTION_NAMES, Action, Actor, Model, SeenStep
 from longpoll_spec.policy import policy_named
 from longpoll_spec.render.notation import Writer, named_parts
 from longpoll_spec.render.readable import NOTATION, bare
-from longpoll_spec.specification import law_of
+from longpoll_spec.specification import specification_of
 from longpoll_spec.state.variables import of_queue
 from longpoll_spec.terms import Bool, variables_of
 
@@ -51,7 +51,7 @@ def model_of(policy: str, law: Law) -> Model:
         tags=law.tags,
         aspects=frozenset(law.aspects),
     )
-    return law_of(policy_named(policy), bounds)
+    return specification_of(policy_named(policy), bounds)
 
 
 def is_step(event: Mapping[str, Any]) -> bool:
@@ -126,10 +126,10 @@ def reason(model: Model, refusal: Refusal) -> str:
     if refusal.contradicted:
         seen = (f"{name} is {value}, but {other} was seen" for name, value, other in refusal.contradicted)
         return f"after {refusal.action} {' and '.join(seen)}"
-    return f"{refusal.action} needs {' and '.join(false_told(model, refusal))}"
+    return f"{refusal.action} needs {' and '.join(contradiction(model, refusal))}"
 
 
-def false_told(model: Model, refusal: Refusal) -> list[str]:
+def contradiction(model: Model, refusal: Refusal) -> list[str]:
     """The parts of the guard that are false, in words, each with the values that it reads."""
     return [_part(model, part, refusal) for part in refusal.false]
 

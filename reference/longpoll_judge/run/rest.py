@@ -28,7 +28,7 @@ from longpoll_judge.read.schema import coded, coded_texts
 from longpoll_judge.read.source import History
 from longpoll_judge.rules.commits import judge_commits
 from longpoll_judge.rules.cross_queue import Tables
-from longpoll_judge.rules.offset_regression import judge_falls
+from longpoll_judge.rules.offset_regression import judge_offset_regression
 from longpoll_judge.rules.queue_case import make_log
 from longpoll_judge.rules.queue_columns import PULL_CODES
 from longpoll_judge.rules.sends import judge_sends
@@ -189,7 +189,7 @@ def _of_sends(tables: Tables, context: Context) -> Outcome:
 
 
 def _of_falls(tables: Tables, context: Context) -> Outcome:
-    findings, left_out = judge_falls(tables, context)
+    findings, left_out = judge_offset_regression(tables, context)
     return Outcome(findings, left_out)
 
 

@@ -21,7 +21,7 @@ PENDING_MAX: Final = 4 * 1024 * 1024
 
 
 @define(slots=True)
-class Half:
+class TcpStream:
     """The bytes of one direction.
 
     Invariants: `_next` is the sequence number of position `read`; `_pending` are (position, moment, bytes) behind it,

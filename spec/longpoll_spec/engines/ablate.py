@@ -21,7 +21,7 @@ from longpoll_spec.engines import explore
 from longpoll_spec.engines.exploration import Verdict
 from longpoll_spec.engines.smt.proof import REQUESTS, prove
 from longpoll_spec.policy import REDUNDANT, Policy, knob_values, preset, with_knob
-from longpoll_spec.specification import law_of, properties_of
+from longpoll_spec.specification import properties_of, specification_of
 
 POLICIES: Final = ("strict", "strict-clone")
 """The policies that are our own design, so that each knob's value is meant."""
@@ -103,7 +103,7 @@ def _explored(policy: Policy) -> tuple[Bounds, Sequence[Verdict]]:
     """The first bounds under which any property breaks, and those that do; the last bounds where none does."""
     for name in BOUNDS:
         bounds = named(name, policy)
-        model = law_of(policy, bounds)
+        model = specification_of(policy, bounds)
         judged = [item for item in properties_of(model) if item.kind == "always"]
         found = explore(model, judged, symmetry=True)
         assert found.complete, policy.name

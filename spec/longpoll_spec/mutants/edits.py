@@ -13,7 +13,7 @@ import attrs
 
 from longpoll_spec.actions import actions_of
 from longpoll_spec.model import Action, Model, Property
-from longpoll_spec.mutants.generated import called, conjuncts, kinds_of, part_names, who
+from longpoll_spec.mutants.generated import called, conjuncts, kinds_of, part_names, thread_of_mutant
 from longpoll_spec.render.export.explorer.data import OF, ByHand, Text
 from longpoll_spec.render.notation import Writer
 from longpoll_spec.render.readable import NOTATION, bare
@@ -21,7 +21,7 @@ from longpoll_spec.specification import properties_of
 from longpoll_spec.terms import Bool, Term, bool_variable, int_variable
 
 
-def by_hand_of(model: Model) -> ByHand:
+def edits_of(model: Model) -> ByHand:
     """What may be changed in a model's actions, as they are before `tick` is made to wait."""
     actions = tuple(actions_of(model.state))
     parts = tuple(part_names(model.policy, action) for action in actions)
@@ -55,7 +55,7 @@ def _texts(model: Model, actions: Sequence[Action], parts: Sequence[tuple[str, .
             for part, text, term in zip(parts[instances[0]], guard, conjuncts(first), strict=True)
             if term.op != "true"
         )
-        yield Text(name, who(kinds), tuple(instances), said, tuple(_lines(writer, first)))
+        yield Text(name, thread_of_mutant(kinds), tuple(instances), said, tuple(_lines(writer, first)))
 
 
 def _lines(writer: Writer, action: Action) -> Iterator[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """Planted slips: the law with one small mistake in one action, to see that something goes red.
 
 A slip changes every instance of one action, as a mistake in its text would, and is planted before `tick` is made to
-wait for the urgent actions. `slips_of` makes them for every action there is: it forgets each part of each guard,
+wait for the urgent actions. `mutants_of` makes them for every action there is: it forgets each part of each guard,
 forgets each variable that an effect writes, and takes the other case of each choice.
 
 Leaves out what must go red: the tests say so.
@@ -43,7 +43,7 @@ Change: TypeAlias = Callable[[State, Action], Action]
 
 
 @frozen
-class Slip:
+class Mutant:
     """One small mistake in the text of one action."""
 
     action: str
@@ -92,7 +92,7 @@ def kinds_of(action: Action) -> tuple[str, ...]:
     return tuple(each for each in acting if not each or each in THREADS)
 
 
-def who(kinds: tuple[str, ...]) -> str:
+def thread_of_mutant(kinds: tuple[str, ...]) -> str:
     """The threads among these in parentheses, with which texts that share a name are told apart; empty without one."""
     threads = [kind for kind in kinds if kind]
     return f"({', '.join(threads)})" if threads else ""
@@ -143,21 +143,21 @@ def reached(model: Model) -> list[Packed]:
     return list(known)
 
 
-def slips_of(policy: Policy, bounds: Bounds) -> Iterator[Slip]:
+def mutants_of(policy: Policy, bounds: Bounds) -> Iterator[Mutant]:
     """Every slip of these kinds in every action, by the action's first instance."""
     firsts: dict[tuple[str, tuple[str, ...]], Action] = {}
     for action in actions_of(state_of(policy, bounds)):
         firsts.setdefault((action.name, kinds_of(action)), action)
     for (name, kinds), action in firsts.items():
         for part in part_names(policy, action):
-            yield Slip(name, kinds, f"forgets {part}", _forgetting_part(part))
+            yield Mutant(name, kinds, f"forgets {part}", _forgetting_part(part))
         for target in dict.fromkeys(map(called, action.effect)):
-            yield Slip(name, kinds, f"forgets to write {target}", _not_writing(target))
+            yield Mutant(name, kinds, f"forgets to write {target}", _not_writing(target))
             if any(term.op == "ite" for variable, term in action.effect.items() if called(variable) == target):
-                yield Slip(name, kinds, f"takes the other case for {target}", _other_case(target))
+                yield Mutant(name, kinds, f"takes the other case for {target}", _other_case(target))
 
 
-def slipped(policy: Policy, bounds: Bounds, name: str, change: Change) -> Model:
+def mutated(policy: Policy, bounds: Bounds, name: str, change: Change) -> Model:
     """The model in which every instance of action `name` is changed; under bounds that lack it, the law as it is."""
     assert name in ACTION_NAMES, f"the law has no action {name}"
     state = state_of(policy, bounds)

@@ -14,7 +14,7 @@ from typing import Final
 from longpoll_spec.actions import actions_of
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.model import Action, Model
-from longpoll_spec.mutants.generated import Change, Slip, kinds_of, slips_of, with_effect
+from longpoll_spec.mutants.generated import Change, Mutant, kinds_of, mutants_of, with_effect
 from longpoll_spec.policy import Policy
 from longpoll_spec.state import Request, State, state_of
 from longpoll_spec.terms import Bool, Effect, Int, Term, any_of, bool_variable, const, int_variable, ite, substitute
@@ -148,16 +148,16 @@ NAMED: Final[Mapping[str, tuple[str, Change]]] = {
 """Name -> (the action that it changes, the change)."""
 
 
-def named_slips(policy: Policy, bounds: Bounds) -> Iterable[Slip]:
+def named_mutants(policy: Policy, bounds: Bounds) -> Iterable[Mutant]:
     """The named slips in actions that are there."""
     there = {action.name: kinds_of(action) for action in actions_of(state_of(policy, bounds))}
     for name, (action, change) in NAMED.items():
         if action in there:
-            yield Slip(action, there[action], name.partition(" ")[2].replace("_", " "), change)
+            yield Mutant(action, there[action], name.partition(" ")[2].replace("_", " "), change)
 
 
-def slips_by_label(model: Model) -> dict[str, list[str]]:
+def mutants_by_label(model: Model) -> dict[str, list[str]]:
     """Label -> what each slip in that action is, named ones first: what an export of the law says of its tests."""
     policy, bounds = model.policy, model.bounds
-    slips = [*named_slips(policy, bounds), *slips_of(policy, bounds)]
+    slips = [*named_mutants(policy, bounds), *mutants_of(policy, bounds)]
     return {action.label: [slip.what for slip in slips if slip.touches(action)] for action in model.actions}

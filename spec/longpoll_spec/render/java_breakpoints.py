@@ -29,7 +29,7 @@ _QUEUE: Final = {"topic": "$1", "queue": "$2"}
 
 
 @frozen
-class Gate:
+class Breakpoint:
     """A place at which a thread can be stopped."""
 
     name: str
@@ -62,57 +62,57 @@ class Gate:
         return f"{self.class_name.rpartition('.')[2]}.{method}, {where[0].lower()} its call of {call}{which}"
 
 
-def _pull_gates(method: str, read: str) -> tuple[Gate, ...]:
+def _pull_gates(method: str, read: str) -> tuple[Breakpoint, ...]:
     """The gates of the thread that serves a pull, in `PullMessageProcessor`."""
     known = {"request": "$2.getOpaque()", "suspends": "$3"}
     return (
-        Gate("read", _PULL, method, f"AT INVOKE {_STORE}.{read}", known),
-        Gate("served", _PULL, method, "AT EXIT", known),
+        Breakpoint("read", _PULL, method, f"AT INVOKE {_STORE}.{read}", known),
+        Breakpoint("served", _PULL, method, "AT EXIT", known),
     )
 
 
-def _notify_gates() -> tuple[Gate, ...]:
+def _notify_gates() -> tuple[Breakpoint, ...]:
     """The gates of the threads that walk a bucket: the dispatcher, and the scanner for each queue of its round."""
     one = {"request": "held.getRequestCommand().getOpaque()"}
     return (
-        Gate("notify", _HOLD, _NOTIFY, "AT ENTRY", _QUEUE),
-        Gate("taken", _HOLD, _NOTIFY, f"AFTER INVOKE {_BUCKET}.cloneListAndClear", _QUEUE),
-        Gate(
+        Breakpoint("notify", _HOLD, _NOTIFY, "AT ENTRY", _QUEUE),
+        Breakpoint("taken", _HOLD, _NOTIFY, f"AFTER INVOKE {_BUCKET}.cloneListAndClear", _QUEUE),
+        Breakpoint(
             "each", _HOLD, _NOTIFY, f"AT INVOKE {_REQUEST}.getPullFromThisOffset", {**_QUEUE, **one},
             request="$@[0]", throws="java.lang.RuntimeException",
         ),
-        Gate("keep", _HOLD, _NOTIFY, f"AT INVOKE {_BUCKET}.addPullRequest", _QUEUE),
-        Gate("done", _HOLD, _NOTIFY, "AT EXIT", _QUEUE),
+        Breakpoint("keep", _HOLD, _NOTIFY, f"AT INVOKE {_BUCKET}.addPullRequest", _QUEUE),
+        Breakpoint("done", _HOLD, _NOTIFY, "AT EXIT", _QUEUE),
     )  # fmt: skip
 
 
-def _hold_gates() -> tuple[Gate, ...]:
+def _hold_gates() -> tuple[Breakpoint, ...]:
     known = {**_QUEUE, "request": "$3.getRequestCommand().getOpaque()"}
     return (
-        Gate("hold", _HOLD, "suspendPullRequest", "AT ENTRY", known),
-        Gate("put", _HOLD, "suspendPullRequest", f"AT INVOKE {_BUCKET}.addPullRequest", known),
-        Gate("held", _HOLD, "suspendPullRequest", "AT EXIT", known),
+        Breakpoint("hold", _HOLD, "suspendPullRequest", "AT ENTRY", known),
+        Breakpoint("put", _HOLD, "suspendPullRequest", f"AT INVOKE {_BUCKET}.addPullRequest", known),
+        Breakpoint("held", _HOLD, "suspendPullRequest", "AT EXIT", known),
     )
 
 
-def _scan_gates(class_name: str) -> tuple[Gate, ...]:
+def _scan_gates(class_name: str) -> tuple[Breakpoint, ...]:
     queue = {"topic": "$@[1]", "queue": "$@[2]"}
     store = f"AT INVOKE {_STORE}.getMaxOffsetInQueue"
     return (
-        Gate("round", class_name, "checkHoldRequest", "AT ENTRY"),
-        Gate("queue", class_name, "checkHoldRequest", store, queue, throws="java.lang.RuntimeException"),
-        Gate("rounded", class_name, "checkHoldRequest", "AT EXIT"),
+        Breakpoint("round", class_name, "checkHoldRequest", "AT ENTRY"),
+        Breakpoint("queue", class_name, "checkHoldRequest", store, queue, throws="java.lang.RuntimeException"),
+        Breakpoint("rounded", class_name, "checkHoldRequest", "AT EXIT"),
     )
 
 
 _SWEEP: Final = (
-    Gate("sweep", _LMQ_HOLD, "checkHoldRequest", f"AT INVOKE {_BUCKET}.getPullRequestList"),
-    Gate("remove", _LMQ_HOLD, "checkHoldRequest", "AT INVOKE java.util.concurrent.ConcurrentMap.remove 2"),
+    Breakpoint("sweep", _LMQ_HOLD, "checkHoldRequest", f"AT INVOKE {_BUCKET}.getPullRequestList"),
+    Breakpoint("remove", _LMQ_HOLD, "checkHoldRequest", "AT INVOKE java.util.concurrent.ConcurrentMap.remove 2"),
 )
 _COMMON: Final = (
     *_hold_gates(),
     *_notify_gates(),
-    Gate(
+    Breakpoint(
         "submit",
         _PULL,
         "executeRequestWhenWakeup",
@@ -120,14 +120,14 @@ _COMMON: Final = (
         {"request": "$2.getOpaque()"},
         throws="java.util.concurrent.RejectedExecutionException",
     ),
-    Gate(
+    Breakpoint(
         "dispatch",
         "org.apache.rocketmq.store.DefaultMessageStore",
         "doDispatch",
         "AT ENTRY",
         {"topic": "$1.getTopic()", "queue": "$1.getQueueId()"},
     ),
-    Gate("closed", "org.apache.rocketmq.broker.client.ClientHousekeepingService", "onChannelClose", "AT ENTRY"),
+    Breakpoint("closed", "org.apache.rocketmq.broker.client.ClientHousekeepingService", "onChannelClose", "AT ENTRY"),
 )
 
 
@@ -137,8 +137,8 @@ def _asked(field: str) -> str:
 
 
 _RETURN: Final = (
-    Gate("return", _HOLD, "notifyMasterOnline", "AT ENTRY"),
-    Gate(
+    Breakpoint("return", _HOLD, "notifyMasterOnline", "AT ENTRY"),
+    Breakpoint(
         "take",
         _HOLD,
         "notifyMasterOnline",
@@ -147,7 +147,7 @@ _RETURN: Final = (
         bucket="$@[0]",
         request="bucket.pullRequestList.get(0)",
     ),
-    Gate("returned", _HOLD, "notifyMasterOnline", "AT EXIT"),
+    Breakpoint("returned", _HOLD, "notifyMasterOnline", "AT EXIT"),
 )
 """The gates of the thread that tells a slave that its master is back (5.x)."""
 _CHANNEL: Final = "io.netty.channel.Channel,org.apache.rocketmq.remoting.protocol.RemotingCommand,boolean"
@@ -155,7 +155,7 @@ _PULL_4: Final = f"processRequest({_CHANNEL})"
 _PULL_5: Final = f"processRequest({_CHANNEL},boolean)"
 _GATES_4: Final = (
     *_pull_gates(_PULL_4, "getMessage"),
-    Gate(
+    Breakpoint(
         "commit",
         _PULL,
         _PULL_4,
@@ -168,7 +168,7 @@ _GATES_5: Final = (*_pull_gates(_PULL_5, "getMessageAsync"), *_RETURN, *_COMMON)
 
 
 _END: Final = "$0.brokerController.getMessageStore().getMaxOffsetInQueue($1, $2)"
-RECHECK: Final = Gate(
+RECHECK: Final = Breakpoint(
     "recheck",
     _HOLD,
     "suspendPullRequest",
@@ -181,7 +181,7 @@ the queue has grown, and walks the bucket where it has.
 """
 
 
-def gates_of(version: str, *, lmq: bool = False) -> tuple[Gate, ...]:
+def breakpoints_of(version: str, *, lmq: bool = False) -> tuple[Breakpoint, ...]:
     """The gates of a version, such as 4.9.7; with `lmq` those of the hold service for light message queues."""
     common = _GATES_4 if version.startswith("4.") else _GATES_5
     scan = _scan_gates(_LMQ_HOLD if lmq else _HOLD)
@@ -225,7 +225,7 @@ SHOWN: Final = ("4.9.7", "5.5.0")
 """The versions whose places the page of the law shows."""
 
 
-def stops_of(name: str) -> list[str]:
+def stopped_at(name: str) -> list[str]:
     """Between which places an action lies, a sentence for each version, or one for both.
 
     None for an action that no thread of the broker makes by itself.
@@ -234,7 +234,7 @@ def stops_of(name: str) -> list[str]:
         return []
     said: dict[str, list[str]] = {}
     for version in SHOWN:
-        gates = {gate.name: gate for gate in gates_of(version, lmq=name in {"sweep", "remove_bucket"})}
+        gates = {gate.name: gate for gate in breakpoints_of(version, lmq=name in {"sweep", "remove_bucket"})}
         first, last = STEPS[name]
         if first in gates and last in gates:
             words = gates[first].words + (f"; to {gates[last].words}" if first != last else "; where it throws")

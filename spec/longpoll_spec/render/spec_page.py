@@ -17,14 +17,14 @@ import attrs
 
 from longpoll_spec.bounds import EXPLORATIONS, NAMES, Bounds, named
 from longpoll_spec.model import Kind, Property
-from longpoll_spec.phase_changes import Move, moves_of
+from longpoll_spec.phase_changes import PhaseChange, phase_changes_of
 from longpoll_spec.policy import PRESET_SENTENCES, PRESETS, STRICT, STRICT_CLONE, Policy, knob_sentences, knob_values
 from longpoll_spec.render.conditions import PLAIN, changes_of, condition_of, samples
 from longpoll_spec.render.export.tla_parametric import formulas_of
 from longpoll_spec.render.notation import stem
 from longpoll_spec.render.readable import bare, reader_of
 from longpoll_spec.render.spec_actions import actions_text, model_of, named_terms, opened
-from longpoll_spec.specification import law_of, properties_of
+from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.state import Variable, state_of
 from longpoll_spec.terms import TRUE
 
@@ -158,9 +158,9 @@ def _moves() -> Iterator[str]:
     yield "## The phases of a request"
     yield ""
     yield "Who moves a request from which phase to which, found in the effects of the actions."
-    diagrams: dict[tuple[Move, ...], list[str]] = {}
+    diagrams: dict[tuple[PhaseChange, ...], list[str]] = {}
     for name, policy in PRESETS.items():
-        diagrams.setdefault(moves_of(model_of(policy)), []).append(name)
+        diagrams.setdefault(phase_changes_of(model_of(policy)), []).append(name)
     for moves, names in diagrams.items():
         yield ""
         yield f"In {', '.join(f'`{name}`' for name in names)}:"
@@ -170,7 +170,7 @@ def _moves() -> Iterator[str]:
         yield "```"
 
 
-def diagram(moves: Iterable[Move]) -> Iterator[str]:
+def diagram(moves: Iterable[PhaseChange]) -> Iterator[str]:
     """Moves as a mermaid state diagram: one arrow from a phase to another, with the actions that take it."""
     arrows: dict[tuple[str, str], list[str]] = {}
     for move in moves:
@@ -320,7 +320,7 @@ def _stating() -> tuple[tuple[Policy, Bounds], ...]:
 @cache
 def _properties_under(policy: Policy, bounds: Bounds) -> dict[str, Property]:
     """By name. The log is open: how many messages the bounds have is no part of when a property is stated."""
-    return {item.name: item for item in properties_of(law_of(policy, opened(bounds)))}
+    return {item.name: item for item in properties_of(specification_of(policy, opened(bounds)))}
 
 
 def _when_stated(name: str) -> str:

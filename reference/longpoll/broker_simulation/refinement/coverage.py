@@ -16,14 +16,14 @@ from typing import Final
 
 from attrs import frozen
 
-from longpoll.broker_simulation.logged_errors import heard
+from longpoll.broker_simulation.logged_errors import collected_errors
 from longpoll.broker_simulation.refinement.explore import explore
 from longpoll.output import table
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.python.compile import Packed, successors
 from longpoll_spec.model import Model
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, STRICT_CLONE, Policy
-from longpoll_spec.specification import law_of
+from longpoll_spec.specification import specification_of
 from longpoll_spec.state import DUE, IDLE, WALKING
 
 NOTIFIERS: Final = ("dispatcher", "scanner")
@@ -38,7 +38,7 @@ REASONS: Final = {
 
 
 @frozen
-class Reached:
+class Coverage:
     """What the schedules of one policy have reached."""
 
     policy: str
@@ -48,16 +48,16 @@ class Reached:
     """Reason -> states with it; an empty reason: none is known."""
 
 
-def reached(policy: Policy, bounds: Bounds) -> Reached:
+def coverage_of(policy: Policy, bounds: Bounds) -> Coverage:
     """Try every schedule, with an executor that fills, a stop and looks that throw, and count."""
-    model = law_of(policy, bounds)
-    with heard():
+    model = specification_of(policy, bounds)
+    with collected_errors():
         seen = explore(policy, bounds, rejects=True, faults=True).states
     every = _graph(model, lambda _state: True)
     beyond = _graph(model, lambda state: why_not(model, state) is None)
     assert seen <= every, "the code was where the law never is"
     unreached = Counter(why_not(model, state) or ("" if state in beyond else "behind") for state in every - seen)
-    return Reached(policy.name, len(seen), len(every), unreached)
+    return Coverage(policy.name, len(seen), len(every), unreached)
 
 
 def why_not(model: Model, state: Packed) -> str | None:
@@ -96,7 +96,7 @@ def _graph(model: Model, allowed: Callable[[Packed], bool]) -> set[Packed]:
     return found
 
 
-def show(found: Iterable[Reached]) -> None:
+def show(found: Iterable[Coverage]) -> None:
     """A table of what was reached."""
     rows = [
         (each.policy, each.states, each.of, *(each.unreached[reason] for reason in (*REASONS, ""))) for each in found
@@ -109,7 +109,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=1, help="pulls; two take minutes")
     bounds = Bounds("tiny", requests=parser.parse_args().requests, messages=1, hold_ticks=2, scan_ticks=2)
-    show(reached(policy, bounds) for policy in (STRICT, STRICT_CLONE, ROCKETMQ_4_9, ROCKETMQ_5))
+    show(coverage_of(policy, bounds) for policy in (STRICT, STRICT_CLONE, ROCKETMQ_4_9, ROCKETMQ_5))
     return 0
 
 

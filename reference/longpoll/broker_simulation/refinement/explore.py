@@ -7,11 +7,11 @@ from collections import Counter
 
 from attrs import define, field
 
-from longpoll.broker_simulation.refinement.lockstep import Move, World, remembered, run
+from longpoll.broker_simulation.refinement.lockstep import Lockstep, Move, remembered, run
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.python.compile import Packed, successors
 from longpoll_spec.policy import Policy
-from longpoll_spec.specification import law_of
+from longpoll_spec.specification import specification_of
 
 
 @define
@@ -31,7 +31,7 @@ class Explored:
     dropped: tuple[Move, ...] | None = None
     """The shortest schedule seen in which a full executor drops a pull."""
 
-    def note(self, world: World, path: tuple[Move, ...]) -> None:
+    def note(self, world: Lockstep, path: tuple[Move, ...]) -> None:
         """Note what is lost here."""
         for way in world.ways_lost():
             if way not in self.lost or len(path) < len(self.lost[way]):
@@ -47,7 +47,7 @@ def explore(policy: Policy, bounds: Bounds, *, rejects: bool = False, faults: bo
     With `rejects` the executor may become full at any time, with `faults` the broker may stop and what a notifier looks
     at may throw.
     """
-    model = law_of(policy, bounds)
+    model = specification_of(policy, bounds)
     law = remembered(successors(model))
     found = Explored()
     seen: set[tuple[object, ...]] = set()
@@ -75,7 +75,7 @@ def explore(policy: Policy, bounds: Bounds, *, rejects: bool = False, faults: bo
 
 def wander(policy: Policy, bounds: Bounds, *, seed: int, runs: int, moves: int) -> Explored:
     """Try random schedules."""
-    model = law_of(policy, bounds)
+    model = specification_of(policy, bounds)
     law = remembered(successors(model))
     draw = random.Random(seed)
     found = Explored()

@@ -21,7 +21,7 @@ from attrs import define, field
 from longpoll.broker_simulation.refinement.memory_queues import MemoryQueues
 from longpoll_broker.hold.hold_service import HoldService
 from longpoll_broker.hold.hold_table import ANSWERED, HELD, MISSED, PULLING, QUEUED, TAKEN, Pull
-from longpoll_broker.hold.notifier import Walk
+from longpoll_broker.hold.notifier import BucketTraversal
 from longpoll_broker.hold.pull import Found, look
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.shared.filter.filters import TagFilter
@@ -53,12 +53,12 @@ OWN_STEPS: Final = {"append", "next_pull", "expire", "run", "stop", "throw"}
 POSITION: Final = {"start": DUE, "each": WALKING, "end": WALKING}
 
 
-class PlantedError(LookupError):
+class InjectedError(LookupError):
     """What a notifier's look throws when its world says so."""
 
 
 @with_table
-class Fragile(TagFilter, frozen=True):
+class FaultyFilter(TagFilter, frozen=True):
     """A filter that takes everything, and fails while its world says so."""
 
     world: Any
@@ -82,7 +82,7 @@ class Slot:
 
 
 @define(eq=False)
-class World:
+class Lockstep:
     """One run, and the law's state beside it. Invariant: both are equal between two moves."""
 
     model: Model
@@ -95,12 +95,12 @@ class World:
     running: bool = True
     throws: bool = False
     """Whether what is looked at now throws."""
-    wanted: Fragile = field(init=False)
+    wanted: FaultyFilter = field(init=False)
     """What every pull wants."""
     scheduler: Scheduler = field(factory=Scheduler)
     queues: MemoryQueues = field(factory=MemoryQueues)
     executor: list[Pull] = field(factory=list)
-    walks: dict[str, Walk] = field(factory=dict)
+    walks: dict[str, BucketTraversal] = field(factory=dict)
     held_by: dict[Pull, str] = field(factory=dict)
     """What last put each pull into the table."""
     done: Counter[str] = field(factory=Counter)
@@ -114,7 +114,7 @@ class World:
 
     def __attrs_post_init__(self) -> None:
         self.runtime = ScheduledRuntime(self.scheduler)
-        self.wanted = Fragile("*", "TAG", frozenset(), all_tags=True, world=self)
+        self.wanted = FaultyFilter("*", "TAG", frozenset(), all_tags=True, world=self)
         # What a hold table asks of a runtime is its locks, its clock and its step points.
         self.service = HoldService(
             self.runtime,  # type: ignore[arg-type]
@@ -128,7 +128,7 @@ class World:
         )
         make = self.service._new_walk
 
-        def noted(*place: Any) -> Walk:
+        def noted(*place: Any) -> BucketTraversal:
             walk = make(*place)
             current = self.scheduler.current
             assert current is not None
@@ -150,7 +150,7 @@ class World:
     def may_throw(self) -> None:
         """Throw, if what is looked at now does."""
         if self.throws:
-            raise PlantedError("a look throws")
+            raise InjectedError("a look throws")
 
     def visible_end(self, topic: str, queue_id: int) -> int:
         """The queue's visible end."""
@@ -187,7 +187,7 @@ class World:
         end = self.queues.make_visible(KEY)
         told = False
         while not told:
-            with suppress(PlantedError):
+            with suppress(InjectedError):
                 self.service.notify(KEY, end, 0, Outbox())
                 told = True
 
@@ -492,9 +492,9 @@ def remembered(law: Successors) -> Successors:
 
 
 @contextmanager
-def run(model: Model, law: Successors, *, rejects: bool = False, faults: bool = False) -> Iterator[World]:
+def run(model: Model, law: Successors, *, rejects: bool = False, faults: bool = False) -> Iterator[Lockstep]:
     """A world whose threads end with it."""
-    world = World(model, law, rejects, faults=faults)
+    world = Lockstep(model, law, rejects, faults=faults)
     try:
         yield world
     finally:

@@ -13,28 +13,28 @@ from typing import Final
 
 from attrs import frozen
 
-from longpoll.broker_simulation.logged_errors import heard
-from longpoll.broker_simulation.refinement.lockstep import STEPS_MAX, Move, World, remembered, run
+from longpoll.broker_simulation.logged_errors import collected_errors
+from longpoll.broker_simulation.refinement.lockstep import STEPS_MAX, Lockstep, Move, remembered, run
 from longpoll_spec.engines.python.compile import Packed, Successors, successors
 from longpoll_spec.errors import SpecUserError
 from longpoll_spec.model import Action, Model, Trace, TraceStep
 from longpoll_spec.policy import Policy
-from longpoll_spec.specification import law_of
+from longpoll_spec.specification import specification_of
 
 SILENT_MAX: Final = 4
 """Most consecutive moves that are no step of the law: a thread begins, an executor becomes full."""
 
 
-class NotFollowableError(SpecUserError):
+class NotReplayableError(SpecUserError):
     """A run that this world cannot follow; the text says why."""
 
 
-class OffTheLawError(Exception):
+class NotASpecificationStepError(Exception):
     """The code under test did what the law has no step for; the text says what."""
 
 
 @frozen
-class Followed:
+class Replayed:
     """How far a run could be followed."""
 
     moves: tuple[Move, ...]
@@ -53,33 +53,33 @@ class Followed:
 
 
 def refuse_unknown(model: Model) -> None:
-    """Raise NotFollowableError for a law with more in it than the world has."""
+    """Raise NotReplayableError for a law with more in it than the world has."""
     bounds = model.bounds
     unknown = [*bounds.aspects]
     if bounds.queues > 1 or bounds.tags > 1:
         unknown.append("several queues or tags")
     if unknown:
-        raise NotFollowableError(
+        raise NotReplayableError(
             f"this run uses {', '.join(unknown)}, but this simulation has only one plain queue; use a token from "
             "`longpoll check` without --aspect, --queues and --tags"
         )
 
 
-def follow(trace: Trace) -> Followed:
+def follow(trace: Trace) -> Replayed:
     """The schedule of the hold service that goes furthest along a run of its policy's law.
 
-    Raises NotFollowableError, and OffTheLawError.
+    Raises NotReplayableError, and NotASpecificationStepError.
     """
     refuse_unknown(trace.model)
     states = [step.state for step in trace.steps]
     law = remembered(successors(trace.model))
     try:
-        with heard():
+        with collected_errors():
             moves = _furthest(trace.model, law, states)
             return _told(trace, law, states, moves)
     except AssertionError as error:
         said = f"the code of {trace.model.policy.name} does what its law has no step for: {error}"
-        raise OffTheLawError(said) from error
+        raise NotASpecificationStepError(said) from error
 
 
 def _furthest(model: Model, law: Successors, states: Sequence[Packed]) -> tuple[Move, ...]:
@@ -123,7 +123,7 @@ def _place_on(states: Sequence[Packed], done: int, state: Packed) -> int | None:
     return None
 
 
-def _told(trace: Trace, law: Successors, states: Sequence[Packed], moves: Sequence[Move]) -> Followed:
+def _told(trace: Trace, law: Successors, states: Sequence[Packed], moves: Sequence[Move]) -> Replayed:
     """Play a schedule once more, and say what each move does."""
     said: list[str] = []
     done = 0
@@ -134,7 +134,7 @@ def _told(trace: Trace, law: Successors, states: Sequence[Packed], moves: Sequen
             before, done = done, _place_on(states, done, world.state) or 0
             made = [named(step.action) for step in trace.steps[before + 1 : done + 1] if step.action is not None]
             said.append(f"{words}: {', '.join(made)}" if made else words)
-    return Followed(tuple(moves), done, len(states) - 1, tuple(said))
+    return Replayed(tuple(moves), done, len(states) - 1, tuple(said))
 
 
 def named(action: Action) -> str:
@@ -142,7 +142,7 @@ def named(action: Action) -> str:
     return " ".join((action.name, *map(str, action.actors)))
 
 
-def _words(world: World, move: Move) -> str:
+def _words(world: Lockstep, move: Move) -> str:
     kind, number = move
     if kind in {"go", "throw"}:
         name, actor = list(world.scheduler.actors.items())[number]
@@ -163,7 +163,7 @@ def _words(world: World, move: Move) -> str:
 
 def under(policy: Policy, trace: Trace) -> tuple[Trace, Action | None]:
     """As much of a run as another policy's law can do, action by action; and the first action that it cannot."""
-    model = law_of(policy, trace.model.bounds)
+    model = specification_of(policy, trace.model.bounds)
     law = successors(model)
     steps = [TraceStep(None, model.initial)]
     for step in trace.steps[1:]:

@@ -13,7 +13,7 @@ from longpoll_runtime.interface import Buffer
 CONNECT_S: Final = 10.0
 
 
-class RealWay:
+class RealConnection:
     """A blocking connection; `cut` may be called from any thread. Raises OSError when nobody listens."""
 
     def __init__(self, address: Address) -> None:

@@ -24,10 +24,10 @@ from typing import Final, Self
 import attrs
 from attrs import define, field
 
-from longpoll.broker_simulation.checker import OUTCOMES, Account, account_of
-from longpoll.broker_simulation.client import Peer
-from longpoll.broker_simulation.plan import Act, Mishap, Plan, Pull, plan_of
-from longpoll.broker_simulation.soak.connection import RealWay
+from longpoll.broker_simulation.checker import OUTCOMES, Checker, checker_of
+from longpoll.broker_simulation.client import SimulatedClient
+from longpoll.broker_simulation.plan import Act, InjectedFault, Plan, Pull, plan_of
+from longpoll.broker_simulation.soak.connection import RealConnection
 from longpoll.verification.broker_process import ServedBroker
 from longpoll_broker.store.verify import verify
 from longpoll_client import RemotingClient
@@ -37,7 +37,7 @@ from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.headers import CreateTopicRequestHeader
 from longpoll_runtime import Address, Thread
 from longpoll_runtime.files import RealFiles
-from longpoll_runtime.host_pauses import StallWatch
+from longpoll_runtime.host_pauses import HostPauseWatch
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import Policy
 
@@ -65,7 +65,7 @@ def real_plan_of(seed: int) -> Plan:
     """A seed's plan as a real machine can have it."""
     plan = plan_of(seed)
     peers = tuple(tuple(_shorter(act) for act in acts) for acts in plan.peers)
-    mishaps = [Mishap(each.at_ms, MISHAPS[each.kind]) for each in plan.mishaps if each.kind in MISHAPS]  # type: ignore[arg-type] # troubles, all
+    mishaps = [InjectedFault(each.at_ms, MISHAPS[each.kind]) for each in plan.mishaps if each.kind in MISHAPS]  # type: ignore[arg-type] # troubles, all
     return attrs.evolve(plan, peers=peers, mishaps=tuple(mishaps))
 
 
@@ -109,14 +109,14 @@ class Soak:
     store: Path
     counts: Counts = field(factory=Counts)
     _runtime: RealRuntime = field(factory=RealRuntime)
-    _watch: StallWatch | None = None
+    _watch: HostPauseWatch | None = None
     """Of the round under way."""
     _broker: ServedBroker | None = None
     _life: int = 0
     _stalled_ms: float = 0.0
     """How long the machine stood still in the rounds of this life that are over."""
     _round_begun_ns: int = 0
-    _ways: list[RealWay] = field(factory=list)
+    _ways: list[RealConnection] = field(factory=list)
     _is_over: bool = False
 
     def __enter__(self) -> Self:
@@ -137,7 +137,7 @@ class Soak:
         """One round; none follows one that raised. Raises BrokenPromiseError."""
         assert self._broker is not None
         failures: list[BaseException] = []
-        with StallWatch(self._broker.process_id) as watch:
+        with HostPauseWatch(self._broker.process_id) as watch:
             self._watch, self._round_begun_ns = watch, self._runtime.monotonic_ns()
             self._attempt(lambda: self._round(seed, failures), failures)
             self._stalled_ms += self._spent_ms()
@@ -153,7 +153,7 @@ class Soak:
         plan, topic = real_plan_of(seed), f"soak-{seed}-{self.counts.rounds}"
         self._make_topic(self._broker.address, topic)
         may_cut = any(mishap.kind == "cut" for mishap in plan.mishaps)
-        account = account_of(self.policy, DELAY_MS, may_cut=may_cut)
+        account = checker_of(self.policy, DELAY_MS, may_cut=may_cut)
         account.spent_ms = self._spent_ms
         threads = [
             self._peer(f"peer-{number}", account, topic, acts, failures) for number, acts in enumerate(plan.peers)
@@ -180,9 +180,9 @@ class Soak:
         return self._watch.stalled_ms(self._round_begun_ns, self._runtime.monotonic_ns())
 
     def _peer(
-        self, name: str, account: Account, topic: str, acts: tuple[Act, ...], failures: list[BaseException]
+        self, name: str, account: Checker, topic: str, acts: tuple[Act, ...], failures: list[BaseException]
     ) -> Thread:
-        peer = Peer(name, self._runtime, self._connect, account, topic, TRIES_MAX)
+        peer = SimulatedClient(name, self._runtime, self._connect, account, topic, TRIES_MAX)
         return self._runtime.spawn(name, partial(self._attempt, peer.live(acts), failures))
 
     def _attempt(self, work: Callable[[], None], failures: list[BaseException]) -> None:
@@ -194,19 +194,19 @@ class Soak:
             failures.append(error)
             self._is_over = True
 
-    def _read_whole(self, account: Account, topic: str, failures: list[BaseException]) -> None:
+    def _read_whole(self, account: Checker, topic: str, failures: list[BaseException]) -> None:
         self._runtime.sleep(account.lag_ms / 1e3)
-        reader = Peer("reader", self._runtime, self._connect, account, topic, TRIES_MAX)
+        reader = SimulatedClient("reader", self._runtime, self._connect, account, topic, TRIES_MAX)
         queues = sorted({queue for queue, _offset in account.by_offset})
         self._attempt(lambda: reader.read_whole(queues), failures)
 
-    def _connect(self) -> RealWay:
+    def _connect(self) -> RealConnection:
         if self._is_over:
             raise _EndedError
         broker = self._broker
         if broker is None:
             raise ConnectionRefusedError("the broker is being started")
-        way = RealWay(broker.address)
+        way = RealConnection(broker.address)
         self._ways.append(way)
         return way
 
@@ -221,7 +221,7 @@ class Soak:
 
     # -- what goes wrong ---------------------------------------------------------------------------------------------
 
-    def _fate(self, plan: Plan, topic: str, account: Account) -> None:
+    def _fate(self, plan: Plan, topic: str, account: Checker) -> None:
         draw = random.Random(plan.seed ^ 0x50AC)
         begun_ns = self._runtime.monotonic_ns()
         for mishap in plan.mishaps:
@@ -239,7 +239,7 @@ class Soak:
         if whole:
             draw.choice(whole).cut()
 
-    def _live_again(self, how: str, topic: str, account: Account) -> None:
+    def _live_again(self, how: str, topic: str, account: Checker) -> None:
         answers = how == "stop" and self.policy.on_stop == "answer"
         account.stopping(self._runtime.monotonic_ns() / 1e6, answers=answers)
         self.end_life(is_killed=how == "kill")

@@ -15,7 +15,7 @@ from longpoll_spec.engines.tokens import parse, replay
 from longpoll_spec.errors import UserError, not_known
 from longpoll_spec.model import Property, Trace, select
 from longpoll_spec.policy import Policy, knob_values, preset, with_knobs
-from longpoll_spec.specification import law_of, properties_of
+from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.terms import Bool
 
 ANSWER_MAX: Final = 8_000
@@ -86,7 +86,7 @@ def run_of(answer: str, policy: str) -> Trace:
 
 def explored(policy: Policy, *properties: str, bounds: str = "tiny", **numbers: int) -> Exploration:
     """Explore a policy and check some properties."""
-    model = law_of(policy, named(bounds, policy, **numbers))  # type: ignore[arg-type] # numbers are ints
+    model = specification_of(policy, named(bounds, policy, **numbers))  # type: ignore[arg-type] # numbers are ints
     return explore(model, select(properties_of(model), properties), engine="python", limit_states=STATES_MAX)
 
 

@@ -16,9 +16,9 @@ from typing import Any, Final
 from attrs import define, field, frozen
 
 from longpoll.commands.lesson.fake_modules import builtins_in
-from longpoll.commands.lesson.user_code import FaultsTold
+from longpoll.commands.lesson.user_code import UserCodeErrors
 from longpoll_simulation.errors import StuckError
-from longpoll_simulation.line_tracing import Lines
+from longpoll_simulation.line_tracing import LineTracing
 from longpoll_simulation.world import Actor, World
 from longpoll_spec.errors import UserError
 
@@ -60,7 +60,7 @@ class _Chosen:
 
 
 @frozen
-class Order:
+class Schedule:
     """One order of a program's lines, and what came of it."""
 
     switches: int
@@ -90,7 +90,7 @@ class _Program:
     threads: Mapping[str, Thread]
 
 
-def orders_of(path: Path, make: str, threads: Mapping[str, Thread], switches_max: int) -> Iterator[Order]:
+def schedules_of(path: Path, make: str, threads: Mapping[str, Thread], switches_max: int) -> Iterator[Schedule]:
     """Every order of some threads with at most `switches_max` switches, those with fewer first.
 
     Args:
@@ -102,7 +102,7 @@ def orders_of(path: Path, make: str, threads: Mapping[str, Thread], switches_max
     Raises UserError for a program that cannot be run so, and where there are too many orders.
     """
     linecache.checkcache(str(path))
-    with FaultsTold(path):
+    with UserCodeErrors(path):
         program = _Program(path, compile(path.read_text("utf-8"), str(path), "exec"), make, threads)
     waiting: list[deque[tuple[int, ...]]] = [deque() for _ in range(switches_max + 1)]
     waiting[0].append(())
@@ -128,7 +128,7 @@ def _note_others(chosen: _Chosen, switches: int, waiting: list[deque[tuple[int, 
             waiting[cost].extend((*taken[:place], other) for other in could if other != number)
 
 
-def _run(program: _Program, world: World, switches: int) -> Order:
+def _run(program: _Program, world: World, switches: int) -> Schedule:
     path, make, threads = program.path, program.make, program.threads
     lines: list[tuple[str, int]] = []
     gave: dict[str, object] = {}
@@ -153,12 +153,12 @@ def _run(program: _Program, world: World, switches: int) -> Order:
             if not actor.done:
                 world.wait(actor.joined_by, actor)
 
-    Lines.of(world, [str(path)])
+    LineTracing.of(world, [str(path)])
     world.note = note
     stuck = ""
-    with FaultsTold(path):
+    with UserCodeErrors(path):
         try:
             world.run(main)
         except StuckError as error:
             stuck = str(error)
-    return Order(switches, tuple(lines), gave, ended_s, stuck)
+    return Schedule(switches, tuple(lines), gave, ended_s, stuck)

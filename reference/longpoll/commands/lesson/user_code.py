@@ -16,7 +16,7 @@ TEXT_MAX: Final = 300
 
 
 @frozen
-class FaultsTold:
+class UserCodeErrors:
     """A block that turns the program's exceptions into a UserError with file and line."""
 
     path: Path

@@ -16,7 +16,7 @@ import click
 from longpoll.addresses import address_of
 from longpoll.commands.oracle.connections import serve_standard, serve_tcp
 from longpoll.commands.oracle.requests import Oracle
-from longpoll.commands.oracle.session import LawBeside, Total
+from longpoll.commands.oracle.session import CompiledSpecification, Total
 from longpoll.exit_codes import interrupted_by_sigterm, until_signalled
 from longpoll.options.specification import aspect_option, knob_option, policy_option
 from longpoll.output import Exit, check_directory, emit_json, err, json_option, json_text, say, user_mistakes
@@ -91,7 +91,7 @@ def oracle(
         aspects=sorted(set(aspects)),
         hidden=sorted(set(hidden)),
     )
-    beside = LawBeside(with_knobs(preset(policy_name), knobs), law)
+    beside = CompiledSpecification(with_knobs(preset(policy_name), knobs), law)
     if record is not None:
         check_directory(record, "histories")
     asked = Oracle(beside, record)

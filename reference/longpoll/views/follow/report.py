@@ -48,7 +48,7 @@ class Places:
 
 
 @define(eq=False)
-class Teller:
+class FindingReporter:
     """The findings that were reported, and the outputs for new ones."""
 
     streams: Sequence[Stream]
@@ -109,9 +109,9 @@ def _line(finding: Finding) -> str:
 
 
 @contextmanager
-def open_teller(
+def open_reporter(
     places: Places, progress: Progress, thresholds: Mapping[str, float], say: Callable[[str], None]
-) -> Iterator[Teller]:
+) -> Iterator[FindingReporter]:
     """Report a history while the block runs; `say` gets lines for people.
 
     Raises `UserError` where something cannot be opened, and `OSError` where a disk is full.
@@ -133,7 +133,7 @@ def _opened(
     progress: Progress,
     thresholds: Mapping[str, float],
     say: Callable[[str], None],
-) -> Teller:
+) -> FindingReporter:
     url = None if places.webhook is None else checked_url(places.webhook)
     kept = None
     if places.checkpoint is not None:
@@ -152,7 +152,7 @@ def _opened(
     if webhook is not None:
         webhook.start()
         stack.callback(_end, webhook, say)
-    teller = Teller(streams, webhook, collector, say)
+    teller = FindingReporter(streams, webhook, collector, say)
     if kept is not None:
         teller.remember(kept.told)
     return teller

@@ -23,7 +23,7 @@ from typing import Final, Literal
 from attrs import define, field
 
 from longpoll.wire.racing.plan import Delivery, RacePlan, RaceReport
-from longpoll.wire.racing.timing import Aim
+from longpoll.wire.racing.timing import PullTiming
 from longpoll.wire.racing.topic import BODY, BUSY, REMARK_MAX, pull_header, send_header
 from longpoll_client.errors import ClientError
 from longpoll_protocol.codes import RequestCode, ResponseCode
@@ -31,7 +31,7 @@ from longpoll_protocol.errors import ProtocolError
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.connection import Connection
 from longpoll_runtime import Address
-from longpoll_runtime.host_pauses import StallWatch
+from longpoll_runtime.host_pauses import HostPauseWatch
 
 Step = Literal["send", "pull"]
 CONNECT_S: Final = 10.0
@@ -123,10 +123,10 @@ class _Race:
     plan: RacePlan
     connections: Sequence[socket.socket]
     sequence: random.Random
-    watch: StallWatch
+    watch: HostPauseWatch
     begun_ns: int
     queues: dict[int, _Queue]
-    aim: Aim
+    aim: PullTiming
     due: list[tuple[int, tuple[int, ...]]] = field(factory=list)
     """When which requests are to be written, in one piece; by their opaques."""
     idle: list[_Queue] = field(factory=list)
@@ -306,10 +306,10 @@ def race(
             plan,
             connections,
             random.Random(plan.seed),
-            stack.enter_context(StallWatch(process_id)),
+            stack.enter_context(HostPauseWatch(process_id)),
             begun_ns=time.monotonic_ns(),
             queues={number: _queue_of(plan, number, offset) for number, offset in offsets.items()},
-            aim=Aim(plan.gap_ms),
+            aim=PullTiming(plan.gap_ms),
         )
         for queue in running.queues.values():
             running.begin(queue, running.begun_ns)

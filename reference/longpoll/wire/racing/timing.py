@@ -31,7 +31,7 @@ GAP_MS_MAX: Final = 50.0
 
 
 @define
-class Aim:
+class PullTiming:
     """Draws gaps, from a message's writing to its pull's. Invariant: `wake_ms` and `trip_ms` are positive."""
 
     gap_ms: float

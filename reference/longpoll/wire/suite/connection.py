@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 from attrs import frozen
 
-from longpoll.wire.connection import STALL_S, WireEnd
+from longpoll.wire.connection import STALL_S, BrokerConnection
 from longpoll.wire.suite.model import ViolationError
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import RemoteProtocolError
@@ -46,7 +46,7 @@ class Reply:
     """When it was read from the socket; it may have lain there for a while."""
 
 
-class Link(WireEnd):
+class SuiteConnection(BrokerConnection):
     """One connection.
 
     Invariant: an opaque is in exactly one of `_asked` (no reply yet), `_replies` (not yet taken), or is done with;

@@ -15,7 +15,7 @@ from attrs import Factory, define, field, frozen
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Serving, answer, serves
 from longpoll_broker.rocketmq.accounts.access import Right
-from longpoll_broker.rocketmq.admin.member_notifications import MemberNotices
+from longpoll_broker.rocketmq.admin.member_notifications import MemberNotifications
 from longpoll_broker.rocketmq.tables.producers import Producers
 from longpoll_broker.shared.filter.filters import is_tag_type, not_supported, sql_filter
 from longpoll_broker.shared.subscription import Clients, subscription_of
@@ -79,8 +79,8 @@ class ClientProcessor(Serving):
     """Closed connections that have not left all of their groups yet; `lock` guards it."""
     _leaves_left: int = field(default=LEAVES_MAX, init=False)
     """How many groups may still be left in this pass."""
-    notices: MemberNotices = field(
-        init=False, default=Factory(lambda self: MemberNotices(self.clients, self.lock), takes_self=True)
+    notices: MemberNotifications = field(
+        init=False, default=Factory(lambda self: MemberNotifications(self.clients, self.lock), takes_self=True)
     )
 
     @serves(RequestCode.HEART_BEAT)

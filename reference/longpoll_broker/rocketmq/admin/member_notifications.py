@@ -29,7 +29,7 @@ NOTICES_MAX: Final = 256
 
 
 @define(slots=True, eq=False)
-class MemberNotices:
+class MemberNotifications:
     """Who has to be told; callable from any loop's thread.
 
     Invariant: after a change every member of the group has been told of it, or the group is in `_waiting`, or the

@@ -17,7 +17,7 @@ from attrs import define
 from longpoll_broker.hold.hold_service import HoldService
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Processor, answer
-from longpoll_broker.shared.broker_role import MASTER_ID, Standing
+from longpoll_broker.shared.broker_role import MASTER_ID, BrokerRole
 from longpoll_broker.shared.version_traits import Traits
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
@@ -48,7 +48,7 @@ _PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSA
 class RoleProcessor:
     """What a broker's role forbids, and how it changes."""
 
-    standing: Standing
+    standing: BrokerRole
     traits: Traits
     hold_service: HoldService
     broker_name: str

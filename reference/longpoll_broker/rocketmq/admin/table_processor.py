@@ -26,7 +26,7 @@ from longpoll_broker.rocketmq.tables.timer_counts import TimerCounts
 from longpoll_broker.send.timer_messages import PRECISION_MS
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.statistics import Statistics
-from longpoll_broker.shared.table_chunks import parts_of
+from longpoll_broker.shared.table_chunks import chunks_of
 from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerOffsets
 from longpoll_broker.shared.topics import Groups, Topics
 from longpoll_broker.shared.version_traits import STRICT_TRAITS, Traits
@@ -369,7 +369,7 @@ def _told(command: Command, empty: Body, rows: Mapping[str, Any]) -> Turns:
     """The answer that has these rows in its first table, put together in turns."""
     head, brackets, tail = empty.encode().partition(b"{}")
     body = bytearray(head + brackets[:1])
-    for number, part in enumerate(parts_of(rows)):
+    for number, part in enumerate(chunks_of(rows)):
         if number:
             yield
             body += b","

@@ -18,7 +18,7 @@ from longpoll_broker.shared.topics import TopicConfig, Topics
 
 
 @define(slots=True, eq=False)
-class ToldTopics:
+class OwnTopics:
     """One thread reads and forgets; the broker's threads change `topics`."""
 
     topics: Topics

@@ -151,7 +151,7 @@ def routed(topics: Mapping[str, TopicConfig]) -> dict[str, TopicConfig]:
     return found
 
 
-def with_told(before: Mapping[str, TopicConfig], told: dict[str, TopicConfig]) -> dict[str, TopicConfig]:
+def with_own_route(before: Mapping[str, TopicConfig], told: dict[str, TopicConfig]) -> dict[str, TopicConfig]:
     """A broker's topics after it has told of some: these, and of those before as many as may be kept."""
     room = max(TOLD_COUNT_MAX - len(told), 0)
     kept = islice(((name, topic) for name, topic in before.items() if name not in told), room)

@@ -17,7 +17,7 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Serving, Turns, answer, in_turns, serves
 from longpoll_broker.rocketmq.name_server.kv_settings import KvSettings
-from longpoll_broker.rocketmq.name_server.own_topics import ToldTopics
+from longpoll_broker.rocketmq.name_server.own_topics import OwnTopics
 from longpoll_broker.rocketmq.name_server.routes import LIVE_MS_MAX, RegisteredBroker, Routes
 from longpoll_broker.shared.topics import TopicConfig
 from longpoll_protocol.bodies import KVTable, TopicList, read_settings
@@ -58,7 +58,7 @@ class RoutesProcessor(Serving):
     """The processors; one thread calls them. `topics` and `config` are those of the name server's own broker."""
 
     routes: Routes
-    topics: ToldTopics | None
+    topics: OwnTopics | None
     config: BrokerConfig | None
     own_address: str
     """HOST:PORT of the own broker."""
@@ -147,7 +147,7 @@ class RoutesProcessor(Serving):
         if self.config is not None and self.topics is not None and cluster == self.config.cluster_name:
             own = (topic.topic_name for topic in self.topics)
         brokers = [broker for broker in self.routes if broker.cluster == cluster]
-        return in_turns(channel, command, names_told(command, own, brokers))
+        return in_turns(channel, command, topic_names(command, own, brokers))
 
     @serves(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
     def system_topics(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
@@ -201,7 +201,7 @@ class RoutesProcessor(Serving):
         return {}
 
 
-def names_told(command: Command, own: Iterable[str], brokers: Iterable[RegisteredBroker]) -> Turns:
+def topic_names(command: Command, own: Iterable[str], brokers: Iterable[RegisteredBroker]) -> Turns:
     """The names of the own topics and of those of brokers, each once, `TURN_COUNT` or one broker's in a turn.
 
     They are in no order, as Java's: to sort them would take longer than all the rest.

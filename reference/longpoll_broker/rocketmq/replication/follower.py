@@ -19,8 +19,8 @@ from attrs import define, field
 
 from longpoll_broker.errors import BrokerError
 from longpoll_broker.io.service_thread import ServiceThread
-from longpoll_broker.rocketmq.replication.master_address import Master
-from longpoll_broker.rocketmq.replication.transfer_rate import Flow
+from longpoll_broker.rocketmq.replication.master_address import MasterAddress
+from longpoll_broker.rocketmq.replication.transfer_rate import TransferRate
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.bodies import FollowingStatus
 from longpoll_protocol.errors import RemoteProtocolError
@@ -60,7 +60,7 @@ class Follower(ServiceThread):
     NAME = "follower"
 
     store: MessageStore
-    master: Master
+    master: MasterAddress
     show: Callable[[], None]
     """Makes visible what was appended, and tells who waits if that is due."""
     flushes: bool
@@ -74,7 +74,7 @@ class Follower(ServiceThread):
     _heard_ms: int = field(default=0, init=False)
     """When the master said something last; 0 before."""
     _reported_ms: int = field(default=0, init=False)
-    _flow: Flow = field(init=False)
+    _flow: TransferRate = field(init=False)
     _pending: bytearray = field(factory=bytearray, init=False)
     """Part of a record, which goes where the log ends."""
     _due_size: int = field(default=0, init=False)
@@ -86,7 +86,7 @@ class Follower(ServiceThread):
     def __attrs_post_init__(self) -> None:
         ServiceThread.__attrs_post_init__(self)
         self._poller = self.runtime.poller()
-        self._flow = Flow(self.runtime.monotonic_ns())
+        self._flow = TransferRate(self.runtime.monotonic_ns())
 
     @property
     def status(self) -> FollowingStatus:

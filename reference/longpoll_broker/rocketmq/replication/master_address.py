@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 @define(slots=True, eq=False)
-class Master:
+class MasterAddress:
     """The addresses; what is None is not known yet. One thread changes them; what the settings say stays."""
 
     address: Address | None

@@ -33,7 +33,7 @@ class PeerError(BrokerError):
 
 
 @define(slots=True, eq=False)
-class Asking:
+class PeerClient:
     """One peer; one thread asks. Another may call `give_up`, which ends what is waited for."""
 
     runtime: Runtime

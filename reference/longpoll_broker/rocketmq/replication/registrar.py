@@ -23,8 +23,8 @@ from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Processor, refuse
 from longpoll_broker.io.service_thread import ServiceThread
-from longpoll_broker.rocketmq.replication.master_address import Master, address_in
-from longpoll_broker.rocketmq.replication.peer_client import Asking, PeerError
+from longpoll_broker.rocketmq.replication.master_address import MasterAddress, address_in
+from longpoll_broker.rocketmq.replication.peer_client import PeerClient, PeerError
 from longpoll_broker.shared.topics import Topics
 from longpoll_protocol.bodies import DataVersion, RegisterBody, TopicTable
 from longpoll_protocol.codes import RequestCode
@@ -79,7 +79,7 @@ class _Desk(ServiceThread):
     registrar: Registrar
     address: Address
     registered_count: int = field(default=0, init=False)
-    _asking: Asking = field(init=False)
+    _asking: PeerClient = field(init=False)
     _due: Event = field(init=False)
     _takes: bool = field(default=True, init=False)
     """Whether the last registration was taken, or there was none yet: a change waits for no other name server."""
@@ -90,7 +90,7 @@ class _Desk(ServiceThread):
     def __attrs_post_init__(self) -> None:
         ServiceThread.__attrs_post_init__(self)
         config = self.registrar.config
-        self._asking = Asking(self.runtime, self.address, config.access_key, config.secret_key)
+        self._asking = PeerClient(self.runtime, self.address, config.access_key, config.secret_key)
         self._due = self.runtime.event()
 
     def wake(self) -> None:
@@ -195,7 +195,7 @@ class Registrar:
     """HOST:PORT that clients are told to go to."""
     ha_address: str
     """HOST:PORT where slaves may connect; empty for nowhere."""
-    master: Master | None
+    master: MasterAddress | None
     """What a slave wants to hear."""
     started_ms: int
     """When the table of topics began to be counted."""

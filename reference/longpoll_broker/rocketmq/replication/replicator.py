@@ -18,7 +18,7 @@ from attrs import define, field, frozen
 
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.io.transport import ACCEPT_PAUSE_S
-from longpoll_broker.rocketmq.replication.slave_connection import SlaveLink
+from longpoll_broker.rocketmq.replication.slave_connection import SlaveConnection
 from longpoll_broker.rocketmq.replication.slave_waits import Copied, SlaveWait, SlaveWaits
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.bodies import SlaveStatus
@@ -72,7 +72,7 @@ class Replicator:
     settings: ReplicationSettings
     copied_end: int = field(default=0, init=False)
     """How far the slave that was ever ahead has reported its log (`push2SlaveMaxOffset`); it never goes back."""
-    _links: tuple[SlaveLink, ...] = field(default=(), init=False)
+    _links: tuple[SlaveConnection, ...] = field(default=(), init=False)
     """Replaced, never changed, so that others may read it."""
     _waits: SlaveWaits = field(factory=SlaveWaits, init=False)
     _lock: Lock = field(init=False)
@@ -105,7 +105,7 @@ class Replicator:
         end = self.store.log_end
         return [self._status_of(link, end) for link in self._links]
 
-    def _status_of(self, link: SlaveLink, end: int) -> SlaveStatus:
+    def _status_of(self, link: SlaveConnection, end: int) -> SlaveStatus:
         asked = link.asked_offset is not None
         acknowledged = link.reported_offset if asked else -1
         return SlaveStatus(
@@ -183,7 +183,7 @@ class Replicator:
             for data, is_readable, _is_writable in ready:
                 if data is None:
                     self._accept(now_ns)
-                elif isinstance(data, SlaveLink) and is_readable and not self._serve(data, "read", now_ns):
+                elif isinstance(data, SlaveConnection) and is_readable and not self._serve(data, "read", now_ns):
                     self._close(data, "it has closed the connection")
             has_more = False
             for link in self._links:
@@ -221,7 +221,7 @@ class Replicator:
                 socket.close()
                 continue
             settings = self.settings
-            link = SlaveLink(
+            link = SlaveConnection(
                 socket,
                 peer,
                 self.store,
@@ -250,7 +250,7 @@ class Replicator:
             self._close(idle, "it has copied nothing yet, and another one is there")
         return ""
 
-    def _serve(self, link: SlaveLink, what: str, now_ns: int) -> bool:
+    def _serve(self, link: SlaveConnection, what: str, now_ns: int) -> bool:
         """Read from a slave, or write to it; what goes wrong costs it its connection. Whether there is more."""
         if link not in self._links:
             return True
@@ -278,7 +278,7 @@ class Replicator:
                 link.watches_write = link.is_blocked
                 self._poller.modify(link.socket, read=True, write=link.is_blocked, data=link)
 
-    def _close(self, link: SlaveLink, reason: str) -> None:
+    def _close(self, link: SlaveConnection, reason: str) -> None:
         self._links = tuple(each for each in self._links if each is not link)
         with KeepGoing(log, "a slave's connection could not be closed"):
             self._poller.unregister(link.socket)

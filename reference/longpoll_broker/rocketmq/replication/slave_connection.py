@@ -10,7 +10,7 @@ from typing import Final
 
 from attrs import define, field
 
-from longpoll_broker.rocketmq.replication.transfer_rate import Flow
+from longpoll_broker.rocketmq.replication.transfer_rate import TransferRate
 from longpoll_broker.store.message_store import MessageStore
 from longpoll_protocol.errors import RemoteProtocolError
 from longpoll_protocol.frames.replication import ReportReader, encode_head
@@ -27,7 +27,7 @@ _READS_MAX: Final = 16
 
 
 @define(slots=True, eq=False)
-class SlaveLink:
+class SlaveConnection:
     """One connection; one thread uses it. Invariant: `_out` is what was begun and is not sent, `next_offset` follows.
 
     `asked_offset` is None until the first report, and nothing is sent before.
@@ -48,7 +48,7 @@ class SlaveLink:
     """When it was last sent something."""
     moved_ns: int = field(init=False)
     """When it last got further, or lacked nothing of what it was sent."""
-    flow: Flow = field(init=False)
+    flow: TransferRate = field(init=False)
     """Of what it is sent."""
     watches_write: bool = field(default=False, init=False)
     asked_offset: int | None = field(default=None, init=False)
@@ -66,7 +66,7 @@ class SlaveLink:
 
     def __attrs_post_init__(self) -> None:
         self.moved_ns = self.heard_ns
-        self.flow = Flow(self.sent_ns)
+        self.flow = TransferRate(self.sent_ns)
 
     def __str__(self) -> str:
         return f"slave {self.peer[0]}:{self.peer[1]}"

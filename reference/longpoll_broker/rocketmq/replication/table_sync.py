@@ -21,8 +21,8 @@ from attrs import define, field
 
 from longpoll_broker.io.service_thread import ServiceThread
 from longpoll_broker.rocketmq.name_server.routes import usable
-from longpoll_broker.rocketmq.replication.master_address import Master
-from longpoll_broker.rocketmq.replication.peer_client import Asking, PeerError
+from longpoll_broker.rocketmq.replication.master_address import MasterAddress
+from longpoll_broker.rocketmq.replication.peer_client import PeerClient, PeerError
 from longpoll_broker.send.timer_messages import PRECISION_MS
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerOffsets
@@ -50,12 +50,12 @@ T = TypeVar("T")
 
 
 @define(slots=True, eq=False)
-class TableCopies(ServiceThread):
+class TableSync(ServiceThread):
     """The thread."""
 
     NAME = "table-copier"
 
-    master: Master
+    master: MasterAddress
     topics: Topics
     groups: Groups
     offsets: Offsets
@@ -69,7 +69,7 @@ class TableCopies(ServiceThread):
     secret_key: str = field(default="", repr=False)
     round_count: int = field(default=0, init=False)
     """Rounds in which all were copied."""
-    _asking: Asking | None = field(default=None, init=False)
+    _asking: PeerClient | None = field(default=None, init=False)
     _versions: dict[int, DataVersion] = field(factory=dict, init=False)
     """By request code the version that was copied last."""
 
@@ -95,7 +95,7 @@ class TableCopies(ServiceThread):
                 if self._asking is None or self._asking.address != address:
                     if self._asking is not None:
                         self._asking.close()
-                    self._asking = Asking(self.runtime, address, self.access_key, self.secret_key)
+                    self._asking = PeerClient(self.runtime, address, self.access_key, self.secret_key)
                     self._versions.clear()
                     due_ns = self.runtime.monotonic_ns()
                 if self.runtime.monotonic_ns() < due_ns:
@@ -104,7 +104,7 @@ class TableCopies(ServiceThread):
                 due_ns = self.runtime.monotonic_ns() + COPY_MS * 1_000_000
                 self.copy(self._asking)
 
-    def copy(self, asking: Asking) -> None:
+    def copy(self, asking: PeerClient) -> None:
         """Copy every table; what cannot be is told and left as it is."""
         tables = {
             RequestCode.GET_ALL_TOPIC_CONFIG: self._take_topics,
@@ -117,7 +117,7 @@ class TableCopies(ServiceThread):
         copied = [self._copy(asking, code, take) for code, take in tables.items()]
         self.round_count += all(copied)
 
-    def _copy(self, asking: Asking, code: int, take: Callable[[Command], None]) -> bool:
+    def _copy(self, asking: PeerClient, code: int, take: Callable[[Command], None]) -> bool:
         try:
             take(asking.ask(code))
         except (PeerError, RemoteProtocolError, HeaderError, OSError) as error:

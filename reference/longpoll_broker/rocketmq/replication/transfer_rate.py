@@ -10,7 +10,7 @@ SECOND_NS: Final = 1_000_000_000
 
 
 @define(slots=True, eq=False)
-class Flow:
+class TransferRate:
     """One direction of one connection; one thread counts, any reads `per_second`."""
 
     since_ns: int

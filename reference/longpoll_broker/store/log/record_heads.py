@@ -31,7 +31,7 @@ def claimed_size(view: memoryview, at: int, physical_offset: int) -> int:
 
 
 @define(slots=True, eq=False)
-class Checks:
+class ChecksumBudget:
     """What is left for checksums of a search. Invariant: it is not below 0."""
 
     left: int = SPARE_SIZE

@@ -24,32 +24,32 @@ _ROCKSDB_FILE: Final = "CURRENT"
 
 
 @frozen
-class Unread:
+class Unsupported:
     """A directory below the store, and what it holds."""
 
     path: str
     what: str
 
 
-def unread_parts(files: Files, directory: str) -> list[Unread]:
+def unsupported_parts(files: Files, directory: str) -> list[Unsupported]:
     """What a broker cannot read, by path; directories without anything in them do not count. Raises OSError."""
     return sorted(_found(files, directory), key=lambda part: part.path)
 
 
-def unread_extended(files: Files, directory: str) -> list[Unread]:
+def unsupported_extensions(files: Files, directory: str) -> list[Unsupported]:
     """The extended consume queues, which only a broker with `enableConsumeQueueExt` reads. Raises OSError."""
     is_there = bool(_names(files, f"{directory}/{EXTENDED}"))
-    return [Unread(EXTENDED, "extended consume queues")] if is_there else []
+    return [Unsupported(EXTENDED, "extended consume queues")] if is_there else []
 
 
-def _found(files: Files, directory: str) -> Iterator[Unread]:
+def _found(files: Files, directory: str) -> Iterator[Unsupported]:
     for below in ("", "config/"):
         for name in _names(files, f"{directory}/{below}"):
             names = _names(files, f"{directory}/{below}{name}")
             if names and not below and name in _PARTS:
-                yield Unread(name, _PARTS[name])
+                yield Unsupported(name, _PARTS[name])
             elif _ROCKSDB_FILE in names:
-                yield Unread(f"{below}{name}", "a RocksDB database")
+                yield Unsupported(f"{below}{name}", "a RocksDB database")
 
 
 def _names(files: Files, path: str) -> list[str]:

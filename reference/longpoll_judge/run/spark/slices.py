@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from longpoll_judge.columns.exchange import encode
-from longpoll_judge.read.growing_history import Growth
+from longpoll_judge.read.growing_history import GrowingHistory
 from longpoll_judge.read.source import Slice, find, kind_of, read_slice
 from longpoll_spec.history import NDJSON_SUFFIX
 
@@ -44,7 +44,7 @@ class NewSlices(DataSourceStreamReader):
     """What is new in some directories from given ends on, as rows of `COLUMNS`; in order of `number` in a batch."""
 
     def __init__(self, directories: Sequence[str], ends: Mapping[str, int]) -> None:
-        self._growth = Growth(list(directories))
+        self._growth = GrowingHistory(list(directories))
         self._first = dict(ends)
         self._ends = dict(ends)
 

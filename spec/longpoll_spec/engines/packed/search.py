@@ -28,7 +28,7 @@ from longpoll_spec.engines.packed.orbits import Orbits, orbits_of
 from longpoll_spec.engines.packed.partition import Part, Stretch
 from longpoll_spec.engines.packed.spill import SpillStore, plan_of
 from longpoll_spec.engines.packed.words import distinct, mixed, words_of
-from longpoll_spec.engines.packed.workers import INSTEAD, Crew, crew_of
+from longpoll_spec.engines.packed.workers import INSTEAD, Workers, workers_of
 from longpoll_spec.errors import MemoryShortError
 from longpoll_spec.model import Action, Model, Property
 
@@ -68,7 +68,7 @@ class _Search:
     model: Model
     ledger: Ledger
     orbits: Orbits | None
-    crew: Crew | _Alone
+    crew: Workers | _Alone
     fired: list[int] = field(factory=list)
     distinct: int = 0
     depth: int = 0
@@ -137,7 +137,7 @@ def explore(
         plan = plan_of(memory_mb, program_mb(), workers, layout.words, len(model.actions))
         part.chunk_states, part.stretch_states = plan.chunk_states, plan.stretch_states
         part.new_store = partial(SpillStore, layout.words, plan.sorted_states)
-    with closing(_Alone(part) if workers == 1 else crew_of(part, workers)) as crew:
+    with closing(_Alone(part) if workers == 1 else workers_of(part, workers)) as crew:
         search = _Search(model, Ledger(properties), orbits, crew)
         compiled = time.perf_counter()
         try:

@@ -114,7 +114,7 @@ class _Worker:
 
 
 @define
-class Crew:
+class Workers:
     """The foreman's view of the workers. Invariant: `owing` are the workers that were asked and have not answered."""
 
     workers: list[ForkProcess]
@@ -209,7 +209,7 @@ class Crew:
         )
 
 
-def crew_of(part: Part, workers: int) -> Crew:
+def workers_of(part: Part, workers: int) -> Workers:
     """A crew of `workers` processes, each with a part like this empty one; `EngineLimitError` where they cannot be."""
     if not 1 <= workers <= WORKERS_MAX:
         raise EngineLimitError(f"--workers must be from 1 to {WORKERS_MAX}, not {workers}")
@@ -217,7 +217,7 @@ def crew_of(part: Part, workers: int) -> Crew:
         raise EngineLimitError("this platform has no fork, which workers need; remove --workers")
     context = multiprocessing.get_context("fork")
     trays = tuple(_tray(workers, part.most, part.words) for _ in range(workers))
-    crew = Crew([], [])
+    crew = Workers([], [])
     with ExitStack() as undo:
         undo.callback(crew.close)
         for number in range(workers):

@@ -11,7 +11,7 @@ from longpoll_spec.engines.python.compile import Packed, Question, Successors, q
 from longpoll_spec.model import Action, Model, Property
 
 
-def shortened(model: Model, item: Property, run: Sequence[Action]) -> list[Action]:
+def shorten(model: Model, item: Property, run: Sequence[Action]) -> list[Action]:
     """A run that ends in a state, or with a step, that breaks the property, of which no single step can be left out."""
     step, breaks = successors(model), question(model, ~item.here)
     closing = {label: question(model, condition) for label, condition in item.closing}

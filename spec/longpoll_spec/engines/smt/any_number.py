@@ -39,7 +39,7 @@ from longpoll_spec.engines.smt.quantifiers import NotUniformError, Rests, Witnes
 from longpoll_spec.invariant import strengthening_of
 from longpoll_spec.model import Action, Model, Property, select
 from longpoll_spec.policy import Policy
-from longpoll_spec.specification import law_of, properties_of
+from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, Term, after, variables_of
 
 READ: Final = 12
@@ -120,7 +120,7 @@ def prove_any(
     number of requests as SMT-LIB. Raises `UnknownPropertyError`.
     """
     began = time.perf_counter()
-    make = model_of or (lambda bounds: law_of(policy, bounds))
+    make = model_of or (lambda bounds: specification_of(policy, bounds))
     read = statements_of(make, READ, world)
     needed = select(read.stated, names)
     limits: dict[str, Any] = {"timeout_s": timeout_s, "depth_max": depth_max, "report": report, "seen": seen}

@@ -25,7 +25,7 @@ from longpoll_spec.engines.smt.vacuity import Situation, situations_of
 from longpoll_spec.errors import UnknownWorldError, not_known
 from longpoll_spec.model import select
 from longpoll_spec.policy import Policy
-from longpoll_spec.specification import law_of
+from longpoll_spec.specification import specification_of
 
 
 @frozen
@@ -92,7 +92,7 @@ def prove_worlds(
     contains. Raises `UnknownPropertyError` for what no world states.
     """
     wanted = list(names)
-    make = model_of or (lambda bounds: law_of(policy, bounds))
+    make = model_of or (lambda bounds: specification_of(policy, bounds))
     worlds = worlds or worlds_of(questions_of(make))
     stated = {name: statements_of(make, 1, world).stated for name, world in worlds.items()}
     select([item for each in stated.values() for item in each], wanted)

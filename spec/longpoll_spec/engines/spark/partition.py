@@ -23,7 +23,7 @@ from longpoll_spec.engines.packed.source import Source
 from longpoll_spec.engines.packed.spill import not_in, ranges
 from longpoll_spec.engines.packed.words import Words, merged, unmixed
 from longpoll_spec.engines.spark.sorted_runs import of_share, runs_in, write_run
-from longpoll_spec.engines.spark.visited import Seen, level_in
+from longpoll_spec.engines.spark.visited import Visited, level_in
 from longpoll_spec.tables import with_table
 
 MADE: Final = "made"
@@ -58,7 +58,7 @@ class Sources(msgspec.Struct, frozen=True):
 
 
 @frozen
-class Share:
+class Partition:
     """One share of a search, as a worker gets it."""
 
     directory: Path
@@ -96,7 +96,7 @@ class Share:
 
     def take(self, share: int, depth: int) -> None:
         """Write the share's states of a level: what was made, less what the levels before it have."""
-        seen = Seen(self.directory, share, self.sorted_states).runs(depth - 1)
+        seen = Visited(self.directory, share, self.sorted_states).runs(depth - 1)
         made = [of_share(run, share, self.shares) for run in runs_in(self.directory / MADE)]
         for number, (low, pieces) in enumerate(ranges(made, self.sorted_states)):
             states = merged(pieces, self.words)

@@ -32,7 +32,7 @@ from longpoll_spec.engines.packed.layout import layout_of
 from longpoll_spec.engines.packed.source import Source
 from longpoll_spec.engines.packed.words import mixed, words_of
 from longpoll_spec.engines.spark.checkpoint import Checkpoint
-from longpoll_spec.engines.spark.partition import Share, Sources, Told, sources_in
+from longpoll_spec.engines.spark.partition import Partition, Sources, Told, sources_in
 from longpoll_spec.engines.spark.sorted_runs import whole
 from longpoll_spec.errors import CheckpointError, SparkFailedError
 from longpoll_spec.model import Action, Model, Property
@@ -53,7 +53,7 @@ class _Search:
     model: Model
     ledger: Ledger
     session: SparkSession
-    share: Share
+    share: Partition
     checkpoint: Checkpoint
     travelling: Callable[[Work], Work]
 
@@ -141,7 +141,7 @@ def explore(
         stack.enter_context(_fault_told(kept))
         first = mixed(words_of([layout.pack(model.initial)], layout.words))
         kept.open(law, first, actions, TASKS_A_CORE * (parallel or session.sparkContext.defaultParallelism))
-        share = Share(path, kept.state.shares, source, layout.words, actions, len(properties))
+        share = Partition(path, kept.state.shares, source, layout.words, actions, len(properties))
         search = _Search(model, Ledger(properties), session, share, kept, travelling)
         kept.ledger_into(search.ledger)
         compiled = time.perf_counter()

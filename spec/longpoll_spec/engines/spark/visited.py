@@ -33,7 +33,7 @@ def level_in(directory: Path, depth: int) -> Path:
 
 
 @frozen
-class Seen:
+class Visited:
     """What one share has seen of a search's directory."""
 
     directory: Path

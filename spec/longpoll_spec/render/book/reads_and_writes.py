@@ -16,12 +16,12 @@ from longpoll_spec.policy import PRESETS, Policy
 from longpoll_spec.render.book.formula import shown_name
 from longpoll_spec.render.conditions import PLAIN
 from longpoll_spec.render.spec_actions import OPEN, model_of, opened
-from longpoll_spec.specification import law_of, properties_of
+from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.terms import Term, nodes
 
 
 @frozen
-class Touched:
+class ReadsAndWrites:
     """What one action touches, by the names that the book's pages have."""
 
     reads: frozenset[str]
@@ -51,7 +51,7 @@ def worlds() -> Iterator[tuple[Policy, Bounds]]:
 
 
 @cache
-def touched() -> Mapping[str, Touched]:
+def reads_and_writes() -> Mapping[str, ReadsAndWrites]:
     """Action -> what it touches in some preset or with some aspect."""
     reads: dict[str, set[str]] = {}
     writes: dict[str, set[str]] = {}
@@ -59,13 +59,13 @@ def touched() -> Mapping[str, Touched]:
         for action in model_of(policy, bounds).actions:
             reads.setdefault(action.name, set()).update(map(shown_name, read_by(action)))
             writes.setdefault(action.name, set()).update(map(shown_name, written_by(action)))
-    return {name: Touched(frozenset(reads[name]), frozenset(writes[name])) for name in reads}
+    return {name: ReadsAndWrites(frozenset(reads[name]), frozenset(writes[name])) for name in reads}
 
 
 @cache
 def statements(policy: Policy, bounds: Bounds) -> tuple[Property, ...]:
     """What is stated of a policy under these bounds, for two requests and any number of messages."""
-    return tuple(properties_of(law_of(policy, opened(bounds))))
+    return tuple(properties_of(specification_of(policy, opened(bounds))))
 
 
 def breakable(action: Action, statement: Property, read: set[str]) -> bool:
@@ -86,7 +86,7 @@ def broken_by() -> Mapping[str, Mapping[str, tuple[str, ...]]]:
     found: dict[str, dict[str, dict[str, None]]] = {}
     for policy in PRESETS.values():
         for bounds in (PLAIN, *EXPLORATIONS.values()):
-            actions = law_of(policy, opened(bounds)).actions
+            actions = specification_of(policy, opened(bounds)).actions
             for each in statements(policy, bounds):
                 if each.kind == "sometimes" or each.by_construction:
                     continue

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from longpoll_spec.phase_changes import Move
+from longpoll_spec.phase_changes import PhaseChange
 from longpoll_spec.render.pictures.graph import Edge, render
 
 START: Final = "[*]"
@@ -16,7 +16,7 @@ FIRST: Final = "idle"
 """The phase that every request begins in."""
 
 
-def phases(moves: Iterable[Move], title: str) -> str:
+def phases(moves: Iterable[PhaseChange], title: str) -> str:
     """The moves as one `<svg>` element: an arrow from a phase to another, with the actions that take it."""
     arrows: dict[tuple[str, str], list[str]] = {}
     for move in moves:

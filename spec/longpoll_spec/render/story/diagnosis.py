@@ -67,7 +67,7 @@ class End:
         return found[-1] if found else None
 
 
-def wrong_in(trace: Trace) -> tuple[str, ...]:
+def diagnosis_of(trace: Trace) -> tuple[str, ...]:
     """The sentences that say what is wrong; none if the trace shows no violation."""
     stated = {item.name: item for item in properties_of(trace.model)}
     item = stated.get(trace.property_name)

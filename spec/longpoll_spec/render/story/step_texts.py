@@ -18,7 +18,7 @@ from longpoll_spec.threads import thread_of
 
 
 @frozen
-class Beat:
+class StepValues:
     """One step with the values around it, which the tellers read."""
 
     model: Model
@@ -95,7 +95,7 @@ Told = tuple[str, str, str]
 """(key of the arrow's target, a few words for the arrow, the rest of the sentence after who acts)."""
 
 
-def _append(beat: Beat) -> Told:
+def _append(beat: StepValues) -> Told:
     number = beat.end("log_end")
     return (
         "store",
@@ -104,14 +104,14 @@ def _append(beat: Beat) -> Told:
     )
 
 
-def _make_visible(beat: Beat) -> Told:
+def _make_visible(beat: StepValues) -> Told:
     end = beat.end("visible_end", after=True)
     tag = f", which has tag {beat.tag}," if beat.tag else ""
     rest = f"writes message {end - 1}{tag} into the consume queue{beat.of_queue}: maxOffset is now {end}"
     return "store", f"maxOffset{beat.of_queue} = {end}", f"{rest}, and arriving() is to follow"
 
 
-def _next_pull(beat: Beat) -> Told:
+def _next_pull(beat: StepValues) -> Told:
     offset, wanted = beat.after[f"offset_{beat.slot}"], f" and tag {beat.tag}" if beat.tag else ""
     held = f"to be held for {beat.after[f'deadline_{beat.slot}']} tick(s)"
     return (
@@ -121,7 +121,7 @@ def _next_pull(beat: Beat) -> Told:
     )
 
 
-def _pull_read(beat: Beat) -> Told:
+def _pull_read(beat: StepValues) -> Told:
     offset, end = beat.before[f"offset_{beat.slot}"], beat.end("visible_end")
     if beat.filtered(beat.slot):
         return (
@@ -142,7 +142,7 @@ def _pull_read(beat: Beat) -> Told:
     )
 
 
-def _hold(beat: Beat) -> Told:
+def _hold(beat: StepValues) -> Told:
     if beat.phase(beat.slot) != "held":
         return f"consumer {beat.slot}", "answer: stopping", "finds the broker stopped and answers instead of holding"
     offset, end = beat.before[f"offset_{beat.slot}"], beat.end("visible_end")
@@ -154,7 +154,7 @@ def _hold(beat: Beat) -> Told:
     )
 
 
-def _recheck(beat: Beat) -> Told:
+def _recheck(beat: StepValues) -> Told:
     if isinstance(beat.action.actors[0], str):
         counter = beat.after[beat.action.actors[0]]
         again = "finds something to read and is due to walk again" if counter else "finds nothing new"
@@ -180,7 +180,7 @@ def _recheck(beat: Beat) -> Told:
     )
 
 
-def _take(beat: Beat) -> Told:
+def _take(beat: StepValues) -> Told:
     taken = beat.moved("taken")
     if not taken:
         return (
@@ -193,7 +193,7 @@ def _take(beat: Beat) -> Told:
     return beat.bucket, f"take {names}", rest
 
 
-def _look(beat: Beat) -> Told:
+def _look(beat: StepValues) -> Told:
     slot, end = beat.slot, beat.end("visible_end")
     if beat.moved("queued"):
         why = f"maxOffset is {end}" if beat.has_more(slot) else "its deadline has passed"
@@ -202,7 +202,7 @@ def _look(beat: Beat) -> Told:
     return thread_of(beat.action), f"keep {slot}", f"looks at request {slot}: maxOffset is {end}, {why}; keeps it"
 
 
-def _put_back(beat: Beat) -> Told:
+def _put_back(beat: StepValues) -> Told:
     back = beat.moved("held")
     refused = beat.moved("idle")
     if back:
@@ -213,28 +213,28 @@ def _put_back(beat: Beat) -> Told:
     return beat.bucket, "nothing to put back", "has nothing to put back and ends its walk"
 
 
-def _expire(beat: Beat) -> Told:
+def _expire(beat: StepValues) -> Told:
     slot = beat.slot
     if beat.moved("queued"):
         return "executor", f"expire {slot}", f"finds the deadline of request {slot} passed and hands it to the executor"
     return beat.bucket, f"entry of {slot} spent", f"spends the entry of request {slot}, which a notifier has just now"
 
 
-def _run(beat: Beat) -> Told:
+def _run(beat: StepValues) -> Told:
     slot = beat.slot
     found = "PULL_RETRY_IMMEDIATELY" if beat.filtered(slot) else "FOUND"
     status = found if beat.has_more(slot) else "PULL_NOT_FOUND"
     return f"consumer {slot}", status, f"runs pull {slot} again, may not hold it, and answers {status}"
 
 
-def _rejects(beat: Beat) -> Told:
+def _rejects(beat: StepValues) -> Told:
     slot = beat.slot
     if beat.after[f"open_{slot}"]:
         return "executor", f"reject {slot}: lost", f"refuses request {slot}; it is logged and forgotten, nobody answers"
     return f"consumer {slot}", "SYSTEM_BUSY", f"refuses request {slot}, which is answered SYSTEM_BUSY"
 
 
-def _throws(beat: Beat) -> Told:
+def _throws(beat: StepValues) -> Told:
     slot, back = beat.slot, beat.moved("held")
     throws = f"gets an exception at request {slot}"
     gone = [each for each in beat.moved("idle") if beat.after[f"open_{each}"]]
@@ -246,13 +246,13 @@ def _throws(beat: Beat) -> Told:
     return f"consumer {slot}", "error", f"{throws}, answers it and goes on"
 
 
-def _stop(beat: Beat) -> Told:
+def _stop(beat: StepValues) -> Told:
     answered = beat.moved("idle")
     end = f"and {_requests(answered)} is answered" if answered else "and nothing is answered"
     return "bucket", "shutdown", f"stops the broker: no append, dispatch, pull or scan begins any more, {end}"
 
 
-def _tick(beat: Beat) -> Told:
+def _tick(beat: StepValues) -> Told:
     return (
         "",
         "time passes",
@@ -264,7 +264,7 @@ def _requests(slots: Sequence[int]) -> str:
     return f"request {slots[0]}" if len(slots) == 1 else "requests " + ", ".join(map(str, slots))
 
 
-_TELLERS: Final[Mapping[str, Callable[[Beat], Told]]] = {
+_TELLERS: Final[Mapping[str, Callable[[StepValues], Told]]] = {
     "append": _append,
     "make_visible": _make_visible,
     "next_pull": _next_pull,
@@ -289,7 +289,7 @@ _TELLERS: Final[Mapping[str, Callable[[Beat], Told]]] = {
 }
 
 
-def told_of(beat: Beat) -> Told:
+def text_of_step(beat: StepValues) -> Told:
     """The step in words."""
     plain = PLAIN.get(beat.action.name)
     if plain is None:

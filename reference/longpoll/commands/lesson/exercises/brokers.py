@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from longpoll.commands.lesson.answers import broken_at, chosen_of, explored, run_of
-from longpoll.commands.lesson.exercise import Exercise, Said, missing, right
+from longpoll.commands.lesson.exercise import Exercise, Grade, missing, right
 from longpoll.commands.lesson.exercises.races import A_RUN, JAVA, told
 from longpoll_spec.policy import preset
 from longpoll_spec.render.java_breakpoints import STEPS
@@ -16,7 +16,7 @@ from longpoll_spec.render.java_breakpoints import STEPS
 RACES: Final = ("hold", "keep")
 
 
-def left_by_pull_request(answer: str) -> Said:
+def left_by_pull_request(answer: str) -> Grade:
     """The races that pull request #7359 leaves open."""
     chosen = chosen_of(answer, "race", (*RACES, "none")) - {"none"}
     names = [f"lost_by_{race}" for race in RACES]
@@ -29,7 +29,7 @@ def left_by_pull_request(answer: str) -> Said:
     return right(f"the second look leaves {told(sorted(left))} open, and closes {told(sorted(set(RACES) - left))}")
 
 
-def both_threads(answer: str) -> Said:
+def both_threads(answer: str) -> Grade:
     """A run of lost_by_keep that Java can be made to follow: each of its steps is one of a thread or of the driver."""
     trace = run_of(answer, JAVA)
     step = broken_at(trace, "lost_by_keep")

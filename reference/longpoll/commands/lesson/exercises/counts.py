@@ -8,12 +8,12 @@ from typing import Final
 import attrs
 
 from longpoll.commands.lesson.answers import chosen_of, explored, number_of, see
-from longpoll.commands.lesson.exercise import Exercise, Said, missing, right
+from longpoll.commands.lesson.exercise import Exercise, Grade, missing, right
 from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.python.fairness import Unanswered, unanswered
 from longpoll_spec.engines.response import BOUNDS, response_bounds
 from longpoll_spec.policy import preset, with_knobs
-from longpoll_spec.specification import Fairness, fairness_of, law_of
+from longpoll_spec.specification import Fairness, fairness_of, specification_of
 
 REQUESTS_MAX: Final = 6
 SCAN_TICKS: Final = 3
@@ -23,7 +23,7 @@ CUT: Final = Bounds("cut", requests=1, messages=1, aspects=frozenset({"truncate"
 """A queue that can be cut back and begun anew, so that a run can go on for ever."""
 
 
-def enough_to_break(answer: str) -> Said:
+def enough_to_break(answer: str) -> Grade:
     """The least number of requests with which a limit that is looked at too early is exceeded."""
     given = number_of(answer)
     if not 1 <= given <= REQUESTS_MAX:
@@ -40,12 +40,12 @@ def enough_to_break(answer: str) -> Said:
     return missing(f"with {given} request(s) the limit is kept")
 
 
-def cutoff(answer: str) -> Said:
+def cutoff(answer: str) -> Grade:
     """The number of requests that stands for any number, in the proof of all that strict promises."""
     given = number_of(answer)
     from longpoll_spec.engines.smt import any_number, quantifiers  # noqa: PLC0415 - z3 takes its time to import
 
-    read = any_number.statements_of(partial(law_of, preset("strict")), any_number.READ)
+    read = any_number.statements_of(partial(specification_of, preset("strict")), any_number.READ)
     names = {each.name for each in read.candidates}
     most = any_number.numbers_of(read, names, quantifiers.Rests(any_number.READ))[-1]
     if given != most:
@@ -53,7 +53,7 @@ def cutoff(answer: str) -> Said:
     return right(f"a proof for {most} requests, and for the smallest numbers, is a proof for any number")
 
 
-def fair_enough(answer: str) -> Said:
+def fair_enough(answer: str) -> Grade:
     """What has to be assumed of a run for every pull of strict to be answered."""
     chosen = chosen_of(answer, "assumption", (*ASSUMED, NOTHING)) - {NOTHING}
     found = left_open(chosen)
@@ -67,12 +67,12 @@ def fair_enough(answer: str) -> Said:
 
 def left_open(chosen: set[str]) -> Unanswered | None:
     """A pull that a run leaves open for ever of which this is assumed; None if there is none."""
-    model = law_of(preset("strict"), CUT)
+    model = specification_of(preset("strict"), CUT)
     weak = [each for each in fairness_of(model).weak if ("tick" if each == "tick" else "threads") in chosen]
     return unanswered(model, Fairness(tuple(weak), time_passes=False))
 
 
-def longest_wait(answer: str) -> Said:
+def longest_wait(answer: str) -> Grade:
     """How many ticks somebody waits at most, though a message for him is there."""
     given = number_of(answer)
     found = response_bounds(preset("rocketmq-4.9"), attrs.evolve(BOUNDS, scan_ticks=SCAN_TICKS))

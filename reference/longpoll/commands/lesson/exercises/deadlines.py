@@ -7,7 +7,7 @@ from typing import Final
 import attrs
 
 from longpoll.commands.lesson.answers import changed, explored, number_of, see, settings_of
-from longpoll.commands.lesson.exercise import Exercise, Said, missing, right
+from longpoll.commands.lesson.exercise import Exercise, Grade, missing, right
 from longpoll_spec.engines.response import BOUNDS, response_bounds
 from longpoll_spec.policy import preset
 
@@ -15,7 +15,7 @@ SCAN_TICKS: Final = 4
 NAME: Final = "answered_by_deadline"
 
 
-def latest(answer: str) -> Said:
+def latest(answer: str) -> Grade:
     """How late a pull of RocketMQ 4.9 is at most, where a scan comes every four ticks."""
     given = number_of(answer)
     found = response_bounds(preset("rocketmq-4.9"), attrs.evolve(BOUNDS, scan_ticks=SCAN_TICKS))
@@ -28,7 +28,7 @@ def latest(answer: str) -> Said:
     return right(f"a run is {late.ticks} ticks late, and none is later", see(late.token))
 
 
-def smallest(answer: str) -> Said:
+def smallest(answer: str) -> Grade:
     """The least settings with which RocketMQ 5 is never late."""
     settings = settings_of(answer)
     verdict = explored(changed("rocketmq-5", settings), NAME).verdict(NAME)

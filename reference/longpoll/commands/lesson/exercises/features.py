@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from longpoll.commands.lesson.answers import changed, explored, see, settings_known, settings_of
-from longpoll.commands.lesson.exercise import Exercise, Said, missing, right
+from longpoll.commands.lesson.exercise import Exercise, Grade, missing, right
 from longpoll.commands.lesson.exercises.races import closing_values, predicted
 
 BATCH: Final = "notify_grain=batch"
@@ -13,13 +13,13 @@ WAKEUP: Final = "no_lost_wakeup"
 COMMIT: Final = "commit_never_regresses"
 
 
-def in_order(answer: str) -> Said:
+def in_order(answer: str) -> Grade:
     """The values of commit with which no offset goes back."""
     closing = closing_values("commit", "rocketmq-5", COMMIT, "commits", requests=1)
     return predicted(answer, "commit", closing, COMMIT)
 
 
-def batch_made_safe(answer: str) -> Said:
+def batch_made_safe(answer: str) -> Grade:
     """One more setting with which a broker that announces batches loses no wakeup."""
     settings = settings_of(answer)
     policy = changed("strict", [BATCH, *settings])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from longpoll.commands.lesson.answers import chosen_of, program_of
-from longpoll.commands.lesson.exercise import Exercise, Said, missing, right
+from longpoll.commands.lesson.exercise import Exercise, Grade, missing, right
 from longpoll_dojo.errors import HINTS
 from longpoll_dojo.explore import Bounds, Search
 from longpoll_dojo.model import Allowances
@@ -29,7 +29,7 @@ def driven(path: Path) -> Search:
     return search
 
 
-def is_right(answer: str) -> Said:
+def is_right(answer: str) -> Grade:
     """A hold table with step points that is right in every order."""
     search = driven(program_of(answer))
     if search.finding is not None:
@@ -44,7 +44,7 @@ def is_right(answer: str) -> Said:
     return right(f"nothing goes wrong in {search.played:,} orders")
 
 
-def breaks(answer: str) -> Said:
+def breaks(answer: str) -> Grade:
     """What a table breaks that wakes only the first of those who wait."""
     chosen = chosen_of(answer, "property", sorted(HINTS))
     (program,) = [each for each in starters("python") if each.name == ODD_ONE]

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Final, cast
 import attrs
 
 from longpoll.commands.lesson.answers import program_of
-from longpoll.commands.lesson.exercise import Exercise, Said, missing, right
-from longpoll.commands.lesson.user_code import FaultsTold
+from longpoll.commands.lesson.exercise import Exercise, Grade, missing, right
+from longpoll.commands.lesson.user_code import UserCodeErrors
 from longpoll_spec.bounds import Bounds, named
 from longpoll_spec.engines import explore
 from longpoll_spec.errors import UserError
 from longpoll_spec.model import Model, Property, select
 from longpoll_spec.policy import preset
 from longpoll_spec.render.states import render
-from longpoll_spec.specification import law_of, properties_of
+from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.state import State
 from longpoll_spec.terms import Bool, all_of
 
@@ -38,17 +38,17 @@ A_PROGRAM: Final = "a changed docs/lessons/invariant.py"
 
 def open_law() -> Model:
     """The law of a proof: any number of messages, any timeout, and two requests."""
-    return law_of(preset(POLICY), Bounds("lesson", requests=REQUESTS, messages=None))
+    return specification_of(preset(POLICY), Bounds("lesson", requests=REQUESTS, messages=None))
 
 
 def statements_of(answer: str, model: Model) -> list[Property]:
     """The statements of a reader's file, those of a name together; raises UserError where it has none."""
     path = program_of(answer)
-    with FaultsTold(path):
+    with UserCodeErrors(path):
         text = runpy.run_path(str(path), run_name="lesson").get("statements")
     if not callable(text):
         raise UserError(f"{path} has no function statements; start from docs/lessons/invariant.py")
-    with FaultsTold(path):
+    with UserCodeErrors(path):
         said = list(islice(cast("Callable[[State], Iterable[object]]", text)(model.state), STATEMENTS_MAX + 1))
     return _together(path, said)
 
@@ -84,7 +84,7 @@ def first_failure(model: Model, candidates: Sequence[Property]) -> tuple[str, Ou
     return None
 
 
-def _why_not(model: Model, name: str, outcome: Outcome) -> Said:
+def _why_not(model: Model, name: str, outcome: Outcome) -> Grade:
     found = outcome.counterexample
     if found is None:
         return missing(f"z3 could not decide {name}; write it in a simpler way")
@@ -94,7 +94,7 @@ def _why_not(model: Model, name: str, outcome: Outcome) -> Said:
     return missing(f"{name} is not inductive: the step {found.action.label} breaks it", more)
 
 
-def is_inductive(answer: str) -> Said:
+def is_inductive(answer: str) -> Grade:
     """Statements with which the goal is inductive."""
     model = open_law()
     mine = statements_of(answer, model)
@@ -106,13 +106,13 @@ def is_inductive(answer: str) -> Said:
     return right(f"{GOAL} is proved: it is inductive together with {names}")
 
 
-def is_true_only(answer: str) -> Said:
+def is_true_only(answer: str) -> Grade:
     """One statement that is true in every reachable state, but not inductive."""
     model = open_law()
     mine = statements_of(answer, model)
     if len(mine) > 1:
         return missing(f"the file has {len(mine)} statements; keep one")
-    tiny = law_of(model.policy, attrs.evolve(named("tiny", model.policy), requests=REQUESTS))
+    tiny = specification_of(model.policy, attrs.evolve(named("tiny", model.policy), requests=REQUESTS))
     (asked,) = [attrs.evolve(each, kind="always") for each in statements_of(answer, tiny)]
     verdict = explore(tiny, [asked], engine="python").verdict(asked.name)
     if verdict.verdict != "holds":

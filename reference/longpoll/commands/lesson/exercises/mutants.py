@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from longpoll.commands.lesson.answers import program_of
-from longpoll.commands.lesson.exercise import Exercise, Said, missing, right
-from longpoll.commands.lesson.user_code import FaultsTold
+from longpoll.commands.lesson.exercise import Exercise, Grade, missing, right
+from longpoll.commands.lesson.user_code import UserCodeErrors
 from longpoll_spec.actions import actions_of
 from longpoll_spec.bounds import named
 from longpoll_spec.engines.exploration import Exploration, Verdict
@@ -32,13 +32,13 @@ A_PROGRAM: Final = "a changed docs/lessons/mutant.py"
 def mutant_of(answer: str) -> Model:
     """The law with the hold of a reader's program; raises UserError where the program has none."""
     path = program_of(answer)
-    with FaultsTold(path):
+    with UserCodeErrors(path):
         names = runpy.run_path(str(path), run_name="lesson")
     family = names.get(ACTION)
     if not isinstance(family, Family) or family.name != ACTION:
         raise UserError(f"{path} has no action {ACTION}; start from docs/lessons/mutant.py")
     chosen = preset(POLICY)
-    with FaultsTold(path):
+    with UserCodeErrors(path):
         return rewritten(state_of(chosen, named(BOUNDS, chosen)), family)
 
 
@@ -57,7 +57,7 @@ def told(wrong: Sequence[Verdict]) -> str:
     return "\n".join(f"{each.name} is {each.verdict}" for each in wrong)
 
 
-def is_caught(answer: str) -> Said:
+def is_caught(answer: str) -> Grade:
     """A hold that is caught by the property of deadlines, and loses no wakeup."""
     model = mutant_of(answer)
     _, wrong = broken_by(model)
@@ -69,7 +69,7 @@ def is_caught(answer: str) -> Said:
     return right(f"{WANTED} catches your hold, and no wakeup is lost", told(wrong))
 
 
-def is_equal(answer: str) -> Said:
+def is_equal(answer: str) -> Grade:
     """A hold that is written otherwise and is the same."""
     model = mutant_of(answer)
     if not is_changed(model):

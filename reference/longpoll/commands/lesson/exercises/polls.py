@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 from attrs import define
 
 from longpoll.commands.lesson.answers import number_of, program_of
-from longpoll.commands.lesson.exercise import Exercise, Said, missing, right
+from longpoll.commands.lesson.exercise import Exercise, Grade, missing, right
 
 if TYPE_CHECKING:
-    from longpoll.commands.lesson.schedules import Order, Thread
+    from longpoll.commands.lesson.schedules import Schedule, Thread
     from longpoll_simulation.world import World
 
 TIMEOUT_S: Final = 1.0
@@ -37,7 +37,7 @@ def threads_of(polls: int) -> Mapping[str, Thread]:
     return {f"poll-{number}": _poll for number in range(1, polls + 1)} | {"put": put}
 
 
-def wrong_with(order: Order, polls: int) -> str:
+def wrong_with(order: Schedule, polls: int) -> str:
     """What a poll did wrong in an order; empty if nothing."""
     messages = sorted(f"message {number}" for number in range(1, polls + 1))
     if order.stuck:
@@ -57,7 +57,7 @@ class Tried:
 
     orders: int = 0
     wrong: int = 0
-    first: Order | None = None
+    first: Schedule | None = None
     """The first that went wrong: none has fewer switches."""
     why: str = ""
 
@@ -77,13 +77,13 @@ def tried(path: Path, polls: int, switches_max: int) -> Tried:
     return found
 
 
-def _orders(path: Path, polls: int, switches_max: int) -> Iterator[Order]:
-    from longpoll.commands.lesson.schedules import orders_of  # noqa: PLC0415 - the other lessons need no greenlet
+def _orders(path: Path, polls: int, switches_max: int) -> Iterator[Schedule]:
+    from longpoll.commands.lesson.schedules import schedules_of  # noqa: PLC0415 - the other lessons need no greenlet
 
-    return orders_of(path, "Mailbox", threads_of(polls), switches_max)
+    return schedules_of(path, "Mailbox", threads_of(polls), switches_max)
 
 
-def _said(path: Path, polls: int, switches_max: int) -> Said:
+def _said(path: Path, polls: int, switches_max: int) -> Grade:
     found = tried(path, polls, switches_max)
     what = f"orders of {polls} poll{'s' * (polls > 1)} and {polls} put{'s' * (polls > 1)}"
     if found.first is None:
@@ -98,17 +98,17 @@ def _counted(switches: int) -> str:
     return "1 switch" if switches == 1 else f"{switches} switches"
 
 
-def one_poll(answer: str) -> Said:
+def one_poll(answer: str) -> Grade:
     """A mailbox that loses no wakeup of one poll."""
     return _said(program_of(answer), 1, 4)
 
 
-def two_polls(answer: str) -> Said:
+def two_polls(answer: str) -> Grade:
     """A mailbox that is right for two polls and two messages."""
     return _said(program_of(answer), 2, 1)
 
 
-def fewest(answer: str) -> Said:
+def fewest(answer: str) -> Grade:
     """How many switches it takes to lose a wakeup of the program that the lesson begins with."""
     given = number_of(answer)
     first = tried(program_of(str(PROGRAM)), 1, 4).first

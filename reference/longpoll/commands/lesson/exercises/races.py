@@ -16,7 +16,7 @@ from longpoll.commands.lesson.answers import (
     settings_known,
     settings_of,
 )
-from longpoll.commands.lesson.exercise import Exercise, Said, missing, right
+from longpoll.commands.lesson.exercise import Exercise, Grade, missing, right
 from longpoll_spec.model import Trace
 from longpoll_spec.policy import Policy
 from longpoll_spec.properties.wakeups import lost
@@ -30,7 +30,7 @@ def told(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names) or "none"
 
 
-def lost_by_other(answer: str) -> Said:
+def lost_by_other(answer: str) -> Grade:
     """A run in which the hold of request 1 loses its wakeup."""
     trace = run_of(answer, JAVA)
     step = broken_at(trace, "lost_by_hold")
@@ -45,7 +45,7 @@ def lost_by_other(answer: str) -> Said:
     return right(f"step {step}, {action.label}, loses the wakeup of request 1")
 
 
-def found_again(answer: str) -> Said:
+def found_again(answer: str) -> Grade:
     """A run in which a request is lost by its hold, and answered after all."""
     trace = run_of(answer, JAVA)
     step = broken_at(trace, "lost_by_hold")
@@ -74,7 +74,7 @@ def closing_values(knob: str, base: str, name: str, bounds: str = "tiny", **numb
     }
 
 
-def predicted(answer: str, knob: str, closing: set[str], name: str) -> Said:
+def predicted(answer: str, knob: str, closing: set[str], name: str) -> Grade:
     """What is to be said of the values that somebody says keep a property."""
     chosen = chosen_of(answer, f"value of {knob}", settings_known(knob))
     wrong, left = sorted(chosen - closing), sorted(closing - chosen)
@@ -85,13 +85,13 @@ def predicted(answer: str, knob: str, closing: set[str], name: str) -> Said:
     return right(f"{name} holds with {told(sorted(closing))}, and with no other value of {knob}")
 
 
-def closes_hold(answer: str) -> Said:
+def closes_hold(answer: str) -> Grade:
     """The values of recheck_after_hold that close the race in RocketMQ 4.9."""
     knob = "recheck_after_hold"
     return predicted(answer, knob, closing_values(knob, JAVA, "lost_by_hold"), "lost_by_hold")
 
 
-def one_setting(answer: str, base: str) -> Policy | Said:
+def one_setting(answer: str, base: str) -> Policy | Grade:
     """A policy that differs from a preset by one knob."""
     settings = settings_of(answer)
     policy = changed(base, settings)
@@ -100,10 +100,10 @@ def one_setting(answer: str, base: str) -> Policy | Said:
     return policy
 
 
-def closes_pull_request(answer: str) -> Said:
+def closes_pull_request(answer: str) -> Grade:
     """One more knob with which the policy of pull request #7359 loses no wakeup."""
     policy = one_setting(answer, "rocketmq-pr7359")
-    if isinstance(policy, Said):
+    if isinstance(policy, Grade):
         return policy
     verdict = explored(policy, "no_lost_wakeup").verdict("no_lost_wakeup")
     if verdict.verdict != "holds":
@@ -111,10 +111,10 @@ def closes_pull_request(answer: str) -> Said:
     return right("with it no wakeup is lost, under the bounds tiny")
 
 
-def only_hold(answer: str) -> Said:
+def only_hold(answer: str) -> Grade:
     """One knob with which strict-clone loses wakeups by a hold and by no keep."""
     policy = one_setting(answer, "strict-clone")
-    if isinstance(policy, Said):
+    if isinstance(policy, Grade):
         return policy
     found = explored(policy, "lost_by_hold", "lost_by_keep")
     verdicts = {name: found.verdict(name).verdict for name in ("lost_by_hold", "lost_by_keep")}
@@ -125,7 +125,7 @@ def only_hold(answer: str) -> Said:
     )
 
 
-def two_lost(answer: str) -> Said:
+def two_lost(answer: str) -> Grade:
     """A run after whose last step both requests are lost, by a keep."""
     trace = run_of(answer, JAVA)
     step = broken_at(trace, "lost_by_keep")
@@ -142,13 +142,13 @@ def _lost_at(trace: Trace, step: int) -> list[str]:
     return [str(each.index) for each in model.state.requests if is_true(trace, lost(model.state, each), state)]
 
 
-def no_orphans(answer: str) -> Said:
+def no_orphans(answer: str) -> Grade:
     """The values of bucket_removal with which no request is orphaned."""
     knob, name = "bucket_removal", "no_orphan"
     return predicted(answer, knob, closing_values(knob, "rocketmq-lmq", name, "buckets", requests=1), name)
 
 
-def swept_and_whole(answer: str) -> Said:
+def swept_and_whole(answer: str) -> Grade:
     """The settings with which rocketmq-lmq sweeps its buckets and orphans nobody."""
     policy = changed("rocketmq-lmq", settings_of(answer))
     names = ("no_orphan", "buckets_are_swept")

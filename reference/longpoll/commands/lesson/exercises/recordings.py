@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from longpoll.api import judge
 from longpoll.commands.lesson.answers import number_of, words_of
-from longpoll.commands.lesson.exercise import Exercise, Said, missing, right
+from longpoll.commands.lesson.exercise import Exercise, Grade, missing, right
 from longpoll_spec.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def violations(recording: str, wake_ms: float | None = None) -> list[Finding]:
     return [each for each in judge(recording, wake_ms=wake_ms).findings if each.verdict == "violated"]
 
 
-def lost_pulls(answer: str) -> Said:
+def lost_pulls(answer: str) -> Grade:
     """The pulls of the recording of 5.5.0 that waited for a message that was there."""
     named = set(words_of(answer))
     found = {each.request: each.why for each in violations(LOST_5) if each.clause == WAKE and each.request}
@@ -35,7 +35,7 @@ def lost_pulls(answer: str) -> Said:
     return right(f"{len(found)} pulls waited for a message that was there", "\n".join(found.values()))
 
 
-def certain_ms(answer: str) -> Said:
+def certain_ms(answer: str) -> Grade:
     """The least threshold, in whole ms, with which the recording of 4.9.7 convicts nobody."""
     given = number_of(answer)
     if not 1 <= given <= 60_000:
