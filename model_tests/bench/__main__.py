@@ -1,6 +1,6 @@
-"""`make bench PART=...`: run the measurements of a part, or of all, each script in a process of its own.
+"""`make bench PART=...`: run the measurements of a part, or of all, each script in its own process.
 
-Leaves out what is measured: one script for each. Exits with the worst exit code of the scripts.
+Exits with the worst exit code of the scripts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Attacks on a broker of its own process: what is made ready, and then what is done to it.
+"""Attacks on a broker process: the preparation and the attack itself.
 
-Each is told in its docstring. Leaves out measuring what others notice of it (`attacks_bench`).
+Each docstring describes an attack. Their effect on other clients: `attacks_bench`.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def heartbeat(client_id: str) -> bytes:
 
 
 def crowd(served: Served, count: int, stack: ExitStack) -> list[socket.socket]:
-    """Connections that are members of one group, which read nothing unless somebody does it for them."""
-    # Nobody is told while they join: without limits that alone is two million notices.
+    """Connections of members of one group, which read only on request."""
+    # No notifications while they join: without limits that alone is two million.
     tell_changes(served, wanted=False)
     found = []
     for number in range(count):
@@ -103,13 +103,13 @@ class Attack:
     settings: str = ""
     policy: str = "strict"
     speaks_tls: bool = False
-    """Whether the broker takes TLS connections beside plain ones."""
+    """Whether the broker accepts TLS connections in addition to plain ones."""
     has_limit: bool = False
     """Whether there are settings, or constants, without which it can be tried too."""
 
 
 def flood(address: Address, contents: Sequence[bytes]) -> None:
-    """Write each content on a connection of its own, reading and forgetting answers, until there are no more."""
+    """Write each content on a new connection, reading and dropping answers, until there are no more."""
     with ExitStack() as stack:
         chosen = stack.enter_context(selectors.DefaultSelector())
         for content in contents:
@@ -242,7 +242,7 @@ def headers(served: Served, _count: int, _stack: ExitStack) -> Callable[[], None
 
 
 def topics(served: Served, _count: int, _stack: ExitStack) -> Callable[[], None]:
-    """Eight connections send to 20,000 topics that nobody has made, and pull from as many more."""
+    """Eight connections send to 20,000 topics that do not exist, and pull from as many more."""
     contents = [
         b"".join(
             frame(RequestCode.SEND_MESSAGE_V2, send_fields(f"made{lane}x{number}"), b"x")
@@ -274,7 +274,7 @@ def held(served: Served, _count: int, stack: ExitStack) -> Callable[[], None]:
 
 
 def transactions(served: Served, _count: int, stack: ExitStack) -> Callable[[], None]:
-    """A producer prepares 20,000 messages and never says what became of them, however often it is asked."""
+    """A producer prepares 20,000 messages and never answers the check-backs."""
     silent = stack.enter_context(socket.create_connection(served.address, PATIENCE_S))
     producer = {"clientID": "silent", "producerDataSet": [{"groupName": "PG"}]}
     silent.sendall(frame(RequestCode.HEART_BEAT, {}, msgspec.json.encode(producer)))
@@ -416,7 +416,7 @@ def handshakes(served: Served, count: int, stack: ExitStack) -> Callable[[], Non
 
 
 def registrations(served: Served, _count: int, stack: ExitStack) -> Callable[[], None]:
-    """Eight brokers that nobody has register with as many topics as fit, again and again; others list all topics."""
+    """Eight unknown brokers repeatedly register with as many topics as fit; others list all topics."""
     name_server = served.name_server
     rows = {f"t{number}": {"topicName": f"t{number}", "readQueueNums": 8, "perm": 6} for number in range(49_000)}
     body = msgspec.json.encode({"topicConfigSerializeWrapper": {"topicConfigTable": rows}})

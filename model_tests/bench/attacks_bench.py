@@ -41,7 +41,7 @@ CALM_S: Final = 4.0
 
 
 class Result(msgspec.Struct):
-    """What one attack came to."""
+    """The result of one attack."""
 
     attack: str
     limits: bool
@@ -62,7 +62,7 @@ class Result(msgspec.Struct):
 
 @contextmanager
 def attacked(directory: Path, attack: Attack, *, limits: bool) -> Iterator[Served]:
-    """A broker of its own process, with the settings of the attack."""
+    """A broker process with the settings of the attack."""
     options = ["--policy", attack.policy]
     if attack.speaks_tls:
         issued = trustme.CA().issue_cert("localhost")

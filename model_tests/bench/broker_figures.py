@@ -17,7 +17,7 @@ JAVA: Final = "Java 4.9.7"
 POLLING: Final = "ours, polling"
 """Ours with RocketMQ's dispatcher, which polls the log every millisecond, instead of a notice at the append."""
 RECORDING: Final = "ours, recording"
-"""Ours with `--record`: every event of its own history is written."""
+"""Ours with `--record`: every event is written to a history."""
 CEILING: Final = "ceiling"
 """The harness against a server that answers without looking."""
 SIDES: Final = (OURS, JAVA, POLLING, RECORDING, CEILING)
@@ -25,7 +25,7 @@ SIDES: Final = (OURS, JAVA, POLLING, RECORDING, CEILING)
 
 @frozen
 class Bar:
-    """What a figure must be: ours, or its ratio to Java's, at most or at least so much."""
+    """The limit of a figure: ours, or its ratio to Java's, at most or at least this."""
 
     of: Literal["ours", "ratio"]
     limit: float
@@ -52,7 +52,7 @@ class Figure:
     unit: str
     bar: Bar | None = None
     of_rounds: Callable[[Sequence[float]], float] = median
-    """What the values of the rounds come to."""
+    """Aggregates the values of the rounds."""
 
 
 FIGURES: Final[Mapping[str, Figure]] = {
@@ -92,7 +92,7 @@ class Value(msgspec.Struct):
     """Ours over Java's."""
     bar: str
     met: bool | None
-    """None when there is no bar, or one that needs a side that was not measured."""
+    """None without a bar, or if a side was not measured."""
 
 
 def value_of(figure: Figure, measured: Mapping[str, Sequence[float]]) -> Value:

@@ -39,7 +39,7 @@ RACE_QUEUES: Final = 64
 NEW_QUEUES: Final = 64
 PULL_DEPTH: Final = 8
 STORED: Final = Stored(200_000, BODY_SIZE // 32)
-"""What the trivial server seems to hold."""
+"""The messages that the trivial server pretends to hold."""
 
 
 @frozen
@@ -75,7 +75,7 @@ class Bench:
     # -- one figure or a few, of one broker, in one round --------------------------------------------------------------
 
     def idle(self, side: Side) -> None:
-        """Processor time while nobody asks for anything."""
+        """Processor time of an idle broker."""
         self.put(side.name, idle=100 * busy_share(side.process_id, 2 * self.scale.seconds))
 
     def wake(self, side: Side) -> None:
@@ -197,7 +197,7 @@ def measure(
     Raises ClientError when an answer is wrong or does not come.
     """
     bench = Bench(scale)
-    # What the later work would disturb comes first, what leaves the largest heaps last.
+    # First the work that later work would disturb, last the work that leaves the largest heaps.
     works = [bench.ceiling, bench.idle]
     works += [
         bench.wake, bench.overshoot, bench.new_queues, bench.racing, bench.fan_out,

@@ -18,7 +18,7 @@ WIDTH = 170
 
 
 def machine() -> dict[str, str]:
-    """What the figures depend on."""
+    """The machine's properties that affect the figures."""
     model = "unknown processor"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):

@@ -31,12 +31,12 @@ class Side:
     address: Address
     process_id: int
     memory_bytes: Callable[[], int]
-    """What it uses now: private memory of ours, live heap of a Java broker."""
+    """Its current memory: private memory of ours, live heap of a Java broker."""
 
 
 @contextmanager
 def ours(name: str, directory: Path, options: Sequence[str] = ()) -> Iterator[Side]:
-    """`longpoll serve` with a store of its own."""
+    """`longpoll serve` with its own store."""
     with serving(directory, options, ends=signal.SIGTERM) as served:
         process_id = served.process.pid
         yield Side(name, served.address, process_id, lambda: private_bytes(process_id))

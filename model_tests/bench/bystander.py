@@ -77,7 +77,7 @@ class Times:
 
     @classmethod
     def of(cls, text: str) -> Times:
-        """From what a bystander printed, but for a last line that was cut."""
+        """Parse a bystander's output, without a truncated last line."""
         rows = [[float(each) for each in line.split()] for line in text.splitlines(keepends=True) if line[-1] == "\n"]
         assert rows, "the bystander was not served"
         return cls(len(rows), Quantiles.of([row[0] for row in rows]), Quantiles.of([row[-1] for row in rows]))
@@ -126,7 +126,7 @@ def _goes_on() -> bool:
 
 
 def own_of(watch: HostPauseWatch) -> Own:
-    """What is left without the stalls that a watch has seen; waits until it has seen them."""
+    """The rest without the host pauses that a watch has seen; waits until it has seen them."""
 
     def own(begin_ns: int, end_ns: int) -> float:
         watch.wait_seen(end_ns + SETTLE_NS)

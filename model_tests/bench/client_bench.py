@@ -117,7 +117,7 @@ def look_up(name_server: str) -> None:
 
 
 def rows_of(command: Sequence[str]) -> dict[str, Row]:
-    """What a client's process says."""
+    """The rows that a client's process printed."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S, cwd=ROOT)
     if done.returncode:
         raise RuntimeError(f"{command[:4]} ended with {done.returncode}: {done.stderr[-2000:]}")
@@ -176,7 +176,7 @@ def show(broker: str, found: Found) -> None:
 
 
 def cells(measured: str, row: Row, java: Row | None) -> tuple[str, str, str, str]:
-    """The figures of one measure, and beside Java's, more than 1 being better."""
+    """The figures of one measure, compared with Java's: more than 1 is better."""
     if measured == "latency":
         ratio = f"{java.p50_ms / row.p50_ms:.2f}, {java.p99_ms / row.p99_ms:.2f}" if java else ""
         return f"p50 {row.p50_ms:.2f} ms, p99 {row.p99_ms:.2f} ms", "", str(row.failed), ratio

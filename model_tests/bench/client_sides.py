@@ -47,7 +47,7 @@ QUIET_S: Final = 0.5
 
 
 class Row(msgspec.Struct):
-    """What one measure came to."""
+    """The result of one measure."""
 
     count: int
     failed: int
@@ -68,13 +68,13 @@ class Row(msgspec.Struct):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What one process is to do."""
+    """The work of one process."""
 
     name_server: str
     to_send: str
     """A topic."""
     to_time: str
-    """A topic that nobody else sends to meanwhile."""
+    """A topic without other senders."""
     stored_topic: str
     stored: int
     """Messages of it."""
@@ -92,12 +92,12 @@ class Timer:
         self.wall, self.cpu = time.perf_counter(), time.process_time()
 
     def row(self, count: int, failed: int = 0) -> Row:
-        """What was done since then."""
+        """The work done since then."""
         return Row(count, failed, time.perf_counter() - self.wall, time.process_time() - self.cpu)
 
 
 def numbered(number: int) -> bytes:
-    """A body that says which message it is."""
+    """A body with its message's number."""
     return number.to_bytes(8, "big") + BODY[8:]
 
 

@@ -41,12 +41,12 @@ from longpoll_spec.specification import properties_of, specification_of
 KILOBYTE: Final = 1024
 MEGABYTE: Final = 1024 * KILOBYTE
 SPILL_MB: Final = 500
-"""A limit on memory that is told to one search."""
+"""The memory limit of one search."""
 
 
 @frozen
 class Choice:
-    """What is explored: a policy with knobs, and bounds."""
+    """A policy with knobs, and bounds."""
 
     policy: str
     knobs: tuple[str, ...]
@@ -76,7 +76,7 @@ class Way:
 
     @contextmanager
     def options(self) -> Iterator[dict[str, Any]]:
-        """What `explore` is called with; a Spark session lasts as long as the block."""
+        """The options of `explore`; a Spark session lasts as long as the block."""
         if self.engine != "spark":
             yield {"workers": self.workers, "symmetry": self.symmetry, "memory_mb": self.memory_mb}
             return
@@ -103,12 +103,12 @@ class Figure:
 
 
 def judged(model: Model) -> tuple[Property, ...]:
-    """What every engine checks on the way."""
+    """The properties that every engine checks."""
     return tuple(item for item in properties_of(model) if item.kind != "sometimes")
 
 
 def measure_engine(choice: Choice, way: Way) -> Figure:
-    """Explore with one of our engines; to be run in a process of its own, whose peak memory is read."""
+    """Explore with one of our engines; run this in its own process, whose peak memory is read."""
     model = choice.model()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = processor_seconds()
@@ -131,7 +131,7 @@ def measure_engine(choice: Choice, way: Way) -> Figure:
 
 
 def processor_seconds() -> float:
-    """What this process and those it waited for have spent."""
+    """Processor seconds of this process and the children it waited for."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
 
@@ -144,7 +144,7 @@ def alone(choice: Choice, way: Way) -> Figure:
 
 @contextmanager
 def on_cores(count: int) -> Iterator[None]:
-    """What is started inside runs on so many of this machine's cores, where the system can say so."""
+    """Restrict processes started inside to this many cores, where the system supports it."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return
@@ -241,7 +241,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def as_object(choice: Choice, figures: Sequence[Figure]) -> dict[str, Any]:
-    """What was measured of one choice, for `--json`."""
+    """The figures of one choice, for `--json`."""
     rows: list[dict[str, Any]] = [{**attrs.asdict(figure), "states_a_second": figure.rate} for figure in figures]
     return {**attrs.asdict(choice), "figures": rows}
 

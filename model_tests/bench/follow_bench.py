@@ -44,26 +44,26 @@ from longpoll_judge.rules.cross_queue import rows_where
 from longpoll_spec.history import META_FILE, NDJSON_SUFFIX, PARQUET_SUFFIX
 
 LOAD: Final = Load(queues=32, send_interval_ms=1.0)
-"""Some 170,000 events in a second of the broker's own clock, so as much is at hand as beside a real one."""
+"""About 170,000 events per second of the broker's own clock, so as many are in memory as for a real one."""
 TILE_S: Final = 2.0
 """How long one simulated piece lasts at most, which is repeated; one of them has a fault at most."""
 TICK_S: Final = 0.05
-"""How often lines are written, and how often there is a look at what was told."""
+"""The interval of writes, and of checks for reported findings."""
 BEHIND_MAX_S: Final = 5.0
-"""How far behind half of the faults may be told."""
+"""The longest acceptable delay of half of the faults."""
 CLOCK: Final = threading.Event()
 """Is never set: what waits for it waits for the time that it says."""
 KIB: Final = 1024
 MINUTE_S: Final = 60.0
 JUDGED: Final = re.compile(rb"up to event (\d+)")
 WRONG: Final = 1_000_000
-"""What is added to the next offset of an answer, and is past any log here."""
+"""Added to the next offset of an answer; beyond any log here."""
 REQUEST: Final = re.compile(rb'"request":"([^"]*)"')
 
 
 @define
 class Planted:
-    """A wrong answer: when it is due, after how many events, and when it was told."""
+    """A wrong answer: when it is due, after how many events, and when it was reported."""
 
     request: str
     events: int
@@ -85,7 +85,7 @@ class Piece:
 
 @frozen
 class Shape:
-    """What a history is to be."""
+    """The shape of a history."""
 
     rate: int
     """Events in a second."""
@@ -200,7 +200,7 @@ class Watch:
     _at: int = 0
 
     def look(self) -> None:
-        """Note which of the faults are told now, and how much memory is held."""
+        """Record the faults reported so far, and the memory in use."""
         now_s = time.monotonic() - self.begun_s
         while len(self.memory) <= now_s // MINUTE_S:
             self.memory.append(0)
@@ -248,7 +248,7 @@ def measure(made: Made, rate: int, source: Path, wait_s: float) -> bool:
 
 
 def shortcoming(planted: Sequence[Planted]) -> str:
-    """What is not as it should be; empty where all is."""
+    """The shortcomings of the result; empty if there are none."""
     behind = [each.told_s - each.due_s for each in planted if each.told_s is not None]
     if len(behind) < len(planted):
         return f"NOT AS IT SHOULD BE: {len(planted) - len(behind)} of {len(planted)} faults were not told"

@@ -37,8 +37,8 @@ from model_tests.support.judge.tiles import write_large
 from longpoll_judge.generate import Load
 from longpoll_judge.read.convert import convert
 from longpoll_judge.read.source import find
-from longpoll_judge.run.job import Engine, judge_on
 from longpoll_judge.run.local import LocalEngine
+from longpoll_judge.run.pipeline import Engine, judge_on
 from longpoll_judge.run.spark.engine import open_engine
 from longpoll_spec.history import PARQUET_SUFFIX
 
@@ -74,7 +74,7 @@ def opened() -> Iterator[Engine]:
 
 
 def judged(engine: Engine, history: Path) -> float:
-    """Judge, and say how long it took on the wall; the history must turn out valid."""
+    """Judge, and return the wall time; the history must be valid."""
     result = judge_on(engine, find([history]), wake_ms=100, late_ms=50, say=lambda _text: None)
     if result.verdict != "valid":
         raise SystemExit(
@@ -93,7 +93,7 @@ def judged_alone(history: Path) -> tuple[float, int]:
 
 
 def measure_local(histories: Sequence[Measured], warm: Path) -> None:
-    """Print the figures of the engine without Spark, each in a process of its own."""
+    """Print the figures of the engine without Spark, each in its own process."""
     base = 0.0
     for history in histories:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
@@ -135,7 +135,7 @@ class Sampled:
 
 
 def memory_by_kind() -> Iterator[tuple[str, int]]:
-    """What this process holds, and each that it started, directly or not."""
+    """The memory of this process and all its descendants, by kind."""
     mine = {os.getpid()}
     seen: dict[int, tuple[int, str, int]] = {}
     for place in Path("/proc").glob("[0-9]*"):
@@ -182,7 +182,7 @@ def made(path: Path, write: Callable[[Path], int]) -> int:
 
 
 def histories_of(directory: Path, options: argparse.Namespace) -> Iterator[Measured]:
-    """The histories that are measured, each in a directory of its own."""
+    """The histories to measure, each in its own directory."""
     kinds = [(f"{events:,} events", events, options.queues) for events in options.events]
     if not options.plain:
         kinds += [(f"{name}, one queue", events, 1) for name, events, _queues in kinds if events < ONCE_EVENTS]

@@ -60,14 +60,14 @@ class Started:
     address: Address
     ready_s: float
     processor_s: float
-    """What it took until then."""
+    """Processor seconds until then."""
     memory_mib: float
-    """What it had for itself then."""
+    """Private memory at that time."""
 
 
 @contextmanager
 def started(store: Path, ends: signal.Signals = signal.SIGINT) -> Iterator[Started]:
-    """A broker of its own process on a store, ended by a signal."""
+    """A broker process on a store, ended by a signal."""
     # A file of a queue of the usual size takes a megabyte of the disk with its first message.
     settings = "mappedFileSizeConsumeQueue=20000\n" if store.name == WIDE else ""
     begun_s = time.monotonic()
@@ -78,7 +78,7 @@ def started(store: Path, ends: signal.Signals = signal.SIGINT) -> Iterator[Start
 
 
 def say(text: str) -> None:
-    """What goes on, for whoever waits."""
+    """Print progress."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 

@@ -35,11 +35,11 @@ CASES: Final[Sequence[tuple[str, Sequence[str]]]] = (
     ("strict", ("--record",)),
     ("strict", ("--requests", "8")),
 )
-"""Policy, and what else the command is told."""
+"""Policy, and the other options of the command."""
 
 
 def lines(policy: str, requests: int, count: int) -> bytes:
-    """A legal run in which nobody stops the broker, as requests."""
+    """A legal run without a stop of the broker, as requests."""
     model = model_of(policy, Law(requests=requests))
     step, state, chance = successors(model), model.initial, random.Random(1)
     written = []

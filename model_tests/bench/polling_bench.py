@@ -33,10 +33,11 @@ from model_tests.bench.served import parser_of, print_json, processor_s, serving
 from rich.console import Console
 from rich.table import Table
 
-from longpoll_client import Admin, Producer, RemotingClient
+from longpoll_client import Admin, Producer
 from longpoll_client.errors import ClientError
 from longpoll_client.link.calls import Answer
 from longpoll_client.messages import decode_messages
+from longpoll_client.remoting import RemotingClient
 from longpoll_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
 from longpoll_runtime.real import RealRuntime
@@ -76,7 +77,7 @@ WAYS = (
 
 
 class Result(msgspec.Struct):
-    """What one way came to."""
+    """The result of one way of polling."""
 
     way: str
     latency_ms_median: float
@@ -93,7 +94,7 @@ class Result(msgspec.Struct):
 
 
 class Figures(msgspec.Struct):
-    """What the file of figures has."""
+    """The content of the file of figures."""
 
     command: str
     machine: dict[str, str]

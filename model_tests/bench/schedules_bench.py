@@ -72,7 +72,7 @@ def loop_s() -> float:
 
 
 def beside_law(seed: int) -> object:
-    """`LAW_RUNS` runs of the hold service with the law beside it, which is compiled for them once."""
+    """`LAW_RUNS` runs of the hold service in lockstep with the specification, which is compiled once."""
     return wander(STRICT, PAIR, seed=seed, runs=LAW_RUNS, moves=40)
 
 

@@ -1,4 +1,4 @@
-"""What the benches share: processes of ours from their ready line to their end, what the kernel says of them, options.
+"""Shared by the benches: starting and ending our processes, their kernel statistics, options.
 
 The ready line of `longpoll serve --json` names the broker's and the name server's addresses.
 """

@@ -107,12 +107,12 @@ def repeating(action: Callable[[], object]) -> Callable[[], None]:
 
 
 def answer(request: Command, header: Header, body_size: int) -> bytes:
-    """What is written before the body of an answer."""
+    """The bytes before the body of an answer."""
     return encode_reply_head(request, 0, ext_fields=header.encode(), body_size=body_size)
 
 
 def cases() -> dict[str, Callable[[], None]]:
-    """What is measured; each call does `BATCH` of it."""
+    """The measured operations; each call does `BATCH` of one."""
     found: dict[str, Callable[[], None]] = {}
     for kind in Serialisation:
         send, pull = send_request(kind), pull_request(kind)

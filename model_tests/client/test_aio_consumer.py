@@ -32,6 +32,7 @@ from model_tests.support.client import (
 from longpoll_broker.broker import Broker
 from longpoll_client import (
     Admin,
+    AsyncAdmin,
     AsyncProducer,
     AsyncPullConsumer,
     AsyncPushConsumer,
@@ -42,15 +43,13 @@ from longpoll_client import (
     ReceivedMessage,
     Retry,
 )
-from longpoll_client.aio.group import GroupCalls, LoopReach
 from longpoll_client.aio.instance import AsyncInstance
-from longpoll_client.aio.places import BrokerPlaces, FilePlaces
+from longpoll_client.aio.loop_connections import LoopConnections
 from longpoll_client.consume import puller
-from longpoll_client.errors import RefusedError
-from longpoll_client.offsets import OffsetsFile
+from longpoll_client.consume.offsets import LocalOffsets, OffsetsFile
+from longpoll_client.errors import NoRouteError
 from longpoll_client.settings import MemberConfig
-from longpoll_protocol.bodies import ConsumeType
-from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.headers import ConsumeMessageDirectlyResultRequestHeader, GetConsumerRunningInfoRequestHeader
 from longpoll_runtime import Buffer
 from longpoll_runtime.files import RealFiles
@@ -268,7 +267,7 @@ def test_administrators_are_answered(name_server: str, monkeypatch: pytest.Monke
             assert answer.code == 0
             assert b'"consumeOKTPS"' in bytes(answer.body)
             queue = MessageQueue(topic=topic, broker_name=next(iter(route.addresses)), queue_id=0)
-            member._move_soon({queue: 1})
+            member.reset_soon({queue: 1})
             assert [await got.get() for _number in range(2)] == [b"1", b"2"]
             async with AsyncProducer(name_server) as producer:
                 sent = await producer.send(topic, b"3")
@@ -299,7 +298,7 @@ async def numbers(name_server: str, topic: str, member: MemberConfig, count: int
         while len(found) < count:
             found += [int(message.body) for message in await consumer.poll(PATIENCE_S)]
         await consumer.commit()
-        await consumer._member._persist()
+        await consumer._member.run(consumer._member.rebalancer.persist())
         assert await consumer.committed(consumer.queues[0]) == found[-1] + 1
     return found
 
@@ -375,7 +374,7 @@ def test_nothing_is_sent_back(name_server: str, topic: str, caplog: pytest.LogCa
     with caplog.at_level(logging.WARNING):
         run(story)
     assert ("does not come again" in caplog.text) is not is_orderly
-    assert f"{topic} queue 0 offset 1 is unreadable, so it is passed over" in caplog.text
+    assert f"{topic} queue 0 offset 1 is unreadable and is skipped" in caplog.text
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'[{"topic":1}]', b"\xff", b"[" * 10_000])
@@ -432,11 +431,16 @@ class Slow(RealFiles):
         super().write_atomic(path, content)
 
 
-def places_of(file: OffsetsFile) -> FilePlaces:
-    """Those of a member that asks nobody."""
-    instance = AsyncInstance(RUNTIME, "127.0.0.1:1")
-    member = broadcast("T")
-    return FilePlaces(GroupCalls(instance, member, ConsumeType.CONSUME_ACTIVELY), member, file)
+class Places:
+    """The offsets of a member on the loop."""
+
+    def __init__(self, file: OffsetsFile) -> None:
+        self.instance = AsyncInstance(RUNTIME, "127.0.0.1:1")
+        self._offsets = LocalOffsets(file, "first")
+
+    async def store(self, queue: MessageQueue, offset: int) -> None:
+        """Store an offset."""
+        await self.instance.run(self._offsets.store(queue, offset))
 
 
 def offsets_of(content: bytes) -> list[int]:
@@ -449,7 +453,7 @@ def test_a_store_that_is_cancelled_is_followed_by_later_ones(tmp_path: Path) -> 
     files = Slow()
 
     async def story() -> None:
-        places = places_of(OffsetsFile(files, str(tmp_path / "offsets.json")))
+        places = Places(OffsetsFile(files, str(tmp_path / "offsets.json")))
         first = asyncio.create_task(places.store(QUEUE, 1))
         await asyncio.to_thread(files.begun.wait, PATIENCE_S)
         first.cancel()
@@ -459,7 +463,7 @@ def test_a_store_that_is_cancelled_is_followed_by_later_ones(tmp_path: Path) -> 
             await asyncio.sleep(0)
         files.goes_on.set()
         await second
-        await places.close()
+        await places.instance.written()
 
     run(story)
     assert (offsets_of((tmp_path / "offsets.json").read_bytes()), files.most_at_once) == ([2], 1)
@@ -473,7 +477,7 @@ def test_what_could_not_be_written_is_written_the_next_time(tmp_path: Path) -> N
     path = tmp_path / "offsets.json"
 
     async def story() -> None:
-        places = places_of(OffsetsFile(files, str(path)))
+        places = Places(OffsetsFile(files, str(path)))
         with pytest.raises(ConfigError, match="the disk is full"):
             await places.store(QUEUE, 7)
         await places.store(QUEUE, 7)
@@ -484,44 +488,11 @@ def test_what_could_not_be_written_is_written_the_next_time(tmp_path: Path) -> N
     assert OffsetsFile(files, str(path)).offset(QUEUE) == 7
 
 
-def test_a_group_that_a_broker_has_never_heard_of_begins_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on threads: a broker of 5.x takes no offset of it (26), and is told later."""
-    codes = [ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, None, ResponseCode.SYSTEM_ERROR]
-    told: list[int] = []
-
-    async def story() -> None:
-        calls = GroupCalls(AsyncInstance(RUNTIME, "127.0.0.1:1"), broadcast("T"), ConsumeType.CONSUME_ACTIVELY)
-        places = BrokerPlaces(calls, broadcast("T"))
-
-        async def find(*_asked: object) -> int:
-            return 7
-
-        async def reset(_queue: MessageQueue, offset: int) -> None:
-            code = codes.pop(0)
-            if code is not None:
-                raise RefusedError("storing", code, "no")
-            told.append(offset)
-
-        async def stored(_queue: MessageQueue) -> None:
-            return None
-
-        monkeypatch.setattr(calls, "find", find)
-        monkeypatch.setattr(places, "reset", reset)
-        monkeypatch.setattr(places, "stored", stored)
-        assert await places.begin(QUEUE) == 7
-        await places.store(QUEUE, 7)
-        with pytest.raises(RefusedError):
-            await places.begin(msgspec.structs.replace(QUEUE, queue_id=1))
-
-    run(story)
-    assert told == [7]
-
-
 def test_what_is_begun_and_ended_at_once_is_not_warned_of(recwarn: pytest.WarningsRecorder) -> None:
     """A consumer that is closed while it is about to do something."""
 
     async def story() -> None:
-        reach = LoopReach(AsyncInstance(RUNTIME, "127.0.0.1:1"))
+        reach = LoopConnections(AsyncInstance(RUNTIME, "127.0.0.1:1"))
         reach.begin(asyncio.sleep(0))
         await reach.close()
         reach.begin(asyncio.sleep(0))
@@ -529,3 +500,28 @@ def test_what_is_begun_and_ended_at_once_is_not_warned_of(recwarn: pytest.Warnin
     run(story)
     gc.collect()
     assert [str(warned.message) for warned in recwarn] == []
+
+
+def test_an_administrator_on_an_event_loop_does_what_the_other_does(name_server: str, topic: str) -> None:
+    async def story() -> None:
+        async with AsyncAdmin(name_server) as admin, AsyncProducer(name_server) as producer:
+            await admin.create_topic(made, 2)
+            assert made in await admin.topic_names()
+            queues = (await admin.topic(made)).readable
+            assert len(queues) == 2
+            await producer.send(made, b"x", queue_id=0)
+            async with AsyncPullConsumer(name_server, group=f"G-{made}", topics=made) as consumer:
+                assert (await anext(aiter(consumer))).body == b"x"
+                assert f"G-{made}" in [group.name for group in await admin.groups() if group.members]
+            assert await admin.set_offset(f"G-{made}", queues[0], "last") == 1
+            assert [row.lag for row in await admin.offsets(f"G-{made}", [made])] == [0, 0]
+            await admin.delete_topic(made)
+            with pytest.raises(ConfigError, match="topic"):
+                await admin.create_topic("no topic!", 1)
+            with pytest.raises(NoRouteError):
+                await admin.topic(made)
+        with pytest.raises(LifecycleError, match="closed"):
+            await admin.masters()
+
+    made = f"made-{topic}"
+    run(story)

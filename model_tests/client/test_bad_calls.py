@@ -34,15 +34,14 @@ from longpoll_client import (
     SendResult,
     TransactionProducer,
 )
-from longpoll_client.aio.group import GroupCalls
 from longpoll_client.checks import check_plain
+from longpoll_client.consume.assigned_queues import check_seek
 from longpoll_client.consume.membership import Membership
-from longpoll_client.consume.own_queues import check_seek
-from longpoll_client.errors import AnswerTimeoutError, RefusedError
-from longpoll_client.link.waits import WAIT_S_MAX
+from longpoll_client.errors import AnswerTimeoutError
+from longpoll_client.link.steps import Steps
+from longpoll_client.link.timeouts import WAIT_S_MAX
 from longpoll_client.produce.transactions import state_of
 from longpoll_client.settings import MemberConfig
-from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_spec.errors import ConfigError
 
 NOWHERE = "127.0.0.1:1"
@@ -110,7 +109,7 @@ class Half:
     def before_send(self, sending: object) -> None:
         """Told."""
 
-    async def after_send(self, sending: object, outcome: object, latency_ns: int, address: str) -> None:
+    async def after_send(self, sending: object, outcome: object, latency_s: float, address: str) -> None:
         """Not told."""
 
 
@@ -445,15 +444,12 @@ def test_a_member_that_its_brokers_do_not_take_says_so(
     clients: Clients, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As brokers of 5.x do with a group of a name that they do not take: it gets no queue."""
-    honest = GroupCalls.ask
 
-    async def ask(calls: GroupCalls, address: str, code: RequestCode, *more: Any) -> Any:
-        if code is RequestCode.GET_CONSUMER_LIST_BY_GROUP:
-            raise RefusedError("members", ResponseCode.SYSTEM_ERROR, "no")
-        return await honest(calls, address, code, *more)
+    def none(_membership: Membership, _route: object) -> Steps[list[str]]:
+        yield from ()
+        return []
 
-    monkeypatch.setattr(Membership, "members", lambda _membership, _route: [])
-    monkeypatch.setattr(GroupCalls, "ask", ask)
+    monkeypatch.setattr(Membership, "members", none)
     consumer = clients.pull(one_thread("ünusual"))
     consumer.subscribe(topic)
     consumer.start()

@@ -283,7 +283,7 @@ def test_an_assigned_queue_may_be_sought_and_paused_before_it_has_begun(name_ser
         one, other = consumer.topic_queues(topic)
         consumer.assign([other])
         consumer.start()
-        with consumer._member._sharing.rebalancing:
+        with consumer._member.rebalancing:
             consumer.assign([one, other])
             consumer.seek(one, 5)
             consumer.pause([one])
@@ -292,7 +292,7 @@ def test_an_assigned_queue_may_be_sought_and_paused_before_it_has_begun(name_ser
         assert consumer.poll(0.02) == []
         consumer.resume()
         assert poll(consumer, 5) == [5, 6, 7, 8, 9]
-        with consumer._member._sharing.rebalancing:
+        with consumer._member.rebalancing:
             consumer.assign([other])
         wait_until(lambda: one not in consumer.queues)
         with pytest.raises(NotOursError):

@@ -37,7 +37,7 @@ from longpoll_client import (
     Retry,
     SendResult,
 )
-from longpoll_client.consume.workers import Keeping
+from longpoll_client.consume.listener.workers import CaughtError
 from longpoll_client.errors import ClientError
 from longpoll_client.lifecycle import State
 from longpoll_client.settings import MemberConfig
@@ -101,7 +101,7 @@ class EveryCall(RuleBasedStateMachine):
     def tried(self, what: str, call: Callable[[], object], state: Callable[[], State]) -> None:
         """Make a call; anything but what it may raise is a fault, and of a closed client so is success."""
         before = state()
-        with Keeping() as kept:
+        with CaughtError() as kept:
             call()
         error = kept.error
         self.outcomes[what if error is None else f"{what}: {type(error).__name__}"] += 1

@@ -36,8 +36,8 @@ from longpoll_client import (
     TransactionProducer,
     TransactionState,
 )
+from longpoll_client.allocate import allocate_averagely
 from longpoll_client.errors import ClientError, NoRouteError, RefusedError, UnreachableError
-from longpoll_client.rebalance import allocate_averagely
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command

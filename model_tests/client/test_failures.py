@@ -44,7 +44,7 @@ from longpoll_client.errors import (
 from longpoll_client.link import exchange, routes
 from longpoll_client.link.name_servers import NameServers
 from longpoll_client.link.routes import split_address
-from longpoll_client.produce import tries
+from longpoll_client.produce import attempts as tries
 from longpoll_client.produce.outgoing import BODY_SIZE_MAX, as_given, batch_parcel, single_parcel
 from longpoll_client.settings import MemberConfig
 from longpoll_client.timer import Timer

@@ -28,6 +28,7 @@ from longpoll_client import (
     TransactionState,
 )
 from longpoll_client.aio.instance import AsyncInstance
+from longpoll_client.link.steps import Steps
 from longpoll_client.produce import requests as produce_requests
 from longpoll_client.produce import transactions
 from longpoll_client.settings import MemberConfig
@@ -99,7 +100,7 @@ def test_a_child_that_closes_its_parent_s_consumer_leaves_it_alone(name_server: 
             # Wherever the parent stands by now: the child knows of one message, which was not stored when it was made.
             assert [message.body for message in consumer.poll(PATIENCE_S, 1)] == [b"2"]
             consumer.commit()
-            consumer._member._queues.persist()
+            consumer._member.run(consumer._member.rebalancer.persist())
             os.write(resume, b"x")
 
         told = in_child(story, go_on)
@@ -112,8 +113,8 @@ def test_a_child_that_closes_its_parent_s_consumer_leaves_it_alone(name_server: 
         assert stored() == 2
         # Nobody has said that the parent is gone: its group has it as its one member.
         member = consumer._member
-        (route,) = member._sharing.routes().values()
-        assert member._membership.members(route) == [consumer._member.client_id]
+        (route,) = member.run(member.rebalancer.routes()).values()
+        assert member.run(member.membership.members(route)) == [consumer._member.client_id]
         producer.send(topic, b"3")
         assert [message.body for message in consumer.poll(PATIENCE_S)] == [b"3"]
 
@@ -161,8 +162,8 @@ def test_a_child_that_closes_a_producer_says_nothing_by_its_connection(name_serv
 LOCKS: Final = (
     "_instance._lock",
     "_instance._lifecycle._lock",
-    "_instance._waits._lock",
-    "_many._waits._lock",
+    "_instance._single_flight._lock",
+    "_in_flight._single_flight._lock",
     "_requests._lock",
     "_watch._lock",
     "_ids._lock",
@@ -211,7 +212,12 @@ def test_a_child_that_asks_for_replies_is_known_to_brokers_for_as_long_as_it_liv
         def story() -> bool:
             known = threading.Event()
             monkeypatch.setattr(produce_requests, "HEARTBEAT_S", 0.02)
-            monkeypatch.setattr(type(requests._greeter), "greet_again", lambda _greeter: known.set())
+
+            def heartbeat_all(_heartbeat: object) -> Steps[None]:
+                known.set()
+                yield from ()
+
+            monkeypatch.setattr(type(requests._heartbeat), "heartbeat_all", heartbeat_all)
             requests.expect("2", 3600.0, print)
             return known.wait(PATIENCE_S / 4)
 
@@ -261,7 +267,7 @@ def test_a_child_does_what_its_parent_waits_for_itself_and_tells_nobody_of_the_p
 
     with Producer(name_server) as producer:
         producer.send(topic, b"1")
-        producer._instance._waits.wait(("route", topic), hold, told.append)
+        producer._instance._single_flight.wait(("route", topic), hold, told.append)
         assert producer._requests is not None
         producer._requests.expect("1", 3600.0, told.append)
         assert asked.wait(PATIENCE_S)
@@ -288,14 +294,14 @@ def test_a_child_that_sends_transactions_is_known_to_brokers_for_as_long_as_it_l
     ) as producer:
 
         def story() -> bool:
-            known, greet = threading.Event(), producer._greeter.greet_again
+            known, heartbeat = threading.Event(), producer._heartbeat.heartbeat_all
 
-            def greet_again() -> None:
-                greet()
-                greeted.append(len(producer._greeter._greeted))
+            def heartbeat_all(_heartbeat: object) -> Steps[None]:
+                yield from heartbeat()
+                greeted.append(len(producer._heartbeat._registered))
                 known.set()
 
-            monkeypatch.setattr(type(producer._greeter), "greet_again", lambda _greeter: greet_again())
+            monkeypatch.setattr(type(producer._heartbeat), "heartbeat_all", heartbeat_all)
             producer.send(topic, b"1", lambda: TransactionState.COMMIT)
             return known.wait(PATIENCE_S)
 

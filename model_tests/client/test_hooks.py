@@ -68,7 +68,8 @@ def test_sends_are_told_and_counted(is_loop: bool) -> None:
     assert isinstance(second[2], RefusedError)
     assert tuple(third[2]) == tuple(batch)
     assert (found.sends, found.failures, found.retries, found.one_way) == (3, 1, 1, 1)
-    assert found.latency_s == sum(event[3] for event in (first, second, third)) / 1e9 > 0
+    assert found.latency_s == pytest.approx(sum(event[3] for event in (first, second, third)))
+    assert found.latency_s > 0
 
 
 @pytest.mark.parametrize("is_loop", [False, True])

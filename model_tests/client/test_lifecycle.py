@@ -45,10 +45,8 @@ from longpoll_client import (
     TransactionState,
     remoting,
 )
-from longpoll_client.aio import member
-from longpoll_client.consume import sharing
+from longpoll_client.consume import group_member
 from longpoll_client.errors import NoRouteError
-from longpoll_client.instance import ClientInstance
 from longpoll_client.lifecycle import Closing, State
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode
@@ -116,7 +114,7 @@ def let_the_timer_share(consumer: PushConsumer) -> None:
     """The group has changed meanwhile: the timer's thread comes to share queues too, and must not wait for us."""
     passed = threading.Event()
     member = consumer._member
-    assert member._asked.requested(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 0, 0), "")
+    assert member.broker_requests.requested(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, 0, 0), "")
     member._timer.after(0.0, passed.set)
     assert passed.wait(PATIENCE_S), "the timer's thread waits for who closes the member"
 
@@ -144,7 +142,7 @@ def test_a_share_s_callback_may_close_its_consumer(name_server: str, topic: str,
     if not ours:
         # Its queues are another's as soon as the group's members are told to be others.
         member = made[0]._member
-        member._timer.after(0.0, lambda: member._sharing._lose(member.queues))
+        member.soon(lambda: member.rebalancer.lose(member.queues))
     assert closed.wait(PATIENCE_S)
     assert_over(made[0], before)
     assert made[0].queues == () or ours
@@ -212,8 +210,7 @@ def test_a_consumer_waits_for_a_topic_that_is_made_later(
     clients: Clients, topic: str, is_push: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its other topics are read meanwhile."""
-    monkeypatch.setattr(sharing, "RETRY_S", 0.02)
-    monkeypatch.setattr(member, "RETRY_S", 0.02)
+    monkeypatch.setattr(group_member, "RETRY_S", 0.02)
     late, got = f"late-{uuid.uuid4().hex}", set[bytes]()
 
     def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
@@ -507,17 +504,14 @@ def test_an_admin_that_is_dropped_ends(name_server: str) -> None:
 
 
 def test_who_is_closed_is_not_told_of(name_server: str) -> None:
-    """Nor one that shares another client's connections, which are that one's to close."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with ClientInstance(RUNTIME, name_server) as instance:
-            sharing = Producer(name_server, instance=instance)
-            del sharing
-            assert instance.client(name_server).is_open
+    """Closed clients give no warning."""
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
         with Admin(name_server) as admin, Producer(name_server) as producer:
             admin.topic_names()
         del admin, producer
         gc.collect()
+    assert [each.message for each in given if "dropped" in str(each.message)] == []
 
 
 def test_one_may_be_dropped_by_a_thread_that_has_its_lock(name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:

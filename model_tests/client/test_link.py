@@ -24,10 +24,10 @@ from longpoll_client.errors import (
 from longpoll_client.link.calls import Answer
 from longpoll_client.link.exchange import FRAME_S, OUTPUT_BYTES_MAX, PENDING_COUNT_MAX, Exchange, Output, replied
 from longpoll_client.link.routes import ROUTE_AGE_S_MAX, ROUTE_RETRY_S, Route, Routes
-from longpoll_client.link.shared_waits import SharedWaits
+from longpoll_client.link.single_flight import SingleFlight
+from longpoll_client.produce.attempts import ATTEMPT_COUNT, SendAttempts, is_lost, selector
 from longpoll_client.produce.outgoing import OutgoingMessage, Parcel, batch_parcel, single_parcel
 from longpoll_client.produce.slow_brokers import MS, SlowBrokers, away_ms
-from longpoll_client.produce.tries import ATTEMPT_COUNT, Tries, is_lost, selector
 from longpoll_protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRouteData
 from longpoll_protocol.codes import SEND_SUCCESS_CODES, CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import LocalProtocolError
@@ -312,7 +312,7 @@ def stored_at(msg_id: str = "broker-id", code: int = 0) -> Command:
     return Command(code, ext_fields=SendMessageResponseHeader(msg_id=msg_id, queue_id=1, queue_offset=7).encode())
 
 
-def asked_of(tries: Tries, route: Route, outcomes: list[Command | ClientError], step_ns: int = 0) -> list[str]:
+def asked_of(tries: SendAttempts, route: Route, outcomes: list[Command | ClientError], step_ns: int = 0) -> list[str]:
     """The brokers asked_of while these outcomes come, each a step later."""
     turns, now_ns, found = count(), 0, []
     for outcome in outcomes:
@@ -327,30 +327,30 @@ def asked_of(tries: Tries, route: Route, outcomes: list[Command | ClientError], 
 def test_queues_have_their_turn_and_a_second_try_goes_to_another_broker() -> None:
     """To the same one where there is no other."""
     lost = ConnectionLostError("gone")
-    assert asked_of(Tries(parcel(), None, 3 * S), TWO, [lost, lost, stored_at()]) == ["a0", "b1", "a0"]
-    assert asked_of(Tries(parcel(), None, 3 * S), ONE, [lost, stored_at()]) == ["a0", "a1"]
+    assert asked_of(SendAttempts(parcel(), None, 3 * S), TWO, [lost, lost, stored_at()]) == ["a0", "b1", "a0"]
+    assert asked_of(SendAttempts(parcel(), None, 3 * S), ONE, [lost, stored_at()]) == ["a0", "a1"]
 
 
 def test_a_select_picks_every_try_and_none_that_is_not_there() -> None:
     """By its number too; asked_of in both ways it is a mistake."""
     lost = AnswerTimeoutError("late")
-    assert asked_of(Tries(parcel(), lambda queues: queues[-1], S), TWO, [lost, lost, stored_at()]) == ["b1"] * 3
-    assert asked_of(Tries(parcel(), selector("T", 1, None), S), TWO, [lost, stored_at()]) == ["a1", "a1"]
+    assert asked_of(SendAttempts(parcel(), lambda queues: queues[-1], S), TWO, [lost, lost, stored_at()]) == ["b1"] * 3
+    assert asked_of(SendAttempts(parcel(), selector("T", 1, None), S), TWO, [lost, stored_at()]) == ["a1", "a1"]
     with pytest.raises(ConfigError, match="has no queue 5"):
-        Tries(parcel(), selector("T", 5, None), S).begin(TWO, count().__next__, 0)
+        SendAttempts(parcel(), selector("T", 5, None), S).begin(TWO, count().__next__, 0)
     with pytest.raises(ConfigError, match="not a writable queue"):
-        Tries(parcel(), lambda _queues: queue("c", 0), S).begin(TWO, count().__next__, 0)
+        SendAttempts(parcel(), lambda _queues: queue("c", 0), S).begin(TWO, count().__next__, 0)
     with pytest.raises(ConfigError, match="cannot be used together"):
         selector("T", 1, lambda queues: queues[0])
     with pytest.raises(NoRouteError, match="permission lacks W"):
-        Tries(parcel(), None, S).begin(Route("T", (), (), {}, 0), count().__next__, 0)
+        SendAttempts(parcel(), None, S).begin(Route("T", (), (), {}, 0), count().__next__, 0)
 
 
 @pytest.mark.parametrize("code", sorted({1, 2, 13, 14, 15, 16, 17, 215, 1500}))
 def test_only_answers_that_another_broker_may_not_give_are_tried_again(code: int) -> None:
     """And what was lost on the way: what it is raised with is the last failure. The codes are those of Java's 5.5.0."""
     assert {1, 2, 14, 16, 17, 1500} == RETRIED_CODES
-    tries = Tries(parcel(), None, S)
+    tries = SendAttempts(parcel(), None, S)
     if code in RETRIED_CODES:
         assert asked_of(tries, TWO, [Command(code), stored_at()]) == ["a0", "b1"]
     else:
@@ -362,15 +362,15 @@ def test_only_answers_that_another_broker_may_not_give_are_tried_again(code: int
 def test_it_ends_after_three_tries_or_when_the_time_is_up() -> None:
     """With the last failure; the first try is made whatever the time, and each has what is left."""
     failures: list[ClientError] = [UnreachableError("1"), ConnectionLostError("2"), AnswerTimeoutError("3")]
-    tries = Tries(parcel(), None, 10 * S)
+    tries = SendAttempts(parcel(), None, 10 * S)
     with pytest.raises(AnswerTimeoutError, match="3"):
         asked_of(tries, TWO, list(failures))
     assert tries.count == ATTEMPT_COUNT == 3
-    tries = Tries(parcel(), None, 2 * S)
+    tries = SendAttempts(parcel(), None, 2 * S)
     with pytest.raises(ConnectionLostError, match="2"):
         asked_of(tries, TWO, list(failures), step_ns=S)
     assert tries.count == 2
-    tries = Tries(parcel(), None, 0)
+    tries = SendAttempts(parcel(), None, 0)
     assert tries.begin(TWO, count().__next__, S).timeout_s == -1.0
     assert tries.ended(stored_at(), S) is not None
 
@@ -385,7 +385,7 @@ def test_which_failures_cast_doubt_on_a_route() -> None:
 @pytest.mark.parametrize("code", sorted(SEND_SUCCESS_CODES))
 def test_results_name_each_message_s_place(code: int) -> None:
     """The queue is the one that the broker names; a batch has an id for each, or shares the one that came."""
-    tries = Tries(parcel(3), None, S)
+    tries = SendAttempts(parcel(3), None, S)
     tries.begin(TWO, count().__next__, 0)
     found = tries.ended(stored_at("x,y,z", code), 0)
     assert found is not None
@@ -400,7 +400,7 @@ def test_results_name_each_message_s_place(code: int) -> None:
 def test_an_answer_that_cannot_be_read_is_not_tried_again() -> None:
     """The message may be stored_at: a second one would be a copy."""
     with pytest.raises(ClientError, match="cannot be read"):
-        asked_of(Tries(parcel(), None, S), TWO, [Command(0, ext_fields={"queueId": "x"}), stored_at()])
+        asked_of(SendAttempts(parcel(), None, S), TWO, [Command(0, ext_fields={"queueId": "x"}), stored_at()])
 
 
 NAMES = "abc"
@@ -460,7 +460,7 @@ def brokers_asked(slow: SlowBrokers, outcome: object, took_ms: int, sends: int, 
     asked, turns, now_ns = "", count(), 0
     for number in range(sends):
         parcel = single_parcel("P", "T", OutgoingMessage(b"x"), f"{number:032X}", 0)
-        tries = Tries(parcel, selector("T", queue_id, None), now_ns + 60_000 * MS, slow)
+        tries = SendAttempts(parcel, selector("T", queue_id, None), now_ns + 60_000 * MS, slow)
         found = None
         while found is None:
             name = tries.begin(ROUTE, turns.__next__, now_ns).queue.broker_name
@@ -486,7 +486,7 @@ def test_one_bad_broker_costs_one_send_in_ten_seconds(outcome: object, took_ms: 
 def test_a_message_that_nobody_takes_says_nothing_against_its_broker() -> None:
     """Nor does a quick answer; and a send that names its queue goes there, however slow."""
     slow = SlowBrokers()
-    tries = Tries(single_parcel("P", "T", OutgoingMessage(b"x"), "0" * 32, 0), None, MS, slow)
+    tries = SendAttempts(single_parcel("P", "T", OutgoingMessage(b"x"), "0" * 32, 0), None, MS, slow)
     name = tries.begin(ROUTE, count().__next__, 0).queue.broker_name
     with pytest.raises(Exception, match="says 13"):
         tries.ended(Command(13), 1)
@@ -534,7 +534,7 @@ class FewThreads(RealRuntime):
 def test_without_a_thread_each_is_told_at_once_and_later_ones_are_waited_for(count: int) -> None:
     """Nobody waits for work that no thread does."""
     runtime, told = FewThreads(0), Outcomes()
-    waits = SharedWaits(runtime, "waits")
+    waits = SingleFlight(runtime, "waits")
     for _ in range(count):
         waits.wait(("route", "T"), lambda: 7, told)
     assert [str(each) for each in told.outcomes] == [
@@ -548,7 +548,7 @@ def test_without_a_thread_each_is_told_at_once_and_later_ones_are_waited_for(cou
 
 def test_one_thread_does_what_no_other_can_be_started_for() -> None:
     """It waits its turn."""
-    waits, told, goes_on = SharedWaits(FewThreads(1), "waits"), Outcomes(), threading.Event()
+    waits, told, goes_on = SingleFlight(FewThreads(1), "waits"), Outcomes(), threading.Event()
     waits.wait(("route", "T"), lambda: goes_on.wait(PATIENCE_S), told)
     waits.wait(("route", "U"), lambda: 8, told)
     assert told.outcomes == []
@@ -559,7 +559,7 @@ def test_one_thread_does_what_no_other_can_be_started_for() -> None:
 
 def test_who_waits_when_it_is_closed_is_told() -> None:
     """And who comes later; each with what to know."""
-    waits, told, goes_on = SharedWaits(RealRuntime(), "waits"), Outcomes(), threading.Event()
+    waits, told, goes_on = SingleFlight(RealRuntime(), "waits"), Outcomes(), threading.Event()
     waits.wait(("route", "T"), lambda: goes_on.wait(PATIENCE_S), told)
     closing = threading.Thread(target=waits.close)
     closing.start()

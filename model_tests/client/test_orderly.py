@@ -21,8 +21,7 @@ from longpoll_client import (
     ReceivedMessage,
     Retry,
 )
-from longpoll_client.consume.own_queues import Leaving
-from longpoll_client.consume.puller import Puller
+from longpoll_client.consume.assigned_queues import RevokedQueues
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import MessageQueue
 
@@ -133,7 +132,7 @@ def own(consumer: PushConsumer | OnLoop, topic: str) -> int:
 def test_a_queue_that_comes_back_waits_for_who_has_its_messages(
     name_server: str, topic: str, loop: Loop, kind: str
 ) -> None:
-    """The second listener was given the first one's message beside it, and lost the lock when the first one ended."""
+    """A second listener must not get the first one's message; and what the first one consumed does not come again."""
     share, held = Share(1), Held()
     with Producer(name_server) as producer:
         for body in (b"1", b"2", b"3"):
@@ -148,8 +147,7 @@ def test_a_queue_that_comes_back_waits_for_who_has_its_messages(
         wait_until(lambda: share.looks >= looks + LOOKS or held.running > 1)
         assert own(consumer, topic) == 0
         held.go.set()
-        # The first one counted for nobody any more when its listener had it: it comes once more.
-        wait_until(lambda: held.bodies == [b"1", b"1", b"2", b"3"])
+        wait_until(lambda: held.bodies == [b"1", b"2", b"3"])
         assert held.running_max == 1
     finally:
         held.go.set()
@@ -220,62 +218,35 @@ def test_a_member_that_closes_keeps_what_a_listener_has_that_it_leaves_behind(
         next_one.close()
 
 
-def given_up(
-    consumer: PushConsumer | OnLoop,
-    share: Share,
-    held: Held,
-    instead: Sequence[tuple[object, str, object]],
-    steps: list[str],
-) -> list[str]:
-    """The two steps that are noted while a queue is given up whose listener is at work, with what is done instead."""
+@each_kind
+def test_the_next_member_begins_after_what_the_listener_consumed(
+    name_server: str, topic: str, loop: Loop, kind: str
+) -> None:
+    """The offset is stored after the listener has returned, and before the unlock."""
+    share, held, following = Share(1), Held(), Held()
+    with Producer(name_server) as producer:
+        for body in (b"1", b"2"):
+            producer.send(topic, body)
+    consumer = consumer_of(kind, loop, name_server, share, held, topic)
+    next_share = Share(1)
+    next_one = consumer_of("threads", loop, name_server, next_share, following, topic)
+    following.go.set()
     consumer.start()
     try:
         wait_until(lambda: held.running == 1)
-        with pytest.MonkeyPatch.context() as patch:
-            for whose, name, done in instead:
-                patch.setattr(whose, name, done)
-            share.count = 0
-            wait_until(lambda: len(steps) >= 2)
-        return list(steps)
+        share.count = 0
+        wait_until(lambda: own(consumer, topic) == 0)
+        next_one.start()
+        looks = next_share.looks
+        wait_until(lambda: next_share.looks >= looks + LOOKS)
+        assert own(next_one, topic) == 0
+        held.go.set()
+        wait_until(lambda: following.bodies == [b"2"])
+        assert held.bodies == [b"1"]
     finally:
         held.go.set()
         consumer.close()
-
-
-def test_the_lock_is_given_back_when_the_offset_is_stored(name_server: str, topic: str) -> None:
-    """A listener that ended while it was stored gave it away before: the next member began at an older offset."""
-    share, held = Share(1), Held()
-    with Producer(name_server) as producer:
-        producer.send(topic, b"1")
-    consumer = PushConsumer(
-        name_server,
-        topics=topic,
-        listener=held.listen,
-        **member_options(config(f"stored-{topic}", share)),
-        orderly=True,
-    )
-    steps: list[str] = []
-    is_released = threading.Event()
-    sharing, offsets = consumer._member._sharing, consumer._member._offsets
-    release, store, unlock = sharing.released, offsets.store, sharing.unlock
-
-    def released(puller: Puller) -> None:
-        release(puller)
-        is_released.set()
-
-    def stored(queue: MessageQueue, offset: int) -> None:
-        if share.count == 0 and queue.topic == topic and not steps:
-            held.go.set()
-            assert is_released.wait(PATIENCE_S)
-            steps.append("stored")
-        store(queue, offset)
-
-    def unlocked(pullers: Iterable[Puller]) -> None:
-        steps.append("unlocked")
-        unlock(pullers)
-
-    instead = ((sharing, "released", released), (offsets, "store", stored), (sharing, "unlock", unlocked))
-    assert given_up(consumer, share, held, instead, steps) == ["stored", "unlocked"]
+        next_one.close()
 
 
 @each_kind
@@ -295,7 +266,8 @@ def test_the_lock_is_given_back_when_the_queue_goes_on_elsewhere(
         called = getattr(whose, name)
 
         def note(*given: Any) -> Any:
-            steps.append(name)
+            if name == "reset" or steps:
+                steps.append(name)
             return called(*given)
 
         monkeypatch.setattr(whose, name, note)
@@ -303,66 +275,29 @@ def test_the_lock_is_given_back_when_the_queue_goes_on_elsewhere(
     try:
         wait_until(lambda: held.bodies == [b"1"] and not held.running)
         (queue,) = [each for each in consumer.queues if each.topic == topic]
-        if isinstance(consumer, OnLoop):
-            member = consumer.client._member
-            noted(member.places, "reset")
-            noted(member.locks, "unlock")
-            loop.loop.call_soon_threadsafe(member._move_soon, {queue: 0})
-        else:
-            sharing = consumer._member._sharing
-            noted(consumer._member._offsets, "reset")
-            noted(sharing, "unlock")
-            sharing.move_later({queue: 0})
+        member = (consumer.client if isinstance(consumer, OnLoop) else consumer)._member
+        noted(member.offsets, "reset")
+        noted(member.locks, "unlock")
+        loop.loop.call_soon_threadsafe(member.reset_soon, {queue: 0})
         wait_until(lambda: held.bodies == [b"1", b"1"])
         assert steps == ["reset", "unlock"]
     finally:
         consumer.close()
 
 
-def test_a_loop_gives_the_lock_back_when_the_offset_is_stored(name_server: str, topic: str, loop: Loop) -> None:
-    """As on threads: its listener may end while that is under way."""
-    share, held = Share(1), Held()
-    with Producer(name_server) as producer:
-        producer.send(topic, b"1")
-    consumer = consumer_of("loop", loop, name_server, share, held, topic)
-    assert isinstance(consumer, OnLoop)
-    member = consumer.client._member
-    steps: list[str] = []
-    is_released = asyncio.Event()
-    release, store, unlock = member.released, member._store, member.locks.unlock
-
-    async def released(puller: Puller) -> None:
-        await release(puller)
-        is_released.set()
-
-    async def stored(queue: MessageQueue, puller: Puller) -> None:
-        if queue.topic == topic and share.count == 0:
-            held.go.set()
-            await asyncio.wait_for(is_released.wait(), PATIENCE_S)
-            steps.append("stored")
-        await store(queue, puller)
-
-    async def unlocked(queues: Iterable[MessageQueue]) -> None:
-        steps.append("unlocked")
-        await unlock(queues)
-
-    instead = ((member, "released", released), (member, "_store", stored), (member.locks, "unlock", unlocked))
-    assert given_up(consumer, share, held, instead, steps) == ["stored", "unlocked"]
-
-
 def test_who_wants_a_queue_that_is_leaving_is_told_and_nobody_else() -> None:
     """Else it came back with the next look alone, twenty seconds later; and each end would begin a look for nothing."""
-    leaving, queue = Leaving(), MessageQueue(topic="T", broker_name="b", queue_id=0)
+    leaving, queue = RevokedQueues(), MessageQueue(topic="T", broker_name="b", queue_id=0)
     puller = mock.Mock(queue=queue)
 
     def leave(is_wanted_since: bool) -> bool:
         leaving.add(puller)
-        leaving.stored(puller)
+        assert leaving.has(puller)
         if is_wanted_since:
             assert leaving.free([queue]) == set()
-        assert leaving.claim(puller)
-        assert not leaving.claim(puller)
-        return leaving.end(queue)
+        is_wanted = leaving.release(queue)
+        assert not leaving.has(puller)
+        return is_wanted
 
     assert leaving.free([queue]) == {queue}
     assert not leave(is_wanted_since=False)
@@ -498,10 +433,9 @@ def test_a_reset_waits_for_the_listener_that_has_the_queue(name_server: str) -> 
         async with consumer:
             assert await got.get() == b"0"
             (queue,) = [queue for queue in consumer.queues if queue.topic == topic]
-            given_up = consumer._member.own.pullers()[queue]
-            moving = asyncio.create_task(consumer._member._move({queue: 3}))
-            await moving
-            assert given_up.is_dropped
+            given_up = consumer._member.assigned_queues.pullers()[queue]
+            consumer._member.reset_soon({queue: 3})
+            await asyncio.to_thread(wait_until, lambda: given_up.is_dropped)
             going_on.set()
             assert [await got.get() for _number in range(2)] == [b"3", b"4"]
         assert most == 1

@@ -41,9 +41,9 @@ from longpoll_client.errors import (
     UnreachableError,
 )
 from longpoll_client.instance import ClientInstance
-from longpoll_client.link import routes, shared_waits
+from longpoll_client.link import routes, single_flight
 from longpoll_client.link.name_servers import NameServers
-from longpoll_client.link.shared_waits import SharedWaits
+from longpoll_client.link.single_flight import SingleFlight
 from longpoll_client.remoting import RemotingClient
 from longpoll_protocol.codes import Permission, RequestCode, ResponseCode
 from longpoll_protocol.errors import LocalProtocolError
@@ -287,7 +287,7 @@ def test_a_send_waits_for_no_other_s_connection(cluster: Cluster, released: thre
     told: dict[str, object] = {}
     with Producer(cluster.name_server) as producer:
         producer.send_nowait("bad", b"x", callback=lambda outcome: told.setdefault("bad", outcome))
-        wait_until(lambda: ("connection", cluster.brokers["bad"]) in producer._many._waits._waiting)
+        wait_until(lambda: ("connection", cluster.brokers["bad"]) in producer._in_flight._single_flight._waiting)
         producer.send_nowait("flaky", b"x", callback=lambda outcome: told.setdefault("flaky", outcome))
         wait_until(lambda: "flaky" in told)
         assert list(told) == ["flaky"]
@@ -301,7 +301,7 @@ def test_a_close_tells_those_that_wait_for_a_connection(cluster: Cluster, releas
     told: list[object] = []
     with Producer(cluster.name_server) as producer:
         producer.send_nowait("bad", b"x", callback=told.append)
-        wait_until(lambda: ("connection", cluster.brokers["bad"]) in producer._many._waits._waiting)
+        wait_until(lambda: ("connection", cluster.brokers["bad"]) in producer._in_flight._single_flight._waiting)
         threading.Timer(0.05, released.set).start()
     assert [type(outcome) for outcome in told] == [LifecycleError]
     wait_until(lambda: not any(thread.name == "sends-again" for thread in threading.enumerate()))
@@ -314,7 +314,7 @@ def test_nothing_is_sent_when_the_time_was_up_once_it_was_connected(
     told: list[object] = []
     with Producer(cluster.name_server) as producer:
         producer.send_nowait("bad", b"x", callback=told.append, timeout_s=0.6)
-        wait_until(lambda: ("connection", cluster.brokers["bad"]) in producer._many._waits._waiting)
+        wait_until(lambda: ("connection", cluster.brokers["bad"]) in producer._in_flight._single_flight._waiting)
         threading.Timer(0.8, released.set).start()
         wait_until(lambda: bool(told))
     assert [type(outcome) for outcome in told] == [AnswerTimeoutError]
@@ -337,7 +337,7 @@ def test_a_mistake_of_who_picks_queues_is_told() -> None:
 
 def test_what_many_wait_for_is_done_once_and_only_so_much_at_a_time() -> None:
     """Those who come later share it; what it raises is told to all; a closed one tells at once."""
-    waits = SharedWaits(RUNTIME, "waits")
+    waits = SingleFlight(RUNTIME, "waits")
     going, begun, told = threading.Event(), list[int](), list[object]()
 
     def work(number: int) -> int:
@@ -350,7 +350,7 @@ def test_what_many_wait_for_is_done_once_and_only_so_much_at_a_time() -> None:
     for number in range(40):
         for _time in range(3):
             waits.wait(("kind", str(number)), lambda number=number: work(number), told.append)  # type: ignore[misc] # bound early
-    wait_until(lambda: len(begun) == shared_waits.WAIT_COUNT_MAX == 32)
+    wait_until(lambda: len(begun) == single_flight.WAIT_COUNT_MAX == 32)
     assert told == []
     going.set()
     wait_until(lambda: len(told) == 120)

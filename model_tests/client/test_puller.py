@@ -12,22 +12,23 @@ from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import pytest
-from attrs import define, field
+from attrs import define, field, frozen
 from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.support.broker.client_scenarios import member_options
 from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 from model_tests.support.client import RUNTIME
 
-from longpoll_client import StartAt, offsets
-from longpoll_client.consume.consumer import GroupMember
+from longpoll_client import StartAt
+from longpoll_client.consume.member import Member
+from longpoll_client.consume.offsets import RemoteOffsets
 from longpoll_client.consume.process_queue import FlowLimits, ProcessQueue
 from longpoll_client.consume.puller import Batch, Puller, PullSettings
 from longpoll_client.consume.statistics import GIVEN_COUNT_MAX, Statistics
 from longpoll_client.errors import ConnectionLostError, RefusedError
 from longpoll_client.instance import ClientInstance
+from longpoll_client.link.steps import Ask, Question, run
 from longpoll_client.messages import ReceivedMessage
-from longpoll_client.offsets import RemoteOffsets
 from longpoll_client.settings import MemberConfig, options_of
 from longpoll_protocol.bodies import BrokerData, MessageQueue, QueueData, SubscriptionData, TopicRouteData
 from longpoll_protocol.codes import RequestCode, ResponseCode
@@ -86,7 +87,7 @@ def puller_of(calls: Calls, *, count_max: int = 1000, deliver: Callable[[Batch],
         subscription=SubscriptionData(topic="T", sub_string="*"),
         offset=5,
         deliver=deliver,
-        pass_over=lambda _message: None,
+        handle_unreadable=lambda _message, then: then(None),
     )
 
 
@@ -143,7 +144,7 @@ def test_a_consumer_waits_longer_than_it_asks_to_be_held() -> None:
     """An answer at the deadline has its way to make still; the settings say how long that may take."""
     delivery: Any = SimpleNamespace(deliver=None, is_busy=None)
     config = MemberConfig(group="G")
-    consumer = GroupMember(options_of("127.0.0.1:1", **member_options(config)), delivery)
+    consumer = Member(options_of("127.0.0.1:1", **member_options(config)), delivery)
     try:
         settings = consumer._settings
         assert settings.timeout_s == config.pull_timeout_s
@@ -153,7 +154,7 @@ def test_a_consumer_waits_longer_than_it_asks_to_be_held() -> None:
 
 
 def test_what_is_consumed_is_seen_to_be_at_once() -> None:
-    """Whoever asks for counts or the offset, though it is only noted; no more once the queue is given up."""
+    """By counts and the offset, although it is only noted; also after the queue is given up, for its last offset."""
     calls = Calls()
     batches: list[Batch] = []
     puller = puller_of(calls, deliver=batches.append)
@@ -167,7 +168,7 @@ def test_what_is_consumed_is_seen_to_be_at_once() -> None:
     puller.done(first)
     puller.drop()
     puller.done(third)
-    assert (puller.cached_count, puller.offset_done) == (1, 7)
+    assert (puller.cached_count, puller.offset_done) == (0, 8)
     assert calls.asked == [5, 8]
 
 
@@ -323,113 +324,129 @@ def broker() -> OneQueue:
     return OneQueue()
 
 
+@frozen
+class Offsets:
+    """The offsets of one member of a group, on threads."""
+
+    instance: ClientInstance
+
+    def of(self, start_at: StartAt = "stored") -> RemoteOffsets:
+        """A new member's."""
+        return RemoteOffsets("G", start_at)
+
+    def begin(self, stored: RemoteOffsets, queue: MessageQueue = FIRST_QUEUE) -> int:
+        """The offset that it begins at."""
+        return self.instance.run(stored.begin(queue))
+
+    def store(self, stored: RemoteOffsets, offset: int) -> None:
+        """Store the offset of the first queue."""
+        self.instance.run(stored.store(FIRST_QUEUE, offset))
+
+
 @pytest.fixture
-def members(broker: OneQueue) -> Iterator[tuple[RemoteOffsets, RemoteOffsets]]:
-    """The offsets of one group as two of its members have them."""
+def group(broker: OneQueue) -> Iterator[Offsets]:
+    """A group of the broker."""
     with ExitStack() as stack:
         server = stack.enter_context(ScriptedServer(broker.answer))
         broker.address = server.address
-        instances = [stack.enter_context(ClientInstance(RUNTIME, server.address)) for _member in range(2)]
-        for instance in instances:
-            instance.route("T")
-        first, second = (RemoteOffsets(instance, "G") for instance in instances)
-        yield first, second
+        instance = stack.enter_context(ClientInstance(RUNTIME, server.address))
+        instance.route("T")
+        yield Offsets(instance)
 
 
-def test_what_comes_before_the_first_commit_is_not_left_out(
-    broker: OneQueue, members: tuple[RemoteOffsets, RemoteOffsets]
-) -> None:
+def test_what_comes_before_the_first_commit_is_not_left_out(broker: OneQueue, group: Offsets) -> None:
     """A queue changes hands before its first member has consumed anything: the next one begins where that one did."""
-    assert members[0].begin(FIRST_QUEUE, "stored") == 5
+    assert group.begin(group.of()) == 5
     assert broker.stored == 5
     broker.end = 8
-    assert members[1].begin(FIRST_QUEUE, "stored") == 5
+    assert group.begin(group.of()) == 5
 
 
 @pytest.mark.parametrize(
     ("start_at", "begun"), [("first", FIRST), ("last", 5), (datetime.fromtimestamp(1.7e9, UTC), 3)]
 )
 def test_a_group_that_has_begun_goes_on_whatever_its_members_ask_for(
-    broker: OneQueue, members: tuple[RemoteOffsets, RemoteOffsets], start_at: StartAt, begun: int
+    broker: OneQueue, group: Offsets, start_at: StartAt, begun: int
 ) -> None:
     """The first member begins as asked, and the next one where the group is; a broker of 4.x says 0 of a new group."""
+    first, second = group.of(start_at), group.of(start_at)
     broker.stored = 0
-    assert members[0].begin(FIRST_QUEUE, start_at) == begun
+    assert group.begin(first) == begun
     assert broker.stored == begun
     broker.end = 9
-    assert members[1].begin(FIRST_QUEUE, start_at) == begun
-    members[1].store(FIRST_QUEUE, 7)
-    assert members[0].begin(FIRST_QUEUE, start_at) == 7
+    assert group.begin(second) == begun
+    group.store(second, 7)
+    assert group.begin(first) == 7
 
 
 @pytest.mark.parametrize(("start_at", "begun"), [("first", FIRST), ("last", 5), ("stored", 5)])
 def test_a_queue_that_comes_back_goes_on_also_when_the_broker_has_forgotten_it(
-    broker: OneQueue, members: tuple[RemoteOffsets, RemoteOffsets], start_at: StartAt, begun: int
+    broker: OneQueue, group: Offsets, start_at: StartAt, begun: int
 ) -> None:
     """A member that knows where it stood does not begin at the end because its broker lost the group's offsets."""
-    assert members[0].begin(FIRST_QUEUE, start_at) == begun
-    members[0].store(FIRST_QUEUE, 6)
+    member = group.of(start_at)
+    assert group.begin(member) == begun
+    group.store(member, 6)
     broker.stored, broker.end = None, 8
-    assert members[0].begin(FIRST_QUEUE, start_at) == 6
+    assert group.begin(member) == 6
     broker.stored = 7
-    assert members[0].begin(FIRST_QUEUE, start_at) == 7
+    assert group.begin(member) == 7
 
 
-def test_what_was_sent_back_comes_again_wherever_the_group_begins(
-    members: tuple[RemoteOffsets, RemoteOffsets],
-) -> None:
+def test_what_was_sent_back_comes_again_wherever_the_group_begins(group: Offsets) -> None:
     """The retry topic is begun at 0 when nothing is stored, also by a group that begins at the end."""
-    assert members[0].begin(RETRY, "stored") == 0
-    assert members[1].begin(RETRY, "last") == 0
+    assert group.begin(group.of(), RETRY) == 0
+    assert group.begin(group.of("last"), RETRY) == 0
 
 
-def test_an_offset_that_is_known_already_is_not_told_again(
-    broker: OneQueue, members: tuple[RemoteOffsets, RemoteOffsets]
-) -> None:
+def test_an_offset_that_is_known_already_is_not_told_again(broker: OneQueue, group: Offsets) -> None:
     """Storing is asked for every 5 s: only what has moved reaches the broker."""
-    members[0].begin(FIRST_QUEUE, "stored")
+    member = group.of()
+    group.begin(member)
     broker.stored = None
-    members[0].store(FIRST_QUEUE, 5)
+    group.store(member, 5)
     assert broker.stored is None
-    members[0].store(FIRST_QUEUE, 6)
+    group.store(member, 6)
     assert broker.stored == 6
 
 
-def test_a_place_in_doubt_stays_so_until_its_broker_has_been_told(
-    broker: OneQueue, members: tuple[RemoteOffsets, RemoteOffsets], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_place_in_doubt_stays_so_until_its_broker_has_been_told(broker: OneQueue, group: Offsets) -> None:
     """One failure does not settle it; after the broker has heard it, it is not told again."""
-    members[0].begin(FIRST_QUEUE, "stored")
-    members[0].doubt(FIRST_QUEUE)
+    member = group.of()
+    group.begin(member)
+    member.doubt(FIRST_QUEUE)
     broker.stored = None
-    with monkeypatch.context() as unheard:
-        unheard.setattr(members[0], "_tell", _fail)
-        with pytest.raises(ConnectionLostError):
-            members[0].store(FIRST_QUEUE, 5)
-    members[0].store(FIRST_QUEUE, 5)
+    storing = member.store(FIRST_QUEUE, 5)
+    next(storing)
+    with pytest.raises(ConnectionLostError):
+        storing.throw(ConnectionLostError("planted"))
+    group.store(member, 5)
     assert broker.stored == 5
     broker.stored = None
-    members[0].store(FIRST_QUEUE, 5)
+    group.store(member, 5)
     assert broker.stored is None
 
 
-def _fail(_queue: MessageQueue, _offset: int) -> None:
-    raise ConnectionLostError("planted")
-
-
-def test_a_group_that_a_broker_has_never_heard_of_begins_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_that_a_broker_has_never_heard_of_begins_all_the_same() -> None:
     """A broker of 5.x takes no offset of it (26): it is told later. Any other refusal is one."""
-    kept = RemoteOffsets(ClientInstance(RealRuntime(), "127.0.0.1:1"), "G")
-    queue = MessageQueue(topic="T", broker_name="b", queue_id=0)
-    codes = [ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.SYSTEM_ERROR]
+    found = Command(ResponseCode.SUCCESS, 1, 1, {"offset": "7"})
+    kept = RemoteOffsets("G", "first")
 
-    def refuse(_queue: MessageQueue, _offset: int) -> None:
-        raise RefusedError("storing", codes.pop(0), "no")
+    def begin(queue_id: int, refusal: ResponseCode) -> int:
+        answers = {
+            RequestCode.QUERY_CONSUMER_OFFSET: RefusedError("stored", ResponseCode.QUERY_NOT_FOUND, "none"),
+            RequestCode.UPDATE_CONSUMER_OFFSET: RefusedError("storing", refusal, "no"),
+        }
 
-    monkeypatch.setattr(kept, "_client", lambda _queue: None)
-    monkeypatch.setattr(kept, "stored", lambda _queue: None)
-    monkeypatch.setattr(kept, "_tell", refuse)
-    monkeypatch.setattr(offsets, "find_start", lambda *_asked: 7)
-    assert (kept.begin(queue, "first"), kept._doubted) == (7, {queue})
+        def answer(question: Question) -> Command:
+            assert isinstance(question, Ask)
+            if question.code in answers:
+                raise answers[question.code]
+            return found
+
+        return run(kept.begin(MessageQueue(topic="T", broker_name="b", queue_id=queue_id)), answer)
+
+    assert begin(0, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST) == 7
+    assert [queue.queue_id for queue in kept._doubted] == [0]
     with pytest.raises(RefusedError):
-        kept.begin(MessageQueue(topic="T", broker_name="b", queue_id=1), "first")
+        begin(1, ResponseCode.SYSTEM_ERROR)

@@ -40,13 +40,13 @@ from longpoll_client import (
     Retry,
 )
 from longpoll_client.aio.push import AsyncListener
-from longpoll_client.consume import concurrent
-from longpoll_client.consume.concurrent import ConcurrentListening
-from longpoll_client.consume.consumer import GroupMember
-from longpoll_client.consume.membership import BrokerLocks
+from longpoll_client.consume.listener import concurrent
+from longpoll_client.consume.listener.concurrent import ConcurrentConsumeService
+from longpoll_client.consume.listener.workers import Listener, Workers
+from longpoll_client.consume.member import Member
+from longpoll_client.consume.membership import QueueLocks
 from longpoll_client.consume.puller import Puller
 from longpoll_client.consume.statistics import Statistics
-from longpoll_client.consume.workers import Listener, Workers
 from longpoll_client.errors import RefusedError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.settings import MemberConfig
@@ -137,14 +137,15 @@ class Watched(RealRuntime):
 
 def consumed_at(runtime: Watched, listener: Listener) -> tuple[list[object], list[object]]:
     """Give a listener one message; what its queue was told to be consumed, and what was sent back."""
-    listening = ConcurrentListening(runtime, MemberConfig(group="G"), listener)
+    listening = ConcurrentConsumeService(runtime, MemberConfig(group="G"), listener)
     runtime.look = listening._look_for_hanging
     done: list[object] = []
     back: list[object] = []
     member: Any = SimpleNamespace(
         retry_topic="%RETRY%G",
         statistics=Statistics(runtime),
-        send_back=lambda message, _queue, _level: back.append(message),
+        send_back=lambda message, _queue, _level: message,
+        run=back.append,
     )
     listening.belong_to(member)
     puller: Any = SimpleNamespace(
@@ -200,10 +201,10 @@ def test_what_cannot_be_sent_back_is_given_again_from_here(name_server: str, mon
     """With one more try counted, although the broker knows nothing of it."""
     monkeypatch.setattr(concurrent, "LOCAL_RETRY_S", 0.01)
 
-    def refuse(_self: GroupMember, _message: ReceivedMessage, _queue: MessageQueue, _level: int) -> None:
+    def refuse(_self: Member, _message: ReceivedMessage, _queue: MessageQueue, _level: int) -> None:
         raise RefusedError("CONSUMER_SEND_MSG_BACK", 1, "planted")
 
-    monkeypatch.setattr(GroupMember, "send_back", refuse)
+    monkeypatch.setattr(Member, "send_back", refuse)
     tries: list[int] = []
 
     def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
@@ -245,15 +246,15 @@ def test_a_queue_that_another_member_has_locked_is_left_alone(clients: Clients, 
 
     send(clients.name_server, topic, b"x")
     with ClientInstance(RUNTIME, clients.name_server) as stranger:
-        locks = BrokerLocks(stranger, "G")
+        locks = QueueLocks(RUNTIME, "G", lambda: stranger.client_id, is_orderly=True)
         (queue,) = stranger.route(topic).readable
-        assert locks.lock([queue], _fail) == ({queue}, set())
+        assert stranger.run(locks.lock([queue])) == ({queue}, set())
         consumer = clients.push(from_first(rebalance_s=0.02), listen, is_orderly=True)
         consumer.subscribe(topic)
         consumer.start()
         assert queue not in consumer.queues
         assert seen == []
-        locks.unlock([queue], _fail)
+        stranger.run(locks.unlock([queue]))
         wait_until(lambda: seen == [b"x"])
 
 
@@ -354,8 +355,8 @@ def test_a_batch_ends_with_its_consumer(name_server: str) -> None:
         send(name_server, topic, *(b"%d" % number for number in range(10)))
         config = MemberConfig(group="G", start_at="first", thread_count=1)
         consumer = PushConsumer(name_server, topics=(), listener=listen, **member_options(config))
-        assert isinstance(consumer._listening, concurrent.ConcurrentListening)
-        workers = consumer._listening._workers
+        assert isinstance(consumer._service, concurrent.ConcurrentConsumeService)
+        workers = consumer._service._workers
         closing = threading.Thread(target=consumer.close)
         consumer.subscribe(topic)
         consumer.start()
@@ -368,7 +369,7 @@ def test_a_fault_of_ours_ends_neither_thread_nor_task(
     clients: Clients, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On threads another one gives the rest of the batch; on a loop the next batch comes."""
-    kind: Any = AsyncPushConsumer if clients.is_loop else concurrent.ConcurrentListening
+    kind: Any = AsyncPushConsumer if clients.is_loop else concurrent.ConcurrentConsumeService
     honest = kind._consume
     failures = [ZeroDivisionError("planted")]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from collections.abc import Mapping
@@ -14,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.support.broker.brokers import wait_until
-from model_tests.support.broker.client_scenarios import member_options
 from model_tests.support.client import RUNTIME, Clients, consumed, from_first
 
 from longpoll_client import (
@@ -25,14 +23,13 @@ from longpoll_client import (
     allocate_by_machine_room,
     allocate_near,
 )
-from longpoll_client.aio.group import GroupCalls
-from longpoll_client.aio.member import AsyncMember
-from longpoll_client.consume.membership import Membership, Others, make_subscription
+from longpoll_client.allocate import Allocate
+from longpoll_client.consume.membership import Membership, SubscriptionCheck, make_subscription
 from longpoll_client.consume.statistics import Statistics
 from longpoll_client.errors import AnswerTimeoutError
 from longpoll_client.link.routes import Route
-from longpoll_client.rebalance import Allocate
-from longpoll_client.settings import MemberConfig, options_of
+from longpoll_client.link.steps import Ask, Question, Steps, Together, run
+from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import (
     ConsumeFromWhere,
     ConsumerConnection,
@@ -43,8 +40,7 @@ from longpoll_protocol.bodies import (
 )
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import Buffer
-from longpoll_spec.errors import ConfigError
+from longpoll_spec.errors import ConfigError, LongpollError
 
 ROWS: Final[list[dict[str, Any]]] = json.loads((Path(__file__).parent / "java_allocations.json").read_text())
 """What the classes of rocketmq-client 4.9.7 gave; those of 5.5.0 gave the same. A queue is its place in order."""
@@ -162,10 +158,10 @@ def told(subscriptions: dict[str, SubscriptionData]) -> Command:
     return Command(ResponseCode.SUCCESS, 1, 1, None, memoryview(body.encode()))
 
 
-def others_of() -> tuple[Others, Statistics]:
+def others_of() -> tuple[SubscriptionCheck, Statistics]:
     """What a member has."""
     statistics = Statistics(RUNTIME)
-    return Others(MemberConfig(group="G"), statistics), statistics
+    return SubscriptionCheck(MemberConfig(group="G"), statistics), statistics
 
 
 @pytest.mark.parametrize(
@@ -191,16 +187,16 @@ def test_what_differs_is_counted_and_said(
     """Counted each time, for the topics that are wanted here; said once, until it is something else."""
     others, statistics = others_of()
     with caplog.at_level(logging.WARNING, LOGGER):
-        others.look(told(there), own)
-        others.look(told(there), own)
+        others.compare(told(there), own)
+        others.compare(told(there), own)
     expected = [f"members of group G want different messages, and lose some: {said}"] if said else []
     assert caplog.messages == expected
     assert {topic: counts.differing_count for topic, counts in statistics.snapshot().items()} == dict.fromkeys(
         counted, 2
     )
     with caplog.at_level(logging.WARNING, LOGGER):
-        others.look(told(own), own)
-        others.look(told(there), own)
+        others.compare(told(own), own)
+        others.compare(told(there), own)
     assert caplog.messages == expected * 2
 
 
@@ -208,7 +204,7 @@ def test_a_line_says_what_others_want_of_ten_topics(caplog: pytest.LogCaptureFix
     """And how many there are more."""
     others, _statistics = others_of()
     with caplog.at_level(logging.WARNING, LOGGER):
-        others.look(told(wanted(T="*", **{f"U{number:02}": "a" for number in range(12)})), wanted(T="*"))
+        others.compare(told(wanted(T="*", **{f"U{number:02}": "a" for number in range(12)})), wanted(T="*"))
     (line,) = caplog.messages
     assert line.count("nothing here, a there") == 10
     assert line.endswith("U09: nothing here, a there; and 2 topics more")
@@ -218,8 +214,8 @@ def test_of_what_cannot_be_read_nothing_is_said(caplog: pytest.LogCaptureFixture
     """Nor of an answer that is no success, as that of a broker that knows no member yet, or lets no client ask."""
     others, statistics = others_of()
     with caplog.at_level(logging.WARNING, LOGGER):
-        others.look(Command(ResponseCode.CONSUMER_NOT_ONLINE, 1, 1, None, told(wanted(T="a")).body), wanted(T="*"))
-        others.look(Command(ResponseCode.SUCCESS, 1, 1, None, memoryview(b"{")), wanted(T="*"))
+        others.compare(Command(ResponseCode.CONSUMER_NOT_ONLINE, 1, 1, None, told(wanted(T="a")).body), wanted(T="*"))
+        others.compare(Command(ResponseCode.SUCCESS, 1, 1, None, memoryview(b"{")), wanted(T="*"))
     assert (caplog.messages, statistics.snapshot()) == ([], {})
 
 
@@ -235,87 +231,59 @@ class Broker:
         self.is_deaf = False
         self.heard: list[int] = []
 
-    def client(self, _address: str) -> Any:
-        """What calls it on threads."""
-        return self
-
-    async def connection(self, _address: str) -> Any:
-        """What calls it on a loop."""
-        return OnLoop(self)
-
-    def call(self, code: int, _header: object = None, body: Buffer = b"") -> Command:
+    def answer(self, question: Question) -> object:
         """It keeps what it is told last, and says what that was."""
-        self.heard.append(code)
-        if code == RequestCode.HEART_BEAT:
+        if isinstance(question, Together):
+            return [self._result(each) for each in question.steps]
+        assert isinstance(question, Ask)
+        self.heard.append(question.code)
+        if question.code == RequestCode.HEART_BEAT:
             if self.is_deaf:
                 raise AnswerTimeoutError("no answer in time")
-            (member,) = HeartbeatData.decode(body).consumer_data_set
+            (member,) = HeartbeatData.decode(question.body).consumer_data_set
             self.has = {each.topic: each for each in member.subscription_data_set}
         return told(self.has)
 
-
-class OnLoop:
-    """The same broker, on a loop."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-
-    async def call(self, code: int, header: object = None, body: Buffer = b"") -> Command:
-        """What it answers."""
-        return self._broker.call(code, header, body)
+    def _result(self, steps: Steps[object]) -> object:
+        try:
+            return run(steps, self.answer)
+        except LongpollError as error:
+            return error
 
 
-def alone(*, is_loop: bool) -> tuple[Broker, Membership | AsyncMember]:
+def alone() -> tuple[Broker, Membership]:
     """A group's only member, and its broker."""
-    broker = Broker()
-    if not is_loop:
-        return broker, Membership(broker, CONFIG, ConsumeType.CONSUME_PASSIVELY, Statistics(RUNTIME))  # type: ignore[arg-type]
-    member = AsyncMember(options_of(ADDRESS, **member_options(CONFIG)), lambda _batch: None)
-    member.calls = GroupCalls(broker, CONFIG, ConsumeType.CONSUME_PASSIVELY)  # type: ignore[arg-type]
-    return broker, member
+    return Broker(), Membership(RUNTIME, CONFIG, ConsumeType.CONSUME_PASSIVELY, lambda: "c", Statistics(RUNTIME))
 
 
-async def tell(member: Membership | AsyncMember, *, looks: bool) -> None:
-    """Have the broker told what the member wants, as from time to time, or for the first time."""
+def tell(broker: Broker, member: Membership, *, looks: bool) -> None:
+    """Send a heartbeat; before it, from the second one on, compare the subscriptions."""
     with suppress(AnswerTimeoutError):
-        if isinstance(member, Membership):
-            if looks:
-                member.look_at_others()
-            member.heartbeat([ROUTE])
-            return
         if looks:
-            await member._look_at_others()
-        await member._tell([ROUTE])
+            run(member.check_subscriptions(), broker.answer)
+        run(member.heartbeat([ROUTE]), broker.answer)
 
 
-def want(member: Membership | AsyncMember, topic: str) -> None:
+def want(member: Membership, topic: str) -> None:
     """Have it want one topic more."""
-    wanted_there = member if isinstance(member, Membership) else member.wanted
-    wanted_there.want(make_subscription(topic, "*", "TAG", 1))
+    member.subscribe(make_subscription(topic, "*", "TAG", 1))
 
 
-@pytest.mark.parametrize("is_loop", [False, True])
-def test_what_a_broker_has_of_before_is_not_held_against_the_others(
-    caplog: pytest.LogCaptureFixture, *, is_loop: bool
-) -> None:
+def test_what_a_broker_has_of_before_is_not_held_against_the_others(caplog: pytest.LogCaptureFixture) -> None:
     """A broker that did not hear of a change has this member's own old wish, and is not asked before it has heard."""
-    broker, member = alone(is_loop=is_loop)
-
-    async def go() -> None:
+    broker, member = alone()
+    with caplog.at_level(logging.WARNING, LOGGER):
         want(member, "T")
-        await tell(member, looks=False)
+        tell(broker, member, looks=False)
         want(member, "U")
         broker.is_deaf = True
-        await tell(member, looks=False)
-        await tell(member, looks=True)
-        await tell(member, looks=True)
+        tell(broker, member, looks=False)
+        tell(broker, member, looks=True)
+        tell(broker, member, looks=True)
         assert broker.heard == [RequestCode.HEART_BEAT] * 4
         broker.is_deaf = False
-        await tell(member, looks=True)
-        await tell(member, looks=True)
-
-    with caplog.at_level(logging.WARNING, LOGGER):
-        asyncio.run(go())
+        tell(broker, member, looks=True)
+        tell(broker, member, looks=True)
     assert broker.heard[4:] == [
         RequestCode.HEART_BEAT,
         RequestCode.GET_CONSUMER_CONNECTION_LIST,
@@ -324,29 +292,24 @@ def test_what_a_broker_has_of_before_is_not_held_against_the_others(
     assert [line for line in caplog.messages if "different" in line] == []
 
 
-@pytest.mark.parametrize("is_loop", [False, True])
 def test_what_is_wanted_while_it_looks_is_not_held_against_the_others(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, *, is_loop: bool
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the broker says then is this member's own new wish."""
-    broker, member = alone(is_loop=is_loop)
-    honest = Broker.call
+    broker, member = alone()
+    honest = Broker.answer
 
-    def call(self: Broker, code: int, header: object = None, body: Buffer = b"") -> Command:
-        if code == RequestCode.GET_CONSUMER_CONNECTION_LIST:
+    def answer(self: Broker, question: Question) -> object:
+        if isinstance(question, Ask) and question.code == RequestCode.GET_CONSUMER_CONNECTION_LIST:
             want(member, "U")
             self.has = {**self.has, **wanted(U="*")}
-        return honest(self, code, header, body)
+        return honest(self, question)
 
-    monkeypatch.setattr(Broker, "call", call)
-
-    async def go() -> None:
-        want(member, "T")
-        await tell(member, looks=False)
-        await tell(member, looks=True)
-
+    monkeypatch.setattr(Broker, "answer", answer)
     with caplog.at_level(logging.WARNING, LOGGER):
-        asyncio.run(go())
+        want(member, "T")
+        tell(broker, member, looks=False)
+        tell(broker, member, looks=True)
     assert RequestCode.GET_CONSUMER_CONNECTION_LIST in broker.heard
     assert caplog.messages == []
 
@@ -372,13 +335,13 @@ def test_members_that_want_the_same_are_told_nothing(
 ) -> None:
     """However often they look."""
     looks: list[int] = []
-    honest = Others.look
+    honest = SubscriptionCheck.compare
 
-    def look(self: Others, answer: Command, own: Mapping[str, SubscriptionData]) -> None:
+    def look(self: SubscriptionCheck, answer: Command, own: Mapping[str, SubscriptionData]) -> None:
         looks.append(answer.code)
         honest(self, answer, own)
 
-    monkeypatch.setattr(Others, "look", look)
+    monkeypatch.setattr(SubscriptionCheck, "compare", look)
     members = [wanting(clients, topic, "blue") for _number in range(2)]
     wait_until(lambda: looks.count(ResponseCode.SUCCESS) > 9)
     assert all(counts.differing_count == 0 for member in members for counts in member.statistics.values())

@@ -18,13 +18,11 @@ from longpoll_broker.broker import Broker
 from longpoll_client import (
     AsyncProducer,
     AsyncPushConsumer,
-    Producer,
     ReceivedMessage,
     Retry,
 )
 from longpoll_client.consume import puller
 from longpoll_client.errors import ClientError, ConnectionLostError, LifecycleError, RefusedError, ReplyTimeoutError
-from longpoll_client.instance import ClientInstance
 from longpoll_spec.errors import ConfigError
 
 SHORT_S: Final = 0.2
@@ -144,13 +142,6 @@ def test_who_asked_and_is_gone_gets_no_reply(clients: Clients, topic: str, servi
     wait_until(lambda: len(service.asked) == 2)
     with pytest.raises(ConfigError, match="not a request"):
         service.replier.reply(service.asked[1], b"x")
-
-
-def test_a_producer_that_borrows_connections_cannot_wait_for_replies(name_server: str) -> None:
-    """It says so at once."""
-    borrowing = Producer(name_server, instance=ClientInstance(RUNTIME, name_server))
-    with borrowing, pytest.raises(ConfigError, match="cannot wait for replies"):
-        borrowing.request("T", b"x")
 
 
 def test_a_request_that_is_cancelled_or_closed_under_is_forgotten(name_server: str, topic: str) -> None:

@@ -30,10 +30,10 @@ from longpoll_client import (
     ReceivedMessage,
     Retry,
 )
-from longpoll_client.consume import puller, sharing
+from longpoll_client.consume import group_member, puller
 from longpoll_client.errors import ClientError
 from longpoll_client.link import routes
-from longpoll_client.link.source import Source
+from longpoll_client.link.pull_source import PullSource
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode, ResponseCode
 
@@ -44,7 +44,7 @@ LONG_COUNT = 100_000
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask again after 20 ms instead of 3 s, and for routes each time."""
     monkeypatch.setattr(puller, "RETRY_S", 0.02)
-    monkeypatch.setattr(sharing, "RETRY_S", 0.02)
+    monkeypatch.setattr(group_member, "RETRY_S", 0.02)
     monkeypatch.setattr(routes, "ROUTE_AGE_S_MAX", 0.05)
 
 
@@ -268,17 +268,17 @@ class Known:
 def test_which_broker_is_asked() -> None:
     """The one that the last answer names; another one for a while where it cannot be reached, and then it again."""
     known = Known({0: "m", 1: "s"})
-    source = Source(known, "b")
+    source = PullSource(known, "b")
     assert (source.address(0), source.broker_id) == ("m", 0)
     source.suggested(1)
     assert (source.address(1), source.broker_id) == ("s", 1)
     source.suggested(0)
     assert source.address(2) == "m"
-    assert source.gave_way(2)
+    assert source.fell_back(2)
     assert (source.address(3), source.broker_id) == ("s", 1)
     source.suggested(0)
     assert source.address(4) == "s", "the master is away for three seconds"
-    assert not source.gave_way(5), "both are away: ask again later"
+    assert not source.fell_back(5), "both are away: ask again later"
     assert source.address(int(4e9)) == "m"
     source.suggested(0)
     source.suggested(-5)
@@ -286,5 +286,5 @@ def test_which_broker_is_asked() -> None:
     source.suggested(7)
     assert source.address(int(4e9)) == "m", "nobody knows broker 7"
     known.by_id = {0: "m"}
-    assert not source.gave_way(int(9e9))
+    assert not source.fell_back(int(9e9))
     assert source.address(int(9e9)) == "m"

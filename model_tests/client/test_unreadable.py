@@ -27,7 +27,7 @@ from longpoll_client import (
     Unreadable,
     UnreadableMessage,
 )
-from longpoll_client.consume import puller, sharing
+from longpoll_client.consume import group_member, puller
 from longpoll_client.messages import decode_readable
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import Permission, RequestCode
@@ -57,7 +57,7 @@ def test_the_others_come_and_each_bad_one_is_told_of(
         assert {each.topic for each in told} == {topic}
         assert all("not zlib" in each.why and BAD in each.record for each in told)
         assert consumer.statistics[topic].unreadable_count == count
-        assert consumer._member._queues.pullers()[consumer.queues[0]].offset_done == len(bodies) + 1
+        assert consumer._member.assigned_queues.pullers()[consumer.queues[0]].offset_done == len(bodies) + 1
         dead = f"%DLQ%G-{topic}"
         sent_back = consumer.statistics[topic].sent_back_count
         assert sent_back == (count if what is Unreadable.DEAD_LETTER else 0)
@@ -81,9 +81,9 @@ def test_a_queue_stops_if_so_configured(
         assert bodies_of(consumer, 1) == [b"1"]
         wait_until(lambda: failed_pulls(consumer) > 2)
         consumer.commit()
-        assert consumer._member._queues.pullers()[consumer.queues[0]].offset_done == 1
+        assert consumer._member.assigned_queues.pullers()[consumer.queues[0]].offset_done == 1
         assert consumer.statistics[topic].unreadable_count == 0
-    assert f"{topic} queue 0 offset 1 cannot be read, so its queue waits" in caplog.text
+    assert f"{topic} queue 0 offset 1 is unreadable and blocks its queue" in caplog.text
 
 
 def test_what_is_readable_the_second_time_is_no_bad_message(
@@ -150,7 +150,7 @@ def test_a_topic_that_may_not_be_read_is_told_of_and_read_when_it_may(
     broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One line a look, no error for whoever polls, and nothing is lost meanwhile."""
-    monkeypatch.setattr(sharing, "RETRY_S", 0.2)
+    monkeypatch.setattr(group_member, "RETRY_S", 0.2)
     with ten_sent(broker) as (name_server, topic), Admin(name_server) as admin:
         admin.create_topic(topic, 1, Permission.WRITE)
         with closing(PullConsumer(name_server, group="G", topics=topic)) as consumer:
@@ -183,14 +183,15 @@ def test_a_stored_offset_beyond_the_log_is_moved_to_its_end(broker: Broker, capl
 
 def test_what_fails_for_long_is_not_tried_ever_more(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """However often queues are shared meanwhile, one further try is due."""
-    due: list[Callable[[], None]] = []
+    due: list[Callable[[], object]] = []
     with ten_sent(broker) as (name_server, topic), Admin(name_server) as admin:
         admin.create_topic(topic, 1, Permission.WRITE)
         with closing(PullConsumer(name_server, group="G", topics=topic, start_at="stored")) as consumer:
             member = consumer._member
-            monkeypatch.setattr(member._timer, "after", lambda _delay_s, action: due.append(action))
+            monkeypatch.setattr(member, "soon", lambda make, *_delay, **_options: due.append(make))
             for _time in range(5):
-                member._sharing.rebalance()
-            assert due.count(member._sharing._try_again) == 1
-            member._sharing._try_again()
-            assert due.count(member._sharing._try_again) == 2
+                member.run(member.rebalancer.rebalance())
+            assert due.count(member._try_again) == 1
+            member.run(member._try_again())
+            member.run(member.rebalancer.rebalance())
+            assert due.count(member._try_again) == 2

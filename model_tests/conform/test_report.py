@@ -141,7 +141,7 @@ def test_a_stranger_on_the_port_is_a_sentence(good: Broker) -> None:
         done = conform(address, good, *SOME)
 
     assert done.exit_code == 2
-    assert "cannot be connected to" in done.stderr
+    assert "cannot connect to" in done.stderr
     assert "--start" in done.stderr
     assert "Traceback" not in done.output
 

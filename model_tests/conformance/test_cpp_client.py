@@ -13,7 +13,7 @@ from model_tests.support.broker.client_scenarios import new_topic
 
 from longpoll.verification.real_client import HOLD_MS, RealClientReport, make_report, run_real_client, why_missing
 from longpoll_broker.broker import Broker
-from longpoll_judge.run.job import judge
+from longpoll_judge.run.pipeline import judge
 from longpoll_observe import Observer
 from longpoll_runtime.real import RealRuntime
 

@@ -34,7 +34,7 @@ from longpoll.wire.racing.load import race
 from longpoll.wire.racing.plan import QUEUE_IDS, RacePlan, RaceReport
 from longpoll.wire.suite import ROCKETMQ, RemoteSubject, run_suite
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP, Result
-from longpoll_judge.run.job import judge
+from longpoll_judge.run.pipeline import judge
 from longpoll_observe import Observer
 from longpoll_observe.capture import CaptureReport, read_captures
 from longpoll_protocol.codes import RequestCode

@@ -44,7 +44,6 @@ def account(
 
 
 def refused(who: Account, wanted: Wanted, code: int = SEND) -> str | None:
-    """What an account's rightly signed request is refused with; None when it is let in."""
     claim = Claim("10.0.0.1", KEY, "signed")
     return problem(Rules((), {KEY: who}), claim, code, lambda _secret: "signed", lambda: wanted)
 
@@ -66,7 +65,7 @@ def of_group(name: str) -> Wanted:
 @pytest.mark.parametrize("needed", [Right.PUB, Right.SUB, Right.PUB | Right.SUB])
 @pytest.mark.parametrize("owned", sorted(RIGHTS))
 def test_a_right_is_worth_the_same_by_name_and_by_default(owned: str, needed: Right) -> None:
-    """What is denied is let in by nothing, and an account without one right by name has no more than its defaults."""
+    """An explicit denial wins; an account without a named right has only its defaults."""
     right = RIGHTS[owned]
     is_let_in = right != Right.DENY and bool(right & needed)
     assert (refused(account(topic=right), of_topic("T", needed)) is None) == is_let_in
@@ -79,7 +78,7 @@ def test_a_right_is_worth_the_same_by_name_and_by_default(owned: str, needed: Ri
 @pytest.mark.parametrize("written", ["G", "%RETRY%G"])
 @pytest.mark.parametrize("asked", ["G", "%RETRY%G"])
 def test_a_group_is_the_same_by_its_own_name_and_by_its_retry_topics(written: str, asked: str) -> None:
-    """In the file, and in a request: else the one would be a door beside the other."""
+    """A right to a group covers its retry topics, in the file and in a request."""
     who = account("T=PUB|SUB", f"{written}=DENY", topic=Right.SUB, group=Right.SUB)
     assert refused(who, of_group(asked)) == "No default permission for group:G"
     assert refused(who, of_topic("%RETRY%G", Right.SUB)) == "No default permission for group:G"
@@ -89,15 +88,8 @@ def test_a_group_is_the_same_by_its_own_name_and_by_its_retry_topics(written: st
     assert refused(let_in, of_group("other")) == "No default permission for group:other"
 
 
-def test_dead_letters_are_the_topics_and_the_groups() -> None:
-    dead = of_topic("%DLQ%G", Right.SUB)
-    assert refused(account("", "G=DENY", topic=Right.SUB, group=Right.SUB), dead) == "No default permission for group:G"
-    assert refused(account("", "G=SUB"), dead) == "No default permission for topic:%DLQ%G"
-    assert refused(account("%DLQ%G=SUB", "G=SUB"), dead) is None
-
-
-def test_an_administrator_may_everything_unless_somebody_named_its_rights() -> None:
-    """Then these and its defaults count, as in RocketMQ; nobody else may what is for administrators."""
+def test_administrators_and_broker_topics() -> None:
+    """An administrator may do everything unless the file names its rights, as in RocketMQ."""
     assert refused(account(admin=True), of_topic("T", Right.PUB)) is None
     assert refused(account("T=DENY", admin=True), of_topic("T", Right.PUB)) == "No default permission for topic:T"
     assert refused(account("U=PUB", admin=True), of_topic("T", Right.PUB)) == "No default permission for topic:T"
@@ -110,42 +102,37 @@ def test_an_administrator_may_everything_unless_somebody_named_its_rights() -> N
 
 @pytest.mark.parametrize("topic", sorted(NOT_FOR_SENDING))
 def test_no_default_counts_for_the_brokers_own_topics(topic: str) -> None:
-    """What waits there is of every topic; whoever is given one by name has it."""
+    """Messages of every topic wait there, so only a right by name counts."""
     every = account(topic=Right.PUB | Right.SUB, group=Right.PUB | Right.SUB)
     assert refused(every, of_topic(topic, Right.SUB)) == f"No default permission for topic:{topic}"
     assert refused(account(f"{topic}=SUB"), of_topic(topic, Right.SUB)) is None
 
 
-def test_everybody_tells_traces_and_nobody_reads_them_so() -> None:
-    """And what else such a request uses is looked at."""
+def test_what_a_request_does_not_need_a_right_for() -> None:
     none = account()
     trace = of_topic("RMQ_SYS_TRACE_TOPIC", Right.PUB)
     assert refused(none, trace) is None
     trace.topic("T", Right.PUB)
     assert refused(none, trace) == "No default permission for topic:T"
     assert refused(none, of_topic("RMQ_SYS_TRACE_TOPIC", Right.SUB)) is not None
-
-
-def test_a_group_of_producers_is_closed_by_its_name_only() -> None:
-    """No default is meant for these."""
     wanted = Wanted()
     wanted.producers("P")
     assert refused(account(), wanted) is None
     assert refused(account("", "P=SUB"), wanted) is None
     assert refused(account("", "P=DENY", group=Right.SUB), wanted) == "No default permission for group:P"
-
-
-def test_what_is_not_named_is_not_asked_for() -> None:
-    """A request without a topic or a group asks for nothing."""
     wanted = Wanted()
     wanted.topic(None, Right.PUB)
     wanted.group(None)
     assert wanted == Wanted()
     assert refused(account(), wanted) is None
+    dead = of_topic("%DLQ%G", Right.SUB)
+    assert refused(account("", "G=DENY", topic=Right.SUB, group=Right.SUB), dead) == "No default permission for group:G"
+    assert refused(account("", "G=SUB"), dead) == "No default permission for topic:%DLQ%G"
+    assert refused(account("%DLQ%G=SUB", "G=SUB"), dead) is None
 
 
 def test_who_says_nothing_is_nobody() -> None:
-    """Without a key, with another's, and with a signature that is wrong, none or no text."""
+    """A request without a key, with a foreign key or with a wrong signature is refused."""
     rules = Rules((address_match("10.0.0.9"),), {KEY: account(topic=Right.PUB)})
 
     def said(claim: Claim) -> str | None:
@@ -183,7 +170,6 @@ def test_what_is_no_right_is_named(text: str) -> None:
     ],
 )
 def test_who_is_let_in(pattern: str, inside: list[str], outside: list[str]) -> None:
-    """Each form lets in what it names and nothing else."""
     match = address_match(pattern)
     assert [address for address in (*inside, *outside) if match(address)] == inside
 
@@ -192,6 +178,5 @@ def test_who_is_let_in(pattern: str, inside: list[str], outside: list[str]) -> N
     "pattern", ["10.1.2", "10.1.2.256", "10.1.*", "10.1.9-2.*", "10.1.2.-1", "here", "1.2.3.{x}", "-"]
 )
 def test_what_is_no_pattern_is_told(pattern: str) -> None:
-    """In one line, with an example of one."""
     with pytest.raises(ConfigError, match=r"10\.1\.2|1-9"):
         address_match(pattern)

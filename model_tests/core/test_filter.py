@@ -1,14 +1,37 @@
-"""Subscription expressions and filters: tags, SQL92, and the data of a filter."""
+"""Tags, SQL92 filters and message properties, compared with recorded results of the Java broker."""
 
 from __future__ import annotations
+
+import functools
+import json
+import lzma
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from model_tests.support.broker.sql92_cases import WORDS, Case, outcome
 
 from longpoll_broker.shared.filter import data as module
+from longpoll_broker.shared.filter import sql92, sql92_grammar, sql92_tree
 from longpoll_broker.shared.filter.data import FilterTable
 from longpoll_broker.shared.filter.filters import ExpressionError, SqlFilter, filter_of, sql_filter, tag_filter
+from longpoll_broker.shared.filter.sql92 import Sql92Error, compile_expression
+from longpoll_broker.shared.filter.sql92_values import Value
+from longpoll_conform.vectors import recorded
+from longpoll_protocol.properties import (
+    FORM_4_9,
+    FORM_5,
+    WAIT,
+    PropertiesForm,
+    hash_order,
+    read_properties,
+    write_properties,
+)
 from longpoll_protocol.tags import word_hash
 
 
@@ -20,46 +43,28 @@ def test_the_hash_is_javas(text: str, expected: int) -> None:
     assert word_hash(text) == expected
 
 
-@given(st.text(max_size=20), st.text(max_size=20))
-def test_the_hash_follows_javas_recurrence(head: str, tail: str) -> None:
-    """hash(s + t) = hash(s) * 31^len(t) + hash(t), over UTF-16 units, in 32 bits."""
-    units = len(tail.encode("utf-16-be", "surrogatepass")) // 2
-    expected = (word_hash(head) * pow(31, units, 1 << 32) + word_hash(tail)) % (1 << 32)
-    assert word_hash(head + tail) % (1 << 32) == expected
-
-
 @pytest.mark.parametrize("expression", [None, "", "*"])
 def test_no_expression_wants_everything(expression: str | None) -> None:
-    """Absent, empty and star are the same."""
     assert tag_filter(expression, None).matches(12345)
 
 
-def test_tags_are_trimmed_and_separated_by_two_bars() -> None:
-    """`a || b` wants a and b; a star among tags is a tag."""
+def test_tags_of_an_expression() -> None:
     wanted = tag_filter(" a || b ", "TAG")
     assert wanted.matches(word_hash("a"))
     assert wanted.matches(word_hash("b"))
     assert not wanted.matches(word_hash("c"))
     assert wanted.matches(None)
     assert not tag_filter("*||a", "TAG").matches(word_hash("c"))
-
-
-def test_only_bars_are_an_error_but_blank_parts_match_nothing() -> None:
-    """Java's split gives no parts for `||`; `|| ||` has one blank part."""
     with pytest.raises(ExpressionError):
         tag_filter("||", "TAG")
     assert not tag_filter("|| ||", "TAG").matches(0)
-
-
-def test_the_empty_type_counts_as_a_tag_type_but_parses_no_tags() -> None:
-    """So nothing matches; and an expression of another type must not be empty."""
     assert not tag_filter("a", "").matches(word_hash("a"))
     with pytest.raises(ExpressionError):
         filter_of("", "SQL92")
 
 
 def test_an_sql_filter_looks_at_properties_alone() -> None:
-    """Any tag hash may match; the same text gives the same filter, so that one read serves many pulls."""
+    """Any tag hash may match, and the same text gives the same filter."""
     wanted = filter_of("a > 3", "SQL92")
     assert isinstance(wanted, SqlFilter)
     assert wanted.matches(None)
@@ -79,7 +84,7 @@ def test_an_sql_filter_looks_at_properties_alone() -> None:
     ],
 )
 def test_what_cannot_be_compiled_lets_everything_through(expression: str, kind: str, over_limit: bool) -> None:
-    """As RocketMQ does; the problem is kept for whoever can tell it, and a limit of ours is told apart."""
+    """As in RocketMQ; the filter keeps the error, and our own limits have their own error."""
     wanted = filter_of(expression, kind)
     assert isinstance(wanted, SqlFilter)
     assert wanted.matches_properties(dict[str, str]().get)
@@ -88,13 +93,12 @@ def test_what_cannot_be_compiled_lets_everything_through(expression: str, kind: 
 
 
 def known(table: FilterTable, topic: str = "T") -> tuple[str, int] | None:
-    """The expression and version that is there."""
     found = table.get(topic, "G")
     return None if found is None else (found.filter.expression, found.version)
 
 
-def test_a_later_version_counts() -> None:
-    """An older or equal one is passed over; the same expression again only moves the version."""
+def test_versions_of_a_filter() -> None:
+    """A filter changes only with a later version, unless a pull found it bad."""
     table = FilterTable()
     table.register("T", "G", "a > 1", "SQL92", 5)
     table.register("T", "G", "a > 2", "SQL92", 5)
@@ -103,11 +107,15 @@ def test_a_later_version_counts() -> None:
     assert known(table) == ("a > 1", 6)
     table.register("T", "G", "a > 3", "SQL92", 7)
     assert known(table) == ("a > 3", 7)
+    table = FilterTable()
+    table.register("T", "G", "a >", "SQL92", 6)
+    assert known(table) is None
+    table.register("T", "G", "a > 1", "SQL92", 4)
+    assert known(table) == ("a > 1", 4)
 
 
 @pytest.mark.parametrize(("expression", "kind"), [("a >", "SQL92"), ("a > 1", "FOO")])
 def test_what_does_not_compile_takes_the_filter_away(expression: str, kind: str) -> None:
-    """Its pulls are told so; an older one does not even do that."""
     table = FilterTable()
     table.register("T", "G", "a > 1", "SQL92", 5)
     table.register("T", "G", expression, kind, 4)
@@ -133,7 +141,7 @@ def test_a_group_without_members(outlive: bool) -> None:
 
 
 def test_nothing_is_compiled_before_a_pull_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many expressions heartbeats bring; then the one that is asked for, once."""
+    """Heartbeats compile nothing; the first pull compiles its expression once."""
     compiled: list[str] = []
 
     def compiling(expression: str, kind: str, *, with_parts: bool) -> SqlFilter:
@@ -149,17 +157,7 @@ def test_nothing_is_compiled_before_a_pull_asks(monkeypatch: pytest.MonkeyPatch)
     assert compiled == ["a > 7"]
 
 
-def test_what_a_pull_found_bad_gives_way_to_any_version() -> None:
-    """As in RocketMQ, where it is not kept at all."""
-    table = FilterTable()
-    table.register("T", "G", "a >", "SQL92", 6)
-    assert known(table) is None
-    table.register("T", "G", "a > 1", "SQL92", 4)
-    assert known(table) == ("a > 1", 4)
-
-
 def test_filters_of_groups_that_are_gone_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest goes; one whose group came back stays."""
     monkeypatch.setattr(module, "ORPHAN_COUNT_MAX", 2)
     table = FilterTable(outlive_groups=True)
     for number in range(5):
@@ -168,3 +166,249 @@ def test_filters_of_groups_that_are_gone_are_bounded(monkeypatch: pytest.MonkeyP
     table.register("T0", "G", "a > 1", "SQL92", 1)
     table.group_gone("G", ["T2", "T3"])
     assert [known(table, f"T{number}") is not None for number in range(5)] == [True, False, True, True, True]
+
+
+EXPECTED = Path(__file__).parents[1] / "store" / "golden" / "store-4.9.7-clean.expected.json.xz"
+
+
+def java_records() -> list[dict[str, Any]]:
+    records: list[dict[str, Any]] = json.loads(lzma.decompress(EXPECTED.read_bytes()))["commitlog"]["records"]
+    return [record for record in records if record["topic"] != "T_batch"]
+
+
+def java_answers() -> list[dict[str, Any]]:
+    """Records that the Java broker 5.5.0 returned to pulls, without batches."""
+    records: list[dict[str, Any]] = []
+    for vector in recorded("5.5.0"):
+        case = vector.case
+        for step in (case, *case.get("during", []), *case.get("after", [])):
+            body = (step.get("response") or {}).get("body") or {}
+            records += body.get("records", [])
+    return [record for record in records if "CLUSTER" in record["properties"]]
+
+
+def differing(records: list[dict[str, Any]], form: PropertiesForm = FORM_4_9) -> list[str]:
+    texts = [record["propertiesRaw"] for record in records]
+    return [text for text in texts if write_properties(read_properties(text), form).decode() != text]
+
+
+def test_the_order_of_properties_is_the_java_brokers() -> None:
+    """4.9.7 and 5.5.0 stored over a thousand records with one to ten properties each."""
+    records = java_records()
+    assert len(records) > 1000
+    assert differing(records) == []
+    records = java_answers()
+    assert len(records) > 20
+    assert differing(records, FORM_5) == []
+    assert differing(java_records(), PropertiesForm(128, marks_last=False))
+    assert differing(java_answers(), PropertiesForm(16, marks_last=True))
+    assert len(differing(java_answers(), PropertiesForm(128, marks_last=False))) == len(java_answers())
+
+
+def test_a_map_of_properties() -> None:
+    """Thirteen names need 32 buckets; empty names and values are left out."""
+    names = tuple("Aa0Bb1Cc2Dd3E")
+    assert "".join(hash_order(names[:12])) == "0Aa1Bb2Cc3Dd"
+    assert "".join(hash_order(names)) == "AaBbCcDdE0123"
+    assert hash_order(("UNIQ_KEY", "CLUSTER")) == ("UNIQ_KEY", "CLUSTER")
+    assert hash_order(("CLUSTER", "UNIQ_KEY")) == ("CLUSTER", "UNIQ_KEY")
+    found = read_properties("a\x01\x02\x01b\x02c\x02d\x01e\x01f\x02WAIT\x01true\x02")
+    assert found == {"d": "e\x01f", WAIT: "true"}
+    assert (write_properties(found, without=WAIT), read_properties(None)) == (b"d\x01e\x01f", {})
+    assert write_properties({}) == b""
+
+
+@given(st.dictionaries(st.text(st.characters(exclude_characters="\x01\x02"), min_size=1), st.just("v"), max_size=40))
+def test_nothing_is_lost(given_properties: dict[str, str]) -> None:
+    written = write_properties(given_properties).decode("utf-8", "surrogatepass")
+    assert read_properties(written) == given_properties
+
+
+RECORDED: Final = Path(__file__).parent / "golden" / "sql92-4.9.7.jsonl.xz"
+RECORDED_5: Final = Path(__file__).parent / "golden" / "sql92-5.5.0.jsonl.xz"
+
+
+def recorded_cases(path: Path = RECORDED) -> list[tuple[Case, str]]:
+    lines = [json.loads(line) for line in lzma.decompress(path.read_bytes()).decode().splitlines()]
+    return [((line["expression"], line["properties"]), line["outcome"]) for line in lines]
+
+
+CASES: Final = recorded_cases()
+
+
+def differing_cases() -> Iterator[tuple[Case, str, str]]:
+    found = ((case, java, outcome(*case)) for case, java in CASES)
+    return ((case, java, ours) for case, java, ours in found if java != ours)
+
+
+def test_recorded_outcomes_are_ours() -> None:
+    """Recorded outcomes of the Java brokers, with CONTAINS, STARTSWITH and ENDSWITH from 5.5.0."""
+    assert list(differing_cases()) == []
+    counts = Counter(java for _case, java in CASES)
+    assert min(counts[word] for word in ("bad", "error", "true", "false", "null")) >= 400
+    cases = recorded_cases(RECORDED_5)
+    assert [(case, java) for case, java in cases if outcome(*case, with_parts=True) != java] == []
+    assert min(Counter(java for _case, java in cases).values()) >= 50
+    assert sum(outcome(*case) != java for case, java in cases) > 500
+
+
+def test_a_part_nests_as_deep_as_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sql92_tree, "DEPTH_MAX", 3)
+    assert compile_expression("a" + " CONTAINS 'x'" * 3, with_parts=True).matches({"a": "x"}.get) is False
+    with pytest.raises(Sql92Error, match="nested over 3 deep"):
+        compile_expression("a" + " CONTAINS 'x'" * 4, with_parts=True)
+
+
+WHOLE_NAMES: Final = ("n1", "n2", "n3")
+TEXT_NAMES: Final = ("t1", "t2")
+RELATIONS: Final = ("=", "<>", ">", ">=", "<", "<=")
+
+
+@st.composite
+def comparisons(draw: st.DrawFn) -> str:
+    """One comparison that SQLite reads as RocketMQ does: of whole numbers, or of texts for equality."""
+    whole, text = draw(st.sampled_from(WHOLE_NAMES)), draw(st.sampled_from(TEXT_NAMES))
+    low, high = sorted((draw(st.integers(0, 9)), draw(st.integers(0, 9))))
+    shown = [f"'{each}'" for each in draw(st.lists(st.sampled_from(("x", "y", "it''s", "5")), min_size=1, max_size=6))]
+    negated = draw(st.sampled_from(("", "NOT ")))
+    return draw(
+        st.sampled_from(
+            (
+                f"{whole} {draw(st.sampled_from(RELATIONS))} {draw(st.sampled_from(('', '-', '+')))}{low}",
+                f"{whole} {draw(st.sampled_from(RELATIONS))} {low}.5",
+                f"{low} {draw(st.sampled_from(RELATIONS[2:]))} {whole}",
+                f"{whole} {draw(st.sampled_from(RELATIONS[2:]))} {draw(st.sampled_from(WHOLE_NAMES))}",
+                f"{whole} {negated}BETWEEN {low} AND {high}",
+                f"{text} {draw(st.sampled_from(RELATIONS[:2]))} {shown[0]}",
+                f"{text} {negated}IN ({', '.join(shown)})",
+                f"{draw(st.sampled_from((whole, text)))} IS {negated}NULL",
+                draw(st.sampled_from(("TRUE", "FALSE", "NULL"))),
+            )
+        )
+    )
+
+
+conditions = st.recursive(
+    comparisons(),
+    lambda inner: st.one_of(
+        st.builds("{} AND {}".format, inner, inner),
+        st.builds("{} OR {}".format, inner, inner),
+        st.builds("NOT ({})".format, inner),
+        st.builds("({})".format, inner),
+    ),
+    max_leaves=8,
+)
+wholes = st.dictionaries(st.sampled_from(WHOLE_NAMES), st.integers(-9, 9))
+texts = st.dictionaries(st.sampled_from(TEXT_NAMES), st.sampled_from(("x", "y", "it's", "5", "z")))
+
+
+def sqlite_outcome(expression: str, properties: dict[str, int | str]) -> Value:
+    """The condition as SQLite evaluates it over one row; a missing property is NULL."""
+    columns = ", ".join(f"? AS {name}" for name in (*WHOLE_NAMES, *TEXT_NAMES))
+    row = [properties.get(name) for name in (*WHOLE_NAMES, *TEXT_NAMES)]
+    connection = sqlite3.connect(":memory:")
+    try:
+        ((value,),) = connection.execute(f"SELECT {expression} FROM (SELECT {columns})", row).fetchall()  # noqa: S608 - our own text
+    finally:
+        connection.close()
+    return None if value is None else bool(value)
+
+
+@given(conditions, wholes, texts)
+def test_the_common_part_agrees_with_sqlite(expression: str, numbers: dict[str, int], words: dict[str, str]) -> None:
+    """Three-valued logic, precedence, ranges and lists, for properties that are there or missing."""
+    properties: dict[str, int | str] = {**numbers, **words}
+    lookup = {name: str(value) for name, value in properties.items()}.get
+    assert compile_expression(expression).evaluate(lookup) is sqlite_outcome(expression, properties)
+
+
+@pytest.mark.parametrize(
+    ("expression", "ours", "theirs"),
+    [
+        ("n1 = n2", "true", None),
+        ("5 = n1", "false", None),
+        ("NOT n3 IS NULL", "false", True),
+        ("NOT n3 = 4", "false", True),
+        ("t1 > 5 OR TRUE", "error", True),
+        ("t2 = 5", "error", False),
+        ("n3", "false", True),
+    ],
+)
+def test_where_we_differ_from_sqlite(expression: str, ours: str, theirs: Value) -> None:
+    """The differences that `docs/sql92.md` lists."""
+    properties: dict[str, int | str] = {"n3": 5, "t1": "x", "t2": "99999999999"}
+    assert outcome(expression, {name: str(value) for name, value in properties.items()}) == ours
+    assert sqlite_outcome(expression, properties) is theirs
+
+
+@given(
+    st.one_of(st.text(max_size=60), st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join)), st.text(max_size=9)
+)
+def test_no_text_breaks_the_filter(expression: str, value: str) -> None:
+    """Any text compiles or is refused with a reason."""
+    try:
+        compiled = compile_expression(expression)
+    except Sql92Error:
+        return
+    assert compiled.matches(lambda _name: value) in {True, False}
+    assert compiled.matches(lambda _name: None) in {True, False}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda count: "NOT " * count + "a",
+        lambda count: "-" * count + "1 > a",
+        lambda count: "a" + " = 1" * count,
+        lambda count: "a" + " IS NULL" * count,
+        lambda count: "(TRUE AND " * count + "a" + ")" * count,
+    ],
+    ids=["not", "minus", "equal", "is null", "parentheses"],
+)
+def test_deep_nesting_is_refused_and_what_is_allowed_runs(make: Callable[[int], str]) -> None:
+    """Just under the limit it compiles and runs; over it there is a limit error, never a RecursionError."""
+    with pytest.raises(sql92.Sql92LimitError, match="nested"):
+        compile_expression(make(sql92_tree.DEPTH_MAX + 1))
+    compiled = compile_expression(make(sql92_tree.DEPTH_MAX - 2))
+    assert compiled.matches({"a": "1"}.get) in {True, False}
+
+
+def test_length_alone_does_not_nest() -> None:
+    """Long chains of OR and redundant parentheses are flat; only the size limits them."""
+    chain = " OR ".join(f"a = {number}" for number in range(300))
+    assert compile_expression(chain).matches({"a": "299"}.get)
+    assert not compile_expression(chain).matches({"a": "300"}.get)
+    assert compile_expression("(" * 2000 + "TRUE" + ")" * 2000).matches(lambda _name: None)
+    with pytest.raises(sql92.Sql92LimitError, match="4096 characters"):
+        compile_expression("a" * (sql92_grammar.SIZE_MAX + 1))
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("idx >", "cannot continue at its end"),
+        ("(a > 3 b", "cannot continue at line 1, column 8"),
+        ("a =\n ! 3", "no word begins at line 2, column 2"),
+        ("a = NULL", "write IS NULL"),
+        ("a > 'x'", "compares numbers only"),
+        ("a BETWEEN 2 AND 1", "in the wrong order"),
+        ("5 IN ('a')", "needs a property"),
+        ("a = 0.0", "without a point"),
+        ("a = 9223372036854775808", "9223372036854775807"),
+        ("5", "a condition is needed"),
+        ("TRUE = 5", "TRUE or FALSE is compared"),
+    ],
+)
+def test_an_error_says_where_or_what(expression: str, words: str) -> None:
+    with pytest.raises(Sql92Error, match=words):
+        compile_expression(expression)
+
+
+@pytest.mark.parametrize(("rule", "planted"), [("| _NOT unary  ", "| _NOT comparison  "), ("FLOAT.2: ", "FLOAT.-1: ")])
+def test_a_slip_in_the_grammar_is_seen(rule: str, planted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Injected faults of the grammar change some recorded outcome."""
+    slipped = sql92_grammar.GRAMMAR.replace(rule, planted)
+    assert slipped != sql92_grammar.GRAMMAR
+    monkeypatch.setattr(sql92_grammar, "GRAMMAR", slipped)
+    monkeypatch.setattr(sql92_grammar, "_parser", functools.cache(sql92_grammar._parser.__wrapped__))
+    assert next(differing_cases(), None) is not None

@@ -20,8 +20,8 @@ def missed(channel: str = "c1", offset: int = 0, deadline_ms: int = 100, topic: 
     return Pull(channel, 1, "G", topic, 0, offset, 32, 2, deadline_ms=deadline_ms, timeout_ms=deadline_ms, phase=MISSED)
 
 
-def test_a_held_pull_is_found_by_its_bucket_and_leaves_nothing_behind() -> None:
-    """Hold, take and queue a pull: the table is empty again and tidy all the time."""
+def test_a_held_pull_leaves_nothing_behind() -> None:
+    """After holding, taking and queueing a pull, or a drain, the table is empty."""
     table = HoldTable()
     pull = missed()
     table.hold(pull)
@@ -34,20 +34,23 @@ def test_a_held_pull_is_found_by_its_bucket_and_leaves_nothing_behind() -> None:
     table.assert_tidy()
     assert len(table) == 0
     assert table.deadline_next_ms() is None
+    table = HoldTable()
+    pulls = [missed(topic=topic) for topic in "ABC"]
+    for pull in pulls:
+        table.hold(pull)
+    assert set(table.drain()) == set(pulls)
+    table.assert_tidy()
+    assert table.keys() == []
 
 
-def test_a_recheck_does_nothing_once_a_notifier_has_taken_the_pull() -> None:
-    """The recheck must not queue what a walker has already in its hands: that would answer twice."""
+def test_a_recheck_takes_a_pull_once() -> None:
+    """It must not answer a pull that a notifier has taken."""
     table = HoldTable()
     pull = missed()
     table.hold(pull)
     table.take(KEY)
     assert not table.recheck(pull)
     assert pull.phase is TAKEN
-
-
-def test_a_recheck_takes_out_what_need_not_wait() -> None:
-    """Once: the second recheck finds it gone."""
     table = HoldTable()
     pull = missed(offset=4)
     table.hold(pull)
@@ -58,7 +61,7 @@ def test_a_recheck_takes_out_what_need_not_wait() -> None:
 
 
 def test_a_deadline_that_fires_while_a_notifier_has_the_pull_stands_until_the_answer() -> None:
-    """With `until_answered` the kept pull is due at once; with `one_shot` its deadline is lost."""
+    """With `until_answered` the pull is due at once after put-back; with `one_shot` its deadline is lost."""
     for one_shot, late in ((False, 1), (True, 0)):
         table = HoldTable(one_shot=one_shot)
         pull = missed(deadline_ms=10)
@@ -72,28 +75,36 @@ def test_a_deadline_that_fires_while_a_notifier_has_the_pull_stands_until_the_an
         assert len(table.expire(11)) == late
 
 
-def test_expire_takes_exactly_what_is_due() -> None:
-    """Deadlines up to now, earliest first, and no other."""
+def test_deadlines_that_are_due() -> None:
+    """Expiry takes exactly the due pulls, earliest first, over several calls if limited."""
     table = HoldTable()
     early, due, later = missed(deadline_ms=5), missed(deadline_ms=10), missed(deadline_ms=11)
     for pull in (later, due, early):
         table.hold(pull)
-    assert table.deadline_next_ms() == 5
-    assert table.expire(10) == [early, due]
+    assert (table.deadline_next_ms(), table.expire(10)) == (5, [early, due])
     table.assert_tidy()
     assert table.deadline_next_ms() == 11
     assert later.phase is HELD
+    table = HoldTable(own_deadlines=False)
+    table.hold(missed(deadline_ms=1))
+    assert table.deadline_next_ms() is None
+    assert table.expire(1_000) == []
+    table.assert_tidy()
+    deadlines = Deadlines[str]()
+    for name, deadline_ms in (("a", 1), ("b", 2), ("c", 2), ("d", 2)):
+        deadlines.add(name, deadline_ms)
+    assert deadlines.pop_due(5, 2) == ["a", "b"]
+    assert (list(deadlines), deadlines.next_ms()) == (["c", "d"], 2)
 
 
 def test_a_closed_channel_leaves_nothing_even_where_a_notifier_has_its_pulls() -> None:
-    """Held and taken pulls of the channel are dropped; the notifier neither wakes nor keeps them."""
+    """The notifier neither wakes nor puts back pulls of a closed channel."""
     table = HoldTable()
     held, taken, other = missed("gone", topic="A"), missed("gone"), missed("stays")
     for pull in (held, taken, other):
         table.hold(pull)
     walked = table.take(KEY)
-    assert walked == [taken, other]
-    assert set(table.drop_channel("gone")) == {held, taken}
+    assert (walked, set(table.drop_channel("gone"))) == ([taken, other], {held, taken})
     assert not table.queue_taken(taken)
     assert table.keep(walked) == [other]
     table.assert_tidy()
@@ -102,7 +113,7 @@ def test_a_closed_channel_leaves_nothing_even_where_a_notifier_has_its_pulls() -
 
 
 def test_what_raises_in_place_costs_no_other_pull_its_turn() -> None:
-    """The one that raised is handed out for an error answer, the others are judged."""
+    """A pull whose check raises gets an error answer; the notifier continues with the others."""
     table = HoldTable()
     good, bad, quiet = missed(offset=0), missed(offset=1), missed(offset=2)
     for pull in (good, bad, quiet):
@@ -119,8 +130,8 @@ def test_what_raises_in_place_costs_no_other_pull_its_turn() -> None:
     assert table.take(KEY) == [quiet]
 
 
-def test_a_bucket_whose_pulls_are_all_woken_holds_none_of_them() -> None:
-    """Also where it stays, because it is never removed or because a notifier has one of its pulls."""
+def test_buckets_whose_pulls_are_all_woken() -> None:
+    """An empty bucket is untidy unless the policy keeps buckets, as RocketMQ does."""
     for keeps_empty in (False, True):
         table = HoldTable(keeps_empty=keeps_empty)
         taken, woken = missed(offset=0), missed(offset=1)
@@ -132,22 +143,18 @@ def test_a_bucket_whose_pulls_are_all_woken_holds_none_of_them() -> None:
         assert (table.held(KEY), table.has(KEY), len(table)) == ([], False, 1)
         table.keep([taken])
         assert table.held(KEY) == [taken]
-
-
-def test_an_empty_bucket_that_stays_is_untidy() -> None:
-    """Unless the table keeps them: RocketMQ's does."""
     for keeps_empty in (False, True):
         table = HoldTable(keeps_empty=keeps_empty)
         table.find_bucket(KEY)
         with pytest.raises(AssertionError) if not keeps_empty else nullcontext():
             table.assert_tidy()
+    room = HoldLimit(3)
+    settle_late(HoldTable(room=room))
+    assert room.used == 0
 
 
 def settle_late(table: HoldTable) -> None:
-    """Wake pulls in place; before they are settled their deadline comes, their channel closes and somebody new waits.
-
-    Whoever is still held is dropped or late; who was woken is neither, and nothing is left of all.
-    """
+    """Wake pulls in place; before they are settled, a deadline passes, a channel closes and a pull is added."""
     woken, closes, late = missed("gone"), missed("gone", deadline_ms=200), missed("stays")
     for pull in (woken, closes, late):
         table.hold(pull)
@@ -170,36 +177,9 @@ def settle_late(table: HoldTable) -> None:
     assert (len(table), table.keys(), table.deadline_next_ms()) == (0, [], None)
 
 
-def test_what_was_woken_in_place_is_nobodys_before_it_is_settled() -> None:
-    """Its channel and its deadline pass over it, and it has no place in the table."""
-    room = HoldLimit(3)
-    settle_late(HoldTable(room=room))
-    assert room.used == 0
-
-
-def test_drain_leaves_an_empty_table() -> None:
-    """The stop of a broker takes every held pull."""
-    table = HoldTable()
-    pulls = [missed(topic=topic) for topic in "ABC"]
-    for pull in pulls:
-        table.hold(pull)
-    assert set(table.drain()) == set(pulls)
-    table.assert_tidy()
-    assert table.keys() == []
-
-
-def test_without_own_deadlines_nothing_is_armed() -> None:
-    """A scanning policy has no heap."""
-    table = HoldTable(own_deadlines=False)
-    table.hold(missed(deadline_ms=1))
-    assert table.deadline_next_ms() is None
-    assert table.expire(1_000) == []
-    table.assert_tidy()
-
-
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=30), st.integers(1, 7), st.integers(0, 5))
 def test_what_is_due_comes_in_parts(armed: list[tuple[int, bool]], count_max: int, now_ms: int) -> None:
-    """Part by part as all at once: the earliest first, none twice, none too early, and none that was disarmed."""
+    """Limited calls give the same pulls as one call: earliest first, none twice, none disarmed."""
     deadlines: list[Deadlines[int]] = [Deadlines(), Deadlines()]
     for each in deadlines:
         for item, (deadline_ms, _stays) in enumerate(armed):
@@ -210,7 +190,6 @@ def test_what_is_due_comes_in_parts(armed: list[tuple[int, bool]], count_max: in
     parts = []
     while part := deadlines[0].pop_due(now_ms, count_max):
         parts.append(part)
-
     assert [item for part in parts for item in part] == deadlines[1].pop_due(now_ms)
     assert all(len(part) == count_max for part in parts[:-1])
     assert list(deadlines[0]) == list(deadlines[1])
@@ -218,7 +197,7 @@ def test_what_is_due_comes_in_parts(armed: list[tuple[int, bool]], count_max: in
 
 
 def test_stale_deadlines_do_not_pile_up() -> None:
-    """As in trio: a million pulls that were woken early leave a heap of bounded size."""
+    """A million pulls that are woken early leave a heap of bounded size, still in order."""
     deadlines: Deadlines[Pull] = Deadlines()
     pull = missed()
     for deadline_ms in range(50_000):
@@ -227,9 +206,17 @@ def test_stale_deadlines_do_not_pile_up() -> None:
     assert len(deadlines) == 0
     assert len(deadlines._heap) <= 1001
     assert deadlines.next_ms() is None
+    numbers = Deadlines[int]()
+    for deadline_ms in reversed(range(5_000)):
+        numbers.add(deadline_ms, deadline_ms)
+    left = [*range(0, 5_000, 5), 4_999]
+    for deadline_ms in set(range(5_000)) - set(left):
+        numbers.remove(deadline_ms, deadline_ms)
+    assert (numbers.next_ms(), numbers.pop_due(1_000)) == (0, list(range(0, 1_001, 5)))
+    assert numbers.pop_due(5_000) == [*range(1_005, 5_000, 5), 4_999]
 
 
-def test_room_is_taken_and_given_with_every_pull() -> None:
+def test_room_is_counted() -> None:
     """However a pull leaves, its place is free again; at the limit nothing is inserted."""
     room = HoldLimit(3)
     tables = [HoldTable(room=room), HoldTable(room=room)]
@@ -244,30 +231,12 @@ def test_room_is_taken_and_given_with_every_pull() -> None:
     tables[0].drop_channel("gone")
     assert room.used == len(tables[0]) == 1
     tables[0].keep(tables[0].take(KEY))
-    assert room.used == 1
-    assert tables[0].expire(100) == [kept]
-    assert room.used == 0
-
-
-class Noted(nullcontext[list[str]]):
-    """A guard that notes each entry."""
-
-    def __enter__(self) -> list[str]:
-        self.enter_result.append("entered")
-        return self.enter_result
-
-
-def test_room_is_counted_under_its_guard() -> None:
-    """Taking and giving enter the guard once each."""
+    assert (room.used, tables[0].expire(100), room.used) == (1, [kept], 0)
     guard = Noted([])
     room = HoldLimit(3, guard)
     assert room.take(2)
     room.give(1)
     assert (room.used, guard.enter_result) == (1, ["entered", "entered"])
-
-
-def test_the_limit_of_a_queue_counts_those_that_a_notifier_has_taken() -> None:
-    """Else a walk would make room that its put-back needs."""
     table = HoldTable(queue_limit=1)
     first = missed()
     assert table.hold(first)
@@ -278,13 +247,19 @@ def test_the_limit_of_a_queue_counts_those_that_a_notifier_has_taken() -> None:
     table.assert_tidy()
 
 
+class Noted(nullcontext[list[str]]):
+    """A guard that notes each entry."""
+
+    def __enter__(self) -> list[str]:
+        self.enter_result.append("entered")
+        return self.enter_result
+
+
 def test_a_topics_end_is_no_other_topics() -> None:
-    """Those who wait for another one wait on."""
     table = HoldTable()
     gone, stays = missed(), missed(topic="U")
     for pull in (gone, stays):
         table.hold(pull)
-
     assert table.drain("T") == [gone]
     assert stays.phase is HELD
 
@@ -294,33 +269,17 @@ DAY_MS = 24 * 60 * 60 * 1000
 
 @pytest.mark.parametrize("now_ms", [0, 1 << 31, 1 << 32, 300 * DAY_MS], ids=["new", "31 bits", "32 bits", "300 days"])
 def test_a_machine_that_has_long_been_up_has_the_same_order(now_ms: int) -> None:
-    """A clock counts from the machine's start: 31 bits of milliseconds are 25 days."""
+    """The monotonic clock counts from boot, and 31 bits of milliseconds are 25 days."""
     deadlines = Deadlines[str]()
     for name, wait_ms in (("c", 30_000), ("a", 1), ("b", 15_000)):
         deadlines.add(name, now_ms + wait_ms)
-
-    assert deadlines.next_ms() == now_ms + 1
-    assert deadlines.pop_due(now_ms + 20_000) == ["a", "b"]
+    assert (deadlines.next_ms(), deadlines.pop_due(now_ms + 20_000)) == (now_ms + 1, ["a", "b"])
     assert deadlines.next_ms() == now_ms + 30_000
-
-
-def test_what_is_left_when_stale_entries_are_thrown_away_is_in_order() -> None:
-    """A thousand and more that were answered make the heap anew: the rest is due as before, the earliest first."""
-    deadlines = Deadlines[int]()
-    for deadline_ms in reversed(range(5_000)):
-        deadlines.add(deadline_ms, deadline_ms)
-    left = [*range(0, 5_000, 5), 4_999]
-    for deadline_ms in set(range(5_000)) - set(left):
-        deadlines.remove(deadline_ms, deadline_ms)
-
-    assert deadlines.next_ms() == 0
-    assert deadlines.pop_due(1_000) == list(range(0, 1_001, 5))
-    assert deadlines.pop_due(5_000) == [*range(1_005, 5_000, 5), 4_999]
 
 
 @pytest.mark.parametrize(("armed", "kept"), [(1_020, 9), (1_021, 10)])
 def test_stale_entries_are_thrown_away_when_they_are_many_and_not_for_each(armed: int, kept: int) -> None:
-    """Over a thousand more than twice what is still armed: a removal costs little, and memory is bounded."""
+    """The heap is cleaned at a thousand more entries than twice the armed ones."""
     deadlines = Deadlines[int]()
     for deadline_ms in range(armed):
         deadlines.add(deadline_ms, deadline_ms)
@@ -328,15 +287,4 @@ def test_stale_entries_are_thrown_away_when_they_are_many_and_not_for_each(armed
     for deadline_ms in range(kept, armed):
         deadlines.remove(deadline_ms, deadline_ms)
         sizes.append(len(deadlines._heap))
-
     assert sizes == [armed] * (armed - kept - 1) + [kept]
-
-
-def test_a_part_of_what_is_due_counts_what_earlier_times_gave() -> None:
-    """Two of three that are due, of two times; the last stays armed."""
-    deadlines = Deadlines[str]()
-    for name, deadline_ms in (("a", 1), ("b", 2), ("c", 2), ("d", 2)):
-        deadlines.add(name, deadline_ms)
-
-    assert deadlines.pop_due(5, 2) == ["a", "b"]
-    assert (list(deadlines), deadlines.next_ms()) == (["c", "d"], 2)

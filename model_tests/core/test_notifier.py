@@ -58,7 +58,6 @@ def walk(
 
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 def test_a_walk_wakes_what_the_arrival_concerns_and_keeps_the_rest(policy: Policy) -> None:
-    """By offset and by tag hash."""
     table = HoldTable(own_deadlines=policy.expiry == "own_deadline")
     waits, wants_other, beyond = held(table, 4), held(table, 4, "b"), held(table, 5)
     code = next(iter(tag_filter("a", "TAG").codes))
@@ -69,14 +68,14 @@ def test_a_walk_wakes_what_the_arrival_concerns_and_keeps_the_rest(policy: Polic
 
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 def test_a_walk_without_a_message_wakes_every_tag(policy: Policy) -> None:
-    """A scan knows no tag, so it lets the read decide."""
+    """A scan knows no tag, so the read decides."""
     table = HoldTable(own_deadlines=policy.expiry == "own_deadline")
     pull = held(table, 4, "b")
     assert walk(policy, table, 5) == [Wake(pull, "woken")]
 
 
 def test_a_walk_lets_go_what_is_late() -> None:
-    """A notifier that comes by notices a passed deadline, in every policy."""
+    """In every policy a notifier answers pulls whose deadline has passed."""
     for policy in (ROCKETMQ_4_9, STRICT, STRICT_CLONE):
         table = HoldTable(own_deadlines=policy.expiry == "own_deadline")
         held(table, 4, deadline_ms=10)
@@ -110,13 +109,10 @@ def test_a_filter_that_raises_loses_the_rest_only_where_the_policy_says_so() -> 
     assert raised
     assert wakes == [Wake(pulls[0], "woken")]
     assert not table.has(KEY)
-
     keep_rest = attrs.evolve(STRICT_CLONE, on_throw="keep_rest")
     table, pulls, wakes, raised = broken_walk(keep_rest)
     assert not raised
-    assert wakes == [Wake(pulls[0], "woken")]
-    assert [pull.phase for pull in pulls[1:]] == [HELD, HELD]
-
+    assert (wakes, [pull.phase for pull in pulls[1:]]) == ([Wake(pulls[0], "woken")], [HELD, HELD])
     for policy in (STRICT, STRICT_CLONE):
         table, pulls, wakes, raised = broken_walk(policy)
         assert not raised
@@ -126,7 +122,7 @@ def test_a_filter_that_raises_loses_the_rest_only_where_the_policy_says_so() -> 
 
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 def test_an_arrival_wakes_by_its_properties(policy: Policy) -> None:
-    """They are read once, for the first pull that needs them, and not for a pull that wants tags alone."""
+    """The properties are read once, and only if a pull has an SQL filter."""
     table = HoldTable(own_deadlines=policy.expiry == "own_deadline")
     pulls = [held(table, 4) for _ in range(4)]
     for pull, expression in zip(pulls, ("a > 3", "a > 5", "a IS NULL", "a = 4"), strict=True):
@@ -140,16 +136,14 @@ def test_an_arrival_wakes_by_its_properties(policy: Policy) -> None:
     def woken(tags_code: int | None, end: int = 5) -> list[Pull]:
         return [wake.pull for wake in walk(policy, table, end, tags_code, properties=properties)]
 
-    assert woken(0, end=4) == []
-    assert read == []
+    assert (woken(0, end=4), read) == ([], [])
     assert woken(0) == [pulls[0], pulls[3]]
     assert read == [1]
-    assert woken(None) == [pulls[1], pulls[2]]
-    assert read == [1]
+    assert (woken(None), read) == ([pulls[1], pulls[2]], [1])
 
 
 def test_a_filter_looks_once_at_a_message_however_many_pulls_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the pulls of two filters lie mixed: a long expression takes half a millisecond a look."""
+    """A long expression takes half a millisecond per evaluation."""
     table, looked, original = HoldTable(), list[str](), SqlFilter.matches_properties
     pulls = [held(table, 4) for _ in range(20)]
     for number, pull in enumerate(pulls):
@@ -161,20 +155,22 @@ def test_a_filter_looks_once_at_a_message_however_many_pulls_have_it(monkeypatch
 
     monkeypatch.setattr(SqlFilter, "matches_properties", look)
     woken = walk(STRICT, table, 5, 0, properties=lambda: {"a": "4"}.get)
-    assert [wake.pull for wake in woken] == pulls[1::2]
-    assert sorted(looked) == ["a > 3", "a > 5"]
+    assert ([wake.pull for wake in woken], sorted(looked)) == (pulls[1::2], ["a > 3", "a > 5"])
 
 
-def test_a_message_that_cannot_be_read_wakes() -> None:
-    """The pull's own read decides then."""
+def test_pulls_that_any_message_wakes() -> None:
+    """A pull without a filter wakes, and so does a message that cannot be read."""
     table = HoldTable()
     pull = held(table, 4)
     pull.filter = filter_of("a > 3", "SQL92")
     assert walk(STRICT, table, 5, 0) == [Wake(pull, "woken")]
+    table = HoldTable()
+    pull = held(table, 4)
+    pull.filter = None
+    assert walk(STRICT, table, 5, 7) == [Wake(pull, "woken")]
 
 
 Wanted = tuple[int, str, int]
-"""Offset, tags and deadline of a pull."""
 WANTED: Final = st.tuples(st.integers(3, 5), st.sampled_from(["*", "a", "b", "broken"]), st.sampled_from([10, 1000]))
 
 
@@ -189,10 +185,7 @@ BROKEN: Final = Broken("*", "TAG", frozenset(), all_tags=True)
 
 
 def chosen(wanted: Sequence[Wanted]) -> list[tuple[int, str | None]]:
-    """The pulls that a walk in place of a message `a` at offset 4 hands out, by their number: why, in its order.
-
-    Those of a herd come with a None, for they are all woken.
-    """
+    """Pulls that an in-place walk for a message `a` at offset 4 takes, with their causes."""
     table = HoldTable()
     pulls = [held(table, offset, tags, deadline_ms=deadline_ms) for offset, tags, deadline_ms in wanted]
     for pull, (_offset, tags, _deadline_ms) in zip(pulls, wanted, strict=True):
@@ -225,7 +218,7 @@ def expected(one: Wanted) -> str | None:
 
 
 def check_choice(wanted: Sequence[Wanted]) -> None:
-    """A walk hands out what each pull by itself would be woken for, in the order held, those that failed at last."""
+    """A walk takes the pulls that would wake alone, in order, and failed ones last."""
     causes = [(number, expected(one)) for number, one in enumerate(wanted)]
     assert [(number, cause or "woken") for number, cause in chosen(wanted)] == [
         *((number, cause) for number, cause in causes if cause in {"woken", "expired"}),
@@ -237,12 +230,11 @@ def check_choice(wanted: Sequence[Wanted]) -> None:
 @example([(4, "*", 1000), (4, "*", 10), (4, "*", 1000)])
 @example([(4, "*", 1000), (4, "b", 1000)])
 def test_a_herd_is_woken_as_each_of_it_would_be(wanted: list[Wanted]) -> None:
-    """What the pull before wanted decides for the next one only where that makes no difference."""
+    """Each pull gets the decision that it would get alone."""
     check_choice(wanted)
 
 
 def test_a_large_herd_is_settled_at_its_end_and_a_small_one_at_once() -> None:
-    """Whoever is told first does not wait until a thousand are forgotten; one alone costs no second lock hold."""
     for count, later in ((notifier.LARGE_HERD, True), (notifier.LARGE_HERD - 1, False)):
         table = HoldTable()
         pulls = [held(table, 4) for _ in range(count)]
@@ -250,15 +242,14 @@ def test_a_large_herd_is_settled_at_its_end_and_a_small_one_at_once() -> None:
         assert walker.start() == pulls
         assert walker.unsettled is later
         table.assert_tidy(settled=not later)
-        assert walker.herd(3) == pulls[:3]
-        assert walker.end() == []
+        assert (walker.herd(3), walker.end()) == (pulls[:3], [])
         assert not walker.unsettled
         table.assert_tidy()
 
 
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 def test_a_walk_asks_the_store_once_more_for_who_waits_beyond_the_end_that_it_was_told(policy: Policy) -> None:
-    """Another message may be visible by now, and its own walk over before."""
+    """Another message may be visible by now."""
     table = HoldTable(own_deadlines=policy.expiry == "own_deadline")
     asked: list[int] = []
 
@@ -268,15 +259,6 @@ def test_a_walk_asks_the_store_once_more_for_who_waits_beyond_the_end_that_it_wa
 
     near, far = held(table, 4), held(table, 5)
     walker = BucketTraversal(policy, table, KEY, 5, None, 0, read_visible_end)
-
     assert walker.start() == [near, far]
     assert [walker.each(), walker.each()] == [Wake(near, "woken"), Wake(far, "woken")]
     assert asked == [6], "nobody asks for who reads what was told of"
-
-
-def test_a_pull_without_a_filter_wants_whatever_comes() -> None:
-    """It is woken by a message with any tag."""
-    table = HoldTable()
-    pull = held(table, 4)
-    pull.filter = None
-    assert walk(STRICT, table, 5, 7) == [Wake(pull, "woken")]

@@ -1,27 +1,35 @@
-"""Committed offsets."""
+"""Tables of the broker: committed offsets, queue locks and statistics."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from model_tests.support.present import present
 from model_tests.support.service import in_turns, whole
 
+from longpoll_broker.rocketmq.tables import queue_locks
+from longpoll_broker.rocketmq.tables.queue_locks import LIFE_MS, QueueLocks
 from longpoll_broker.shared import offsets as offsets_module
+from longpoll_broker.shared import statistics as module
 from longpoll_broker.shared.offsets import Offsets
+from longpoll_broker.shared.statistics import (
+    BROKER_GET_NUMS,
+    GROUP_GET_LATENCY,
+    GROUP_GET_NUMS,
+    GROUP_GET_SIZE,
+    Statistics,
+)
 
 
-def test_the_last_commit_counts_even_if_it_is_lower() -> None:
-    """RocketMQ 4.9 stores what it is told."""
+def test_commits_by_consumers_and_by_pulls() -> None:
+    """A consumer may move an offset back, as in RocketMQ 4.9; a pull may not."""
     offsets = Offsets()
     assert offsets.query("T", "G", 0) is None
     offsets.commit("T", "G", 0, 9)
     offsets.commit("T", "G", 0, 4)
     offsets.commit("T", "H", 0, 1)
-    assert offsets.query("T", "G", 0) == 4
-    assert offsets.by_pair == {"T@G": {0: 4}, "T@H": {0: 1}}
-
-
-def test_what_a_pull_carries_along_never_goes_back() -> None:
-    """Forward only: an older one changes nothing, a newer one counts; a consumer's own word still may go back."""
+    assert (offsets.query("T", "G", 0), offsets.by_pair) == (4, {"T@G": {0: 4}, "T@H": {0: 1}})
     offsets = Offsets()
     assert offsets.commit("T", "G", 0, 5, forward_only=True)
     assert offsets.commit("T", "G", 0, 3, forward_only=True)
@@ -31,8 +39,8 @@ def test_what_a_pull_carries_along_never_goes_back() -> None:
     assert offsets.query("T", "G", 0) == 2
 
 
-def test_what_was_asked_for_is_forgotten_with_its_group_and_topic_only() -> None:
-    """Looking at the offsets changes nothing."""
+def test_forgetting_offsets() -> None:
+    """Only the named group or topic goes; names that begin or end alike stay."""
     offsets = Offsets(pulled=Offsets())
     assert offsets.pulled is not None
     for topic, group in (("T", "G"), ("T", "H"), ("U", "G")):
@@ -45,10 +53,27 @@ def test_what_was_asked_for_is_forgotten_with_its_group_and_topic_only() -> None
     assert offsets.pulled_to("T", "H", 0) == 3
     offsets.forget_topic("T")
     assert offsets.pulled_to("T", "H", 0) is None
+    offsets = Offsets()
+    offsets.commit("T", "G", 0, 1)
+    offsets.commit("T2", "G", 0, 1)
+    offsets.changed = False
+    offsets.forget_topic("none")
+    assert not offsets.changed
+    offsets.forget_topic("T")
+    assert list(offsets.by_pair) == ["T2@G"]
+    assert offsets.changed, "or the file would bring them back"
+    offsets = stored()
+    offsets.forget_group("none")
+    assert not offsets.changed
+    offsets.forget_group("G")
+    assert list(offsets.by_pair) == ["T@H", "TT@GG"]
+    assert offsets.changed, "or the file would bring them back"
+    offsets = stored()
+    assert (whole(offsets.topics_of("G")), whole(offsets.topics_of("none"))) == (["T", "U"], [])
+    assert (whole(offsets.groups_of("T")), whole(offsets.groups_of("none"))) == (["G", "H"], [])
 
 
 def test_limits_bound_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new entry over a limit is refused; a known one may still change."""
     monkeypatch.setattr(offsets_module, "OFFSET_COUNT_MAX", 2)
     monkeypatch.setattr(offsets_module, "QUEUE_COUNT_MAX", 1)
     offsets = Offsets()
@@ -59,21 +84,8 @@ def test_limits_bound_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert offsets.commit("T", "G", 0, 2)
 
 
-def test_forgetting_a_topic_leaves_the_others() -> None:
-    """A topic whose name begins alike is another topic."""
-    offsets = Offsets()
-    offsets.commit("T", "G", 0, 1)
-    offsets.commit("T2", "G", 0, 1)
-    offsets.changed = False
-    offsets.forget_topic("none")
-    assert not offsets.changed
-    offsets.forget_topic("T")
-    assert list(offsets.by_pair) == ["T2@G"]
-    assert offsets.changed, "or the file would bring them back"
-
-
 def test_a_light_group_has_one_queue() -> None:
-    """With `enableLmq` only, and by the group's name, not the topic's."""
+    """With `enableLmq` a light group has one queue, by the group's name."""
     offsets = Offsets(light=True)
     offsets.commit("T", "%LMQ%g", 4, 9)
     offsets.commit("%LMQ%t", "G", 4, 3)
@@ -94,25 +106,6 @@ def stored() -> Offsets:
     return offsets
 
 
-def test_who_has_offsets_of_what_is_told_by_whole_names() -> None:
-    """A name that only ends or begins alike is another one's."""
-    offsets = stored()
-    assert whole(offsets.topics_of("G")) == ["T", "U"]
-    assert whole(offsets.topics_of("none")) == []
-    assert whole(offsets.groups_of("T")) == ["G", "H"]
-    assert whole(offsets.groups_of("none")) == []
-
-
-def test_forgetting_a_group_leaves_the_others() -> None:
-    """Of every topic, and the file is written anew only where something went."""
-    offsets = stored()
-    offsets.forget_group("none")
-    assert not offsets.changed
-    offsets.forget_group("G")
-    assert list(offsets.by_pair) == ["T@H", "TT@GG"]
-    assert offsets.changed, "or the file would bring them back"
-
-
 class Guard:
     """Notes how many pairs there are fewer each time that it is left; another thread has it before."""
 
@@ -130,16 +123,15 @@ class Guard:
 
 
 def test_a_group_is_forgotten_with_what_was_committed_just_before() -> None:
-    """Another thread may have had the guard until then; commits come in between while the table is gone through."""
+    """Commits come in between while another thread goes through the table."""
     offsets = stored()
     guard = offsets.guard = Guard(offsets, {"V@G": {0: 1}, "V@H": {0: 1}})
     offsets.forget_group("G")
-    assert list(offsets.by_pair) == ["T@H", "TT@GG", "V@H"]
-    assert guard.dropped == [0, 1, 1, 1]
+    assert (list(offsets.by_pair), guard.dropped) == (["T@H", "TT@GG", "V@H"], [0, 1, 1, 1])
 
 
 def test_a_large_table_is_gone_through_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No turn looks at more pairs, or at more marks in them, than its count."""
+    """No turn looks at more entries than its limit."""
     offsets = Offsets()
     for number in range(10):
         offsets.commit(f"T{number}", "G@" * 4, 0, number)
@@ -148,3 +140,167 @@ def test_a_large_table_is_gone_through_in_turns(monkeypatch: pytest.MonkeyPatch)
     assert in_turns(offsets.topics_of("G@" * 4)) == (topics, 1)
     assert in_turns(offsets.groups_of("T3")) == (["G@" * 4], 1)
     assert in_turns(offsets.topics_by_group(["G@" * 4])) == ({"G@" * 4: topics}, 10)
+
+
+def test_a_queue_lock_has_one_holder() -> None:
+    """It lasts a minute; asking again renews it, and only the holder can release it."""
+    locks = QueueLocks()
+    assert locks.lock("G", "a", ["q0", "q1"], 0) == ["q0", "q1"]
+    assert locks.lock("G", "b", ["q1", "q2"], 1) == ["q2"]
+    assert (locks.lock("H", "b", ["q1"], 1), locks.lock("G", "a", [], 1)) == (["q1"], [])
+    locks = QueueLocks()
+    locks.lock("G", "a", ["q"], 0)
+    assert locks.lock("G", "b", ["q"], LIFE_MS) == []
+    assert locks.lock("G", "a", ["q"], LIFE_MS) == ["q"]
+    assert locks.lock("G", "b", ["q"], LIFE_MS + 1) == []
+    assert locks.lock("G", "b", ["q"], 2 * LIFE_MS + 1) == ["q"]
+    locks = QueueLocks()
+    locks.lock("G", "a", ["q"], 0)
+    locks.unlock("G", "b", ["q"])
+    assert locks.lock("G", "b", ["q"], 0) == []
+    locks.unlock("G", "a", ["q", "never"])
+    assert locks.lock("G", "b", ["q"], 0) == ["q"]
+
+
+def test_there_is_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_locks, "LOCK_COUNT_MAX", 2)
+    locks = QueueLocks()
+    assert locks.lock("G", "a", ["q0", "q1", "q2"], 0) == ["q0", "q1"]
+    assert locks.lock("H", "a", ["q"], 0) == []
+    locks.unlock("G", "a", ["q0"])
+    assert locks.lock("H", "a", ["q"], 0) == ["q"]
+
+
+def test_renewing_takes_no_more_of_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_locks, "LOCK_COUNT_MAX", 2)
+    locks = QueueLocks()
+    for now_ms in (0, 1, 2):
+        assert locks.lock("G", "a", ["q0"], now_ms) == ["q0"]
+    assert locks.lock("G", "b", ["q0"], LIFE_MS + 3) == ["q0"]
+    assert locks.lock("G", "b", ["q1", "q2"], LIFE_MS + 3) == ["q1"]
+
+
+def test_a_group_that_holds_nothing_is_not_kept() -> None:
+    """Names of groups come from clients, so empty groups must not use memory."""
+    locks = QueueLocks()
+    locks.lock("G", "a", [], 0)
+    assert not locks._holders
+    locks.lock("G", "a", ["q0", "q1"], 0)
+    locks.unlock("G", "a", ["q0"])
+    assert list(locks._holders) == [("G", "q1")]
+    locks.unlock("G", "a", ["q1"])
+    assert not locks._holders
+    assert locks.quota.used == 0
+
+
+def test_locks_that_were_not_renewed_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_locks, "LOCK_COUNT_MAX", 2)
+    locks = QueueLocks()
+    assert locks.lock("G", "a", ["q0", "q1"], 0) == ["q0", "q1"]
+    assert locks.lock("H", "b", ["q"], LIFE_MS) == []
+    assert locks.lock("H", "b", ["q"], LIFE_MS + 1) == ["q"]
+
+
+def counted(minutes: int) -> Statistics:
+    """Ten messages of 100 bytes a second for some minutes, sampled twice a second."""
+    statistics = Statistics()
+    for now_ms in range(0, minutes * 60_000, 500):
+        statistics.count_get("T", "G", 3, messages=5, size=500, latency_ms=2)
+        statistics.sample(now_ms)
+    return statistics
+
+
+def test_rates_of_a_span() -> None:
+    """A minute forgets what an hour still counts; a span without two samples has no rate."""
+    found = present(counted(30).snapshots(GROUP_GET_NUMS, "T@G"))
+    assert (found["statsMinute"].sum, found["statsMinute"].tps, found["statsMinute"].average) == (600, 10.0, 5.0)
+    assert (found["statsHour"].tps, found["statsHour"].average) == (10.0, 5.0)
+    assert (found["statsDay"].sum, found["statsDay"].tps) == (0, 0.0)
+    statistics = counted(20)
+    for now_ms in range(20 * 60_000, 25 * 60_000, 500):
+        statistics.sample(now_ms)
+    found = present(statistics.snapshots(GROUP_GET_SIZE, "T@G"))
+    assert found["statsMinute"].sum == 0
+    assert found["statsHour"].sum > 0
+    statistics = Statistics()
+    statistics.count_get("T", "G", 3, messages=5, size=500, latency_ms=2)
+    for now_ms in (0, 10_000):
+        statistics.sample(now_ms)
+        found = present(statistics.snapshots(GROUP_GET_NUMS, "T@G"))
+        minute = found["statsMinute"]
+        assert (minute.sum, minute.tps, minute.average) == (0, 0.0, 0.0)
+
+
+def test_sums_by_queue_and_by_broker() -> None:
+    """The keys are RocketMQ's; the broker's sum counts every group."""
+    statistics = counted(2)
+    latency = present(statistics.snapshots(GROUP_GET_LATENCY, "3@T@G"))
+    assert latency["statsMinute"].average == 2.0
+    assert statistics.snapshots(GROUP_GET_LATENCY, "4@T@G") is None
+    assert statistics.snapshots(BROKER_GET_NUMS, "DefaultCluster") is not None
+    alike, singly = Statistics(), Statistics()
+    alike.count_get("T", "G", 3, messages=2, size=100, latency_ms=4, times=5)
+    for _ in range(5):
+        singly.count_get("T", "G", 3, messages=2, size=100, latency_ms=4)
+    counts = [{key: (item.value, item.times) for key, item in each._items.items()} for each in (alike, singly)]
+    assert counts[0] == counts[1]
+    assert counts[0] == {
+        (GROUP_GET_NUMS, ("T", "G")): (10, 5),
+        (GROUP_GET_SIZE, ("T", "G")): (500, 5),
+        (GROUP_GET_LATENCY, (3, "T", "G")): (20, 5),
+        (BROKER_GET_NUMS, ()): (10, 5),
+    }
+    statistics = Statistics()
+    assert statistics.given() == 0
+    statistics.count_get("T", "G", 0, messages=2, size=1, latency_ms=0)
+    statistics.count_get("U", "H", 1, messages=3, size=1, latency_ms=0, times=2)
+    assert statistics.given() == 8
+
+
+class NotedGuard:
+    """A lock of one thread that knows whether it is held."""
+
+    held = False
+
+    def __enter__(self) -> None:
+        self.held = True
+
+    def __exit__(self, *_: object) -> None:
+        self.held = False
+
+
+class Guarded(dict[Any, Any]):
+    """Items that are only gone through with the guard held: another thread's count would change them meanwhile."""
+
+    def __init__(self, guard: NotedGuard) -> None:
+        self.guard = guard
+        self.walks = 0
+
+    def values(self) -> Any:
+        assert self.guard.held
+        self.walks += 1
+        return super().values()
+
+    def items(self) -> Any:
+        assert self.guard.held
+        self.walks += 1
+        return super().items()
+
+
+def test_samples_and_snapshots_hold_the_guard() -> None:
+    guard = NotedGuard()
+    statistics = Statistics(guard=guard)
+    statistics._items = items = Guarded(guard)
+    statistics.count_get("T", "G", 3, messages=5, size=500, latency_ms=2)
+    statistics.sample(0)
+    assert statistics.snapshots(GROUP_GET_NUMS, "T@G") is not None
+    assert (items.walks, guard.held) == (2, False)
+
+
+def test_items_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ITEM_COUNT_MAX", 4)
+    statistics = Statistics()
+    statistics.count_get("T", "G", 0, messages=1, size=1, latency_ms=0)
+    statistics.count_get("T", "H", 0, messages=1, size=1, latency_ms=0)
+    assert statistics.snapshots(GROUP_GET_NUMS, "T@G") is not None
+    assert statistics.snapshots(GROUP_GET_NUMS, "T@H") is None

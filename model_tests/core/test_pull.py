@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import attrs
 import pytest
+from model_tests.support.present import present
 
 from longpoll.broker_simulation.refinement.memory_queues import MemoryQueues, Message
 from longpoll_broker.hold import pull as module
@@ -48,7 +49,6 @@ class OneRead:
 
 
 def desk() -> PullChecks:
-    """One topic with four readable queues, no groups yet."""
     topics = Topics()
     topics.put(TopicConfig("T", 4, 4))
     return PullChecks(topics, Groups(), Clients())
@@ -63,12 +63,11 @@ def pull(**changes: object) -> Pull:
 
 
 def code(decision: Decision) -> int:
-    """The response code of a decision."""
     return decision.code
 
 
 def test_a_pull_that_passes_reads_once() -> None:
-    """No filter is passed for a subscription to everything."""
+    """A subscription to everything passes no filter to the read."""
     store = OneRead()
     assert isinstance(decide(pull(), desk(), store), Found)
     assert (store.count, store.matches) == (1, None)
@@ -93,8 +92,8 @@ def test_a_failed_check_refuses_without_reading(changes: dict[str, object], expe
     assert (decision.code, store.count) == (expected, 0)
 
 
-def test_the_checks_come_in_rocketmqs_order() -> None:
-    """Repair one fault after the other: the code moves on through the list."""
+def test_the_checks_and_statuses_are_rocketmqs() -> None:
+    """Each repaired fault moves the code on; every status of the store has a code."""
     tables = PullChecks(Topics(), Groups(auto_create=False), Clients(), is_readable=False)
     broken = pull(topic="T", queue_id=9, sys_flag=0, sub_version=7)
     store = OneRead()
@@ -119,6 +118,8 @@ def test_the_checks_come_in_rocketmqs_order() -> None:
     assert code(decide(broken, tables, store)) == 25
     beat(tables, "CLUSTERING", topic="T", version=7)
     assert code(decide(broken, tables, store)) == 0
+    for status in GetStatus:
+        assert code_of(status, 0) in {0, 19, 20, 21}
 
 
 def beat(tables: PullChecks, model: str, *, topic: str, version: int, expression: str = "*", kind: str = "TAG") -> None:
@@ -150,22 +151,14 @@ def beat(tables: PullChecks, model: str, *, topic: str, version: int, expression
     ],
 )
 def test_every_read_status_has_its_code(status: GetStatus, offset: int, expected: int) -> None:
-    """The table of facts 3.6, and the kind of decision it leads to."""
     assert code_of(status, offset) == expected
     decision = decide(pull(offset=offset), desk(), OneRead(status))
     kinds = {0: Found, 19: Miss, 20: OffsetMoved, 21: OffsetMoved}
     assert type(decision) is kinds[expected]
 
 
-def test_every_status_of_the_store_is_known() -> None:
-    """A new status must not end in an assertion while serving."""
-    for status in GetStatus:
-        assert code_of(status, 0) in {0, 19, 20, 21}
-
-
 @pytest.mark.parametrize("expression", ["a > 3", "a >"])
 def test_sql_is_refused_while_the_broker_does_not_support_it(expression: str) -> None:
-    """With 1, whether it could be parsed or not."""
     store = OneRead()
     decision = decide(pull(expression_type="SQL92", subscription=expression), desk(), store)
     assert isinstance(decision, Refused)
@@ -173,8 +166,8 @@ def test_sql_is_refused_while_the_broker_does_not_support_it(expression: str) ->
     assert decision.remark == "The broker does not support consumer to filter message by SQL92"
 
 
-def test_sql_reads_by_properties() -> None:
-    """And not by a tag's hash; an expression that cannot be parsed lets all through, an overlong one is refused."""
+def test_tags_and_sql_choose_what_is_read() -> None:
+    """SQL reads by properties; a broken expression matches everything, and a too long one is refused."""
     tables = attrs.evolve(desk(), property_filter=True)
     store = OneRead()
     assert code(decide(pull(expression_type="SQL92", subscription="a > 3"), tables, store)) == 0
@@ -188,10 +181,14 @@ def test_sql_reads_by_properties() -> None:
     assert isinstance(refused, Refused)
     assert refused.code == 23
     assert "4096 characters" in refused.remark
+    store = OneRead()
+    decide(pull(subscription="a"), desk(), store)
+    assert store.matches is not None
+    assert [store.matches(code) for code in (*tag_filter("a", "TAG").codes, 0)] == [True, False]
+    assert store.by_properties is None
 
 
 def test_what_is_refused_for_its_type_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An expression costs the broker nothing while `enablePropertyFilter` is off."""
     compiled: list[str] = []
     monkeypatch.setattr(filters, "compile_expression", lambda expression, **_more: compiled.append(expression))
     assert code(decide(pull(expression_type="SQL92", subscription="refused > 3"), desk(), OneRead())) == 1
@@ -202,7 +199,7 @@ def test_what_is_refused_for_its_type_is_not_compiled(monkeypatch: pytest.Monkey
 
 
 def test_sql_of_a_heartbeat() -> None:
-    """Its filter is used; a broken one is 27, before the broker's support is looked at; a newer good one heals it."""
+    """A broken filter of a heartbeat gives 27 until a newer good one replaces it."""
     tables, store = desk(), OneRead()
     asks = pull(sys_flag=0, sub_version=1)
     beat(tables, "CLUSTERING", topic="T", version=1, expression="a >", kind="SQL92")
@@ -228,27 +225,17 @@ def test_sql_of_a_heartbeat() -> None:
     ],
 )
 def test_less_than_no_message_is_an_error_where_there_is_something_to_read(status: GetStatus, refused: bool) -> None:
-    """4.9.7 was seen to answer 19 and 21 as ever; 5.x reads one message."""
+    """4.9.7 answers 19 and 21 as usual; 5.x reads one message."""
     store = OneRead(status)
     assert (code(decide(pull(count_max=-1), desk(), store)) == 1) is refused
     assert code(decide(pull(count_max=-1), attrs.evolve(desk(), traits=TRAITS_5), store)) != 1
 
 
 def test_no_message_at_all_can_be_asked_for() -> None:
-    """0 is not less than none."""
     assert code(decide(pull(count_max=0), desk(), OneRead())) == 0
 
 
-def test_tags_read_by_their_hashes() -> None:
-    store = OneRead()
-    decide(pull(subscription="a"), desk(), store)
-    assert store.matches is not None
-    assert [store.matches(code) for code in (*tag_filter("a", "TAG").codes, 0)] == [True, False]
-    assert store.by_properties is None
-
-
 def test_a_subscription_has_a_longest_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many characters as the limit are taken, one more is refused; none at all is a subscription to everything."""
     monkeypatch.setattr(module, "EXPRESSION_SIZE_MAX", 5)
     assert code(decide(pull(subscription="a||bb"), desk(), OneRead())) == 0
     refused = decide(pull(subscription="a||bbb"), desk(), OneRead())
@@ -258,7 +245,6 @@ def test_a_subscription_has_a_longest_length(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_was_held_is_not_parsed_again() -> None:
-    """A pull that brought its subscription is run again with the filter that it was held with."""
     held = pull(filter=tag_filter("a", "TAG"), subscription="||")
     assert check(held, desk()) is held.filter
     held.sys_flag = 0
@@ -266,7 +252,7 @@ def test_what_was_held_is_not_parsed_again() -> None:
 
 
 def test_the_filter_of_a_group_may_be_older_than_its_subscription() -> None:
-    """An empty expression moves the subscription's version and leaves the filter: 28 for who asks with the new one."""
+    """An empty expression moves the subscription's version only, so a pull with that version gets 28."""
     tables = attrs.evolve(desk(), property_filter=True)
     beat(tables, "CLUSTERING", topic="T", version=1, expression="a > 3", kind="SQL92")
     beat(tables, "CLUSTERING", topic="T", version=2, expression="", kind="SQL92")
@@ -275,11 +261,10 @@ def test_the_filter_of_a_group_may_be_older_than_its_subscription() -> None:
 
 
 def test_a_filter_server_has_the_last_word() -> None:
-    """Under `classFilterMode` everything is let through, whatever is registered for the group."""
+    """Under `classFilterMode` every message matches."""
     tables = attrs.evolve(desk(), property_filter=True)
     beat(tables, "CLUSTERING", topic="T", version=1, expression="a > 3", kind="SQL92")
-    group = tables.clients.group("G")
-    assert group is not None
+    group = present(tables.clients.group("G"))
     group.subscriptions["T"] = subscription_of("T", "a > 3", "SQL92", 1, class_filter=True)
     wanted = check(pull(sys_flag=0, sub_version=1), tables)
     assert isinstance(wanted, TagFilter)
@@ -287,7 +272,7 @@ def test_a_filter_server_has_the_last_word() -> None:
 
 
 def test_a_slave_sends_back_for_what_it_does_not_have() -> None:
-    """It corrects no offset: 20 where a lone master says 21; what it has found it answers as it is."""
+    """A slave corrects no offset: it answers 20 where a master says 21."""
     slave = attrs.evolve(desk(), standing=BrokerRole("SLAVE", broker_id=1))
     too_small = decide(pull(), slave, OneRead(GetStatus.OFFSET_TOO_SMALL))
     assert isinstance(too_small, OffsetMoved)
@@ -319,23 +304,18 @@ def queues_of(tags: str) -> MemoryQueues:
     ],
 )
 def test_visible_messages_are_wanted_if_some_match(tags: str, offset: int, wants: bool, looked_to: int) -> None:
-    """A stretch that is not wanted is noted, up to the end."""
     waiting = pull(offset=offset, filter=tag_filter("a", "TAG"))
     queues = queues_of(tags)
     assert wants_visible(waiting, queues, len(tags)) is wants
     assert waiting.unmatched_end == looked_to
 
 
-def test_who_has_no_filter_wants_whatever_is_visible() -> None:
-    """From its offset on; the store is not read for it."""
+def test_looking_at_visible_messages() -> None:
+    """The next look begins where the last ended; a read that gets no further runs the pull."""
     for offset, wants in ((1, True), (2, False), (3, False)):
         store = OneRead()
         assert wants_visible(pull(offset=offset), store, 2) is wants
         assert store.count == 0
-
-
-def test_a_stretch_is_read_once() -> None:
-    """The next look begins where the last one ended, and asks for one message."""
     asked: list[tuple[int, int]] = []
 
     class Noting(MemoryQueues):
@@ -349,10 +329,6 @@ def test_a_stretch_is_read_once() -> None:
         queues.visible["T", 0] = visible_end
         assert wants_visible(waiting, queues, visible_end) is wants
     assert asked == [(0, 1), (2, 1), (4, 1)]
-
-
-def test_where_a_read_gets_no_further_the_pull_is_run() -> None:
-    """An offset that the store moved, or a status that is none of a filter, is for the answer to tell."""
     for status in GetStatus:
         if status is not GetStatus.NO_MATCHED_MESSAGE:
             assert wants_visible(pull(offset=0, filter=tag_filter("a", "TAG")), OneRead(status), 1)

@@ -1,17 +1,26 @@
-"""Tables of topics and groups: names, automatic creation, removal and limits."""
+"""Topics, groups, their members and subscriptions, and what a slave answers instead of its master."""
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable
 
+import pytest
+from model_tests.support.present import present
+
+from longpoll_broker.shared import subscription as subscriptions
 from longpoll_broker.shared import topics as module
+from longpoll_broker.shared.broker_role import BrokerRole
+from longpoll_broker.shared.subscription import Clients, Subscription, subscription_of
 from longpoll_broker.shared.topics import QUEUE_COUNT_MAX, GroupConfig, Groups, TopicConfig, Topics
+from longpoll_broker.shared.version_traits import STRICT_TRAITS, TRAITS_4_9, TRAITS_5, Traits
+from longpoll_broker.store.read import GetStatus
 from longpoll_protocol.names import DEFAULT_TOPIC, SYSTEM_TOPICS, UNIT_FLAG, UNIT_RETRY_FLAG, name_problem
+from longpoll_protocol.tags import word_hash
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "a.b", "a@b", "", " ", "a b", "主题", "x" * 128, "a\x00", "a\n"])
 def test_a_name_that_must_not_become_a_path_is_refused(name: str) -> None:
-    """Only letters, digits, percent, bar, underscore and hyphen; at most 127 characters."""
+    """Letters, digits, `%`, `|`, `_` and `-`, at most 127 of them."""
     assert name_problem(name) is not None
 
 
@@ -20,33 +29,43 @@ def test_rocketmqs_own_names_are_allowed(name: str) -> None:
     assert name_problem(name) is None
 
 
-def test_a_send_makes_the_topic_from_the_default_topic() -> None:
-    """With as many queues as the client asks for, at most as many as TBW102 has, and without the inherit bit."""
+def test_topics_that_a_send_makes() -> None:
+    """With the queues that the client asks for, at most those of TBW102, and without the inherit bit."""
     topics = Topics(default_queue_count=8)
     topics.add_system_topics("broker-a", "DefaultCluster")
     for name, asked, count in (("A", 4, 4), ("B", 16, 8), ("C", -3, 0)):
-        made = topics.make_for_send(name, DEFAULT_TOPIC, asked)
-        assert made is not None
+        made = present(topics.make_for_send(name, DEFAULT_TOPIC, asked))
         assert (made.read_queue_nums, made.write_queue_nums, made.perm) == (count, count, 6)
     assert topics.make_for_send("D", "A", 4) is None
-
-
-def test_without_automatic_creation_nothing_is_made() -> None:
+    table = table_of("T", DEFAULT_TOPIC)
+    assert table.make_for_send("T", DEFAULT_TOPIC, 4) == TopicConfig("T", 1, 1)
+    assert not table.changed
     topics = Topics(auto_create=False)
     topics.add_system_topics("broker-a", "DefaultCluster")
     assert topics.make_for_send("A", DEFAULT_TOPIC, 4) is None
     assert Groups(auto_create=False).find("G") is None
+    for unit, topics in ((False, table_of()), (True, table_of())):
+        topics.add_system_topics("b", "c")
+        for name, flag in (("mine", UNIT_FLAG), ("%RETRY%g", UNIT_RETRY_FLAG)):
+            topic = present(topics.make_for_send(name, DEFAULT_TOPIC, 4, unit=unit))
+            assert topic.topic_sys_flag == (flag if unit else 0)
 
 
-def test_a_group_name_without_end_is_not_made() -> None:
-    """255 characters are the clients' own limit."""
+def test_groups_that_are_made() -> None:
+    """A client's group name has at most 255 characters; 5.x refuses some names that 4.9 accepts."""
     groups = Groups()
     assert groups.find("g" * 255) is not None
     assert groups.find("g" * 256) is None
+    strict, lax = Groups(validates=True), Groups()
+    assert strict.find("no name") is None
+    assert lax.find("no name") is not None
+    for groups in (strict, lax):
+        made = present(groups.find("good_name"))
+        assert made.group_name == "good_name"
 
 
-def test_a_broker_has_the_topics_that_javas_have() -> None:
-    """Read and write queues and permission, as 4.9.7 was seen to make them; others may not change or delete them."""
+def test_topics_that_a_broker_has() -> None:
+    """Queues and permissions are those of 4.9.7."""
     topics = Topics()
     topics.add_system_topics("broker-a", "DefaultCluster")
     assert {topic.topic_name: (topic.read_queue_nums, topic.write_queue_nums, topic.perm) for topic in topics} == {
@@ -63,10 +82,17 @@ def test_a_broker_has_the_topics_that_javas_have() -> None:
     assert all(topics.is_system(topic.topic_name) for topic in topics)
     assert topics.is_system("rmq_sys_anything")
     assert not topics.is_system("T")
+    table = Topics(auto_create=False)
+    table.put(TopicConfig(SYSTEM_TOPICS[0], 5, 5))
+    (there,) = table
+    table.add_system_topics("broker a", "C")
+    assert table.by_name[there.topic_name] == there
+    assert DEFAULT_TOPIC not in table.by_name
+    assert ("broker a" in table.by_name, table.is_system("broker a"), table.is_system("C")) == (False, False, True)
 
 
 def table_of(*names: str, light: bool = False) -> Topics:
-    """Topics with one queue each, which nobody has changed since."""
+    """Unchanged topics with one queue each."""
     table = Topics(light=light)
     for name in names:
         table.put(TopicConfig(name, 1, 1))
@@ -79,15 +105,7 @@ def test_a_topic_may_be_pulled_from_with_the_read_bit(perm: int, is_readable: bo
     assert TopicConfig("T", perm=perm).is_readable is is_readable
 
 
-def test_what_is_removed_is_gone_and_what_is_not_there_changes_nothing() -> None:
-    """A change is noted for whoever saves the table."""
-    table = table_of("T")
-    assert (table.remove("U"), table.changed) == (False, False)
-    assert (table.remove("T"), table.changed, table.get("T")) == (True, True, None)
-
-
 def test_a_full_table_takes_no_more_and_its_own_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of topics, in whatever way one is made, and of groups."""
     monkeypatch.setattr(module, "TOPIC_COUNT_MAX", 2)
     table = table_of("T")
     assert table.put(TopicConfig(DEFAULT_TOPIC, 8, 8, perm=7))
@@ -102,19 +120,8 @@ def test_a_full_table_takes_no_more_and_its_own_may_change(monkeypatch: pytest.M
     assert [groups.find(name) is not None for name in ("G", "H", "I", "G")] == [True, True, False, True]
 
 
-def test_a_table_that_is_copied_is_counted_by_the_same_quota() -> None:
-    table = Topics()
-    quota = table.quota
-    for name in "AB":
-        table.put(TopicConfig(name))
-    table.replace({name: TopicConfig(name) for name in "BC"})
-    assert (table.quota is quota, quota.used) == (True, 2)
-    table.remove("C")
-    assert quota.used == 1
-
-
-def test_each_change_is_counted_under_the_guard() -> None:
-    """Two threads that count at once would else count one."""
+def test_tables_change_under_their_guard() -> None:
+    """Two threads that change the table at once count two changes."""
     counted: list[int] = []
 
     class Guard:
@@ -129,10 +136,21 @@ def test_each_change_is_counted_under_the_guard() -> None:
     table.put(TopicConfig("A", 3, 3))
     table.remove("A")
     assert sum(counted) == table.version == 3
+    table = table_of("T")
+    assert (table.remove("U"), table.changed) == (False, False)
+    assert (table.remove("T"), table.changed, table.get("T")) == (True, True, None)
+    table = Topics()
+    quota = table.quota
+    for name in "AB":
+        table.put(TopicConfig(name))
+    table.replace({name: TopicConfig(name) for name in "BC"})
+    assert (table.quota is quota, quota.used) == (True, 2)
+    table.remove("C")
+    assert quota.used == 1
 
 
 def test_a_light_topic_or_group_is_there_without_being_kept() -> None:
-    """Where they are switched on, with one queue and any name; one that is kept stays."""
+    """Light topics and groups have one queue and any name, and are not stored."""
     for name in ("%LMQ%a", "%LMQ%a b", "%LMQ%device.1"):
         assert table_of(light=True).get(name) == TopicConfig(name, 1, 1)
     for table, name in ((table_of(light=True), "a"), (table_of(), "%LMQ%a")):
@@ -145,33 +163,11 @@ def test_a_light_topic_or_group_is_there_without_being_kept() -> None:
     assert Groups(auto_create=False).find("%LMQ%a") is None
 
 
-def test_the_topics_that_every_broker_has_are_made_unless_they_are_there() -> None:
-    """The default topic only where topics are made by sends, and of the broker's names only those that may be."""
-    table = Topics(auto_create=False)
-    table.put(TopicConfig(SYSTEM_TOPICS[0], 5, 5))
-    (there,) = table
-    table.add_system_topics("broker a", "C")
-    assert table.by_name[there.topic_name] == there
-    assert DEFAULT_TOPIC not in table.by_name
-    assert ("broker a" in table.by_name, table.is_system("broker a"), table.is_system("C")) == (False, False, True)
-
-
-def test_a_send_to_a_topic_that_is_there_changes_nothing() -> None:
-    """Also to a light one, and one with other queues than are asked for."""
-    table = table_of("T", DEFAULT_TOPIC)
-    assert table.make_for_send("T", DEFAULT_TOPIC, 4) == TopicConfig("T", 1, 1)
-    assert not table.changed
-
-
-def test_a_retry_topic_is_made_by_the_first_send_to_it() -> None:
-    """With one queue, and from no other topic."""
+def test_retry_topics() -> None:
+    """A retry topic has one queue, and an existing one stays as it is."""
     table = table_of()
     assert table.make_for_send("%RETRY%G", "none", 4) == TopicConfig("%RETRY%G", 1, 1)
     assert table.get("%RETRY%G") == TopicConfig("%RETRY%G", 1, 1)
-
-
-def test_a_retry_topic_is_made_once_and_only_with_a_name_and_a_count_that_may_be() -> None:
-    """One that is there stays as it is."""
     table = table_of("%RETRY%G")
     assert table.make_retry("%RETRY%G", 9) == TopicConfig("%RETRY%G", 1, 1)
     assert table.make_retry("%RETRY%a b", 1) is None
@@ -179,23 +175,234 @@ def test_a_retry_topic_is_made_once_and_only_with_a_name_and_a_count_that_may_be
     assert table.make_retry("%RETRY%H", QUEUE_COUNT_MAX) == TopicConfig("%RETRY%H", QUEUE_COUNT_MAX, QUEUE_COUNT_MAX)
 
 
-def test_the_topics_of_a_unit_say_so() -> None:
-    """What a producer of a unit makes by its first send, and no other's."""
-    made = {unit: table_of() for unit in (False, True)}
-    for unit, topics in made.items():
-        topics.add_system_topics("b", "c")
-        for name, flag in (("mine", UNIT_FLAG), ("%RETRY%g", UNIT_RETRY_FLAG)):
-            topic = topics.make_for_send(name, DEFAULT_TOPIC, 4, unit=unit)
-            assert topic is not None
-            assert topic.topic_sys_flag == (flag if unit else 0)
+def beat(
+    clients: Clients, channel: str, subscriptions: list[Subscription] | None, client_id: str = "", *, group: str = "G"
+) -> bool:
+    """One heartbeat for a group."""
+    return clients.heartbeat(
+        channel,
+        client_id or f"id-{channel}",
+        group,
+        message_model="CLUSTERING",
+        consume_type="CONSUME_PASSIVELY",
+        subscriptions=subscriptions,
+    )
 
 
-def test_a_group_is_made_with_a_name_that_may_be() -> None:
-    """5.x refuses what 4.9 makes; a good name is made by both."""
-    strict, lax = Groups(validates=True), Groups()
-    assert strict.find("no name") is None
-    assert lax.find("no name") is not None
-    for groups in (strict, lax):
-        made = groups.find("good_name")
-        assert made is not None
-        assert made.group_name == "good_name"
+def test_members_of_a_group() -> None:
+    """Members are notified of a new member or topic; a group goes with its last member."""
+    clients = Clients()
+    first = [subscription_of("T", "a", "TAG", 1)]
+    assert beat(clients, "c1", first)
+    assert not beat(clients, "c1", first)
+    assert beat(clients, "c2", first)
+    assert not beat(clients, "c1", [subscription_of("T", "b", "TAG", 2)])
+    group = present(clients.group("G"))
+    assert group.subscriptions["T"].tags.expression == "b"
+    assert beat(clients, "c1", [subscription_of("U", "*", "TAG", 3)])
+    assert list(group.subscriptions) == ["U"]
+    clients = Clients()
+    beat(clients, "c1", [])
+    beat(clients, "c2", [])
+    assert clients.client_ids("G") == ["id-c1", "id-c2"]
+    assert clients.unregister("c1", "G")
+    assert not clients.unregister("c1", "G")
+    assert clients.close("c2") == ["G"]
+    assert clients.group("G") is None
+    assert clients.close("c2") == []
+    assert (clients.client_ids("G"), clients.channels("G")) == ([], [])
+    clients = Clients()
+    beat(clients, "c1", [], "me")
+    beat(clients, "c2", [], "me")
+    assert clients.client_ids("G") == ["me"]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_only_a_later_version_replaces_a_subscription(version: int) -> None:
+    """Heartbeats of two members may cross."""
+    clients = Clients()
+    beat(clients, "c1", [subscription_of("T", "new", "TAG", 5)])
+    beat(clients, "c2", [subscription_of("T", "old", "TAG", version)])
+    group = present(clients.group("G"))
+    assert group.subscriptions["T"].tags.expression == "new"
+
+
+def test_subscriptions_by_tags() -> None:
+    """A heartbeat's hashes count if given; one that cannot be parsed matches nothing."""
+    assert not subscription_of("T", "||", "TAG", 1).tags.matches(1)
+    for kind in ("TAG", ""):
+        parsed = subscription_of("T", "a||b", kind, 1).tags
+        assert parsed.codes == {word_hash("a"), word_hash("b")}
+        assert subscription_of("T", "a", kind, 1, code_set=frozenset({7})).tags.codes == {7}
+    assert subscription_of("T", "*", "TAG", 1, code_set=frozenset()).tags.all_tags
+    assert subscription_of("T", "", "TAG", 1).tags.all_tags
+    assert subscription_of("T", "a", "TAG", 1, code_set=frozenset(), class_filter=True).tags.all_tags
+    by_sql = subscription_of("T", "a > 1", "SQL92", 1, class_filter=True)
+    assert (by_sql.is_by_tag, by_sql.tags.all_tags, by_sql.class_filter) == (False, True, True)
+
+
+def test_filters_of_a_subscription() -> None:
+    """A filter goes with its topic or group; a subscription by tag has none."""
+    clients = Clients()
+    beat(clients, "c1", [subscription_of("T", "a > 1", "SQL92", 1), subscription_of("U", "a > 2", "SQL92", 1)])
+    assert clients.filters.get("T", "G") is not None
+    beat(clients, "c1", [subscription_of("T", "a > 1", "SQL92", 1)])
+    assert clients.filters.get("U", "G") is None
+    clients.close("c1")
+    assert clients.filters.get("T", "G") is None
+    clients = Clients()
+    beat(clients, "c1", [subscription_of("T", "a > 1", "SQL92", 1)])
+    known = present(clients.filters.get("T", "G"))
+    beat(clients, "c1", [subscription_of("T", "a", "TAG", 2)])
+    assert clients.filters.get("T", "G") is known
+
+
+def test_heartbeats_change_a_group() -> None:
+    """A heartbeat without subscriptions makes a member and keeps the subscriptions."""
+    clients = Clients()
+    beat(clients, "c1", [subscription_of("T", "a", "TAG", 1)])
+    assert beat(clients, "c2", None)
+    assert beat(clients, "c2", None) is False
+    group = present(clients.group("G"))
+    assert list(group.subscriptions) == ["T"]
+    clients = Clients()
+    clients.heartbeat(
+        "c1",
+        "id",
+        "G",
+        message_model="BROADCASTING",
+        consume_type="CONSUME_ACTIVELY",
+        subscriptions=None,
+        consume_from_where="CONSUME_FROM_FIRST_OFFSET",
+    )
+    group = present(clients.group("G"))
+    assert (group.message_model, group.consume_type) == ("BROADCASTING", "CONSUME_ACTIVELY")
+    assert group.consume_from_where == "CONSUME_FROM_FIRST_OFFSET"
+
+
+def test_a_full_group_takes_no_further_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscriptions, "MEMBER_COUNT_MAX", 2)
+    clients = Clients()
+    beat(clients, "c1", [])
+    beat(clients, "c2", [])
+    assert beat(clients, "c3", [subscription_of("T", "a", "TAG", 1)]) is False
+    assert clients.channels("G") == ["c1", "c2"]
+    assert beat(clients, "c2", [subscription_of("T", "a", "TAG", 1)])
+
+
+def test_what_a_group_knows_of_its_topics() -> None:
+    clients = Clients()
+    for lacks in (True, False):
+        assert clients.note_fingerprint("G", 7, without_subscriptions=lacks) is lacks
+    beat(clients, "c1", [])
+    said = [clients.note_fingerprint("G", hashed, without_subscriptions=True) for hashed in (7, 7, 8, 8)]
+    assert said == [False, False, True, False]
+    clients = Clients()
+    beat(clients, "c1", [subscription_of("T", "*", "TAG", 1)])
+    beat(clients, "c2", [subscription_of("U", "*", "TAG", 1)], group="H")
+    beat(clients, "c3", [subscription_of("T", "*", "TAG", 1), subscription_of("U", "*", "TAG", 1)], group="I")
+    assert (clients.of_topic("T"), clients.of_topic("none")) == (["G", "I"], [])
+    clients = Clients()
+    for group in ("G", "H"):
+        beat(clients, "c1", [], group=group)
+    assert clients.unregister("c1", "G")
+    assert clients._groups_of == {"c1": {"H"}}
+    beat(clients, "c2", [], group="G")
+    assert (clients.close("c1"), clients._groups_of) == (["H"], {"c2": {"G"}})
+
+
+def test_an_encoded_list_of_members_is_good_until_they_change() -> None:
+    """A repeated heartbeat keeps the encoded list; any change of members discards it."""
+    clients = Clients()
+    beat(clients, "c1", [])
+    group = present(clients.group("G"))
+    changes: list[tuple[Callable[[], bool], bool]] = [
+        (lambda: beat(clients, "c1", []), True),
+        (lambda: beat(clients, "c1", [], "renamed"), False),
+        (lambda: beat(clients, "c2", []), False),
+        (lambda: clients.unregister("none", "G"), True),
+        (lambda: clients.unregister("c2", "G"), False),
+    ]
+    for change, is_kept in changes:
+        group.encoded_ids = b"as it was"
+        change()
+        assert (group.encoded_ids == b"as it was") == is_kept
+
+
+GROUP = GroupConfig("G", broker_id=3, which_broker_when_consume_slowly=7)
+ALL = pytest.mark.parametrize("traits", [STRICT_TRAITS, TRAITS_4_9, TRAITS_5], ids=["strict", "4.9", "5"])
+
+
+@ALL
+def test_a_lone_master_changes_nothing(traits: Traits) -> None:
+    standing = BrokerRole()
+    assert standing.is_plain
+    for code, status in (
+        (0, GetStatus.FOUND),
+        (19, GetStatus.OFFSET_OVERFLOW_ONE),
+        (20, GetStatus.NO_MATCHED_MESSAGE),
+        (21, GetStatus.OFFSET_TOO_SMALL),
+    ):
+        assert standing.code(code, status, traits, suggests_slave=True) == code
+        assert standing.offset_next(5, 9, status) == 9
+        assert standing.suggested_broker(GROUP, code, traits, suggests_slave=True) == 0
+
+
+@ALL
+def test_who_is_far_behind_is_sent_to_a_slave_when_slaves_may_be_read(traits: Traits) -> None:
+    """`slaveReadEnable` decides; the group's settings name the broker."""
+    standing = BrokerRole(slave_read=True)
+    assert standing.suggested_broker(GROUP, 0, traits, suggests_slave=True) == 7
+    assert standing.suggested_broker(GROUP, 0, traits, suggests_slave=False) == 3
+    assert standing.suggested_broker(None, 0, traits, suggests_slave=True) == 1
+
+
+@ALL
+def test_a_slave_corrects_no_offset(traits: Traits) -> None:
+    """Its ends may be behind the master's, so it answers 20 and the requested offset."""
+    standing = BrokerRole("SLAVE", 1)
+    assert standing.code(21, GetStatus.OFFSET_OVERFLOW_BADLY, traits, suggests_slave=False) == 20
+    assert standing.offset_next(99, 10, GetStatus.OFFSET_OVERFLOW_BADLY) == 99
+    assert standing.offset_next(5, 9, GetStatus.NO_MATCHED_MESSAGE) == 9
+    assert standing.suggested_broker(GROUP, 21, traits, suggests_slave=False) == 3
+
+
+@ALL
+def test_a_slave_that_checks_offsets_corrects_them(traits: Traits) -> None:
+    standing = BrokerRole("SLAVE", 1, offset_check_in_slave=True)
+    assert standing.code(21, GetStatus.OFFSET_OVERFLOW_BADLY, traits, suggests_slave=False) == 21
+    assert standing.offset_next(99, 10, GetStatus.OFFSET_OVERFLOW_BADLY) == 10
+
+
+def test_a_slave_of_5_whose_master_lives_holds_nobody() -> None:
+    """It answers 20 at once and names the master; 4.9 holds the pull."""
+    standing = BrokerRole("SLAVE", 1, slave_read=True, least_broker_id=0)
+    assert standing.code(19, GetStatus.OFFSET_OVERFLOW_ONE, TRAITS_5, suggests_slave=False) == 20
+    assert standing.code(0, GetStatus.FOUND, TRAITS_5, suggests_slave=False) == 0
+    for code in (19, 20, 21):
+        assert standing.suggested_broker(GROUP, code, TRAITS_5, suggests_slave=False) == 0
+    assert standing.suggested_broker(GROUP, 21, TRAITS_4_9, suggests_slave=False) == 3
+    assert standing.code(19, GetStatus.OFFSET_OVERFLOW_ONE, TRAITS_5, suggests_slave=True) == 19
+    assert standing.code(19, GetStatus.OFFSET_OVERFLOW_ONE, TRAITS_4_9, suggests_slave=False) == 19
+    alone = BrokerRole("SLAVE", 1, slave_read=True, least_broker_id=1)
+    assert alone.code(19, GetStatus.OFFSET_OVERFLOW_ONE, TRAITS_5, suggests_slave=False) == 19
+
+
+@ALL
+@pytest.mark.parametrize("code", [0, 19, 20])
+def test_a_slave_that_must_not_be_read_names_the_master(code: int, traits: Traits) -> None:
+    """4.9 overwrites its code 20 (upstream issue #1828), but the answer names the master."""
+    standing = BrokerRole("SLAVE", 1)
+    assert (
+        standing.code(code, GetStatus.FOUND if code == 0 else GetStatus.OFFSET_FOUND_NULL, traits, suggests_slave=False)
+        == code
+    )
+    assert standing.suggested_broker(GROUP, code, traits, suggests_slave=True) == 0
+
+
+@ALL
+def test_a_slave_keeps_the_codes_that_are_no_corrections(traits: Traits) -> None:
+    standing = BrokerRole("SLAVE", 1, slave_read=True)
+    for status in (GetStatus.NO_MATCHED_MESSAGE, GetStatus.MESSAGE_WAS_REMOVING):
+        assert standing.code(20, status, traits, suggests_slave=True) == 20
+        assert standing.offset_next(5, 9, status) == 9

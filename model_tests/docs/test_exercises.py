@@ -51,7 +51,7 @@ NOT_YET: Final = {
     ("5.1", "take=in_place notify_only_if_tag_matches=false"): "one is enough",
     ("5.2", "before_hold"): "commit_never_regresses is violated",
     ("6.1", INVARIANT): "answered_once is not inductive: the step",
-    ("6.2", INVARIANT): "true, but also inductive by itself",
+    ("6.2", INVARIANT): "true, but also inductive alone",
     ("7.1", "1"): "the limit is kept",
     ("7.1", "3"): "fewer than 3 are enough",
     ("7.1", "0"): "between 1 and",

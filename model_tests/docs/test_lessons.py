@@ -262,7 +262,7 @@ def test_the_excerpt_is_what_explain_prints() -> None:
     printed = CliRunner().invoke(main, ["explain", verdict["token"]]).stdout
     shown = excerpt(README)
 
-    assert len([line for line in shown if line != "..."]) == 9
+    assert len([line for line in shown if line != "..."]) == 8
     assert missing_line(shown, printed) is None
     assert missing_line(excerpt(README.replace("Pull thread 0", "Pull thread 1")), printed) is not None
 

@@ -113,7 +113,7 @@ def test_a_rule_that_does_not_fit_a_folder_s_jars_is_named(right: str, wrong: st
 
 @pytest.mark.parametrize("name", ["lost_by_hold", "lost_by_keep"])
 def test_lost_wakeups_happen_on_shipped_brokers(broker: JavaBroker, name: str) -> None:
-    """Findings (a) and (b): the message is there, and the pull is answered by the next scan alone."""
+    """Findings (a) and (b): the message is there, but only the next scan answers the pull."""
     assert_shown(played(broker, "rocketmq-4.9", name))
 
 

@@ -10,13 +10,13 @@ from typing import Any, Final
 import pyarrow as pa
 from attrs import frozen
 
-from longpoll_judge.evidence.attendance import DELETE_TOPIC
+from longpoll_judge.evidence.observers import DELETE_TOPIC
 from longpoll_judge.evidence.survey import Context, context_and_gaps, merge
 from longpoll_judge.read.schema import DEFAULTS, PLAIN_SCHEMA, fill
 from longpoll_judge.read.source import History
 from longpoll_judge.rules.queue_columns import REQUEST_EVENTS
 from longpoll_judge.run.overview import Overview, overview_of_table
-from longpoll_judge.run.verdict import LOG_EVENTS
+from longpoll_judge.run.queue_verdict import LOG_EVENTS
 
 TICK_NS: Final = 10**9
 """A deletion takes five of them, and some moments of a broker's promises one."""
@@ -30,10 +30,10 @@ OTHERS: Final = ("connection_closed", "lost", "blocked", "unblocked", "omitted",
 
 @frozen(eq=False)
 class Hostile:
-    """A history in slices."""
+    """A history in splits."""
 
-    slices: list[pa.Table]
-    stretch_events: int
+    splits: list[pa.Table]
+    window_events: int
     overviews: list[Overview]
     context: Context
     is_unplaced: bool
@@ -56,11 +56,11 @@ def hostile(seed: int) -> Hostile:
     if dice.random() < 0.15:
         dice.shuffle(rows)
     table = _table_of(rows)
-    slices = _cut(dice, table)
-    overviews = [overview_of_table(part, []) for part in slices]
+    splits = _cut(dice, table)
+    overviews = [overview_of_table(part, []) for part in splits]
     survey = merge(overview.survey for overview in overviews)
     context, _gaps = context_and_gaps(_told_beside(dice, sources), survey, wake_ms=dice.choice([0, 1_000]), late_ms=0)
-    return Hostile(slices, dice.choice([1, 1, 8, 30]), overviews, context, survey.unplaced_answers > 0)
+    return Hostile(splits, dice.choice([1, 1, 8, 30]), overviews, context, survey.unplaced_answers > 0)
 
 
 def _queue_of(dice: random.Random, sources: list[str], count: int, *, is_inside: bool) -> list[Row]:
@@ -187,7 +187,7 @@ def _table_of(rows: Iterable[Row]) -> pa.Table:
 
 
 def _cut(dice: random.Random, table: pa.Table) -> list[pa.Table]:
-    """In slices, which several observers may write side by side."""
+    """In splits, which several observers may write side by side."""
     parts = [table]
     if dice.random() < 0.2:
         names = sorted(set(table["source"].to_pylist()))
@@ -204,7 +204,7 @@ def _told_beside(dice: random.Random, sources: list[str]) -> History:
     settable = dice.choice([[], [], [], sources[:1], sources])
     policies = dice.choice([[], ["strict"], ["rocketmq-4.9"], ["strict", "rocketmq-5"]])
     return History(
-        slices=[],
+        splits=[],
         damages=[],
         declared_sources=frozenset(sources[: dice.choice([1, 2, 2, 2])]),
         settable_clocks=frozenset(settable),

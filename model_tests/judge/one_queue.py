@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from longpoll_judge.columns.batch import make_batch
-from longpoll_judge.evidence.holes import Holes, holes_of
+from longpoll_judge.evidence.record_gaps import RecordGaps, gaps_of
 from longpoll_judge.evidence.survey import Context, SourceFacts
 from longpoll_judge.read.schema import PLAIN_SCHEMA, fill
 from longpoll_judge.rules.queue_case import Case, Suspects, make_cases, make_log
@@ -29,15 +29,15 @@ def ns(moment_ms: float) -> int:
     return round(moment_ms * MS)
 
 
-def facts(last_ms: float = LONG_MS, *, holes: Holes | None = None, is_steady: bool = True) -> SourceFacts:
+def facts(last_ms: float = LONG_MS, *, holes: RecordGaps | None = None, is_steady: bool = True) -> SourceFacts:
     """A source that tells of that long."""
     found = SourceFacts(ns(last_ms), None, is_steady=is_steady)
     return found if holes is None else SourceFacts(ns(last_ms), None, holes, is_steady=is_steady)
 
 
-def holes(*pairs: tuple[float, float]) -> Holes:
+def holes(*pairs: tuple[float, float]) -> RecordGaps:
     """From moment to moment, milliseconds."""
-    return holes_of((ns(start), ns(end)) for start, end in pairs)
+    return gaps_of((ns(start), ns(end)) for start, end in pairs)
 
 
 def context(**fields: Any) -> Context:

@@ -15,7 +15,7 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, MESSAGE_IS_DELIVERED, NO_LOST_WAKEUP, Result
 from longpoll_judge.faults.plant import plant
-from longpoll_judge.run.job import judge
+from longpoll_judge.run.pipeline import judge
 from longpoll_observe import Observer
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy

@@ -5,15 +5,18 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from attrs import evolve
 from click.testing import CliRunner
 from model_tests.judge.standalone import (
     SPARK,
@@ -34,10 +37,11 @@ from longpoll_judge.evidence.survey import Context
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.read.source import find
 from longpoll_judge.rules.cross_queue import Tables
-from longpoll_judge.run.job import judge
-from longpoll_judge.run.rest import Outcome
-from longpoll_judge.run.spark import cluster, travel
+from longpoll_judge.run.local import LocalEngine
+from longpoll_judge.run.pipeline import judge, judge_on
+from longpoll_judge.run.spark import cluster, code_archive
 from longpoll_judge.run.spark.engine import SparkEngine
+from longpoll_judge.run.wide_pulls import Outcome
 from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
 from longpoll_spec.history import Event
@@ -80,23 +84,56 @@ def test_the_callers_session_is_used_and_left_as_it_was(faulted: Path, spark_eng
     assert session.range(3).count() == 3
 
 
-def test_spark_names_the_stages_and_their_columns(tmp_path: Path, spark_engine: SparkEngine) -> None:
-    """The UI tells each job by what it does; the plan has typed columns, and an exchange for the keys of requests."""
+def plans_of(session: Any) -> list[str]:
+    """The plans of all queries, as the UI shows them."""
+    runs = session._jsparkSession.sharedState().statusStore().executionsList()
+    return [runs.apply(place).physicalPlanDescription() for place in range(runs.size())]
+
+
+def test_the_plan_shows_what_each_stage_reads_and_exchanges(tmp_path: Path, spark_engine: SparkEngine) -> None:
+    """The UI names each job. Pulls are judged after a scan of some columns and one exchange by queue."""
     load = Load(events=1_500, queues=2, timeout_ms=60, is_whole=True)
     write(tmp_path / "history", simulate(load), simulated_meta(), events_per_part=500)
     here = longpoll.judge(tmp_path / "history")
-    context: Any = spark_engine.session.sparkContext
+    session: Any = spark_engine.session
+    context = session.sparkContext
     seen = len(context.statusTracker().getJobIdsForGroup(cluster.JOB_GROUP))
 
     assert here.shares["sends"].judged > 100
-    assert without_time(longpoll.judge([tmp_path / "history"], session=spark_engine.session)) == without_time(here)
+    assert without_time(longpoll.judge([tmp_path / "history"], session=session)) == without_time(here)
     jobs = context._jsc.sc().statusStore().jobsList(None)
     told = [jobs.apply(place).description() for place in range(jobs.size())]
     texts = {text.get() for text in told if text.isDefined()}
-    assert {"look over 4 slices", "judge sends, ends and commits"} <= texts, texts
+    assert {"survey 4 splits", "compare requests of queue groups", "judge sends, ends and commits"} <= texts, texts
     assert any(text.startswith("judge pulls in ") for text in texts)
-    assert len(context.statusTracker().getJobIdsForGroup(cluster.JOB_GROUP)) >= seen + 3
+    assert len(context.statusTracker().getJobIdsForGroup(cluster.JOB_GROUP)) >= seen + 4
     assert context.getLocalProperty("spark.job.description") is None
+
+    judged, compared = [plan for plan in plans_of(session) if "BatchScan longpoll-events" in plan][-2:]
+    assert {"queue_group", "offset_next"} <= set(re.findall(r"\w+", judged))
+    assert not {"direction", "lost_count", "actors"} & set(re.findall(r"\w+", judged))
+    # A plan is shown as it began, and as it was changed while it ran.
+    assert Counter(re.findall(r"hashpartitioning\((\w+)#", judged)) == {"queue_group": 2}, judged
+    assert Counter(re.findall(r"hashpartitioning\((\w+)#", compared)) == {"queue_group": 2, "key": 2}, compared
+    assert [name for name in ("AdaptiveSparkPlan", "MapInArrow", "Sort") if name not in judged] == []
+
+
+@pytest.mark.long
+def test_a_skewed_queue_is_salted_by_windows(faulted: Path, tmp_path: Path, spark_engine: SparkEngine) -> None:
+    """Its requests may need two groups; the verdict and each finding are those of one process."""
+    for seed, queues, events in ((1, 1, 4_000), (2, 3, 800)):
+        load = Load(events=events, queues=queues, timeout_ms=60, is_whole=True, seed=seed)
+        named_so = (msgspec.structs.replace(one, topic=f"T{seed}" if one.topic else "") for one in simulate(load))
+        write(tmp_path / str(seed), named_so, simulated_meta(), events_per_part=150)
+    histories = find([faulted, tmp_path / "1", tmp_path / "2"])
+    how: dict[str, Any] = {"wake_ms": 100, "late_ms": 50, "say": lambda _text: None}
+    here, there = (
+        judge_on(engine, histories, **how) for engine in (LocalEngine(), evolve(spark_engine, window_events=300))
+    )
+    assert len(here.findings) > 3
+    assert min(here.shares["sends"].judged, here.shares["commits"].judged) > 10
+    assert without_time(there) == without_time(here)
+    assert any("explode(" in plan for plan in plans_of(spark_engine.session))
 
 
 @pytest.mark.long
@@ -106,13 +143,13 @@ def test_sends_and_commits_are_judged_by_executors(clean: Path, spark_engine: Sp
     def count(tables: Tables, _context: Context) -> Outcome:
         return Outcome([], left_out=sum(len(table) for _number, table in tables()), share=Share(os.getpid(), 0))
 
-    with spark_engine.read(find([clean]).slices) as reading:
+    with spark_engine.read(find([clean]).splits) as reading:
         events = sum(survey.event_count for survey in reading.surveys())
-        plan: Any = reading.looked_over()
+        plan: Any = reading.statistics()
         context = Context(wake_ns=0, late_ns=0, answers_on_stop=True, sources={}, closes={})
         first, second = reading.outcomes([count, count], context)
 
-    assert "[slice#" in plan._jdf.queryExecution().toString()
+    assert "longpoll-splits[split#" in plan._jdf.queryExecution().toString()
     assert first.left_out == second.left_out == events > 2_000
     assert os.getpid() not in {first.share.judged, second.share.judged}
 
@@ -120,11 +157,11 @@ def test_sends_and_commits_are_judged_by_executors(clean: Path, spark_engine: Sp
 IMPORTED = "import sys; sys.path.insert(0, sys.argv[1]); import longpoll_judge.run.spark.engine as e; print(e.__file__)"
 
 
-@pytest.mark.parametrize("missing", quick_if(["", *travel.PACKAGES], lambda missing: not missing))
+@pytest.mark.parametrize("missing", quick_if(["", *code_archive.PACKAGES], lambda missing: not missing))
 def test_what_travels_is_what_a_worker_imports(missing: str, tmp_path: Path) -> None:
     """A Python with PySpark alone finds all that it needs in the archive, and not without one of the packages."""
     unpacked = tmp_path / "unpacked"
-    with zipfile.ZipFile(io.BytesIO(travel.archive())) as packed:
+    with zipfile.ZipFile(io.BytesIO(code_archive.archive())) as packed:
         packed.extractall(unpacked)
     if missing:
         shutil.rmtree(unpacked / missing)
@@ -139,10 +176,10 @@ def test_what_travels_is_what_a_worker_imports(missing: str, tmp_path: Path) -> 
 
 def test_the_archive_is_the_same_each_time() -> None:
     """Workers know by its bytes whether they have it."""
-    first = travel.archive()
-    travel.archive.cache_clear()
+    first = code_archive.archive()
+    code_archive.archive.cache_clear()
 
-    assert travel.archive() == first
+    assert code_archive.archive() == first
 
 
 def judged(history: Path, *words: str) -> subprocess.Popen[str]:
@@ -222,7 +259,7 @@ def test_spark_connect(faulted: Path, tmp_path: Path) -> None:
     here = without_time(judge([faulted], engine="local"))
     asking = (
         "import json, sys, msgspec\n"
-        "from longpoll_judge.run.job import judge\n"
+        "from longpoll_judge.run.pipeline import judge\n"
         "from pyspark.sql import SparkSession\n"
         "paths, how, url = [sys.argv[1]], sys.argv[2], sys.argv[3]\n"
         "given = {'environment': {}, 'master': {'master': url}}\n"

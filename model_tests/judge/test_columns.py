@@ -18,7 +18,7 @@ from longpoll_judge.columns.lookup import Ascending, is_one_of, order_by, run_st
 from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Growth, QueueLog
 from longpoll_judge.contract.result import Percentiles
 from longpoll_judge.evidence.source_survey import Run, sequence_faults
-from longpoll_judge.evidence.survey import merge, survey_slice
+from longpoll_judge.evidence.survey import merge, survey_split
 from longpoll_judge.read.schema import fill
 from longpoll_judge.rules.latency import bucket_counts, histogram, percentiles
 from longpoll_protocol.tags import java_hash
@@ -168,8 +168,8 @@ def test_sequence_faults_are_those_of_the_numbers(numbers: list[int]) -> None:
 
 
 @given(starts=st.lists(st.integers(0, 400), min_size=1, max_size=8), cuts=st.sets(st.integers(1, 7)))
-def test_a_clock_set_back_is_seen_wherever_slices_are_cut(starts: list[int], cuts: set[int]) -> None:
-    """Whether any event lies over a second before one with a lower number does not depend on the slices."""
+def test_a_clock_set_back_is_seen_wherever_splits_are_cut(starts: list[int], cuts: set[int]) -> None:
+    """Whether any event lies over a second before one with a lower number does not depend on the splits."""
     seconds = np.array(starts, dtype=np.int64)
     borders = [0, *sorted(cut for cut in cuts if cut < len(starts)), len(starts)]
     surveys = []
@@ -178,7 +178,7 @@ def test_a_clock_set_back_is_seen_wherever_slices_are_cut(starts: list[int], cut
             {"event": "expire", "after_ns": at * 10**9, "before_ns": at * 10**9, "source": "s", "sequence": number}
             for number, at in list(enumerate(starts))[begin:end]
         ]
-        surveys.append(survey_slice(fill(pa.Table.from_pylist(rows)), []))
+        surveys.append(survey_split(fill(pa.Table.from_pylist(rows)), []))
     jumped = bool((np.maximum.accumulate(seconds) - seconds > 1).any())
 
     assert bool(merge(surveys).sources["s"].steps) == jumped

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
+import longpoll
 from longpoll_broker.store.inspect import StoreDirectory
 from longpoll_judge.errors import StoreNotFoundError
 from longpoll_judge.faults.plant import plant
@@ -19,9 +20,11 @@ from longpoll_judge.read import rocketmq_store
 from longpoll_judge.read.data_sources import DAMAGE, register
 from longpoll_judge.read.rocketmq_store import FileRange, ranges, read_records, read_units
 from longpoll_judge.run.spark.engine import SparkEngine
+from longpoll_judge.run.spark.frames import findings_frame
 from longpoll_judge.run.spark.session import unclosed_sockets_ignored
 from longpoll_protocol.log_record import Record
 from longpoll_runtime.real import RealRuntime
+from longpoll_spec.errors import UserError
 
 GOLDEN = Path(__file__).parents[1] / "store" / "golden" / "store-4.9.7-clean.tar.xz"
 
@@ -164,3 +167,37 @@ def test_spark_reads_both_formats(java_store: Path, clean: Path, tmp_path: Path,
     assert units == sum(read_units(part).num_rows for part in ranges(java_store, "consumequeue"))
     assert sum(row["event"] == DAMAGE for row in events) == 1
     assert len(events) == len(load(clean).events) + 1
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_a_frame_that_is_no_history_is_a_sentence(spark_engine: SparkEngine) -> None:
+    """It names the column that is missing, or says that there is one too many."""
+    frame = spark_engine.session.range(1)
+    with pytest.raises(UserError, match="the DataFrame has no column 'event'"):
+        longpoll.judge(frame)
+    with pytest.raises(UserError, match="judge one DataFrame at a time"):
+        longpoll.judge(frame, frame)
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+@pytest.mark.parametrize("fault", ["next_wrong", "half_line"])
+def test_a_frame_is_judged_as_its_history(fault: str, clean: Path, tmp_path: Path, spark_engine: SparkEngine) -> None:
+    """Its findings are those of the history that it was read from, and damage leaves it open."""
+    session = spark_engine.session
+    register(session)
+    plant(clean, fault, tmp_path / "faulty")
+    with unclosed_sockets_ignored():
+        frame = session.read.format("longpoll-history").load(str(tmp_path / "faulty")).drop("actors")
+        there = longpoll.judge(frame)
+    here = longpoll.judge(tmp_path / "faulty")
+
+    assert there.verdict == here.verdict != "valid"
+    texts = [[(one.id, one.clause, one.why) for one in result.findings] for result in (there, here)]
+    assert texts[0] == texts[1]
+    with unclosed_sockets_ignored():
+        rows = findings_frame(session, there).select("id", "clause", "why").collect()
+    assert [tuple(row) for row in rows] == texts[0]
+    assert (there.events, there.requests, there.shares) == (here.events, here.requests, here.shares)

@@ -17,11 +17,11 @@ from model_tests.judge.second.corpus import calm, troubled
 from model_tests.judge.second.faults import apply, operations
 from model_tests.judge.second.observer import observe, write
 from model_tests.judge.standalone import connect_server, standalone
-from model_tests.judge.test_kept import generated
+from model_tests.judge.test_state_file import generated
 from model_tests.support.judge.histories import without_time, written
 
 from longpoll_judge.contract.result import Result
-from longpoll_judge.run.job import judge
+from longpoll_judge.run.pipeline import judge
 from longpoll_judge.run.spark import cluster
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3_600)]
@@ -34,7 +34,7 @@ ASKING = """
 import sys, msgspec
 from pathlib import Path
 from longpoll_judge.read.source import find
-from longpoll_judge.run.job import judge_on
+from longpoll_judge.run.pipeline import judge_on
 from longpoll_judge.run.spark.engine import open_engine
 
 conf = dict(word.split("=", 1) for word in sys.argv[3:])

@@ -42,9 +42,9 @@ def exchange(
     return [request, *([] if code is None else [reply])]
 
 
-def judged(*slices: list[Row], known: Context = PLAIN) -> tuple[list[Finding], int]:
-    """What is found of some slices of a history, and how much is left out."""
-    made = [table_of(each) for each in slices]
+def judged(*splits: list[Row], known: Context = PLAIN) -> tuple[list[Finding], int]:
+    """What is found of some splits of a history, and how much is left out."""
+    made = [table_of(each) for each in splits]
     found, left_out = judge_offset_regression(lambda: iter(enumerate(made)), known)
     return [one for one in found if one.verdict != "observed"], left_out
 
@@ -101,8 +101,8 @@ def test_both_ends_may_fall() -> None:
     assert falls(exchange(0, 3, 9), exchange(10, 2, 8)) == [(MIN, "r0", "r10"), (MAX, "r0", "r10")]
 
 
-def test_slices_are_one_history() -> None:
-    """An answer's request may stand in another slice, and so may the answer before it."""
+def test_splits_are_one_history() -> None:
+    """An answer's request may stand in another split, and so may the answer before it."""
     found, _left_out = judged(exchange(0, 3, 9), [], exchange(10, 2, 9))
     assert [[event["request"] for event in each.evidence] for each in found] == [["r0", "r0", "r10", "r10"]]
     pull, answer = exchange(10, 2, 9)
@@ -156,7 +156,7 @@ def test_what_a_later_answer_delivers_does_not_help_it() -> None:
 
 
 def test_each_list_belongs_to_its_answer() -> None:
-    """Of several in one slice, some empty, some beside other codes."""
+    """Of several in one split, some empty, some beside other codes."""
     answers = (
         exchange(0, 0, 1, FOUND, (2, 3), queue=1),
         exchange(20, 0, 1, MISSED, (90, 91), queue=2),

@@ -25,7 +25,7 @@ from longpoll_judge.faults.plant_contract import CONTRACT_FAULTS
 from longpoll_judge.faults.plant_exchanges import EXCHANGE_FAULTS
 from longpoll_judge.faults.recording import NoVictimError, change, load
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
-from longpoll_judge.run.job import judge
+from longpoll_judge.run.pipeline import judge
 from longpoll_spec.history import PART_GLOB, Event
 
 SAYS: Final[dict[str, tuple[str, str]]] = {
@@ -93,10 +93,10 @@ ELSEWHERE = {
     **dict.fromkeys(("pull.found.within", "pull.min.kept", "pull.filter.agrees", "pull.step.held"), "test_outsider"),
     **dict.fromkeys(("pull.take.once", "send.code.known", "send.batch.gapless"), "test_outsider"),
     **dict.fromkeys((each.id for each in MESSAGE_CLAUSES), "test_messages"),
-    "commit.told.within": "test_told_offsets",
+    "commit.told.within": "test_committed_offsets",
     "law.step": "test_conformance",
     "evidence.unknown_law": "test_conformance",
-    "evidence.begun_anew": "test_lives",
+    "evidence.begun_anew": "test_generations",
     "evidence.excerpt": "test_evidence",
 }
 PAGE = Path(__file__).parents[2] / "docs" / "contract.md"

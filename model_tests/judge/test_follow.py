@@ -26,12 +26,12 @@ from longpoll_judge.read.arrow import parquet
 from longpoll_judge.read.convert import convert
 from longpoll_judge.read.growing_history import GrowingHistory, whole_end
 from longpoll_judge.read.ndjson import read_range
-from longpoll_judge.read.source import SLICE_BYTES, Slice, read_slice
+from longpoll_judge.read.source import SPLIT_BYTES, InputSplit, read_split
 from longpoll_judge.read.unreadable import Damage
 from longpoll_judge.run import local
 from longpoll_judge.run.follow import TRIES, Parts, follow
-from longpoll_judge.run.job import judge
 from longpoll_judge.run.local import LocalReading
+from longpoll_judge.run.pipeline import judge
 from longpoll_spec.history import META_FILE, Event
 
 if TYPE_CHECKING:
@@ -115,10 +115,10 @@ def test_every_cut_ends_with_a_whole_line(growing: tuple[Path, Grow]) -> None:
         grow(bytes([byte]))
         assert whole_end(part) == len(lines[0])
     grow(lines[1][-1:] + b"x" * (3 * growth_module.BLOCK_BYTES))
-    (only,) = GrowingHistory([directory]).look().slices
+    (only,) = GrowingHistory([directory]).look().splits
 
     assert whole_end(part) == only.end == len(lines[0] + lines[1])
-    assert len(read_slice(only)[0]) == 2
+    assert len(read_split(only)[0]) == 2
 
 
 def test_a_part_counts_once_it_is_whole(growing: tuple[Path, Grow]) -> None:
@@ -137,9 +137,9 @@ def test_a_part_counts_once_it_is_whole(growing: tuple[Path, Grow]) -> None:
     packed.write_bytes(pa.compress(content + content, "zstd", asbytes=True))
     whole = growth.look()
 
-    assert (torn.slices, torn.damages) == ([], [])
-    assert ([each.path for each in whole.slices], whole.damages) == ([str(part)], [])
-    assert [each.path for each in growth.look().slices] == [str(part), str(packed)]
+    assert (torn.splits, torn.damages) == ([], [])
+    assert ([each.path for each in whole.splits], whole.damages) == ([str(part)], [])
+    assert [each.path for each in growth.look().splits] == [str(part), str(packed)]
 
 
 @pytest.mark.long
@@ -188,17 +188,17 @@ def test_a_stream_of_spark_has_each_event_once(
     assert sorted(seen) == list(range(40))
 
 
-def test_slices_of_a_long_part_are_cut_too(growing: tuple[Path, Grow], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a part with many slices the one that is being written ends early, and those before it are as ever."""
+def test_splits_of_a_long_part_are_cut_too(growing: tuple[Path, Grow], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a part with many splits the one that is being written ends early, and those before it are as ever."""
     directory, grow = growing
-    monkeypatch.setattr("longpoll_judge.read.source.SLICE_BYTES", 1_000)
+    monkeypatch.setattr("longpoll_judge.read.source.SPLIT_BYTES", 1_000)
     content = lines_of(faulty_events()[:30])
     grow(content[:-5])
-    slices = GrowingHistory([directory]).look().slices
-    events = [row for each in slices for row in read_slice(each)[0].to_pylist()]
+    splits = GrowingHistory([directory]).look().splits
+    events = [row for each in splits for row in read_split(each)[0].to_pylist()]
 
-    assert len(content) < SLICE_BYTES
-    assert len(slices) > 3
+    assert len(content) < SPLIT_BYTES
+    assert len(splits) > 3
     assert [event["sequence"] for event in events] == list(range(29))
 
 
@@ -206,14 +206,14 @@ def test_what_is_whole_is_read_once(growing: tuple[Path, Grow], monkeypatch: pyt
     """However often a growing history is judged, only its end is read again; the verdict is that of all of it."""
     directory, grow = growing
     content = lines_of(faulty_events())
-    monkeypatch.setattr("longpoll_judge.read.source.SLICE_BYTES", len(content) // 20)
+    monkeypatch.setattr("longpoll_judge.read.source.SPLIT_BYTES", len(content) // 20)
     reads: Counter[tuple[int, int]] = Counter()
 
-    def counted(part: Slice, columns: Sequence[str] | None = None) -> tuple[pa.Table, list[Damage]]:
+    def counted(part: InputSplit, columns: Sequence[str] | None = None) -> tuple[pa.Table, list[Damage]]:
         reads[part.start, part.end] += 1
-        return read_slice(part, columns)
+        return read_split(part, columns)
 
-    monkeypatch.setattr(local, "read_slice", counted)
+    monkeypatch.setattr(local, "read_split", counted)
     size = len(content) // 5 + 1
     pieces = [content[start : start + size] for start in range(0, len(content), size)]
     last, told = followed(directory, [lambda piece=piece: grow(piece) for piece in pieces])  # type: ignore[misc]
@@ -244,7 +244,7 @@ def parts(tmp_path: Path) -> list[Path]:
 
 
 def change_once_looked_over(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
-    """Have something change between the look at all slices and the judgement of what is in them."""
+    """Have something change between the look at all splits and the judgement of what is in them."""
     surveys = LocalReading.surveys
 
     def looked_over(self: LocalReading) -> Iterator[object]:
@@ -340,10 +340,10 @@ def test_a_part_of_the_same_size_is_another_one(replaced: Callable[[Path, bytes]
     replaced(part, content.replace(b"\n", b" ")[:-1] + b"\n")
 
     assert growth.has_grown()
-    assert [each.end for each in growth.look().slices if each.path == str(part)] == [len(content)]
+    assert [each.end for each in growth.look().splits if each.path == str(part)] == [len(content)]
     assert not growth.has_grown()
     replaced(part, content.replace(b"\n", b" "))
-    assert str(part) not in {each.path for each in growth.look().slices}
+    assert str(part) not in {each.path for each in growth.look().splits}
 
 
 @REPLACED
@@ -393,10 +393,10 @@ def test_who_follows_judges_again(times: int, parts: list[Path], monkeypatch: py
 
 
 def test_a_part_that_is_replaced_is_read_again(growing: tuple[Path, Grow], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though its slices lie where those lay that were read before and kept."""
+    """Though its splits lie where those lay that were read before and kept."""
     directory, grow = growing
     before, other = lines_of(faulty_events()), lines_of(list(simulate(Load(events=800, timeout_ms=60, seed=5))))
-    monkeypatch.setattr("longpoll_judge.read.source.SLICE_BYTES", len(before) // 20)
+    monkeypatch.setattr("longpoll_judge.read.source.SPLIT_BYTES", len(before) // 20)
     part = directory / "part-0.ndjson"
 
     def replace() -> None:
@@ -423,12 +423,12 @@ def test_a_part_that_vanishes_when_it_was_listed_is_not_there(tmp_path: Path, mo
     growth = GrowingHistory([tmp_path])
     with monkeypatch.context() as patched:
         patched.setattr(growth_module, "whole_end", vanishing)
-        assert gone.name not in {Path(each.path).name for each in growth.look().slices}
+        assert gone.name not in {Path(each.path).name for each in growth.look().splits}
     assert not growth.has_grown()
     gone.write_bytes(content)
 
     assert growth.has_grown()
-    assert (str(gone), len(content)) in {(each.path, each.end) for each in growth.look().slices}
+    assert (str(gone), len(content)) in {(each.path, each.end) for each in growth.look().splits}
 
 
 def test_a_part_that_cannot_be_read_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -442,4 +442,4 @@ def test_a_part_that_cannot_be_read_is_damage(tmp_path: Path, monkeypatch: pytes
         return whole_end(part)
 
     monkeypatch.setattr(growth_module, "whole_end", refusing)
-    assert str(closed) in {each.path for each in GrowingHistory([tmp_path]).look().slices}
+    assert str(closed) in {each.path for each in GrowingHistory([tmp_path]).look().splits}

@@ -23,10 +23,10 @@ from longpoll_judge.read.arrow import compute, parquet
 from longpoll_judge.read.convert import DamagedHistoryError, TargetExistsError, convert
 from longpoll_judge.read.parquet import read_row_groups
 from longpoll_judge.read.schema import NAMES, PLAIN_SCHEMA, REQUIRED, event_dict, fill
-from longpoll_judge.read.source import Slice, find, read_slice
-from longpoll_judge.run.job import judge, judge_on
+from longpoll_judge.read.source import InputSplit, find, read_split
 from longpoll_judge.run.local import LocalEngine
 from longpoll_judge.run.overview import OVERVIEW_COLUMNS, overview_of, overview_of_table, read_again
+from longpoll_judge.run.pipeline import judge, judge_on
 from longpoll_judge.run.spark.engine import SparkEngine
 from longpoll_spec.history import Event
 
@@ -81,7 +81,7 @@ def compressed(history: Path, target: Path) -> Path:
 
 def rows(directory: Path) -> list[dict[str, object]]:
     """All events in order of their numbers."""
-    tables = [read_slice(part)[0] for part in find([directory]).slices]
+    tables = [read_split(part)[0] for part in find([directory]).splits]
     events = [event_dict(row) for table in tables for row in table.to_pylist()]
     return sorted(events, key=lambda event: (event["source"], event["sequence"], event["after_ns"]))
 
@@ -126,8 +126,8 @@ def test_two_histories_are_judged_as_one(clean: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("threads", quick_if([1, 2], lambda threads: threads == 2))
 def test_a_large_history_gets_the_same_verdict(faulty: Path, in_parquet: Path, threads: int) -> None:
-    """Stretch by stretch, from columns or from lines kept on disk: the findings, their order and their number stay."""
-    engine = LocalEngine(threads=threads, stretch_events=400)
+    """Window by window, from columns or from lines kept on disk: the findings, their order and their number stay."""
+    engine = LocalEngine(threads=threads, window_events=400)
 
     assert said(in_parquet, engine) == said(faulty, engine) == said(in_parquet)
 
@@ -172,7 +172,7 @@ def test_texts_of_which_the_reader_makes_no_dictionary_are_judged_alike(
 
     assert encoding in written["request"]
     assert "RLE_DICTIONARY" in written["topic"]
-    assert said(tmp_path / "copy", LocalEngine(threads=2, stretch_events=400)) == said(in_parquet)
+    assert said(tmp_path / "copy", LocalEngine(threads=2, window_events=400)) == said(in_parquet)
 
 
 @pytest.mark.parametrize("kind", [pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
@@ -189,16 +189,16 @@ def test_texts_of_any_type_are_judged_alike(in_parquet: Path, tmp_path: Path, ki
 
 
 def test_a_third_of_the_columns_shows_as_much(in_parquet: Path) -> None:
-    """An overview of a slice is that of all its columns; nothing that it needs is left unread."""
-    for part in find([in_parquet]).slices:
-        assert overview_of(part) == overview_of_table(*read_slice(part))
-        assert "tag" not in read_slice(part, OVERVIEW_COLUMNS)[0].column_names
+    """An overview of a split is that of all its columns; nothing that it needs is left unread."""
+    for part in find([in_parquet]).splits:
+        assert overview_of(part) == overview_of_table(*read_split(part))
+        assert "tag" not in read_split(part, OVERVIEW_COLUMNS)[0].column_names
 
 
 def test_what_no_event_tells_need_not_be_read(in_parquet: Path) -> None:
     """Columns that are at their default in every row may be left out; nothing of any event is."""
-    for part in find([in_parquet]).slices:
-        (whole, _damages), (sparse, _none) = read_slice(part), read_slice(part, sparse=True)
+    for part in find([in_parquet]).splits:
+        (whole, _damages), (sparse, _none) = read_split(part), read_split(part, sparse=True)
         left_out = set(whole.column_names) - set(sparse.column_names)
         events = [event_dict(row) for row in whole.to_pylist()]
         assert "actors" in left_out
@@ -239,7 +239,7 @@ def test_what_type_a_column_has_shows_however_little_is_read(
     moments = {"after_ns": [1, 2], "before_ns": [1, 2], "sequence": [0, 1]}
     plain = plainly(pa.table({"event": ["a"] * 2, "source": ["s"] * 2, **moments}))
     parquet.write_table(plain.set_column(plain.schema.get_field_index(name), name, column), tmp_path / "part-0.parquet")
-    part = Slice(str(tmp_path / "part-0.parquet"), 0, 1, {}, {})
+    part = InputSplit(str(tmp_path / "part-0.parquet"), 0, 1, {}, {})
     overview = overview_of(part)
 
     assert overview.survey.event_count == count
@@ -247,26 +247,26 @@ def test_what_type_a_column_has_shows_however_little_is_read(
 
 
 def test_a_column_that_is_left_out_is_added_up_all_the_same(tmp_path: Path) -> None:
-    """What a slice was looked over by is what is read of it again, though nothing in it tells of a queue."""
+    """What a split was looked over by is what is read of it again, though nothing in it tells of a queue."""
     moments = {"after_ns": [1, 2], "before_ns": [1, 2], "sequence": [0, 1]}
     table = pa.table({"event": ["lost", "lost"], "source": ["s", "s"], **moments, "lost_count": [1, 1]})
     parquet.write_table(table, tmp_path / "part-0.parquet")
-    part = Slice(str(tmp_path / "part-0.parquet"), 0, 1, rename={}, clocks={})
+    part = InputSplit(str(tmp_path / "part-0.parquet"), 0, 1, rename={}, clocks={})
     overview = overview_of(part)
     assert "code" not in read_again(part, overview.extent).column_names
     with pytest.raises(HistoryChangedError):
         read_again(part, (*overview.extent[:3], overview.numbers_sum + 1))
 
 
-def test_answers_without_a_queue_are_placed_in_stretches_too(clean: Path, tmp_path: Path) -> None:
-    """A history in many stretches whose answers name no queue is judged as if they did."""
+def test_answers_without_a_queue_are_placed_in_windows_too(clean: Path, tmp_path: Path) -> None:
+    """A history in many windows whose answers name no queue is judged as if they did."""
     events = [
         msgspec.structs.replace(event, topic="", queue=-1, broker="") if event.event == "answer_sent" else event
         for event in load(clean).events
     ]
     write(tmp_path / "history", events, simulated_meta(), events_per_part=300)
     result = judge_on(
-        LocalEngine(threads=1, stretch_events=300),
+        LocalEngine(threads=1, window_events=300),
         find([tmp_path / "history"]),
         wake_ms=100,
         late_ms=50,
@@ -341,13 +341,13 @@ def test_a_list_that_lacks_a_number_is_damage_however_little_is_read(tmp_path: P
     """Of an answer whose messages are not all known nothing is concluded."""
     moments = {"after_ns": [1, 2, 3], "before_ns": [1, 2, 3], "sequence": [0, 1, 2]}
     table = pa.table({"event": ["answer_sent"] * 3, "source": ["s"] * 3, **moments, "offsets": [[1], [2, None], []]})
-    part = Slice(str(tmp_path / "part-0.parquet"), 0, 1, {}, {})
+    part = InputSplit(str(tmp_path / "part-0.parquet"), 0, 1, {}, {})
     parquet.write_table(plainly(table), part.path, write_statistics=statistics)
     overview = overview_of(part)
 
     assert overview.survey.event_count == 2
     assert read_again(part, overview.extent)["offsets"].to_pylist() == [[1], []]
-    assert [(damage.position, damage.count) for damage in read_slice(part)[1]] == [(1, 1)]
+    assert [(damage.position, damage.count) for damage in read_split(part)[1]] == [(1, 1)]
 
 
 @pytest.mark.parametrize("name", ["source", "request", "tag"])
@@ -362,12 +362,12 @@ def test_a_text_that_cannot_be_decoded_is_damage_however_little_is_read(
     path = tmp_path / "part-0.parquet"
     parquet.write_table(table.set_column(table.schema.get_field_index(name), name, texts), path, row_group_size=2)
     for group, count in ((0, 2), (1, 0)):
-        part = Slice(str(path), group, group + 1, {}, {})
+        part = InputSplit(str(path), group, group + 1, {}, {})
         overview = overview_of(part)
 
         assert overview.survey.event_count == count
         assert len(read_again(part, overview.extent)) == count
-        assert [damage.reason for damage in read_slice(part)[1]] == [f"a text of the column {name} is no UTF-8"] * group
+        assert [damage.reason for damage in read_split(part)[1]] == [f"a text of the column {name} is no UTF-8"] * group
 
 
 def test_a_column_of_moments_is_one_of_numbers(tmp_path: Path) -> None:

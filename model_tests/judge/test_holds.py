@@ -17,12 +17,12 @@ from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.hold.hold_table import HoldLimit
 from longpoll_judge.contract.result import HOLD_LIMIT_KEPT, Finding, Result
-from longpoll_judge.evidence.holes import Holes, holes_of
+from longpoll_judge.evidence.record_gaps import RecordGaps, gaps_of
 from longpoll_judge.evidence.survey import SourceFacts
 from longpoll_judge.generate import BROKER, SOURCE, simulated_meta
 from longpoll_judge.rules.holds import judge_holds, judge_source
 from longpoll_judge.rules.queue_columns import MS
-from longpoll_judge.run.job import judge
+from longpoll_judge.run.pipeline import judge
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import Event, Meta
@@ -39,9 +39,9 @@ def told(name: str, request: str, after_ns: int, before_ns: int | None = None, *
     return {name: getattr(event, name) for name in event.__struct_fields__}
 
 
-def found(*events: Told, limit: int = 1, holes: Holes | None = None, is_steady: bool = True) -> Finding | None:
+def found(*events: Told, limit: int = 1, holes: RecordGaps | None = None, is_steady: bool = True) -> Finding | None:
     """The finding, of a source that goes on until `END_NS`."""
-    return judge_source(events, limit, SourceFacts(END_NS, None, holes or holes_of(()), is_steady))
+    return judge_source(events, limit, SourceFacts(END_NS, None, holes or gaps_of(()), is_steady))
 
 
 def is_counted(*events: Told) -> bool:
@@ -150,8 +150,8 @@ def test_one_that_goes_makes_room_for_one_that_comes_at_that_moment() -> None:
 @pytest.mark.parametrize(
     ("options", "verdict"),
     [
-        ({"holes": holes_of([(50, 60)])}, "unknown"),
-        ({"holes": holes_of([(200, 300)])}, "violated"),
+        ({"holes": gaps_of([(50, 60)])}, "unknown"),
+        ({"holes": gaps_of([(200, 300)])}, "violated"),
         ({"is_steady": False}, "unknown"),
     ],
 )
@@ -164,7 +164,7 @@ def test_what_may_have_gone_unseen_is_not_certain(options: dict[str, Any], verdi
 
 def test_a_source_of_which_nothing_is_told_is_not_counted() -> None:
     """Its promise stands in `meta.json` alone."""
-    history: Any = SimpleNamespace(hold_limits={"silent": 0}, slices=[])
+    history: Any = SimpleNamespace(hold_limits={"silent": 0}, splits=[])
     survey: Any = SimpleNamespace(sources={}, excerpts=())
     context: Any = SimpleNamespace(sources={})
     assert judge_holds(history, survey, context) == []

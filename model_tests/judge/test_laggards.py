@@ -13,27 +13,27 @@ import pytest
 from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_tests.support.judge.histories import Row, Rows, added_up, by_size, in_stretches, table_of, without_time
+from model_tests.support.judge.histories import Row, Rows, added_up, by_size, in_windows, table_of, without_time
 from model_tests.support.judge.laggards import write_lagging
 from model_tests.support.spec.cases import quick_if
 
 from longpoll_judge.columns.batch import Integers, QueueName
 from longpoll_judge.columns.keys import NO_KEYS
 from longpoll_judge.contract.result import Result
-from longpoll_judge.evidence.holes import holes_of
+from longpoll_judge.evidence.record_gaps import gaps_of
 from longpoll_judge.evidence.survey import Context, SourceFacts
 from longpoll_judge.generate import Load
 from longpoll_judge.read.parquet import write_part
 from longpoll_judge.read.schema import PLAIN_SCHEMA, fill
 from longpoll_judge.read.source import find
-from longpoll_judge.run import home
-from longpoll_judge.run.job import judge_on
-from longpoll_judge.run.local import LocalEngine, judge_stretches
-from longpoll_judge.run.plan import Plan
-from longpoll_judge.run.sweep import sweep
-from longpoll_judge.run.verdict import judge_table
+from longpoll_judge.run import window_pulls
+from longpoll_judge.run.local import LocalEngine, judge_windows
+from longpoll_judge.run.pipeline import judge_on
+from longpoll_judge.run.queue_verdict import judge_table
+from longpoll_judge.run.window_sweep import sweep
+from longpoll_judge.run.windows import WindowPlan
 
-HOLES = holes_of([(20, 22), (70, 71)])
+HOLES = gaps_of([(20, 22), (70, 71)])
 CONTEXT = Context(
     wake_ns=1,
     late_ns=0,
@@ -43,8 +43,8 @@ CONTEXT = Context(
     broker_holes={"b": HOLES},
 )
 """One life of the queue."""
-KILLED = evolve(CONTEXT, life_holes={"b": holes_of([(25, 27), (60, 64)])})
-DELETED = evolve(CONTEXT, deleted={("b", "T"): holes_of([(40, 44)])})
+KILLED = evolve(CONTEXT, life_holes={"b": gaps_of([(25, 27), (60, 64)])})
+DELETED = evolve(CONTEXT, deleted={("b", "T"): gaps_of([(40, 44)])})
 LOG_LENGTH = 30
 PLACE = {"source": "one", "broker": "b", "topic": "T", "queue": 0}
 
@@ -120,7 +120,7 @@ def test_pulls_at_any_offset_are_judged_as_beside_the_whole_log(count: int) -> N
     @settings(deadline=None, max_examples=count)
     @given(table=histories(), size=st.integers(2, 12), context=st.sampled_from([CONTEXT, KILLED, DELETED]))
     def check(table: pa.Table, size: int, context: Context) -> None:
-        assert in_stretches(by_size(table, size), context) == added_up(judge_table(table, context))
+        assert in_windows(by_size(table, size), context) == added_up(judge_table(table, context))
 
     check()
 
@@ -178,31 +178,33 @@ def test_what_depends_on_the_gap_is_left_to_the_rest(name: str) -> None:
     """What lies between a laggard's messages and its own moment is known in numbers, which say when it matters."""
     log, pulled, clause, count, context = GAPS[name]
     table = table_of(sorted([*log, *pulled], key=lambda row: int(row["after_ns"])))
-    stretches = by_size(table, 4)
+    windows = by_size(table, 4)
     whole = added_up(judge_table(table, context))
-    left = sweep(stretches, (0, len(stretches.plan.stretches)), context, NO_KEYS, lambda _keys: None).rest
+    left = sweep(windows, (0, len(windows.plan.windows)), context, NO_KEYS, lambda _keys: None).rest
 
     assert len(left) == count or count < 0
     assert not clause or any(f'"{clause}"' in row[3] for row in whole if row[0] == "finding")
-    assert in_stretches(stretches, context) == whole
+    assert in_windows(windows, context) == whole
 
 
 @pytest.mark.parametrize("name", list(GAPS)[:2])
 def test_a_judge_that_overlooks_the_gap_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without these numbers the same history is judged otherwise in stretches than as a whole."""
+    """Without these numbers the same history is judged otherwise in windows than as a whole."""
     log, pulled, _clause, _count, context = GAPS[name]
     table = table_of(sorted([*log, *pulled], key=lambda row: int(row["after_ns"])))
-    monkeypatch.setattr(home, "_hangs_on_gap", lambda case, *_numbers: np.zeros(len(case.pulls), dtype=np.bool_))
+    monkeypatch.setattr(
+        window_pulls, "_hangs_on_gap", lambda case, *_numbers: np.zeros(len(case.pulls), dtype=np.bool_)
+    )
 
-    assert in_stretches(by_size(table, 4), context) != added_up(judge_table(table, context))
+    assert in_windows(by_size(table, 4), context) != added_up(judge_table(table, context))
 
 
 # -- as they are generated --------------------------------------------------------------------------------------------
 
 
-def judged(directory: Path, stretch_events: int) -> Result:
-    """Judge in stretches of about this many events."""
-    engine = LocalEngine(threads=1, stretch_events=stretch_events)
+def judged(directory: Path, window_events: int) -> Result:
+    """Judge in windows of about this many events."""
+    engine = LocalEngine(threads=1, window_events=window_events)
     return judge_on(engine, find([directory]), wake_ms=100, late_ms=50, say=lambda _text: None)
 
 
@@ -217,11 +219,11 @@ def lagging(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows each call of `judge_rest` is given."""
     counts: list[int] = []
-    original = judge_stretches.__globals__["judge_rest"]
+    original = judge_windows.__globals__["judge_rest"]
 
-    def noted(stretches: Any, rest: pa.Table, *others: Any) -> pa.Table:
+    def noted(windows: Any, rest: pa.Table, *others: Any) -> pa.Table:
         counts.append(len(rest))
-        return original(stretches, rest, *others)
+        return original(windows, rest, *others)
 
     monkeypatch.setattr("longpoll_judge.run.local.judge_rest", noted)
     return counts
@@ -235,10 +237,10 @@ def same(one: Result, other: Result) -> bool:
 def test_generated_laggards_are_right_and_leave_nothing(lagging: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The verdict is that of the history in one piece, and no event of a laggard waits until the end."""
     rest = counted(monkeypatch)
-    in_stretches, whole = judged(lagging, 700), judged(lagging, 1 << 40)
+    in_windows, whole = judged(lagging, 700), judged(lagging, 1 << 40)
 
     assert whole.verdict == "valid"
-    assert same(in_stretches, whole)
+    assert same(in_windows, whole)
     assert rest == [0]
 
 
@@ -249,10 +251,10 @@ def test_generated_laggards_of_a_broker_that_is_killed_leave_nothing(
     """It starts three times; what is open when it is killed waits for the end, and no laggard does."""
     write_lagging(tmp_path, Load(events=8_000, queues=2, consumers=("*",)), 4, tile_events=1_000, lives=3)
     rest = counted(monkeypatch)
-    in_stretches, whole = judged(tmp_path, 700), judged(tmp_path, 1 << 40)
+    in_windows, whole = judged(tmp_path, 700), judged(tmp_path, 1 << 40)
 
     assert [finding for finding in whole.findings if finding.verdict == "violated"] == []
-    assert same(in_stretches, whole)
+    assert same(in_windows, whole)
     assert rest[0] < 50
 
 
@@ -279,22 +281,22 @@ FAULTS: dict[str, Callable[[dict[str, Any]], None]] = {
 
 @pytest.mark.parametrize("clause", quick_if(FAULTS, lambda clause: clause == "pull.found.next"))
 def test_a_laggard_that_is_told_something_wrong_is_found(lagging: Path, tmp_path: Path, clause: str) -> None:
-    """A wrong answer about messages of long ago is told with the same evidence in stretches and in one piece."""
+    """A wrong answer about messages of long ago is told with the same evidence in windows and in one piece."""
     changed(lagging, tmp_path / "wrong", FAULTS[clause])
-    in_stretches, whole = judged(tmp_path / "wrong", 700), judged(tmp_path / "wrong", 1 << 40)
+    in_windows, whole = judged(tmp_path / "wrong", 700), judged(tmp_path / "wrong", 1 << 40)
 
     assert [finding.clause for finding in whole.findings] == [clause]
-    assert same(in_stretches, whole)
+    assert same(in_windows, whole)
 
 
 def test_reading_the_wrong_messages_changes_no_verdict(lagging: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which piece of the log is fetched is a guess that is checked: a wrong one leaves more to the rest."""
     rest = counted(monkeypatch)
 
-    def first(_plan: Plan, _name: QueueName, offsets: Integers) -> Integers:
+    def first(_plan: WindowPlan, _name: QueueName, offsets: Integers) -> Integers:
         return np.zeros_like(offsets)
 
-    monkeypatch.setattr(Plan, "stretch_of", first)
+    monkeypatch.setattr(WindowPlan, "window_of", first)
 
     assert same(judged(lagging, 700), judged(lagging, 1 << 40))
     assert rest[0] > 100

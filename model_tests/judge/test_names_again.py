@@ -11,7 +11,7 @@ from model_tests.support.judge.histories import written
 
 from longpoll_judge.faults.recording import Recording
 from longpoll_judge.generate import BROKER, SOURCE, START_NS, simulated_meta
-from longpoll_judge.run.job import judge
+from longpoll_judge.run.pipeline import judge
 from longpoll_spec.history import Event, Meta
 
 MS = 1_000_000

@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from longpoll_judge.contract.result import NO_LOST_WAKEUP, Result
-from longpoll_judge.run.job import judge
+from longpoll_judge.run.pipeline import judge
 from longpoll_judge.show.report_text import told_of
 
 CASES: Final = Path(__file__).parent / "cases"

@@ -12,8 +12,8 @@ from model_tests.support.judge.histories import RECORDINGS
 
 from longpoll_judge.contract.rate import MILLION, rate
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP
-from longpoll_judge.run import verdict
-from longpoll_judge.run.job import judge
+from longpoll_judge.run import queue_verdict
+from longpoll_judge.run.pipeline import judge
 from longpoll_judge.show.page.render import render_html
 
 WAKE_MS = 500.0
@@ -64,7 +64,7 @@ def test_known_intervals() -> None:
 
 def test_findings_left_out_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue that lists only one of its findings still has its whole rate."""
-    monkeypatch.setattr(verdict, "FINDINGS_MAX", 1)
+    monkeypatch.setattr(queue_verdict, "FINDINGS_MAX", 1)
     result = judge([RECORDINGS / "java-4.9.7-late"], engine="local")
     assert result.findings_left_out > 0
     assert result.rates[ANSWERED_BY_DEADLINE].violated == 6

@@ -23,7 +23,7 @@ from longpoll_judge.contract.result import (
     Result,
 )
 from longpoll_judge.faults.plant import plant
-from longpoll_judge.run.job import judge
+from longpoll_judge.run.pipeline import judge
 from longpoll_judge.show.charts import histogram, sequence_chart
 from longpoll_judge.show.report import render_section
 from longpoll_judge.show.report_text import render_junit, render_markdown

@@ -17,8 +17,8 @@ from model_tests.support.judge.tiles import write_large
 
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.read.source import find
-from longpoll_judge.run.job import judge_on
 from longpoll_judge.run.local import LocalEngine
+from longpoll_judge.run.pipeline import judge_on
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 KIB = 1024
@@ -37,7 +37,7 @@ def peak_of(history: Path) -> int:
 
 
 @pytest.mark.parametrize("queues", [1, 16])
-def test_memory_is_that_of_a_few_stretches(tmp_path: Path, queues: int) -> None:
+def test_memory_is_that_of_a_few_windows(tmp_path: Path, queues: int) -> None:
     """Eight times as many events take hardly more memory, and less than is stated."""
     peaks = []
     for events in (1_000_000, 8_000_000):

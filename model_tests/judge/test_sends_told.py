@@ -54,9 +54,9 @@ def delivered(at: Moment, *offsets: int, request: str = "p", **fields: Any) -> R
     return event("answer_sent", at, request=request, offsets=list(offsets), **(ends | fields))
 
 
-def judged(*slices: Sequence[Row], known: Context | None = None) -> tuple[list[Finding], int, Share, list[Gap]]:
-    """What is found of these slices."""
-    tables = [table_of(list(rows)) for rows in slices]
+def judged(*splits: Sequence[Row], known: Context | None = None) -> tuple[list[Finding], int, Share, list[Gap]]:
+    """What is found of these splits."""
+    tables = [table_of(list(rows)) for rows in splits]
     return judge_sends(lambda: iter(enumerate(tables)), context() if known is None else known)
 
 
@@ -154,7 +154,7 @@ def some_sends(dice: random.Random) -> list[Row]:
 
 @pytest.mark.parametrize("seed", range(9))
 def test_what_is_found_does_not_hang_on_the_order_of_the_events(seed: int) -> None:
-    """However they are shuffled and cut into slices: the same clauses, words and events."""
+    """However they are shuffled and cut into splits: the same clauses, words and events."""
     dice = random.Random(seed)
     rows = some_sends(dice)
     told = []
@@ -316,11 +316,11 @@ def test_a_message_delivered_before_its_send_is_found() -> None:
 
 
 def test_each_message_of_an_answer_is_looked_at() -> None:
-    """Of several answers, in one slice and in several, with bodies of any size."""
+    """Of several answers, in one split and in several, with bodies of any size."""
     answers = [delivered(1, 5, 6, request="p"), delivered(1, request="q"), delivered(1, 7, 8, 9, request="u")]
     sent = [row for number in (3, 6, 8) for row in (send(5, f"r{number}"), acked((8, 9), number, f"r{number}"))]
-    for slices in ([sent, answers], [sent + answers], [answers[:1], answers[1:], sent]):
-        findings, *_others = judged(*slices)
+    for splits in ([sent, answers], [sent + answers], [answers[:1], answers[1:], sent]):
+        findings, *_others = judged(*splits)
         offsets = [next(each["queue_offset"] for each in one.evidence if "queue_offset" in each) for one in findings]
         assert list(zip((one.request for one in findings), offsets, strict=True)) == [("p", 6), ("u", 8)]
         assert {one.clause for one in findings} == {DELIVERED}

@@ -1,4 +1,4 @@
-"""Reading: damage is named and never fatal, and slices do not show."""
+"""Reading: damage is named and never fatal, and splits do not show."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from longpoll_judge.generate import SOURCE, simulated_meta, write
 from longpoll_judge.read import ndjson, source
 from longpoll_judge.read.schema import EVENT_SCHEMA, INTEGER_LIMIT, event_dict
 from longpoll_judge.read.unreadable import Damage
-from longpoll_judge.run.job import judge
+from longpoll_judge.run.pipeline import judge
 from longpoll_spec.history import FIELD_TYPES, META_FILE, Event
 
 BAD_LINES = {
@@ -47,8 +47,8 @@ def read(directory: Path) -> tuple[list[dict[str, object]], list[Damage]]:
     """All events and damages of a history."""
     events: list[dict[str, object]] = []
     damages: list[Damage] = []
-    for part in source.find([directory]).slices:
-        table, found = source.read_slice(part)
+    for part in source.find([directory]).splits:
+        table, found = source.read_split(part)
         events += [event_dict(row) for row in table.to_pylist()]
         damages += found
     return events, damages
@@ -118,15 +118,15 @@ def test_another_field_twice_is_ignored_beside_a_bad_line_too(tmp_path: Path) ->
 
 @settings(max_examples=12)
 @given(size=st.integers(1, 700), count=st.integers(0, 12), torn=st.integers(0, 60))
-def test_slices_do_not_show(tmp_path_factory: pytest.TempPathFactory, size: int, count: int, torn: int) -> None:
-    """However a part is cut into slices, every line is read once."""
-    directory = tmp_path_factory.mktemp("slices")
+def test_splits_do_not_show(tmp_path_factory: pytest.TempPathFactory, size: int, count: int, torn: int) -> None:
+    """However a part is cut into splits, every line is read once."""
+    directory = tmp_path_factory.mktemp("splits")
     write(directory, (event(sequence) for sequence in range(count)), simulated_meta())
     with (directory / "part-000000.ndjson").open("ab") as file:
         file.write(msgspec.json.encode(event(count))[:torn])
     whole = read(directory)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(source, "SLICE_BYTES", size)
+        patch.setattr(source, "SPLIT_BYTES", size)
         cut = read(directory)
 
     assert cut == whole
@@ -136,7 +136,7 @@ def test_slices_do_not_show(tmp_path_factory: pytest.TempPathFactory, size: int,
 
 def test_a_huge_line_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A line over the limit is damage, and the lines around it are read."""
-    monkeypatch.setattr(source, "SLICE_BYTES", 500)
+    monkeypatch.setattr(source, "SPLIT_BYTES", 500)
     monkeypatch.setattr(ndjson, "LINE_BYTES_MAX", 2_000)
     lines = [msgspec.json.encode(event(0)), b"x" * 100_000, msgspec.json.encode(event(1))]
     write(tmp_path, [], simulated_meta())
@@ -250,7 +250,7 @@ def test_a_name_that_another_directory_declares_says_nothing_of_one_that_is_not_
     write(tmp_path, [event(0)], None)
 
     found = source.find([clean, tmp_path])
-    told = {row["source"] for part in found.slices for row in source.read_slice(part)[0].to_pylist()}
+    told = {row["source"] for part in found.splits for row in source.read_split(part)[0].to_pylist()}
 
     assert found.declared_sources == {SOURCE}
     assert [name.split("#")[:2] for name in told - {SOURCE}] == [SOURCE.split("#")]

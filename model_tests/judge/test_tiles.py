@@ -15,8 +15,8 @@ from longpoll_judge.faults.plant import FAULTS
 from longpoll_judge.faults.recording import Recording
 from longpoll_judge.generate import Load, simulate, simulated_meta
 from longpoll_judge.read.schema import event_dict
-from longpoll_judge.read.source import find, read_slice
-from longpoll_judge.run.job import judge, judge_on
+from longpoll_judge.read.source import find, read_split
+from longpoll_judge.run.pipeline import judge, judge_on
 from longpoll_judge.run.spark.engine import SparkEngine
 from longpoll_spec.history import Event
 
@@ -58,7 +58,7 @@ def test_a_large_history_is_valid_and_as_large_as_wanted(tmp_path: Path) -> None
     """Ten tiles are one history: numbers without a gap, offsets without a repeat, every request its own."""
     count = write_large(tmp_path, Load(events=20_000, queues=3), tile_events=2_000)
     result = judge([tmp_path], engine="local")
-    events = [event_dict(row) for part in find([tmp_path]).slices for row in read_slice(part)[0].to_pylist()]
+    events = [event_dict(row) for part in find([tmp_path]).splits for row in read_split(part)[0].to_pylist()]
     requests = [event["request"] for event in events if event["event"] == "request_received"]
 
     assert (result.verdict, result.findings, result.gaps) == ("valid", [], [])
@@ -76,7 +76,7 @@ def test_a_fault_in_any_tile_is_found_and_named(base: list[Event], tmp_path: Pat
     result = judge([written(tmp_path, [make_tile(base), faulty(base, kind)], 5, {number: 1})], engine="local")
 
     assert is_named(result, kind), (result.findings, result.gaps)
-    whole = [event_dict(row) for row in read_slice(find([tmp_path]).slices[number])[0].to_pylist()]
+    whole = [event_dict(row) for row in read_split(find([tmp_path]).splits[number])[0].to_pylist()]
     begin, end = min(row["after_ns"] for row in whole) / 1e6, max(row["before_ns"] for row in whole) / 1e6
     assert all(finding.window_start_ms >= begin - 1 for finding in result.findings)
     assert any(finding.window_end_ms <= end + 1 for finding in result.findings)
@@ -103,6 +103,6 @@ def test_spark_writes_the_same_history(tmp_path: Path, spark_engine: SparkEngine
     assert write_on_spark(spark_engine.session, tmp_path / "spark", load, tile_events=2_000) == write_large(
         tmp_path / "local", load, tile_events=2_000
     )
-    tables = [[read_slice(part)[0] for part in find([tmp_path / name]).slices] for name in ("spark", "local")]
+    tables = [[read_split(part)[0] for part in find([tmp_path / name]).splits] for name in ("spark", "local")]
     assert [table.to_pylist() for table in tables[0]] == [table.to_pylist() for table in tables[1]]
     assert judge_on(spark_engine, find([tmp_path / "spark"]), wake_ms=100, late_ms=50, say=print).verdict == "valid"

@@ -23,7 +23,7 @@ from longpoll.views.follow.webhook import Webhook, checked_url
 from longpoll_judge.generate import Load, simulate, simulated_meta
 from longpoll_judge.read.growing_history import stamps_of
 from longpoll_judge.run.follow import Progress
-from longpoll_judge.run.job import judge
+from longpoll_judge.run.pipeline import judge
 from longpoll_judge.show.checkpoint import open_checkpoint
 from longpoll_spec.errors import ConfigError
 from longpoll_spec.history import META_FILE
@@ -222,7 +222,7 @@ def test_prometheus_hears_of_the_judgement_and_of_the_lag(tmp_path: Path) -> Non
         with part.open("ab") as file:
             file.write(lines[200])
         behind = told(where)
-        with pytest.raises(ConfigError, match="metrics cannot be told"), told_at(int(where.split(":")[1]), collector):
+        with pytest.raises(ConfigError, match="cannot serve metrics"), told_at(int(where.split(":")[1]), collector):
             pass
 
     (finding,) = result.findings

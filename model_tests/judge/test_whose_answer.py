@@ -8,10 +8,10 @@ import msgspec
 import pyarrow as pa
 import pytest
 from model_tests.judge.one_queue import Row, asked, context, event, told
-from model_tests.support.judge.histories import added_up, cut, in_stretches, stretches_of, table_of
+from model_tests.support.judge.histories import added_up, cut, in_windows, table_of, windows_of
 
 from longpoll_judge.columns.placing import place_answers
-from longpoll_judge.run.verdict import NOTE_ELSEWHERE, NOTE_REPEATED, Found, judge_table
+from longpoll_judge.run.queue_verdict import NOTE_ELSEWHERE, NOTE_REPEATED, Found, judge_table
 
 NOWHERE: Final[Row] = {"broker": "", "topic": "", "queue": -1}
 HELD: Final = [asked(0), asked(300, queue=1)]
@@ -47,9 +47,9 @@ def said(rows: pa.Table) -> tuple[list[str], dict[str, int]]:
     return [finding.clause for finding in found if finding.verdict == "violated"], notes
 
 
-def in_slices(slices: list[pa.Table]) -> list[tuple[Any, ...]]:
-    """What is said of the slices, each a stretch."""
-    return in_stretches(stretches_of(slices, unplaced=True), context())
+def in_splits(splits: list[pa.Table]) -> list[tuple[Any, ...]]:
+    """What is said of the splits, each a window."""
+    return in_windows(windows_of(splits, unplaced=True), context())
 
 
 @pytest.mark.parametrize("rows", NOBODYS.values(), ids=NOBODYS)
@@ -62,13 +62,13 @@ TWICE: Final = {"of one queue, received twice": [asked(0), asked(300), told(900,
 
 
 @pytest.mark.parametrize("rows", [*NOBODYS.values(), *TWICE.values()], ids=[*NOBODYS, *TWICE])
-def test_it_is_nobodys_in_stretches_too(rows: list[Row]) -> None:
+def test_it_is_nobodys_in_windows_too(rows: list[Row]) -> None:
     """However the history is cut, and whichever of the requests is at hand with the answer."""
     table = ordered(rows)
     whole = added_up(judge_table(place_answers(table), context()))
 
-    assert [in_slices(cut(table, [border])) for border in range(len(rows))] == [whole] * len(rows)
-    assert in_slices([table.slice(place, 1) for place in range(len(rows))]) == whole
+    assert [in_splits(cut(table, [border])) for border in range(len(rows))] == [whole] * len(rows)
+    assert in_splits([table.slice(place, 1) for place in range(len(rows))]) == whole
 
 
 def test_an_answer_is_placed_where_it_was_asked_for() -> None:
@@ -107,12 +107,12 @@ OF_ONE_QUEUE: Final[dict[str, list[Row]]] = {
 
 @pytest.mark.parametrize("rows", OF_ONE_QUEUE.values(), ids=OF_ONE_QUEUE)
 def test_of_two_requests_of_one_queue_neither_is_judged(rows: list[Row]) -> None:
-    """Which of them was held and answered nobody knows: a truthful broker is not convicted, in stretches neither."""
+    """Which of them was held and answered nobody knows: a truthful broker is not convicted, in windows neither."""
     table = ordered(rows)
     whole = judge_table(table, context())
 
     assert said(whole) == ([], {NOTE_REPEATED: 1})
-    assert in_slices([table.slice(place, 1) for place in range(len(rows))]) == added_up(whole)
+    assert in_splits([table.slice(place, 1) for place in range(len(rows))]) == added_up(whole)
 
 
 ELSEWHERE: Final[dict[str, Row]] = {
@@ -129,7 +129,7 @@ def test_one_that_names_another_topic_or_broker_is_as_one_of_another_queue(place
     whole = added_up(judge_table(place_answers(table), context()))
 
     assert said(judge_table(place_answers(table), context())) == ([], {NOTE_ELSEWHERE: 1})
-    assert [in_slices(cut(table, [0])), in_slices([table.slice(0, 1), table.slice(1, 1)])] == [whole, whole]
+    assert [in_splits(cut(table, [0])), in_splits([table.slice(0, 1), table.slice(1, 1)])] == [whole, whole]
 
 
 @pytest.mark.parametrize("place", [{"topic": "T"}, {"broker": "b"}, {"topic": "T", "broker": "b"}], ids=str)

@@ -11,7 +11,7 @@ from attrs import define, field
 from hypothesis import settings
 from model_tests.kit import services
 from model_tests.kit.services import Feed, InMemory, TakeQueue
-from model_tests.kit.test_kit import BAD, GOOD, IMPATIENT, PATIENT, SEED, machine
+from model_tests.kit.test_kit import BAD, GOOD, PATIENT, SEED, excuse_nothing, limits_for, machine
 from model_tests.kit.test_verdicts import LateOnce
 from model_tests.support.spec.cases import quick_if
 
@@ -23,7 +23,6 @@ from longpoll_kit.history import RecordedHistory
 from longpoll_kit.model import Allowances, Ask, OffsetQueue
 from longpoll_kit.run import KitReport
 from longpoll_kit.subject import Polled
-from longpoll_runtime.host_pauses import HostPauseWatch
 from longpoll_runtime.real import RealRuntime
 
 FAULTS: Final = {
@@ -67,9 +66,9 @@ def test_the_judge_convicts_no_correct_service(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("service", quick_if(FAULTS, QUICK.__contains__), ids=lambda fault: fault.__name__)
-def test_the_judge_convicts_a_faulty_one(service: type[Feed], tmp_path: Path) -> None:
-    """By what the history of the same run shows."""
-    report, result, found = told(tmp_path, service, BAD, **IMPATIENT)
+def test_the_judge_convicts_a_faulty_one(service: type[Feed], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge finds the fault in the history of the same run."""
+    report, result, found = told(tmp_path, service, BAD, **limits_for(monkeypatch, FAULTS[service]))
 
     assert report.verdict == "invalid", report
     assert result.verdict == "invalid"
@@ -81,7 +80,7 @@ def test_the_judge_convicts_a_faulty_one(service: type[Feed], tmp_path: Path) ->
 def test_one_delay_convicts_nobody(is_planted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be the machine's doing, so it is told as none; planted: told as it was seen, it would convict."""
     monkeypatch.setattr(LateOnce, "was_late", False)
-    monkeypatch.setattr(HostPauseWatch, "stalled_ms", lambda *_moments: 0.0)
+    excuse_nothing(monkeypatch)
     if is_planted:
         tell = Example._tell_answered
         monkeypatch.setattr(Example, "_tell_answered", lambda *of, **_doubted: tell(*of, is_doubted=False))

@@ -20,7 +20,7 @@ from model_tests.kit.services import (
     SlowToHold,
     WakesOne,
 )
-from model_tests.kit.test_kit import IMPATIENT, PATIENT, machine
+from model_tests.kit.test_kit import IMPATIENT, PATIENT, excuse_nothing, machine
 
 import longpoll
 from longpoll_kit.errors import StandstillError, SubjectError, ViolationError
@@ -102,7 +102,7 @@ def test_two_machines_have_cases_of_their_own() -> None:
 def test_one_delay_is_unknown_and_two_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time alone convicts nobody the first time."""
     monkeypatch.setattr(LateOnce, "was_late", False)
-    monkeypatch.setattr(HostPauseWatch, "stalled_ms", lambda *_moments: 0.0)
+    excuse_nothing(monkeypatch)
     many = settings(max_examples=4, stateful_step_count=15, database=None)
     once = machine(lambda: InMemory(LateOnce()), late_ms=1_000, wake_ms=2_000, long_ms=5_000).exercise(many, 14)
 
@@ -122,7 +122,7 @@ def test_a_machine_that_stands_still_accuses_nobody(monkeypatch: pytest.MonkeyPa
     assert report.counts[EXPIRED] > 0
     assert (report.verdict, report.excused > 0) == ("unknown", True)
     assert f"excused, because the host paused: {report.excused} delays" in str(report)
-    monkeypatch.setattr(HostPauseWatch, "stalled_ms", lambda *_moments: 0.0)
+    excuse_nothing(monkeypatch)
     assert mine.exercise(few, 14).property == "answered_by_deadline"
 
 
@@ -259,8 +259,9 @@ def test_an_error_that_comes_once_is_the_subject_s_own(where: str) -> None:
     assert "machine = Mine()" in caught.value.__notes__[-1]
 
 
-def test_a_failure_is_one_step_with_a_timeline_and_code() -> None:
+def test_a_failure_is_one_step_with_a_timeline_and_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each kind of step is tried alone first; the code raises the same violation."""
+    excuse_nothing(monkeypatch)
     mine = machine(lambda: InMemory(WakesOne()), **IMPATIENT)
     report = mine.exercise(FEW, 14)
 
@@ -288,8 +289,9 @@ def test_a_verdict_reports_its_bounds() -> None:
     assert narrow.exercise(FEW, 14).property == ""
 
 
-def test_a_service_may_answer_early_where_its_user_says_so() -> None:
+def test_a_service_may_answer_early_where_its_user_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """And still not lose a message that was there, nor leave a poll waiting that a message came for."""
+    excuse_nothing(monkeypatch)
     allowed = {"may_answer_early": True, "burst": 5}
 
     assert machine(lambda: InMemory(AnswersEarly()), **IMPATIENT, burst=5).exercise(FEW, 14).property == "not_early"
@@ -299,8 +301,9 @@ def test_a_service_may_answer_early_where_its_user_says_so() -> None:
     assert (lost.property, passed.property) == ("no_lost_wakeup", "nothing_lost")
 
 
-def test_a_race_is_met_where_no_line_can_be_stopped_at() -> None:
+def test_a_race_is_met_where_no_line_can_be_stopped_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """A poll is on its way while the publish waits for its moment: that takes no turn of the processor from it."""
+    excuse_nothing(monkeypatch)
     mine = machine(lambda: InMemory(SlowToHold()), **IMPATIENT)()
     with pytest.raises(longpoll.LongpollError, match="no_lost_wakeup"):
         mine.cross(queue=0, payload=b"", rounds=16, gap_us=2_000)

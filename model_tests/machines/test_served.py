@@ -29,7 +29,7 @@ from longpoll_broker.hold.pull_answers import PullAnswers
 from longpoll_broker.io.channel import Outbox
 from longpoll_broker.shared.filter.filters import tag_filter
 from longpoll_client.errors import UnreachableError
-from longpoll_judge.run.job import judge
+from longpoll_judge.run.pipeline import judge
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.log_record import MAGIC_V1

@@ -68,8 +68,8 @@ FAULTS: Final = (
     Fault(
         "a channel over its limit goes on",
         f"{BROKER}/io/channel.py",
-        'the loop that owns the channel closes it."""\n        self.broken = True\n',
-        'the loop that owns the channel closes it."""\n        self.broken = False\n',
+        'its loop closes it."""\n        self.broken = True\n',
+        'its loop closes it."""\n        self.broken = False\n',
         f"{TESTS}/service/test_channel.py",
     ),
     Fault(
@@ -252,8 +252,7 @@ FAULTS: Final = (
         "reference/longpoll_observe/events.py",
         "_offset_in(record, topic, queue) if has_inner else",
         "_offset_in(record, topic, queue) if False else",
-        f"{TESTS}/service/test_light_queues.py"
-        "::test_the_proxy_tells_where_a_message_is_in_the_queue_that_was_asked_for",
+        f"{TESTS}/service/test_groups.py::test_the_proxy_tells_where_a_message_is_in_the_queue_that_was_asked_for",
     ),
     Fault(
         "the proxy tells the expression where a heartbeat names other hashes",
@@ -309,7 +308,7 @@ FAULTS: Final = (
         f"{BROKER}/hold/dispatch_service.py",
         "if self.makes_durable and LOG not in self.store.troubles:",
         "if False:",
-        f"{TESTS}/service/test_visible_when_durable.py::test_a_delayed_message_is_seen_too",
+        f"{TESTS}/service/test_send.py::test_a_delayed_message_is_seen_too",
     ),
     Fault(
         "a stopped broker keeps its log mapped",
@@ -349,8 +348,8 @@ FAULTS: Final = (
     Fault(
         "files dropped by a recovery come back",
         f"{STORE}/segment.py",
-        "could then follow what is written from now on.\n            self._sync_directory(self.directory)\n",
-        "could then follow what is written from now on.\n",
+        "could then follow the next writes.\n            self._sync_directory(self.directory)\n",
+        "could then follow the next writes.\n",
         f"{TESTS}/store/test_segment_list.py::test_what_is_cut_off_does_not_come_back",
     ),
     Fault(
@@ -428,13 +427,13 @@ FAULTS: Final = (
         "reference/longpoll_runtime/files.py",
         "if _LIBC.fallocate(descriptor, _PUNCH_HOLE | _KEEP_SIZE, start, size - start) != 0:",
         "if True:",
-        f"{TESTS}/store/test_files.py::test_a_file_keeps_its_length_while_it_is_cleared",
+        f"{TESTS}/store/test_segment_list.py::test_a_file_keeps_its_length_while_it_is_cleared",
     ),
     Fault(
         "what is recovered is shown before it is durable",
         f"{STORE}/message_store.py",
-        "        if self._config.visible_when_durable:\n            # What a killed",
-        "        if False:\n            # What a killed",
+        "        if self._config.visible_when_durable:\n            # Messages that a killed",
+        "        if False:\n            # Messages that a killed",
         f"{TESTS}/store/test_failed_sync.py::test_what_a_killed_process_had_not_flushed_is_durable_before_it_is_shown",
     ),
     Fault(

@@ -9,7 +9,7 @@ from attrs import frozen
 BROKER: Final = "reference/longpoll_broker"
 STORE: Final = f"{BROKER}/store"
 RULES: Final = "reference/longpoll_judge/rules"
-HELD_WHILE_IT_GROWS: Final = "reference/longpoll_judge/run/growing/held.py"
+HELD_WHILE_IT_GROWS: Final = "reference/longpoll_judge/run/incremental/held_pulls.py"
 
 
 @frozen
@@ -28,21 +28,20 @@ LEFT_OUT: Final = ("planted", "each_lock_is_missed", "without_its_locks", "in_ev
 """Parts of the names of tests that the mutants never meet: tests that plant a fault of their own, and one that compares
 this process with another one, in which nothing is changed."""
 LET_IN: Final = (
-    "service/test_account_file.py",
-    "service/test_access_control.py",
+    "service/test_accounts.py",
     "service/test_resources.py",
 )
 SCHEDULED: Final = ("simulate/test_refinement.py", "simulate/test_preempted.py", "simulate/test_two_pulls.py")
 DISPATCHED: Final = (
     "store/test_dispatcher.py",
-    "store/test_visible_or_refused.py",
+    "store/test_dispatcher.py",
     "store/test_retention.py",
     "store/test_recovery.py",
 )
 KEPT_TIDY: Final = (
     "store/test_failed_sync.py",
     "store/test_retention.py",
-    "store/test_batches.py",
+    "store/test_message_store.py",
     "store/test_index.py",
     "store/test_consume_queue.py",
 )
@@ -55,7 +54,7 @@ STORED: Final = (
     "store/test_selection.py",
     *KEPT_TIDY,
     "store/test_verify.py",
-    "store/test_power_cut.py",
+    "store/test_failed_sync.py",
     "store/test_golden.py",
     "machines/test_store.py",
 )
@@ -63,23 +62,22 @@ SENT: Final = (
     "service/test_send.py",
     "service/test_long_batches.py",
     "service/test_fast.py",
-    "service/test_light_queues.py",
-    "service/test_transaction_check.py",
-    "service/test_schedule.py",
+    "service/test_groups.py",
+    "service/test_delayed.py",
     "service/test_bad_input.py",
-    "service/test_requests_end_nothing.py",
+    "service/test_bad_input.py",
     "service/test_record.py",
     "service/test_pull_service.py",
 )
 HELD: Final = (
     "core/test_hold.py",
     "core/test_notifier.py",
-    "core/test_properties.py",
+    "core/test_filter.py",
     "service/test_hold_service.py",
     "service/test_hold_sections.py",
-    "service/test_notifying_rounds.py",
+    "service/test_hold_sections.py",
     *PULLED,
-    "service/test_light_queues.py",
+    "service/test_groups.py",
     *SCHEDULED,
     "machines/test_core.py",
 )
@@ -103,13 +101,13 @@ KNOWN: Final = (
         ("core/test_offsets.py",),
         ("simulate/test_preempted.py", "service/test_broker.py"),
     ),
-    Known(f"{BROKER}/shared/statistics.py", ("core/test_statistics.py",), ("simulate/test_preempted.py", *PULLED)),
-    Known(f"{BROKER}/shared/filter/", (), ("core/test_filter.py", "core/test_sql92.py")),
-    Known(f"{BROKER}/shared/broker_role.py", (), ("core/test_standing.py",)),
+    Known(f"{BROKER}/shared/statistics.py", ("core/test_offsets.py",), ("simulate/test_preempted.py", *PULLED)),
+    Known(f"{BROKER}/shared/filter/", (), ("core/test_filter.py",)),
+    Known(f"{BROKER}/shared/broker_role.py", (), ("core/test_topics.py",)),
     Known(f"{BROKER}/rocketmq/accounts/access.py", (), ("core/test_access.py", *LET_IN)),
     Known(f"{BROKER}/rocketmq/accounts/address_patterns.py", (), ("core/test_access.py",)),
-    Known(f"{BROKER}/rocketmq/tables/queue_locks.py", (), ("core/test_queue_locks.py",)),
-    Known(f"{BROKER}/shared/subscription.py", (), ("core/test_subscription.py",)),
+    Known(f"{BROKER}/rocketmq/tables/queue_locks.py", (), ("core/test_offsets.py",)),
+    Known(f"{BROKER}/shared/subscription.py", (), ("core/test_topics.py",)),
     Known(f"{BROKER}/shared/topics.py", (), ("core/test_topics.py",)),
     Known(
         f"{BROKER}/io/channel.py",
@@ -127,15 +125,15 @@ KNOWN: Final = (
         f"{BROKER}/hold/dispatch_service.py",
         ("service/test_dispatch_service.py", "service/test_pull_service.py"),
         (
-            "service/test_notifying_rounds.py",
-            "service/test_visible_when_durable.py",
-            "service/test_poison.py",
+            "service/test_hold_sections.py",
+            "service/test_send.py",
+            "service/test_fuzz.py",
         ),
     ),
-    Known(f"{BROKER}/hold/pull_answers.py", (), ("service/test_pull_runner.py",)),
+    Known(f"{BROKER}/hold/pull_answers.py", (), ("service/test_pull_processor.py",)),
     Known(f"{BROKER}/hold/pull_processor.py", (), ("service/test_pull_processor.py",)),
-    Known(f"{BROKER}/hold/pull_runner.py", (), ("service/test_pull_runner.py",)),
-    Known(f"{BROKER}/hold/scan_service.py", (), ("service/test_notifying_rounds.py",)),
+    Known(f"{BROKER}/hold/pull_runner.py", (), ("service/test_pull_processor.py",)),
+    Known(f"{BROKER}/hold/scan_service.py", (), ("service/test_hold_sections.py",)),
     Known(
         f"{BROKER}/hold/",
         PULLED,
@@ -144,12 +142,12 @@ KNOWN: Final = (
             "service/test_executors.py",
             "service/test_fast.py",
             "service/test_broker.py",
-            "service/test_notifying_rounds.py",
+            "service/test_hold_sections.py",
             "service/test_record.py",
             "service/test_slave.py",
-            "service/test_subscriptions.py",
+            "service/test_groups.py",
             "service/test_bad_input.py",
-            "service/test_requests_end_nothing.py",
+            "service/test_bad_input.py",
         ),
     ),
     Known(f"{BROKER}/rocketmq/accounts/", (), LET_IN),
@@ -163,8 +161,8 @@ KNOWN: Final = (
     Known(f"{BROKER}/rocketmq/replication/", (), ("service/test_follower.py",)),
     Known(
         f"{BROKER}/send/group_commit.py",
-        ("simulate/test_group_commit.py", "service/test_group_commit.py"),
-        ("service/test_visible_when_durable.py", "simulate/test_whole_broker.py"),
+        ("simulate/test_group_commit.py", "service/test_send.py"),
+        ("service/test_send.py", "simulate/test_whole_broker.py"),
     ),
     Known(f"{BROKER}/send/append.py", (), ("service/test_message_maker.py",)),
     Known(f"{BROKER}/send/message_builder.py", (), ("service/test_message_maker.py",)),
@@ -189,7 +187,7 @@ KNOWN: Final = (
             "simulate/test_locksets.py",
             "store/test_message_store.py",
             "store/test_recovery.py",
-            "store/test_power_cut.py",
+            "store/test_failed_sync.py",
             "store/test_copying.py",
             *KEPT_TIDY,
         ),
@@ -220,13 +218,13 @@ KNOWN: Final = (
     Known(f"{STORE}/", ("store/test_message_store.py", "store/test_commit_log.py"), STORED),
     Known(f"{BROKER}/fast/", ("service/test_fast.py",)),
     Known(f"{BROKER}/", ("service/test_pull_service.py",)),
-    Known(HELD_WHILE_IT_GROWS, (), ("judge/test_held.py",)),
+    Known(HELD_WHILE_IT_GROWS, (), ("judge/test_held_pulls.py",)),
     Known(f"{RULES}/latency.py", (), ("judge/test_columns.py",)),
     Known(f"{RULES}/answers.py", (), ("judge/test_answer_columns.py",)),
     Known(f"{RULES}/holds.py", (), ("judge/test_holds.py",)),
     Known(f"{RULES}/logs.py", (), ("judge/test_logs.py",)),
     Known(f"{RULES}/counting.py", (), ("judge/test_counting.py",)),
-    Known(f"{RULES}/commits.py", (), ("judge/test_told_offsets.py",)),
+    Known(f"{RULES}/commits.py", (), ("judge/test_committed_offsets.py",)),
     Known(f"{RULES}/sends.py", (), ("judge/test_sends_told.py",)),
     Known(f"{RULES}/visibility.py", (), ("judge/test_shown.py",)),
     Known(f"{RULES}/offset_regression.py", (), ("judge/test_falls.py",)),
@@ -244,7 +242,7 @@ KNOWN: Final = (
             "judge/test_faults.py",
             "judge/test_commits.py",
             "judge/test_holds.py",
-            "judge/test_stretches.py",
+            "judge/test_windows.py",
             "judge/test_recordings.py",
             "judge/test_second_smallest.py",
             "judge/test_second_beside.py",

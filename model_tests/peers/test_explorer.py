@@ -321,7 +321,10 @@ def test_what_no_slip_does_is_done_alike(tmp_path: Path) -> None:
         return attrs.evolve(action, guard=all_of(parts))
 
     changes: dict[str, tuple[str, Callable[[State, Action], Action]]] = {
-        "notify_each turns round what its guard says of phase": ("notify_each", lambda _, a: guard(a, 1, operator.inv)),
+        "notify_each turns round what its guard says of phase": (
+            "notify_each",
+            lambda _, a: guard(a, 1, operator.inv),
+        ),
         "append moves the border in what its guard says of log_end": (
             "append",
             lambda state, a: guard(a, 1, lambda _: state.queues[0].log_end <= 1),

@@ -71,7 +71,7 @@ _BREAKING = [
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "setting"), _BREAKING)
 def test_a_needed_knob_set_otherwise_is_refuted(name: str, setting: str) -> None:
-    """What a change of a needed knob breaks is refuted by a run that replays, and no part of it is proved."""
+    """A run that replays refutes what the change of a needed knob breaks, and no part of it is proved."""
     broken = [each.name for each in ablate.row_of(preset(name), setting, requests=2).violations]
     proof = prove_any(with_knob(preset(name), setting), names=broken).proof
     runs = [each for each in proof.obligations if each.token is not None]
@@ -86,7 +86,7 @@ def test_a_needed_knob_set_otherwise_is_refuted(name: str, setting: str) -> None
 
 
 def _pairs(state: State) -> Bool:
-    """Some two requests stand in the bucket for the same offset: symmetric, and a relation between two requests."""
+    """Some two requests are in the bucket with the same offset: symmetric, but a relation between two requests."""
     return any_of(
         one.is_("held") & other.is_("held") & one.offset.is_(other.offset)
         for one in state.requests
@@ -116,9 +116,9 @@ def _many_only(state: State, action: Action) -> Bool:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        pytest.param(lambda state, _action: ~_pairs(state), "not treated as the others", marks=pytest.mark.long),
+        pytest.param(lambda state, _action: ~_pairs(state), "not treated like the others", marks=pytest.mark.long),
         (_spares_one, "not interchangeable"),
-        pytest.param(_many_only, "append is another with 1 requests", marks=pytest.mark.long),
+        pytest.param(_many_only, "append differs with 1 requests", marks=pytest.mark.long),
     ],
 )
 def test_a_law_that_is_not_monadic_is_unknown(change: Callable[[State, Action], Bool], why: str) -> None:
@@ -154,7 +154,7 @@ def test_the_rest_is_read_as_quantifiers() -> None:
 
 
 def test_a_sum_over_requests_is_refused() -> None:
-    """What counts requests is no quantifier, so a hold limit written as a sum is not read as one."""
+    """A count is not a quantifier, so a hold limit written as a sum cannot be read as one."""
     copies: Int = int_variable("copies_0")
     for index in range(1, 4):
         copies = copies + int_variable(f"copies_{index}")
@@ -164,7 +164,7 @@ def test_a_sum_over_requests_is_refused() -> None:
 
 
 def test_only_what_could_be_lost_needs_a_witness() -> None:
-    """Where it helps, "for every" needs nobody and "for some" one; inside a condition either needs one."""
+    """Where it helps, "for every" needs no witness and "for some" one; inside a condition either needs one."""
     everyone = _holds(4)
     rest = Rest(frozenset(range(4)))
     every, some = all_of(everyone), any_of(everyone)
@@ -185,7 +185,7 @@ def _doubled(values: Mapping[str, int]) -> dict[str, int]:
 @given(data=st.data())
 @settings(max_examples=3)
 def test_a_request_that_is_not_named_can_be_doubled(name: str, data: st.DataObject) -> None:
-    """Whatever the law says of a state, it says of the one in which such a request is there twice."""
+    """Every statement about a state also holds of the state in which such a request is duplicated."""
     few, more = (_stated(name, requests) for requests in (3, 4))
     values = {each.name: data.draw(_values(each), each.name) for each in few.model.variables}
     twice = _doubled(values)
@@ -234,7 +234,7 @@ def test_the_text_goes_on_alike(name: str, requests: int) -> None:
 
 
 def stated(requests: int) -> Statements:
-    """What a proof of strict is about, at a number of requests."""
+    """The statements of a proof of strict, at a number of requests."""
     return statements_of(partial(specification_of, STRICT), requests, PLAIN)
 
 
@@ -349,32 +349,32 @@ class _Begun:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        pytest.param(_without_last, "other actions", id="an action less"),
-        pytest.param(_with_more, "other actions", id="an action more"),
-        pytest.param(_with_other, "other actions", id="another action"),
-        pytest.param(_first_only(lambda each: attrs.evolve(each, guard=TRUE)), "hold.0. is another", id="a guard"),
-        pytest.param(_first_only(_wrong_effect), "after hold.0. is another", id="an effect"),
-        pytest.param(_first_only(_less_effect), "after hold.0. is another", id="an effect less"),
-        pytest.param(_first_only(_more_effect), "after hold.0. is another", id="an effect more"),
-        pytest.param(_with_property(_says_less, "stated", _says), "is another", id="a property"),
-        pytest.param(_with_property(_says_less, "helping", _says), "is another", id="a lemma"),
+        pytest.param(_without_last, "the actions differ", id="an action less"),
+        pytest.param(_with_more, "the actions differ", id="an action more"),
+        pytest.param(_with_other, "the actions differ", id="another action"),
+        pytest.param(_first_only(lambda each: attrs.evolve(each, guard=TRUE)), "hold.0. differs", id="a guard"),
+        pytest.param(_first_only(_wrong_effect), "after hold.0. differs", id="an effect"),
+        pytest.param(_first_only(_less_effect), "after hold.0. differs", id="an effect less"),
+        pytest.param(_first_only(_more_effect), "after hold.0. differs", id="an effect more"),
+        pytest.param(_with_property(_says_less, "stated", _says), "differs", id="a property"),
+        pytest.param(_with_property(_says_less, "helping", _says), "differs", id="a lemma"),
+        pytest.param(_with_property(_never_closes, "stated", _closes), " at .* differs", id="a step less that breaks"),
         pytest.param(
-            _with_property(_never_closes, "stated", _closes), " at .* is another", id="a step less that breaks"
-        ),
-        pytest.param(
-            _with_property(_always_closes, "stated", _closes), " at .* is another", id="a step that always breaks"
+            _with_property(_always_closes, "stated", _closes), " at .* differs", id="a step that always breaks"
         ),
         pytest.param(
             _with_property(_closes_twice, "stated", _closes),
-            " at .* is another",
+            " at .* differs",
             id="a step that breaks in another case as well",
         ),
         pytest.param(
-            _with_property(_closes_elsewhere, "stated", _closes), " at .* is another", id="a step more that breaks"
+            _with_property(_closes_elsewhere, "stated", _closes), " at .* differs", id="a step more that breaks"
         ),
-        pytest.param(_with_property(_other_name, "helping", _says), "other statements", id="a lemma's name"),
-        pytest.param(lambda one: attrs.evolve(one, helping=one.helping[1:]), "other statements", id="a lemma less"),
-        pytest.param(_begins_otherwise, "first state is another", id="the first state"),
+        pytest.param(_with_property(_other_name, "helping", _says), "the statements differ", id="a lemma's name"),
+        pytest.param(
+            lambda one: attrs.evolve(one, helping=one.helping[1:]), "the statements differ", id="a lemma less"
+        ),
+        pytest.param(_begins_otherwise, "first state differs", id="the first state"),
     ],
 )
 def test_a_law_that_is_another_with_fewer_requests_is_refused(
@@ -410,7 +410,7 @@ def _grows(_state: State) -> Int:
 
 
 def _grows_by_others(state: State) -> Int:
-    """By one where somebody is kept, by two where somebody is idle."""
+    """Grows by one if some request is kept, by two if some request is idle."""
     end = int_variable("log_end")
     return ite(_some_is("kept")(state), end + 1, ite(_some_is("idle")(state), end + 2, end))
 
@@ -459,7 +459,7 @@ def _small(
     ],
 )
 def test_so_many_are_needed_as_a_question_names_and_has_witnesses(law: Statements, numbers: tuple[int, ...]) -> None:
-    """Who acts, whom the statement is about, and one for each "for some" of what is assumed; and one that stays."""
+    """The acting request, the statement's request, one for each "for some" of the assumptions, and one that stays."""
     assert numbers_of(law, [item.name for item in law.helping], Rests(4)) == numbers
 
 
@@ -473,7 +473,7 @@ def test_what_is_not_assumed_needs_no_witness() -> None:
 
 
 def test_a_step_that_breaks_something_names_who_acts_and_its_guard_and_condition_have_witnesses() -> None:
-    """Be held where somebody is idle, and break something where somebody is kept: three are needed."""
+    """Hold if some request is idle, and break a property if some request is kept: three are needed."""
     law = _small(_some_is("idle"))
     steps = tuple((each.label, _some_is("kept")(law.model.state)) for each in law.model.actions)
     item = Property("steps", "always", "", TRUE, TRUE, steps)

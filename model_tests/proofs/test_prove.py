@@ -240,7 +240,7 @@ def _renews_what_it_keeps(state: State, action: Action) -> Effect:
 
 
 def _stops_at_one(state: State, _action: Action) -> Effect:
-    """A tick that comes to nobody's end."""
+    """A tick that reduces no deadline to zero."""
     return {
         f"deadline_{each.index}": ite(each.deadline > 1, each.deadline - 1, each.deadline) for each in state.requests
     }
@@ -264,7 +264,7 @@ DEADLINE_SLIPS: dict[str, tuple[str, Change]] = {
 WITH_TAGS: dict[str, tuple[str, Change]] = {
     "the dispatcher renews what it keeps": ("notify_each", with_effect(_renews_what_it_keeps))
 }
-"""A dispatcher keeps whoever wants another tag; without tags all that it keeps have come in the same tick."""
+"""A dispatcher keeps requests that want another tag; without tags all that it keeps arrived in the same tick."""
 
 
 def _broken(model: Model) -> set[str]:
@@ -282,7 +282,7 @@ def test_a_slip_in_deadlines_breaks_the_property_that_speaks_of_them(policy: str
 
 @pytest.mark.parametrize("policy", OURS)
 def test_one_tick_hides_a_renewed_deadline(policy: str) -> None:
-    """Why timeouts are explored at all: with one tick a renewal is no change, and everything holds."""
+    """Why longer timeouts are explored: with one tick a renewal changes nothing, and every property holds."""
     name, change = DEADLINE_SLIPS["the scanner renews what it keeps"]
     model = mutated(preset(policy), named("tiny", preset(policy)), name, change)
 
@@ -437,7 +437,7 @@ def test_a_truth_means_the_same(term: Bool, at: dict[str, int]) -> None:
 
 
 def test_parameters_and_messages_are_open() -> None:
-    """What is true only of the bounds at hand is not inductive: the timeout, the scan's period, the messages."""
+    """A statement that is true only for the current bounds is not inductive: timeout, scan period, messages."""
     model = specification_of(preset("strict"), Bounds("proof", requests=1, messages=None))
     state = model.state
     claims = {

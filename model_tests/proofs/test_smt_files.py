@@ -53,7 +53,7 @@ def _broken() -> Sequence[str]:
 
 
 def test_the_command_writes_a_file_for_each_query(tmp_path: Path) -> None:
-    """Each ends with its question and can be asked by itself; a folder with something in it is refused."""
+    """Each ends with its question and can be run alone; a folder that is not empty is rejected."""
     folder = tmp_path / "queries"
     words = ["prove", "--policy", "strict", "--requests", "1", "--property", "answered_once", "--smt", str(folder)]
     done = CliRunner().invoke(main, words)

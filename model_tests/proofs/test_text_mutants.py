@@ -20,7 +20,7 @@ from longpoll_spec.specification import properties_of, specification_of
 
 MUTANTS: Final[Mapping[str, TextMutant]] = {each.name: each for each in drawn()}
 LIMIT_STATES: Final = 20_000
-"""What a mutant breaks shows early; where it does not, nothing is said of the proofs."""
+"""Mutants break properties early; if none breaks, the proofs are not checked."""
 KNOWN: Final = {
     "State.fits: `(request.offset < self.visible_end)` for `self.has_more(request)`": "no_lost_wakeup",
     "next_pull: without parentheses `request.at(queue) & (request.wants.is_(wish.index) if state.filters else TRUE)`": (
@@ -44,7 +44,7 @@ def test_an_else_branch_with_several_queues_is_in_the_bare_world(name: str, monk
 @pytest.mark.long
 @pytest.mark.parametrize("name", MUTANTS)
 def test_no_proof_stands_where_exploring_breaks_the_law(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What exploring breaks under the bounds of a feature is proved for two requests in some world no more."""
+    """A property that exploring breaks under a feature's bounds is not proved for two requests in every world."""
     mutant = MUTANTS[name]
     worlds = worlds_of(questions_of(partial(specification_of, STRICT)))
     monkeypatch.setattr(mutant.function, "__code__", mutant.code)

@@ -1,4 +1,4 @@
-"""Worlds of a proof: each part by itself, and all of them together."""
+"""Worlds of a proof: each part alone, and all of them together."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Outcomes = Mapping[tuple[str, StepName], Outcome]
 
 
 def stated(requests: int, world: Bounds = PLAIN) -> Statements:
-    """What a proof of strict is about, at a number of requests."""
+    """The statements of a proof of strict, at a number of requests."""
     return statements_of(LAW, requests, world)
 
 
@@ -81,7 +81,7 @@ def in_world(name: str, told: Mapping[str, Answer], found: Found = "reached") ->
 
 @pytest.mark.parametrize("found", ["not found", "excluded"])
 def test_what_never_comes_about_leaves_a_proof_unknown_and_a_run_a_run(found: Found) -> None:
-    """Of a world in which something has to come about and was not seen to, nothing is proved; a run still refutes."""
+    """A world in which a required situation was not seen proves nothing; a run still refutes."""
     vain, seen = (in_world("plain", {FIRST: "proved"}, each) for each in (found, "reached"))
     refuted = in_world("plain", {FIRST: "refuted"}, found)
 
@@ -112,7 +112,7 @@ def test_all_worlds_are_as_bad_as_the_worst(one: Answer, other: Answer, both: An
 
 
 def test_a_situation_is_excluded_by_what_was_proved_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A statement one obligation of which failed, at any number, is no lemma; nor is one that was given up."""
+    """A statement with a failed obligation, at any number, is not a lemma; nor is a dropped one."""
     lemmas: list[set[str]] = []
 
     def scripted(_policy: object, **_options: object) -> AnyProof:
@@ -178,7 +178,7 @@ def test_a_world_leaves_out_what_excuses_and_another_has_it() -> None:
 
 
 class ScriptedProver:
-    """Answers every question alike, and remembers what it was told to assume."""
+    """Answers every question in the same way, and records its assumptions."""
 
     def __init__(self, answer: Answer, assumed: list[str]) -> None:
         self.answer: Answer = answer
@@ -209,7 +209,7 @@ def test_only_what_the_solver_rules_out_is_excluded(
 
 
 def test_a_situation_is_looked_for_in_both_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What only a choice within the world keeps away is seen without it, and what only the world has in the world."""
+    """A situation excluded by a choice is found in the world without it, and one that needs the choice, with it."""
     asked: list[tuple[bool, bool]] = []
 
     def scripted(model: Model, sought: Sequence[Property], **_options: object) -> SimpleNamespace:
@@ -307,7 +307,7 @@ def test_what_the_text_does_not_allow_is_proved_of_no_number(monkeypatch: pytest
 
 
 def test_what_two_requests_break_is_refuted_and_the_rest_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is asked about the one at other numbers; and the proof of the other does not need it."""
+    """The refuted property is not tried at other numbers, and the proof of the other does not need it."""
     asked: list[Sequence[str]] = []
 
     def at_each(
@@ -419,7 +419,7 @@ RESTRICTED_IN_VAIN = {
     "hold recheck_if_bucket_looked_empty": {"no_lost_wakeup", "lost_by_hold"},
     "executor_rejects drops_when_alone": {"nothing_dropped", "dropped_by_reject"},
 }
-"""Slips that pass where a hold beside another, or a lone refusal, is ruled out; and what must tell of them."""
+"""Mutants that pass where a hold next to another, or a lone rejection, is excluded; and the check that finds them."""
 
 
 def _planted(policy: str, slip: str, bounds: Bounds) -> Model:
@@ -457,7 +457,7 @@ def test_they_are_refuted_for_any_number_in_every_world(slip: str, policy: str) 
 
 
 def _broken_by_runs(policy: str, slip: str, world: str) -> dict[str, str]:
-    """What exploring breaks in the world, or the first smaller one of it, and the runs."""
+    """The violations found by exploring the world, or the first smaller one, and the runs."""
     make = partial(_planted, policy, slip)
     for smaller in worlds_within(WORLDS[world]):
         names = [item.name for item in properties_of(make(attrs.evolve(smaller, requests=2))) if item.kind == "always"]
@@ -477,7 +477,7 @@ def _has(policy: str, slip: str, world: str) -> bool:
 
 
 NO_MISTAKE = {("notify_each renews_what_it_keeps", "plain")}
-"""Whoever a dispatcher keeps in the plain world has come in the same tick, and has its deadline anyway."""
+"""Every request that a dispatcher keeps in the plain world arrived in the same tick, and so has its deadline anyway."""
 IN_WORLDS = [
     (policy, slip, world)
     for policy in OURS
@@ -615,7 +615,7 @@ def _stated(world: Bounds) -> Mapping[str, Property]:
 
 
 def test_every_property_is_stated_in_some_world() -> None:
-    """What is promised of the plain world is promised in each, that nobody is answered early for nothing as well."""
+    """The promises of the plain world hold in each, including that no request is answered early without a reason."""
     assert "not_answered_early" in _stated(PLAIN)
     assert "moved_is_told" in _stated(WORLDS["whole"])
     for world in WORLDS.values():

@@ -1,8 +1,8 @@
-"""Mutants drawn from the source of the specification, not from the configurations in which it is proved.
+"""Mutants of the specification's source, not of the configurations in which it is proved.
 
-Each changes one expression of an action or of the state: a condition on features takes one branch always, a branch
-reaches farther than its parentheses, or a term speaks of the first queue instead of its own. Left out: properties, and
-code that no law is built from.
+Each changes one expression of an action or of the state: a condition on features always takes one branch, a branch
+extends beyond its parentheses, or a term is about the first queue instead of its own. Not mutated: properties, and code
+that no model is built from.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MODULES: Final = (
     ),
 )
 OF_FEATURES: Final = ("filters", "bounds", "shows_flushed_only", "swept", "_finds_first", "is TRUE", "empty_shortcut")
-"""What a condition speaks of that a feature decides."""
+"""Names in conditions that a feature decides."""
 
 
 @frozen
@@ -44,7 +44,7 @@ class TextMutant:
 
     @property
     def code(self) -> CodeType:
-        """What the function's code becomes: whoever refers to the function sees the change."""
+        """The mutated code of the function; every reference to the function sees it."""
         return self.compiled()
 
 
@@ -76,7 +76,7 @@ def _functions(body: list[ast.stmt], above: tuple[str, ...] = ()) -> Iterator[tu
 
 
 def _about_bounds(text: ast.FunctionDef) -> set[ast.AST]:
-    """What is said only of the number of messages explored: no proof has that, so none can tell of a mutant in it."""
+    """The parts about the number of explored messages: no proof has it, so none can detect a mutant there."""
     conditions = (node for node in ast.walk(text) if isinstance(node, ast.IfExp))
     return {inner for node in conditions if "bounds.messages" in ast.unparse(node.test) for inner in ast.walk(node)}
 

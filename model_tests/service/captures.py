@@ -1,4 +1,4 @@
-"""What tests of captures share: a connection's segments as packets of any link, and files of them."""
+"""Packet captures for tests: segments of a connection on any link type, and capture files."""
 
 from __future__ import annotations
 

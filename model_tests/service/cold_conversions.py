@@ -1,6 +1,6 @@
-"""A process of its own: every Struct class is decoded for the first time by several threads at once.
+"""A separate process in which several threads decode every Struct class for the first time at once.
 
-Argument: `planted` leaves the classes' tables to the first decoding, as msgspec does by itself.
+Argument: `planted` leaves the classes' tables to the first decoding, as msgspec does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command line in a process of its own, for tests of it."""
+"""The command line in a separate process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def commands(name: str) -> Iterator[StartCommand]:
 
 @contextmanager
 def serving(*options: str) -> Iterator[dict[str, str]]:
-    """The words of the ready line of a `longpoll serve` with ports of its own, which ends well behind the block."""
+    """The ready line of a `longpoll serve` on free ports, which must end well."""
     command = [*COMMAND, "serve", "--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as served:
         assert served.stdout is not None

@@ -1,7 +1,6 @@
-"""Frames that nobody should send: whole requests of every kind with wrong values, wrong bodies, wrong bytes.
+"""Invalid requests: every kind with wrong values, wrong bodies and wrong bytes.
 
-A `Fuzzer` draws them from one seed. Names come from small pools, so that what a broker may rightly make of them
-(topics, groups, offsets) is bounded, and anything else that grows is a leak.
+A `Fuzzer` draws them from a seed. Its small pools of names bound what a correct broker stores.
 """
 
 from __future__ import annotations
@@ -82,7 +81,6 @@ SEEDS: Final[tuple[tuple[int, dict[str, str], bytes], ...]] = (
     (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "F2"}, b""),
     (RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, {"minBrokerId": "0"}, b""),
 )  # fmt: skip
-"""A request of every kind as it should be."""
 
 
 @define

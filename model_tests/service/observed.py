@@ -1,4 +1,4 @@
-"""What tests of the recording proxy share: a proxy before a broker, and the events of what it wrote."""
+"""A recording proxy in front of a broker, and the events that it recorded."""
 
 from __future__ import annotations
 

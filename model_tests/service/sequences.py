@@ -1,9 +1,7 @@
-"""Random sequences of requests, in which later ones use what earlier ones stored, and any field is at any edge.
+"""Random sequences of requests that use what earlier requests stored, with fields at their limits.
 
-A `Script` draws them from one seed. Which codes there are, and which fields and bodies each has, is read from the
-broker's and the name server's own tables and classes, so that a new one is among them by itself. What was stored
-(places in the log, queue offsets, prepared halves) is remembered and comes again: as the number of a field, and in
-scenes that belong together, such as a message that is stored with a count of tries and then sent back.
+A `Script` draws them from a seed. Codes, fields and bodies come from the broker's and the name server's own classes.
+Stored offsets and places come again as field values, and in scenes, such as a message that is sent back.
 """
 
 from __future__ import annotations
@@ -30,7 +28,6 @@ EDGES: Final = (
     2**31 - 2, 2**31 - 1, 2**31, -(2**31), -(2**31) - 1, 2**32 - 1, 2**32, 2**53, 2**60,
     2**63 - 2, 2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 2**64, 10**30,
 )  # fmt: skip
-"""Numbers at which some arithmetic ends."""
 ODD_NUMBERS: Final = (
     "", " 1", "+1", "007", "1.0", "1e3", "-0", "NaN", "0x1", "\u0663", "9" * 400, "true", "null",
 )  # fmt: skip
@@ -69,11 +66,8 @@ class Script:
 
     seed: int
     places: list[int] = field(factory=list)
-    """Of stored messages, where in the log they are."""
     offsets: list[int] = field(factory=list)
-    """Their queue offsets."""
     halves: list[tuple[int, int]] = field(factory=list)
-    """Prepared messages: place and queue offset."""
     _draw: random.Random = field(init=False)
 
     def __attrs_post_init__(self) -> None:

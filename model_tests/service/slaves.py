@@ -1,4 +1,4 @@
-"""A master's side of replication without threads, sockets and time: a test says what comes to pass in each round."""
+"""A master's side of replication without threads, sockets and time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ SETTINGS: Final = ReplicationSettings(
     begins_with_last_file=False,
     only_visible=False,
 )
-"""Of the bench."""
 
 
 @define(slots=True, eq=False)
@@ -81,7 +80,6 @@ class Slave(ScriptedSocket):
     port: int = 1
     host: str = "10.0.0.1"
     asked_count: int = 0
-    """How often it was read from."""
     is_closed: bool = False
     close_error: OSError | None = None
 
@@ -115,7 +113,7 @@ class Slave(ScriptedSocket):
 
 
 def transfers(log: Log, start: int, *sizes: int) -> bytes:
-    """What a slave is sent that gets these sizes from there on."""
+    """The transfers that a slave gets from an offset on, by their sizes."""
     content = b""
     for size in sizes:
         content += encode_head(start, size) + log.content(start, start + size)
@@ -170,11 +168,8 @@ class Bench:
             changes["networks"] = tuple(map(ip_network, changes["networks"]))
         self.log = Log()
         self.notes: list[Any] = []
-        """What was done to the poller, in its order."""
         self.timeouts: list[float | None] = []
-        """How long each round was to wait at most."""
         self.waiting: list[Slave] = []
-        """Who has connected and is not accepted yet."""
         self.accept_error: OSError | None = None
         self.now_ns = BEGUN_NS
         self._watched: dict[Any, tuple[bool, bool, object]] = {}
@@ -264,12 +259,12 @@ class Bench:
             self.replicator._run()
 
     def connect(self, *slaves: Slave) -> None:
-        """Have slaves connect and be accepted, in a round of their own."""
+        """Connect slaves in one round."""
         self.waiting += slaves
         self.rounds(None)
 
     def report(self, slave: Slave, offset: int) -> None:
-        """Have a slave report, in a round of its own."""
+        """Let a slave report in one round."""
         slave.report(offset)
         self.rounds(None)
 
@@ -286,7 +281,7 @@ class Bench:
         return [link.peer for link in self.replicator._links]
 
     def submit(self, log_end: int, told: list[Any]) -> None:
-        """Have somebody wait; `told` gets what is said when the answer is sent."""
+        """Wait for a slave's copy; `told` gets the answer."""
         box = Outbox()
 
         def copied(is_copied: bool, outbox: Outbox) -> None:

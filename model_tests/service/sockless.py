@@ -1,7 +1,4 @@
-"""Connections to a broker without sockets: what is told is served before the call returns.
-
-So two brokers that are told the same can be compared byte for byte.
-"""
+"""Connections to a broker without sockets: each request is served before the call returns."""
 
 from __future__ import annotations
 
@@ -19,10 +16,7 @@ LIMITS = Limits(1 << 24, 1 << 26, 10, 1 << 40)
 
 
 class ThreadlessBroker(Broker):
-    """None of its threads run, so it does only what is told, on the caller's thread.
-
-    Flusher, scheduler, and a loop that a held pull wakes would make visible what a peer sent before its pass has ended.
-    """
+    """A broker without running threads: it serves requests on the caller's thread."""
 
     def _start_threads(self) -> None:
         self.pulling.dispatch_service.record_visible()
@@ -52,7 +46,7 @@ class Wire:
 
 
 class Peer:
-    """A connection to a broker without a socket: what is told is served before the call returns."""
+    """A connection to a broker without a socket."""
 
     def __init__(self, broker: Broker, number: int = 7) -> None:
         self.broker = broker
@@ -75,14 +69,14 @@ class Peer:
         return self.heard()
 
     def heard(self) -> bytes:
-        """What the broker has written since the last call, without its own address: all that two brokers differ in."""
+        """Output of the broker since the last call, without its address."""
         answered = bytes(self.wire.taken)
         self.wire.taken.clear()
         host = host_bytes(*self.broker.address)
         return answered.replace(host.hex().upper().encode(), b"HOST").replace(host, b"HOST")
 
     def told(self, content: bytes) -> tuple[object, ...]:
-        """What is answered and stored, and what is visible then."""
+        """Answers, stored bytes and visible ends."""
         store = self.broker.store
         start = store.log_end
         answered = self.tell(content)

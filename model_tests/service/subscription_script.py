@@ -17,7 +17,6 @@ from longpoll_protocol.codes import RequestCode
 
 A: Final = 97
 B: Final = 98
-"""Java's hashes of the two tags."""
 OMITTED: Final = "omitted"
 CLASS_FILTER: Final = 8
 LITE: Final = 16

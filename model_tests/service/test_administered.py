@@ -1,4 +1,4 @@
-"""What administrators ask a broker: how far queues and groups are, who is connected, and tables and settings whole."""
+"""Requests of administrators: progress of queues and groups, connections, whole tables and settings."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import attrs
 import pytest
 from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import RawClient, pull_fields, send_message
+from model_tests.support.present import present
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.rocketmq.accounts.access import ADMIN_CODES, Right
@@ -40,13 +41,11 @@ def queue(queue_id: int, topic: str = "T") -> MessageQueue:
 
 
 def joined(client: RawClient) -> RawClient:
-    """The client as member of consumer group G and producer group P."""
     assert client.call(RequestCode.HEART_BEAT, body=json.dumps(HEARTBEAT).encode()).code == 0
     return client
 
 
 def told(client: RawClient, code: int, **fields: str) -> dict[str, Any]:
-    """The body of an answer that is a success."""
     answer = client.call(code, fields)
     assert answer.code == 0, answer.remark
     return dict(json.loads(bytes(answer.body)))
@@ -58,14 +57,13 @@ def commit(client: RawClient, topic: str, group: str, offset: int) -> None:
 
 
 def test_a_topics_queues_are_told(broker: Broker, client: RawClient) -> None:
-    """202: every queue, with its offsets and when its last message came; an unknown topic is 17."""
+    """Request 202; an unknown topic gets 17."""
     send_message(client, "T")
     send_message(client, "T")
     wait_until(lambda: broker.store.visible_end("T", 0) == 2)
     body = client.call(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "T"}).body
     found = decode_by_queue(body, "offsetTable")
-    topic = broker.topics.get("T")
-    assert topic is not None
+    topic = present(broker.topics.get("T"))
     assert set(found) == {queue(number) for number in range(topic.write_queue_nums)}
     stored_ms = broker.store.store_ms_of("T", 0, 1)
     assert found[queue(0)] == {"minOffset": 0, "maxOffset": 2, "lastUpdateTimestamp": stored_ms}
@@ -75,7 +73,7 @@ def test_a_topics_queues_are_told(broker: Broker, client: RawClient) -> None:
 def test_a_groups_progress_is_told(
     broker: Broker, client: RawClient, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """208: of one topic or of all; of a group with members only what they want; too many queues are refused."""
+    """Request 208, for one topic or all topics."""
     for topic in ("T", "U"):
         send_message(client, topic)
         commit(client, topic, "G", 1)
@@ -100,7 +98,7 @@ def test_a_groups_progress_is_told(
 def test_the_groups_of_a_topic_are_told(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """300: those that want it now, and those that have offsets of it; not those of a topic whose name begins so."""
+    """Request 300 lists groups that subscribe to the topic or have offsets of it."""
     client = joined(connect(start_broker().address))
     commit(client, "T", "H", 1)
     commit(client, "TT", "I", 1)
@@ -110,7 +108,7 @@ def test_the_groups_of_a_topic_are_told(
 
 
 def test_a_queues_entries_are_told(broker: Broker, connect: Connect) -> None:
-    """321: as many as are asked for and there; with the group's subscription; none at an index beyond the end."""
+    """Request 321 returns at most the requested count."""
     client = joined(connect(broker.address))
     for _ in range(3):
         send_message(client, "T")
@@ -123,21 +121,19 @@ def test_a_queues_entries_are_told(broker: Broker, connect: Connect) -> None:
 
     found = json.loads(bytes(entries(consumerGroup="G").body))
     assert (found["minQueueIndex"], found["maxQueueIndex"], len(found["queueData"])) == (0, 3, 2)
-    unit = broker.store.unit("T", 0, 1)
-    assert unit is not None
+    unit = present(broker.store.unit("T", 0, 1))
     assert (found["queueData"][0]["physicOffset"], found["queueData"][0]["physicSize"]) == unit[:2]
     assert sorted(found["subscriptionData"]["tagsSet"]) == ["a", "b"]
     assert "not online" in json.loads(bytes(entries(consumerGroup="H").body))["filterData"]
     assert len(json.loads(bytes(entries(count="1").body))["queueData"]) == 1
     beyond = entries(index="3")
     assert (beyond.code, bytes(beyond.body), beyond.remark) == (0, b"", "Index 3 of 0@T is not exist!")
-    assert entries(queueId="99").code == 1
-    assert entries(topic="none").code == 1
+    assert (entries(queueId="99").code, entries(topic="none").code) == (1, 1)
     assert len(json.loads(bytes(entries(index="0", count=str(2**31 - 1)).body))["queueData"]) == 3
 
 
 def test_who_is_connected_is_told(broker: Broker, client: RawClient, connect: Connect) -> None:
-    """203 and 204: with client id, address, language and version; a language that Java lacks is OTHER."""
+    """Requests 203 and 204; a language that Java lacks is OTHER."""
     assert client.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "G"}).code == 206
     assert client.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "P"}).code == 1
     member = joined(connect(broker.address))
@@ -160,7 +156,7 @@ def test_who_is_connected_is_told(broker: Broker, client: RawClient, connect: Co
 
 
 def test_tables_are_told_whole(broker: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """21, 43, 45: as the files in `config` have them; one that is too large for an answer is refused."""
+    """Requests 21, 43 and 45; a table too large for an answer is refused."""
     send_message(client, "T")
     commit(client, "T", "G", 1)
     broker.shared.delays.put(3, 7)
@@ -217,8 +213,7 @@ def test_the_broker_tells_of_itself(broker: Broker, client: RawClient) -> None:
     send_message(client, "T")
     wait_until(lambda: broker.store.visible_end("T", 0) == 1)
     table = told(client, RequestCode.GET_BROKER_RUNTIME_INFO)["table"]
-    assert table["putMessageTimesTotal"] == "1"
-    assert table["brokerVersionDesc"] == "V4_9_7"
+    assert (table["putMessageTimesTotal"], table["brokerVersionDesc"]) == ("1", "V4_9_7")
     assert table["longpollPolicy"] == "strict"
     assert int(table["earliestMessageTimeStamp"]) == broker.store.store_ms_of("T", 0, 0)
     assert int(table["commitLogMaxOffset"]) == broker.store.log_end > 0
@@ -227,7 +222,7 @@ def test_the_broker_tells_of_itself(broker: Broker, client: RawClient) -> None:
 
 
 def test_rates_are_of_the_last_seconds() -> None:
-    """Over 10 s, a minute and 10 minutes, of what is sampled; a second sample within a second counts for nothing."""
+    """Rates over 10 s, a minute and 10 minutes of the samples."""
     rates = Rates()
     assert rates.told() == "0.0 0.0 0.0"
     for second in range(101):
@@ -237,7 +232,6 @@ def test_rates_are_of_the_last_seconds() -> None:
 
 
 def test_a_table_by_queue_is_written_and_read() -> None:
-    """Whatever is in the names; also as a list, with its keys in quotes, or empty."""
     table = {queue(0): 5, MessageQueue(topic='a"}:{b\\', broker_name="{x}:", queue_id=1): -7}
     written = b'{"a":"{x}:","offsetTable":' + bytes(encode_by_queue(table)) + b',"b":{"c":1}}'
     assert decode_by_queue(written, "offsetTable") == table
@@ -272,7 +266,7 @@ def test_what_is_no_table_by_queue_is_refused(body: bytes) -> None:
     ],
 )
 def test_an_account_needs_rights_for_what_it_asks(code: int, fields: dict[str, str], resources: set[str]) -> None:
-    """To read the topics and to act for the groups; whole tables and settings are the administrators'."""
+    """Only administrators get whole tables and settings."""
     wanted = wanted_by(Command(code, 1, 0, fields))
     assert wanted.resources == dict.fromkeys(resources, Right.SUB)
     assert {21, 25, 26, 43, 45, 309} <= ADMIN_CODES
@@ -287,7 +281,7 @@ def test_an_account_needs_rights_for_what_it_asks(code: int, fields: dict[str, s
 def test_where_a_queue_begins_whose_records_are_gone(
     start_broker: StartBroker, connect: Connect, policy: Policy, start: str, expected: tuple[int, str]
 ) -> None:
-    """4.9 leaves its minimum where it was; on 5.x it is the end (31), to which who pulls before it is sent."""
+    """4.9 keeps the minimum; 5.x moves it to the end."""
     sizes = attrs.evolve(SMALL_STORE, commit_log_file_size=4096, consume_queue_file_size=200, message_size_max=2048)
     broker = start_broker(policy=policy, store_config=attrs.evolve(sizes, file_reserved_hours=0))
     client, store = connect(broker.address), broker.store

@@ -1,31 +1,37 @@
-"""Bad input and bad neighbours cost their sender an error code or its connection, and nobody else anything."""
+"""Bad input and failing requests cost their sender an error code or its connection, and other clients nothing."""
 
 from __future__ import annotations
 
 import logging
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
-from attrs import define
+from attrs import define, frozen
 from model_tests.service.fuzzing import SEEDS
 from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
-from model_tests.support.service import ShiftedRuntime
+from model_tests.support.service import ShiftedRuntime, answer_of, served
 from model_tests.support.spec.cases import quick_if
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
+from longpoll_broker.handler import BrokerHandler
+from longpoll_broker.io.channel import Channel
 from longpoll_broker.io.connection_limits import ConnectionLimit
-from longpoll_broker.shared.topics import TopicConfig
+from longpoll_broker.rocketmq.name_server.name_server import NameServer
+from longpoll_broker.rocketmq.timers.schedule_service import ScheduleService
 from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command, encode
+from longpoll_protocol.frames.connection import Connection
 from longpoll_protocol.frames.frame import Serialisation, frame_head
+from longpoll_protocol.log_record import as_int32
 from longpoll_runtime.real import RealRuntime
+from longpoll_runtime.recoverable import KeepGoing
 from longpoll_spec.policy import PRESETS, ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy, preset
 
 PULL = RequestCode.PULL_MESSAGE
@@ -33,7 +39,6 @@ SEND = RequestCode.SEND_MESSAGE_V2
 
 
 def frame(header: bytes, *, kind: int = 0, length: int | None = None, header_size: int | None = None) -> bytes:
-    """A frame with any of its parts wrong."""
     size = len(header) if header_size is None else header_size
     return struct.pack(">iI", 4 + len(header) if length is None else length, kind << 24 | size) + header
 
@@ -59,17 +64,15 @@ def still_serves(broker: Broker, connect: Connect) -> bool:
 
 
 @pytest.mark.parametrize("name", CLOSING)
-def test_an_unreadable_frame_closes_its_connection_only(name: str, start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
-    client = connect(broker.address)
+def test_an_unreadable_frame_closes_its_connection_only(
+    name: str, broker: Broker, client: RawClient, connect: Connect
+) -> None:
     client.send_bytes(CLOSING[name])
     assert client.wait_closed()
     assert still_serves(broker, connect)
 
 
-def test_what_came_before_the_bad_frame_is_answered(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
-    client = connect(broker.address)
+def test_what_came_before_the_bad_frame_is_answered(broker: Broker, client: RawClient) -> None:
     opaque = client.send(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})
     client.send_bytes(CLOSING["garbage JSON"])
     assert client.reply(opaque) is not None
@@ -80,7 +83,7 @@ def test_what_came_before_the_bad_frame_is_answered(start_broker: StartBroker, c
 def test_only_5_waits_for_twelve_bytes_before_it_closes(
     start_broker: StartBroker, connect: Connect, policy: Policy
 ) -> None:
-    """Both servers: a length of 0 and nothing more; a short request is answered with what comes behind it."""
+    """A frame of length 0 closes the connection at once on 4.9."""
     broker = start_broker(policy=policy)
     for address in (broker.address, broker.name_server_address):
         client = connect(address)
@@ -129,10 +132,8 @@ def test_only_5_waits_for_twelve_bytes_before_it_closes(
     ],
 )
 def test_a_wrong_request_gets_rocketmqs_code(
-    code: int, fields: dict[str, str], expected: int, start_broker: StartBroker, connect: Connect
+    *, code: int, fields: dict[str, str], expected: int, broker: Broker, client: RawClient, connect: Connect
 ) -> None:
-    broker = start_broker()
-    client = connect(broker.address)
     send_message(client, "T")
     reply = client.call(code, fields)
     assert (reply.code, reply.remark is not None) == (expected, True)
@@ -141,8 +142,7 @@ def test_a_wrong_request_gets_rocketmqs_code(
 
 
 def test_a_path_in_a_name_makes_no_file(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    broker = start_broker(directory=f"{tmp_path}/inner/store")
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, directory=f"{tmp_path}/inner/store")
     for name in ("../x", "../../x", "/etc/x", "a/b"):
         assert client.call(SEND, send_fields(name), b"x").code == 1
         client.call(PULL, pull_fields(name, 0, group=name, timeout_ms=10))
@@ -150,17 +150,13 @@ def test_a_path_in_a_name_makes_no_file(start_broker: StartBroker, connect: Conn
     assert broker.runtime.files.list(str(tmp_path)) == ["inner"]
 
 
-def test_a_reply_sent_to_the_broker_is_passed_over(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
-    client = connect(broker.address)
+def test_a_reply_sent_to_the_broker_is_passed_over(broker: Broker, client: RawClient) -> None:
     opaque = client.send(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}, flag=CommandFlag.RESPONSE)
     assert client.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
     assert client.reply(opaque, 0.05) is None
 
 
-def test_a_one_way_request_is_done_and_not_answered(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
-    client = connect(broker.address)
+def test_a_one_way_request_is_done_and_not_answered(broker: Broker, client: RawClient) -> None:
     fields = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "5"}
     opaque = client.send(RequestCode.UPDATE_CONSUMER_OFFSET, fields, flag=CommandFlag.ONE_WAY)
     asked = client.call(RequestCode.QUERY_CONSUMER_OFFSET, {"consumerGroup": "G", "topic": "T", "queueId": "0"})
@@ -169,8 +165,7 @@ def test_a_one_way_request_is_done_and_not_answered(start_broker: StartBroker, c
 
 
 def test_a_peer_that_does_not_read_is_closed_and_others_are_served(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker(config=BrokerConfig(output_bytes_max=100_000))
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, config=BrokerConfig(output_bytes_max=100_000))
     send_message(client, "T", b"x" * 100_000)
     deaf = connect(broker.address)
     try:
@@ -198,7 +193,7 @@ SCAN_COUNT, SLOW_COUNT = 300, 300
 
 @define
 class Bystander:
-    """A client with a topic of its own; the test decides when its next message goes round."""
+    """An unrelated client with its own topic; each round sends and receives a message."""
 
     client: RawClient
     count: int = 0
@@ -214,14 +209,13 @@ class Bystander:
 
 @pytest.fixture
 def bystander(broker: Broker, connect: Connect) -> Bystander:
-    """A client that is served before the crowd comes."""
     bystander = Bystander(connect(broker.address))
     bystander.is_served()
     return bystander
 
 
 def test_a_port_scan_leaves_others_served(broker: Broker, bystander: Bystander) -> None:
-    """300 connections to each port, some with a word in another language; nobody waits for their end."""
+    """Three hundred connections to each port, some with unrelated bytes."""
     for number in range(SCAN_COUNT):
         for address in (broker.address, broker.name_server_address):
             with socket.create_connection(address) as sock:
@@ -296,12 +290,6 @@ def test_a_connection_that_says_nothing_is_closed_in_time(
     assert speaking.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
 
 
-def test_planted_a_broker_that_refuses_every_send_is_noticed(broker: Broker, bystander: Bystander) -> None:
-    broker.topics.put(TopicConfig("Own", 0, 0))
-    with pytest.raises(AssertionError, match="illegal"):
-        bystander.is_served()
-
-
 EDGES: Final = (
     None, "", "0", "-1", "1", "32767", "32768", "2147483647", "2147483648", "-2147483648", "-2147483649",
     "9223372036854775807", "9223372036854775808", "-9223372036854775808", "9" * 40, "x", "1.5",
@@ -314,7 +302,7 @@ LIVES: Final = 2
 
 
 class Raised(logging.Handler):
-    """What was logged with a traceback."""
+    """Log records with a traceback."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -327,7 +315,7 @@ class Raised(logging.Handler):
 
 @contextmanager
 def watching() -> Iterator[list[str]]:
-    """What is raised within the block, on any thread."""
+    """Exceptions within the block, on any thread."""
     handler = Raised()
     logging.getLogger().addHandler(handler)
     try:
@@ -392,3 +380,210 @@ def test_no_edge_of_any_field_raises(tmp_path: Path, policy: str) -> None:
                     assert send_message(stranger, "F0") >= 0
                     assert names.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "F0"}).code == 0
     assert raised == []
+
+
+POLICIES: Final = ("strict", "rocketmq-4.9", "rocketmq-5")
+EDGE_TIMES: Final = (2**31 - 1, 2**31 - 2, -1, -3, -5, -(2**31))
+RAISED: Final[tuple[Callable[[], Exception], ...]] = (
+    lambda: struct.error("'i' format requires -2147483648 <= number <= 2147483647"),
+    MemoryError,
+    lambda: AssertionError("injected"),
+    lambda: StopIteration("injected"),
+    lambda: Exception("injected"),
+)
+QUEUE: Final = {"topic": "T", "queueId": "0"}
+
+
+def assert_serves(broker: Broker, connect: Connect) -> None:
+    """A stranger sends, pulls and asks for a route, and gets what is right."""
+    names, client = connect(broker.name_server_address), connect(broker.address)
+    offset = send_message(client, "SAFE", b"still there")
+    reply = answer_of(client, client.send(RequestCode.PULL_MESSAGE, pull_fields("SAFE", offset, timeout_ms=9_000)))
+    assert [bytes(record.body) for record in records_of(reply)] == [b"still there"]
+    assert names.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "SAFE"}).code == 0
+
+
+def sent_back(client: RawClient, times: int, **fields: str) -> int:
+    """Send a message that was tried so often, send it back, and return the answer's code."""
+    reply = client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T") | {"j": str(times)}, b"poison")
+    assert reply.ext_fields is not None, reply
+    offset = int(reply.ext_fields["msgId"][16:], 16)
+    return client.call(
+        RequestCode.CONSUMER_SEND_MSG_BACK, {"offset": str(offset), "group": "G", "delayLevel": "0"} | fields
+    ).code
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_count_of_tries_that_overflows(start_broker: StartBroker, connect: Connect, policy: str) -> None:
+    broker, client = served(start_broker, connect, policy=preset(policy))
+    for times in EDGE_TIMES:
+        assert [sent_back(client, times), sent_back(client, times, maxReconsumeTimes=str(2**31 - 1))] == [0, 0]
+    wait_until(lambda: broker.store.dispatched_end == broker.store.log_end)
+    found = [
+        record.reconsume_times
+        for topic in ("%DLQ%G", "%RETRY%G")
+        for record in records_of(client.call(RequestCode.PULL_MESSAGE, pull_fields(topic, 0)))
+    ]
+    # What is tried as often as allowed is dead; a negative level is no delay, and a level above 0 waits.
+    assert -(2**31) in found
+    assert set(found) <= {as_int32(times + 1) for times in EDGE_TIMES}
+    assert_serves(broker, connect)
+    broker.stop()
+    again = start_broker(policy=preset(policy))
+    assert sent_back(connect(again.address), 2**31 - 1) == 0
+    assert_serves(again, connect)
+
+
+@frozen
+class Raises:
+    """A hook, and much else, that fails for one code."""
+
+    code: int
+    make: Callable[[], Exception]
+
+    def before_request(self, _peer: str, command: Command) -> None:
+        if command.code == self.code:
+            raise self.make()
+
+    def after_response(self, peer: str, command: Command, response: Command | None) -> None:
+        """Nothing."""
+
+    def refusal(self, _channel: object, command: Command) -> None:
+        if command.code == self.code:
+            raise self.make()
+
+
+@pytest.mark.parametrize("make", RAISED, ids=lambda make: type(make()).__name__)
+def test_what_a_processor_raises_is_answered(
+    start_broker: StartBroker,
+    connect: Connect,
+    make: Callable[[], Exception],
+    caplog: pytest.LogCaptureFixture,
+    broken_invariants: list[str],
+) -> None:
+    broker, client = served(start_broker, connect, hooks=[Raises(RequestCode.GET_MAX_OFFSET, make)])
+    reply = client.call(RequestCode.GET_MAX_OFFSET, QUEUE)
+    told = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert (reply.code, (reply.remark or "").split(":")[0]) == (1, type(make()).__name__)
+    assert len(told) == 1
+    assert "request 30 of /127.0.0.1" in told[0].getMessage()
+    assert told[0].exc_info is not None
+    assert client.call(RequestCode.GET_MIN_OFFSET, QUEUE).code == 0
+    assert_serves(broker, connect)
+    broken_invariants.clear()
+
+
+@pytest.mark.parametrize("make", RAISED[:2], ids=lambda make: type(make()).__name__)
+def test_what_access_control_and_the_name_server_raise_is_answered(
+    start_broker: StartBroker, connect: Connect, make: Callable[[], Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(NameServer, "topic_list", lambda *_: Raises(0, make).refusal(None, Command(0)))
+        broker = start_broker()
+        assert connect(broker.name_server_address).call(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER).code == 1
+    monkeypatch.setattr(broker.handler, "access", Raises(RequestCode.GET_MAX_OFFSET, make))
+    assert connect(broker.address).call(RequestCode.GET_MAX_OFFSET, QUEUE).code == 1
+    assert_serves(broker, connect)
+
+
+def channels(broker: Broker) -> set[Channel]:
+    return {channel for loop in broker.loops for channel in loop._channels}
+
+
+@pytest.mark.parametrize("method", ["receive_data", "next_event"])
+def test_what_reading_raises_costs_the_connection_only(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, method: str, caplog: Any
+) -> None:
+    broker, bystander = served(start_broker, connect)
+    assert bystander.call(RequestCode.GET_MAX_OFFSET, QUEUE).code == 0
+    others = channels(broker)
+    victim = connect(broker.address)
+    assert victim.call(RequestCode.GET_MAX_OFFSET, QUEUE).code == 0
+    (channel,) = channels(broker) - others
+
+    def fails(*_arguments: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(channel, "connection", type("Full", (Connection,), {method: fails})())
+        victim.send(RequestCode.GET_MAX_OFFSET, QUEUE)
+        assert victim.wait_closed()
+    assert f"what {channel} sent cannot be" in caplog.text
+    assert bystander.call(RequestCode.GET_MAX_OFFSET, QUEUE).code == 0
+    assert_serves(broker, connect)
+
+
+def test_faults_beside_requests(broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    raised: list[str] = []
+
+    def once(name: str, then: Callable[..., Any]) -> Callable[..., Any]:
+        def fails(*arguments: object) -> Any:
+            if name not in raised:
+                raised.append(name)
+                raise struct.error(name)
+            return then(*arguments)
+
+        return fails
+
+    monkeypatch.setattr(BrokerHandler, "closed", once("closed", BrokerHandler.closed))
+    monkeypatch.setattr(BrokerHandler, "end_pass", once("pass", BrokerHandler.end_pass))
+    monkeypatch.setattr(type(broker.hold_service), "run", once("clock", type(broker.hold_service).run))
+    connect(broker.address).close()
+    wait_until(lambda: len(raised) == 3)
+    assert_serves(broker, connect)
+
+
+def test_a_delayed_message_that_cannot_be_delivered_keeps_nothing_back(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised: list[str] = []
+    deliver = ScheduleService._deliver
+
+    def fails(service: ScheduleService, physical_offset: int) -> None:
+        if not raised:
+            raised.append("memory")
+            raise MemoryError
+        deliver(service, physical_offset)
+
+    def read(store: Any, physical_offset: int) -> Any:
+        record = found(store, physical_offset)
+        if record is not None and bytes(record.body) == b"poison" and record.topic.startswith("SCHEDULE"):
+            raise struct.error
+        return record
+
+    broker = start_broker()
+    found = type(broker.store).read_record
+    monkeypatch.setattr(ScheduleService, "_deliver", fails)
+    monkeypatch.setattr(type(broker.store), "read_record", read)
+    client = connect(broker.address)
+    for body in (b"poison", b"good"):
+        client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T", 0, "DELAY\x011\x02"), body)
+    reply = answer_of(client, client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0, timeout_ms=9_000)))
+    assert ([bytes(record.body) for record in records_of(reply)], raised) == ([b"good"], ["memory"])
+
+
+def test_keep_going_lets_out_what_is_no_fault(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("test")
+    with KeepGoing(log, "planted"):
+        raise struct.error("told")
+    with pytest.raises(SystemExit), KeepGoing(log, "planted"):
+        raise SystemExit
+    assert [(record.message, record.funcName) for record in caplog.records] == [
+        ("planted", "test_keep_going_lets_out_what_is_no_fault")
+    ]
+    assert "told" in caplog.text
+
+
+def test_each_edge_of_java_arithmetic() -> None:
+    edges = [0, 1, -1, 2**31 - 1, 2**31, -(2**31), -(2**31) - 1, 2**32, 2**63]
+    assert [as_int32(value) for value in edges] == [0, 1, -1, 2**31 - 1, -(2**31), -(2**31), 2**31 - 1, 0, 0]
+
+
+def test_a_send_back_that_does_not_fit_the_record(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The injected fault is a count that does not wrap."""
+    monkeypatch.setattr("longpoll_broker.send.send_back_processor.as_int32", lambda value: value)
+    broker, client = served(start_broker, connect)
+    assert sent_back(client, 2**31 - 1) == 1
+    assert_serves(broker, connect)

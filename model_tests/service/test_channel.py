@@ -1,4 +1,4 @@
-"""The outbox and the channel: what is told in one pass leaves together; who does not read is given up."""
+"""The outbox and the channel: answers of one pass leave together, and peers that do not read are closed."""
 
 from __future__ import annotations
 
@@ -59,16 +59,30 @@ def _herd(count: int, channel_count: int = 1) -> list[int]:
     return parts
 
 
-def test_a_large_herd_leaves_in_parts_that_grow() -> None:
-    """The first answers leave at once; later parts are long, so that system calls do not cost more than answers."""
+def test_parts_of_a_large_herd() -> None:
+    """The first answers leave at once; later parts are longer, to save system calls."""
     parts = _herd(20_000, 64)
     assert [64 * part for part in parts[-4:-1]] == [FLUSH_COUNT_MAX] * 3
     assert sum(parts) == -(-20_000 // 64)
     assert _herd(20_000)[:3] == [FLUSH_COUNT, 2 * FLUSH_COUNT, 4 * FLUSH_COUNT]
+    sink: Any = Sink()
+    outbox = Outbox()
+    for _ in range(2):
+        for _ in range(3 * FLUSH_COUNT):
+            outbox.write_in_herd(cast("Channel", sink), (b"",))
+        outbox.flush()
+    assert sink.flushed == [FLUSH_COUNT, 2 * FLUSH_COUNT] * 2
+    order: list[str] = []
+    sinks: Any = [Sink(name, order) for name in ("sender", "first", "second")]
+    outbox = Outbox()
+    for sink in sinks:
+        outbox.write(sink, (b"",))
+    outbox.flush()
+    assert order == ["second", "first", "sender"]
 
 
 def _waits_for_others() -> bool:
-    """Whether a connection with much to be told is told at the end, beside those that little was written to."""
+    """Whether a connection with many answers gets them at the end, with all others."""
     order: list[str] = []
     sinks: Any = [Sink(name, order) for name in ("early", "busy", "other")]
     outbox = Outbox()
@@ -84,33 +98,12 @@ def _waits_for_others() -> bool:
 
 
 def test_a_connection_with_much_to_be_told_waits_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told as soon as that is worth a system call, though the herd's part is not full; planted: it is not."""
+    """Its answers leave once they are worth a system call."""
     monkeypatch.setattr(subject, "FLUSH_COUNT_MAX", 1000)
     monkeypatch.setattr(subject, "FLUSH_COUNT", 300)
     assert not _waits_for_others()
     monkeypatch.setattr(subject, "CHANNEL_COUNT", 10_000)
     assert _waits_for_others()
-
-
-def test_who_is_woken_is_told_before_who_woke_it() -> None:
-    order: list[str] = []
-    sinks: Any = [Sink(name, order) for name in ("sender", "first", "second")]
-    outbox = Outbox()
-    for sink in sinks:
-        outbox.write(sink, (b"",))
-    outbox.flush()
-    assert order == ["second", "first", "sender"]
-
-
-def test_each_pass_begins_with_a_short_part() -> None:
-    """A flush at the end of a pass forgets how long the last herd was."""
-    sink: Any = Sink()
-    outbox = Outbox()
-    for _ in range(2):
-        for _ in range(3 * FLUSH_COUNT):
-            outbox.write_in_herd(cast("Channel", sink), (b"",))
-        outbox.flush()
-    assert sink.flushed == [FLUSH_COUNT, 2 * FLUSH_COUNT] * 2
 
 
 class DeafSocket:
@@ -120,7 +113,6 @@ class DeafSocket:
         self.room = room
         self.sent = bytearray()
         self.calls: list[str] = []
-        """Which system call was made, and of how many buffers."""
         self.fails: Exception | None = None
         self.closed = 0
 
@@ -184,7 +176,7 @@ def tell(channel: Channel, parts: Parts) -> None:
 
 
 def test_what_has_not_left_is_told_until_it_has() -> None:
-    """A stopping broker waits for what is unsent: before the flush, while the peer does not read, and no longer."""
+    """A stopping broker waits for unsent answers, unless the peer does not read."""
     channel, sock, loop = deaf_channel(room=3, output_bytes_max=100)
     assert not channel.unsent()
     channel.write((b"answer",))
@@ -195,40 +187,23 @@ def test_what_has_not_left_is_told_until_it_has() -> None:
     channel.flush()
     assert (channel.unsent(), bytes(sock.sent), loop.watches) == (False, b"answer", [True, False])
     assert loop.reads == [True, True]
-
     channel.write((b"late",))
     channel.close()
     assert not channel.unsent()
 
 
-def test_a_peer_that_does_not_read_is_given_up_once_and_costs_nothing_more() -> None:
-    """Over the limit the channel is broken: nothing is kept for it, nothing is sent on it, nothing is waited for."""
+def test_a_broken_channel_keeps_nothing() -> None:
+    """A peer that does not read is closed at its limit, and its commands use no memory."""
     channel, sock, loop = deaf_channel(room=0, output_bytes_max=10)
     tell(channel, (b"0123456789",))
     assert (channel.broken, channel.unsent(), loop.given_up) == (False, True, [])
     tell(channel, (b"x",))
     assert (channel.broken, channel.unsent(), loop.given_up) == (True, False, [channel])
-
     # The rest of a frame that was cut would be read as the beginning of another.
     sock.room = 1000
     tell(channel, (b"more",))
     assert (bytes(sock.sent), len(channel._out), len(channel._pending)) == (b"", 0, 0)
     assert loop.given_up == [channel]
-
-
-@pytest.mark.parametrize("fault", [ConnectionResetError(), ValueError("a fault of ours")], ids=["reset", "fault"])
-def test_a_connection_that_cannot_be_sent_to_is_given_up_once(fault: Exception) -> None:
-    """Whatever the send raises: nothing is kept for it, and nobody else's answer is lost by the raise."""
-    channel, sock, loop = deaf_channel(room=5, output_bytes_max=1)
-    channel.write((b"answer",))
-    sock.fails = fault
-    channel.flush()
-    assert (channel.broken, channel.unsent(), loop.given_up) == (True, False, [channel])
-    assert (len(channel._out), len(channel._pending)) == (0, 0)
-
-
-def test_what_a_given_up_or_closed_connection_held_is_let_go() -> None:
-    """Its commands, half sent or not yet, cost no memory while somebody still knows the channel."""
     broken, sock, _ = deaf_channel(room=2, output_bytes_max=3)
     tell(broken, (b"answer",))
     assert (broken.broken, len(broken._out), len(broken._pending)) == (True, 0, 0)
@@ -241,14 +216,21 @@ def test_what_a_given_up_or_closed_connection_held_is_let_go() -> None:
     assert (len(closed._out), len(closed._pending), closed.unsent()) == (0, 0, False)
 
 
-def test_a_loop_that_stops_only_sends() -> None:
+@pytest.mark.parametrize("fault", [ConnectionResetError(), ValueError("a fault of ours")], ids=["reset", "fault"])
+def test_a_connection_that_cannot_be_sent_to_is_given_up_once(fault: Exception) -> None:
+    channel, sock, loop = deaf_channel(room=5, output_bytes_max=1)
+    channel.write((b"answer",))
+    sock.fails = fault
+    channel.flush()
+    assert (channel.broken, channel.unsent(), loop.given_up) == (True, False, [channel])
+    assert (len(channel._out), len(channel._pending)) == (0, 0)
+
+
+def test_calls_to_the_socket_and_the_poller() -> None:
+    """One buffer is sent as it is; a loop that stops only sends."""
     channel, _, loop = deaf_channel(room=0, output_bytes_max=100)
     channel.stop_reading()
     assert (loop.reads, loop.watches) == ([False], [True])
-
-
-def test_many_answers_leave_in_one_call_and_the_poller_is_asked_only_for_a_change() -> None:
-    """One buffer is sent as it is; a socket that takes everything is not watched for room."""
     channel, sock, loop = deaf_channel(room=1000, output_bytes_max=100)
     tell(channel, (b"one",))
     for answer in (b"two", b"three", b"four"):
@@ -256,10 +238,18 @@ def test_many_answers_leave_in_one_call_and_the_poller_is_asked_only_for_a_chang
     channel.flush()
     assert (sock.calls, bytes(sock.sent)) == (["send 1", "send_parts 3"], b"onetwothreefour")
     assert loop.watches == []
+    channel, _, _ = deaf_channel(100, 1000)
+    channel.write((b"head",))
+    assert channel.queued_size == 0
+    channel.write((b"head", b"and a body"))
+    channel.write((b"head", b"one"))
+    assert channel.queued_size == 13
+    channel.flush()
+    assert channel.queued_size == 0
 
 
-def test_what_could_not_be_sent_is_counted_until_it_is() -> None:
-    """Byte by byte, over several flushes, in one buffer or in parts; and nothing of a channel that is closed."""
+def test_unsent_bytes_are_counted() -> None:
+    """Until they are sent, or their connection is closed."""
     unsent: BytesByPeer[Channel] = BytesByPeer(1000, threading.Lock())
     channel, sock, _ = deaf_channel(5, 1000, unsent)
     other, _, _ = deaf_channel(0, 1000, unsent)
@@ -276,11 +266,7 @@ def test_what_could_not_be_sent_is_counted_until_it_is() -> None:
     assert (unsent.by_peer, bytes(sock.sent)) == ({other: 4}, b"headand a bodymore!")
     other.close()
     assert (unsent.by_peer, unsent.total) == ({}, 0)
-
-
-def test_what_is_over_a_connection_s_own_limit_is_counted_no_more() -> None:
-    """It is let go of with the peer, before the loop has closed the channel, and the reason is the limit."""
-    unsent: BytesByPeer[Channel] = BytesByPeer(1000, threading.Lock())
+    unsent = BytesByPeer(1000, threading.Lock())
     channel, _, loop = deaf_channel(0, 10, unsent)
     tell(channel, (b"0123456789",))
     assert unsent.total == 10
@@ -291,7 +277,7 @@ def test_what_is_over_a_connection_s_own_limit_is_counted_no_more() -> None:
 
 
 def test_who_has_most_of_too_much_is_given_up_and_nobody_else() -> None:
-    """Whoever was written to last; once, and what it has is let go of by the next flush."""
+    """The next flush drops its answers, once."""
     unsent: BytesByPeer[Channel] = BytesByPeer(10, threading.Lock())
     greedy, _, loop = deaf_channel(0, 1000, unsent)
     modest, _, quiet = deaf_channel(0, 1000, unsent)
@@ -317,19 +303,7 @@ def test_who_is_gone_already_is_not_given_up(state: str) -> None:
     assert channel.reached is (ConnectionLimit.FRAME_TIME if state == "broken" else None)
 
 
-def test_bodies_are_counted_from_flush_to_flush() -> None:
-    channel, _, _ = deaf_channel(100, 1000)
-    channel.write((b"head",))
-    assert channel.queued_size == 0
-    channel.write((b"head", b"and a body"))
-    channel.write((b"head", b"one"))
-    assert channel.queued_size == 13
-    channel.flush()
-    assert channel.queued_size == 0
-
-
-def test_a_connection_with_little_to_be_told_waits_for_the_end() -> None:
-    """One command fewer than is worth a system call of its own; and none is sent early while a record waits."""
+def test_short_answers_wait_for_the_end() -> None:
     sink: Any = Sink()
     outbox = Outbox()
     outbox.write(sink, (b"",), CHANNEL_COUNT - 1)
@@ -342,10 +316,15 @@ def test_a_connection_with_little_to_be_told_waits_for_the_end() -> None:
     outbox.flush()
     outbox.flush()
     assert sink.flushed == [2]
+    busy, other, outbox = cast("Any", Sink()), cast("Any", Sink()), Outbox()
+    outbox.write(busy, (b"",), CHANNEL_COUNT)
+    outbox.flush_busy()
+    outbox.write_in_herd(other, (b"",))
+    assert (busy.flushed, other.flushed) == ([1], [])
 
 
 def test_a_note_that_fails_takes_no_other_with_it(caplog: pytest.LogCaptureFixture) -> None:
-    """Those that follow are noted, and the log says what happened; a closed channel's answer is not noted."""
+    """The failure is logged, and later answers are recorded."""
     order: list[str] = []
     channel, _, _ = deaf_channel(room=10, output_bytes_max=100)
     gone, _, _ = deaf_channel(room=10, output_bytes_max=100)
@@ -361,15 +340,6 @@ def test_a_note_that_fails_takes_no_other_with_it(caplog: pytest.LogCaptureFixtu
     outbox.flush()
     assert order == ["noted"]
     assert "could not be noted" in caplog.text
-
-
-def test_what_left_early_counts_no_more() -> None:
-    """A connection that had much to be told was sent to: what waits is what others were told."""
-    busy, other, outbox = cast("Any", Sink()), cast("Any", Sink()), Outbox()
-    outbox.write(busy, (b"",), CHANNEL_COUNT)
-    outbox.flush_busy()
-    outbox.write_in_herd(other, (b"",))
-    assert (busy.flushed, other.flushed) == ([1], [])
 
 
 def test_what_is_noted_of_an_answer_is_noted_when_it_has_left() -> None:
@@ -401,7 +371,7 @@ class Bell:
 
 @pytest.mark.parametrize("asked", ASKED)
 def test_a_loop_is_woken_by_what_another_thread_asks(asked: str) -> None:
-    """Or it would come to it when something else happens, ten seconds later at the latest."""
+    """Otherwise it would see the request ten seconds later."""
     loop = IoLoop(RealRuntime(), "loop", LIMITS)
     loop.poller.close()
     bell = Bell()
@@ -411,7 +381,7 @@ def test_a_loop_is_woken_by_what_another_thread_asks(asked: str) -> None:
 
 
 class Told:
-    """A bell that tells when a thread waits for it."""
+    """A bell that reports a waiting thread."""
 
     def __init__(self, bell: threading.Lock) -> None:
         self._bell = bell
@@ -434,16 +404,13 @@ def waiting(queue: RealQueue[int], timeout_s: float | None) -> tuple[threading.T
     return taker, taken
 
 
-def test_who_waits_for_a_queue_without_an_end_is_woken() -> None:
+def test_threads_that_wait_for_a_queue() -> None:
+    """`SimpleQueue.get` takes a negative time-out as none, so the queue must not."""
     queue = RealQueue[int](1)
     taker, taken = waiting(queue, None)
     queue.offer(7)
     taker.join(PATIENCE_S)
     assert taken == [7]
-
-
-def test_who_finds_its_item_taken_when_its_time_is_over_waits_no_longer() -> None:
-    """`SimpleQueue.get` does, for ever: it takes the time that is left, which is less than none, for no limit."""
     queue, interval_s = RealQueue[int](1), sys.getswitchinterval()
     sys.setswitchinterval(PATIENCE_S)  # who is woken below runs when this thread waits for it, and not before
     try:

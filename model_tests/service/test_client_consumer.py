@@ -16,7 +16,7 @@ from model_tests.support.broker.scripted_server import Peer, ScriptedServer
 
 from longpoll_broker.broker import Broker
 from longpoll_client import Producer, PullConsumer, ReceivedMessage, StartAt
-from longpoll_client.consume import puller, sharing
+from longpoll_client.consume import group_member, puller
 from longpoll_client.errors import ClientError, NoRouteError, RefusedError, UnreachableError
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import BrokerData, ConsumerList, HeartbeatData, QueueData, TopicRouteData
@@ -73,7 +73,6 @@ def parity(number: int) -> str:
 
 
 def test_each_message_comes_once_with_everything_in_its_queues_order(name_server: str) -> None:
-    """Bodies, tags, keys and properties survive, offsets are contiguous per queue, and nothing comes twice."""
     with Producer(name_server) as producer:
         sent = {
             producer.send(
@@ -99,7 +98,7 @@ def test_each_message_comes_once_with_everything_in_its_queues_order(name_server
 
 
 def test_a_held_pull_is_woken_by_a_send(name_server: str) -> None:
-    """A consumer that waits gets each new message long before its hold of 15 s ends."""
+    """The hold would last 15 s."""
     with Producer(name_server) as producer, consuming_after_first(producer, name_server) as consumer:
         for number in range(20):
             producer.send("T", b"%d" % number)
@@ -116,13 +115,12 @@ def consuming_after_first(producer: Producer, name_server: str) -> Iterator[Pull
 
 
 def test_the_client_filters_exactly_what_the_broker_filters_by_hash(name_server: str) -> None:
-    """Aa and BB have one hash: the broker sends both, the consumer gives only what was asked for."""
+    """Aa and BB have the same hash, so the broker sends both."""
     with Producer(name_server) as producer:
         for tag in ("Aa", "BB", "C", "Aa"):
             producer.send("T", tag.encode(), tag=tag, queue_id=0)
         with consuming(name_server, "G", "Aa || C") as consumer:
-            assert bodies(take(consumer, 3)) == [b"Aa", b"C", b"Aa"]
-            assert consumer.poll(0.1) == []
+            assert (bodies(take(consumer, 3)), consumer.poll(0.1)) == ([b"Aa", b"C", b"Aa"], [])
 
 
 @pytest.mark.parametrize(("start_at", "wanted"), [("first", b"old"), ("last", b"new")])
@@ -142,7 +140,6 @@ def test_one_way_sends_arrive(name_server: str) -> None:
 
 
 def test_an_unknown_topic_has_no_route(name_server: str) -> None:
-    """A consumer that is not to wait for it says so at once, in one line."""
     with (
         pytest.raises(NoRouteError, match="'T' is unknown to the name server"),
         consuming(name_server, "G", waits_for_topics=False),
@@ -154,13 +151,6 @@ def test_an_unknown_topic_has_no_route(name_server: str) -> None:
 def test_a_wrong_address_is_the_users_mistake(address: str) -> None:
     with pytest.raises(ConfigError, match="HOST:PORT"):
         Producer(address)
-
-
-def test_no_name_server() -> None:
-    with ScriptedServer(lambda _peer, _command: None) as server:
-        address = server.address
-    with Producer(address) as producer, pytest.raises(UnreachableError, match=address):
-        producer.send("T", b"x")
 
 
 @pytest.mark.parametrize(
@@ -224,21 +214,26 @@ class OneBroker:
         peer.answer(command, send_code, stored.encode())
 
 
-def test_a_new_topic_borrows_the_default_topics_route() -> None:
+def test_sends_that_fail_or_need_a_route() -> None:
     broker = OneBroker(0, 0, 0, 0, 0)
     with broker.producing() as producer:
         results = [producer.send("T", b"x") for _number in range(5)]
     assert broker.queue_ids == [0, 1, 2, 3, 0]
     assert {(result.queue_offset, result.broker_msg_id) for result in results} == {(7, "id")}
-
-
-def test_a_lost_connection_is_tried_again_on_another_queue() -> None:
     broker = OneBroker(None, None, 0, None, None, None)
     with broker.producing() as producer:
         assert producer.send("T", b"x").queue.queue_id == 2
         with pytest.raises(ClientError, match="SEND_MESSAGE_V2"):
             producer.send("T", b"x")
     assert len(broker.queue_ids) == 6
+    broker = OneBroker(ResponseCode.MESSAGE_ILLEGAL)
+    with broker.producing() as producer, pytest.raises(RefusedError, match="'T': the broker says 13") as caught:
+        producer.send("T", b"x")
+    assert (caught.value.code, len(broker.queue_ids)) == (13, 1)
+    with ScriptedServer(lambda _peer, _command: None) as server:
+        address = server.address
+    with Producer(address) as producer, pytest.raises(UnreachableError, match=address):
+        producer.send("T", b"x")
 
 
 @pytest.mark.parametrize("code", [ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE])
@@ -246,14 +241,6 @@ def test_stored_but_not_yet_safe_is_told(code: ResponseCode) -> None:
     broker = OneBroker(code)
     with broker.producing() as producer:
         assert producer.send("T", b"x").code == code
-
-
-def test_a_refused_send_names_code_and_topic() -> None:
-    broker = OneBroker(ResponseCode.MESSAGE_ILLEGAL)
-    with broker.producing() as producer, pytest.raises(RefusedError, match="'T': the broker says 13") as caught:
-        producer.send("T", b"x")
-    assert caught.value.code == 13
-    assert len(broker.queue_ids) == 1
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b"\xff", b'{"brokerDatas":7,"queueDatas":[]}'])
@@ -273,7 +260,7 @@ def test_a_route_that_cannot_be_read_is_an_error_of_the_client(body: bytes) -> N
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask again after 20 ms instead of 3 s."""
     monkeypatch.setattr(puller, "RETRY_S", 0.02)
-    monkeypatch.setattr(sharing, "RETRY_S", 0.02)
+    monkeypatch.setattr(group_member, "RETRY_S", 0.02)
 
 
 class PullScript:
@@ -334,7 +321,7 @@ def run_script(script: PullScript) -> None:
 
 
 def test_a_moved_offset_is_followed_and_stored(caplog: pytest.LogCaptureFixture) -> None:
-    """21 says where the queue goes on; 20 and 19 may move the offset too."""
+    """21 gives the next offset; 19 and 20 may move it too."""
     script = PullScript(
         result(ResponseCode.PULL_OFFSET_MOVED, 40),
         result(ResponseCode.PULL_RETRY_IMMEDIATELY, 45),
@@ -342,8 +329,7 @@ def test_a_moved_offset_is_followed_and_stored(caplog: pytest.LogCaptureFixture)
     )
     with caplog.at_level(logging.WARNING):
         run_script(script)
-    assert script.pulled_offsets == [5, 40, 45, 45]
-    assert script.stored_offsets == [45]
+    assert (script.pulled_offsets, script.stored_offsets) == ([5, 40, 45, 45], [45])
     assert "the offset is moved to 40" in caplog.text
 
 
@@ -366,6 +352,5 @@ def test_a_pull_that_fails_is_tried_again_from_the_same_offset(
     script = PullScript(answer)
     with caplog.at_level(logging.WARNING):
         run_script(script)
-    assert script.pulled_offsets == [5, 5]
-    assert script.stored_offsets == []
+    assert (script.pulled_offsets, script.stored_offsets) == ([5, 5], [])
     assert words in caplog.text

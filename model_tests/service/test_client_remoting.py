@@ -63,7 +63,7 @@ class Answers:
 
 
 def test_answers_find_their_calls_whatever_their_order() -> None:
-    """Ten calls on one connection, answered backwards, each get the answer with their own opaque."""
+    """Ten calls on one connection are answered backwards."""
     waiting: list[Command] = []
 
     def backwards(peer: Peer, command: Command) -> None:
@@ -99,7 +99,7 @@ def sent(peer: Peer, command: Command) -> None:
 
 
 def test_who_asks_by_code_is_told_a_sends_fields() -> None:
-    """The answer to a send is read quickly into its header; one who reads extension fields finds them all the same."""
+    """A send's answer has typed fields and, on demand, extension fields."""
     answers = Answers(1)
 
     async def on_a_loop(server: ScriptedServer) -> tuple[Command, Answer]:
@@ -138,7 +138,7 @@ def test_many_threads_share_a_connection() -> None:
 
 
 def test_a_call_without_an_answer_times_out_and_harms_no_other() -> None:
-    """The deadline is the call's own; a late answer is thrown away and the connection goes on."""
+    """The client drops a late answer and keeps the connection."""
     silent: list[Command] = []
 
     def answer_even(peer: Peer, command: Command) -> None:
@@ -162,7 +162,7 @@ def test_a_call_without_an_answer_times_out_and_harms_no_other() -> None:
 
 @pytest.mark.parametrize("how", ["close", "garbage", "half"])
 def test_a_connection_that_ends_tells_every_call(how: str) -> None:
-    """Closed, garbage, or closed within a frame: each waiting call gets one error, and later calls are refused."""
+    """Each waiting call gets one error."""
 
     def end(peer: Peer, _command: Command) -> None:
         if len(server.received) < 3:
@@ -185,7 +185,7 @@ def test_a_connection_that_ends_tells_every_call(how: str) -> None:
         assert not client.is_open
 
 
-def test_closing_tells_the_waiting_calls_and_ends_the_thread() -> None:
+def test_closing_and_connecting() -> None:
     before = threading.active_count()
     with served(lambda _peer, _command: None) as (_server, client):
         answers = Answers(5)
@@ -194,16 +194,10 @@ def test_closing_tells_the_waiting_calls_and_ends_the_thread() -> None:
         client.close()
         assert all(isinstance(answer, ConnectionLostError) for answer in answers.wait())
     assert threading.active_count() == before
-
-
-def test_nobody_listens() -> None:
     with ScriptedServer(echo) as server:
         port = server.port
     with pytest.raises(UnreachableError, match=f"127.0.0.1:{port}: Connection refused"):
         RemotingClient(RealRuntime(), "127.0.0.1", port)
-
-
-def test_one_way_waits_for_nothing() -> None:
     with served(echo) as (server, client):
         client.one_way(10, body=b"one way")
         assert bytes(client.call(10, body=b"both", timeout_s=PATIENCE_S).body) == b"both"
@@ -212,7 +206,7 @@ def test_one_way_waits_for_nothing() -> None:
 
 
 def test_requests_of_the_peer_are_handled_or_refused() -> None:
-    """A known one is handed over; an unknown one is answered with code 3 unless it is one-way."""
+    """An unknown request gets code 3 unless it is one-way."""
     refused = threading.Event()
     handled: list[int] = []
 
@@ -247,7 +241,7 @@ def test_a_large_request_is_sent_whole_though_the_socket_takes_it_in_pieces() ->
 
 
 def test_what_is_left_to_the_reader_thread_is_sent_at_once() -> None:
-    """With many calls waiting a caller writes nothing itself; the thread that does is woken for it, time and again."""
+    """With many waiting calls only the reader thread writes."""
 
     def some(peer: Peer, command: Command) -> None:
         if command.code == 10:
@@ -267,7 +261,7 @@ def test_what_is_left_to_the_reader_thread_is_sent_at_once() -> None:
     ("count", "code", "is_awaited"), [(6, 310, False), (6, 310, True), (6, 11, False), (5, 310, False)]
 )
 def test_the_reader_thread_rests_while_many_sends_wait(count: int, code: int, is_awaited: bool) -> None:
-    """After answers to them, and what is asked meanwhile goes out; not with few, of others, nor by one that waits."""
+    """After a burst of answers it waits, to send the following requests together."""
     held: list[tuple[Peer, Command]] = []
     rests: list[float] = []
     first, last = Answers(1), Answers(count)
@@ -310,7 +304,7 @@ def test_the_reader_thread_rests_while_many_sends_wait(count: int, code: int, is
 
 
 def test_a_callback_that_closes_has_its_last_words_sent() -> None:
-    """What it wrote was left to the reader thread, on which it runs, and goes before the connection is closed."""
+    """The callback's writes leave before the connection is closed."""
     with served(echo) as (server, client):
         ended = threading.Event()
 
@@ -325,7 +319,6 @@ def test_a_callback_that_closes_has_its_last_words_sent() -> None:
 
 
 def test_an_earlier_deadline_is_kept_also_after_calls_that_had_time() -> None:
-    """The reader thread sleeps until a call's deadline, and is woken for one that is earlier."""
 
     def some(peer: Peer, command: Command) -> None:
         if command.code == 10:
@@ -340,7 +333,7 @@ def test_an_earlier_deadline_is_kept_also_after_calls_that_had_time() -> None:
 
 
 def test_limits_of_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Too many waiting calls, too much unsent output and too long a frame are our own errors; nothing is half sent."""
+    """Too many calls, too much output and too long frames raise local errors."""
     monkeypatch.setattr(exchange, "PENDING_COUNT_MAX", 2)
     with served(lambda _peer, _command: None) as (_server, client):
         answers = Answers(2)
@@ -362,7 +355,7 @@ def test_limits_of_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_silent_connection_is_given_up_before_anybody_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of those that wait the first hears of its time-out, the others of a lost connection; nobody can call any more."""
+    """The first call gets a time-out, the others a lost connection."""
     monkeypatch.setattr(exchange, "SILENCE_S", 0.1)
     with served(lambda _peer, _command: None) as (_server, client):
         other, answers = Answers(1), Answers(1)

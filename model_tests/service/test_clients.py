@@ -13,6 +13,8 @@ import pytest
 from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
 from model_tests.support.broker.client_scenarios import member_options
 from model_tests.support.broker.raw_client import RawClient, pull_fields, send_fields, send_message
+from model_tests.support.present import present
+from model_tests.support.service import served
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -21,7 +23,7 @@ from longpoll_broker.rocketmq.admin import client_calls, member_notifications
 from longpoll_broker.rocketmq.admin.member_notifications import MemberNotifications
 from longpoll_broker.shared.subscription import Clients
 from longpoll_client import Listener, PullConsumer, PushConsumer, Retry
-from longpoll_client.consume.asked import read_reset
+from longpoll_client.consume.broker_requests import read_reset
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import MessageQueue
@@ -76,14 +78,13 @@ def test_a_route_names_the_broker_and_its_queues(broker: Broker, connect: Connec
 
 def test_the_name_server_refuses_what_it_does_not_know(start_broker: StartBroker, connect: Connect) -> None:
     names = connect(start_broker().name_server_address)
-    assert names.call(9999, {}).code == 3
-    assert names.call(ROUTE, {"topic": "TBW102"}).code == 0
+    assert (names.call(9999, {}).code, names.call(ROUTE, {"topic": "TBW102"}).code) == (3, 0)
     assert names.call(ROUTE, {}).code == 17
 
 
 @pytest.mark.parametrize("ordinals", [False, True], ids=["java", "cpp"])
 def test_members_of_a_group_are_listed_and_told(ordinals: bool, broker: Broker, connect: Connect) -> None:
-    """The first heartbeat pushes 40 to the sender, the second client's to both; a leaver's to the rest."""
+    """Request 40 goes to all members after each join and leave."""
     first, second = connect(broker.address), connect(broker.address)
     members = {"consumerGroup": "G"}
     assert first.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, members).code == 1
@@ -124,8 +125,7 @@ def test_a_heartbeat_makes_the_retry_topic_and_gives_the_subscription(client: Ra
 def test_a_client_may_ask_whether_its_filter_will_do(
     *, property_filter: bool, kind: str, expression: str, code: int, start_broker: StartBroker, connect: Connect
 ) -> None:
-    broker = start_broker(config=BrokerConfig(property_filter=property_filter))
-    client = connect(broker.address)
+    _broker, client = served(start_broker, connect, config=BrokerConfig(property_filter=property_filter))
     wanted = {"topic": "T", "subString": expression, "expressionType": kind}
     asked = {"clientId": "me", "group": "G", "subscriptionData": wanted}
     assert client.call(RequestCode.CHECK_CLIENT_CONFIG, {}, msgspec.json.encode(asked)).code == code
@@ -200,7 +200,6 @@ def few_notices(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.usefixtures("few_notices")
 def test_every_member_is_told_of_the_last_change(seed: int) -> None:
-    """However its groups change during the rounds, and no pass writes more than its part."""
     churn(seed)
 
 
@@ -233,12 +232,12 @@ def notices_of_a_burst(start_broker: StartBroker, connect: Connect) -> int:
 
 @pytest.mark.usefixtures("few_notices")
 def test_a_burst_of_changes_is_told_together(start_broker: StartBroker, connect: Connect) -> None:
-    """200 changes of a group that is too large to be told at once are a few notices a member, and at least one."""
+    """A large group gets a few notices for 200 changes."""
     assert 1 <= notices_of_a_burst(start_broker, connect) <= 20
 
 
 def test_a_small_group_is_told_of_each_change_as_java_does(start_broker: StartBroker, connect: Connect) -> None:
-    """Which is also what the merging saves: each of the changes that a pass can tell is a notice."""
+    """Shows what merging notices saves."""
     assert notices_of_a_burst(start_broker, connect) > 20
 
 
@@ -271,7 +270,6 @@ def commit(client: RawClient, offset: int) -> None:
 
 
 def pushed(client: RawClient, code: int) -> Command:
-    """The request of this code that the broker sends to a client."""
     wait_until(lambda: bool(client.call(RequestCode.GET_BROKER_RUNTIME_INFO)) and bool(of_code(client, code)))
     return of_code(client, code)[0]
 
@@ -281,13 +279,11 @@ def of_code(client: RawClient, code: int) -> list[Command]:
 
 
 def reply_to(client: RawClient, request: Command, body: bytes) -> None:
-    """Answer a request of the broker's with success."""
     command = Command(0, request.opaque, CommandFlag.RESPONSE.value, {"a": "b"}, body)
     client.send_bytes(b"".join(encode(command)))
 
 
 def test_a_reply_goes_to_a_producer_and_to_no_consumer_of_the_same_name(broker: Broker, connect: Connect) -> None:
-    """A consumer waits for none: who replies is told that nobody is there, until a producer has that client id too."""
     replier, asker = connect(broker.address), connect(broker.address)
     joined(connect(broker.address))
     one_queue(broker, replier, 1)
@@ -304,7 +300,7 @@ def test_a_reply_goes_to_a_producer_and_to_no_consumer_of_the_same_name(broker: 
 
 
 def test_a_member_is_asked_and_its_answer_passed_on(broker: Broker, connect: Connect) -> None:
-    """With body, fields and code, once; keys of the asker's account do not go to the member."""
+    """The member does not see the caller's access key."""
     member, client = joined(connect(broker.address)), connect(broker.address)
     opaque = client.send(RequestCode.GET_CONSUMER_RUNNING_INFO, ASKED | {"AccessKey": "secret", "Signature": "x"})
     request = pushed(member, RequestCode.GET_CONSUMER_RUNNING_INFO)
@@ -321,8 +317,7 @@ def test_a_message_is_taken_to_a_member(broker: Broker, connect: Connect) -> Non
     one_queue(broker, client, 1)
     opaque = client.send(RequestCode.CONSUME_MESSAGE_DIRECTLY, ASKED | {"msgId": message_id("127.0.0.1", 1, 0)})
     request = pushed(member, RequestCode.CONSUME_MESSAGE_DIRECTLY)
-    record = broker.store.record_at(0)
-    assert record is not None
+    record = present(broker.store.record_at(0))
     assert bytes(request.body) == bytes(record)
     assert request.ext_fields is not None
     assert request.ext_fields["brokerName"] == "broker-a"
@@ -336,7 +331,7 @@ def test_a_message_is_taken_to_a_member(broker: Broker, connect: Connect) -> Non
 def test_who_cannot_be_asked_is_told_of(
     broker: Broker, client: RawClient, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A member that is not there, is gone, or is silent; and too many that wait. Nothing is left behind."""
+    """The member is absent, gone or silent, or too many calls wait."""
     absent = client.call(RequestCode.GET_CONSUMER_RUNNING_INFO, ASKED)
     assert (absent.code, absent.remark) == (1, "The Consumer <G> <here@1> not online")
     member = joined(connect(broker.address))
@@ -374,7 +369,7 @@ def at(offset: object) -> bytes:
 
 
 def by_client(answer: Command | None) -> dict[str, object]:
-    """The offset of the one queue by client, as 223 tells; None of one that tells of no queue."""
+    """The offset of the one queue by client, from the answer to 223."""
     assert answer is not None
     assert answer.code == 0, answer.remark
     head, tail = b'{"consumerTable":', b',"messageQueueTable":{}}'
@@ -388,7 +383,7 @@ def by_client(answer: Command | None) -> dict[str, object]:
 
 
 def test_members_say_where_they_are(broker: Broker, client: RawClient, connect: Connect) -> None:
-    """223: each is asked, or the one that is named, and what they say is put together; nobody there is told so."""
+    """Request 223 asks all members, or the named one."""
     absent = client.call(STATUS, OF_GROUP)
     assert (absent.code, absent.remark) == (1, "No Any Consumer online in the consumer group: [G]")
     one, other = joined(connect(broker.address)), joined(connect(broker.address), "there@2")
@@ -405,8 +400,7 @@ def test_members_say_where_they_are(broker: Broker, client: RawClient, connect: 
     opaque = client.send(STATUS, OF_GROUP | {"clientAddr": "there@2"})
     reply_to(other, pushed(other, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT), at(8))
     assert by_client(client.reply(opaque)) == {"there@2": 8}
-    assert one.call(RequestCode.GET_BROKER_RUNTIME_INFO).code == 0
-    assert one.pushes == []
+    assert (one.call(RequestCode.GET_BROKER_RUNTIME_INFO).code, one.pushes) == (0, [])
     assert by_client(client.call(STATUS, OF_GROUP | {"clientAddr": "nobody"})) == {}
 
 
@@ -414,7 +408,6 @@ def test_members_say_where_they_are(broker: Broker, client: RawClient, connect: 
 def test_one_that_does_not_say_where_it_is_keeps_nobody_waiting(
     broker: Broker, client: RawClient, connect: Connect, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """It is left out, or what it says that is no offset; the others are told."""
     one, other = joined(connect(broker.address)), joined(connect(broker.address), "there@2")
     if how == "silent":
         monkeypatch.setattr(client_calls, "STATUS_MS_MAX", 0)
@@ -441,7 +434,7 @@ def test_one_that_does_not_say_where_it_is_keeps_nobody_waiting(
 def test_members_that_say_too_much_of_where_they_are(
     broker: Broker, client: RawClient, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Together: who asks is told to ask one; and too many that wait are too many here, too. Nothing is left behind."""
+    """The error asks the caller to name one client."""
     one, other = joined(connect(broker.address)), joined(connect(broker.address), "there@2")
     monkeypatch.setattr(client_calls, "STATUS_SIZE_MAX", 2 * len(at(5)) - 1)
     opaque = client.send(STATUS, OF_GROUP)
@@ -455,7 +448,7 @@ def test_members_that_say_too_much_of_where_they_are(
 
 
 def test_a_group_is_told_to_go_on_elsewhere(broker: Broker, client: RawClient, connect: Connect) -> None:
-    """222: every member is told by 220; without force no queue goes forward; C++ members get a list."""
+    """Request 222 sends 220 to each member; without force no offset moves forward."""
     assert client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RESET | {"topic": "none"}).code == 1
     one_queue(broker, client, 3)
     assert client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RESET).code == 1
@@ -473,14 +466,12 @@ def test_a_group_is_told_to_go_on_elsewhere(broker: Broker, client: RawClient, c
         found: int = decode_by_queue(notice.body, "offsetTable")[QUEUE]
         return found
 
-    assert offset() == 0
-    assert offset(timestamp="-1") == 3
-    assert offset(timestamp="-1", isForce="false") == 2
+    assert (offset(), offset(timestamp="-1"), offset(timestamp="-1", isForce="false")) == (0, 3, 2)
     assert broker.offsets.query("T", "G", 0) == 2
 
 
 def test_queues_are_assigned_to_members(broker: Broker, client: RawClient, connect: Connect) -> None:
-    """400, for 5.x clients that do not rebalance themselves: the queues of all brokers that routes lead to."""
+    """Request 400, for 5.x clients that do not rebalance themselves."""
     queues = {"topic": "T", "readQueueNums": "3", "writeQueueNums": "3", "perm": "6"}
     assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, queues).code == 0
     names, members = connect(broker.name_server_address), [connect(broker.address) for _ in range(2)]
@@ -505,8 +496,7 @@ def test_queues_are_assigned_to_members(broker: Broker, client: RawClient, conne
     assert [assigned("c@0"), assigned("c@1"), assigned("unknown")] == [everything[:3], everything[3:], []]
     assert [assigned("c@1", strategyName="AVG_BY_CIRCLE")] == [everything[1::2]]
     assert assigned("unknown", messageModel="BROADCASTING") == everything
-    assert assigned("c@0", topic="none") == []
-    assert assigned("c@0", strategyName="odd") == 1
+    assert (assigned("c@0", topic="none"), assigned("c@0", strategyName="odd")) == ([], 1)
 
 
 @pytest.mark.parametrize("is_online", [True, False])
@@ -554,7 +544,7 @@ def running(broker: Broker, listen: Listener, *, is_orderly: bool = False) -> Pu
 
 @pytest.mark.parametrize("is_orderly", [False, True])
 def test_a_running_group_goes_on_from_where_it_is_told(broker: Broker, client: RawClient, is_orderly: bool) -> None:
-    """What was consumed comes again, once, and the offset that is stored in the end is the queue's end."""
+    """The consumed messages come once more."""
     one_queue(broker, client, 5)
     got: list[int] = []
 

@@ -22,14 +22,13 @@ ROOT: Final = Path(__file__).parents[2]
 
 
 def conversions(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """One cold process that races for every class."""
     command = [sys.executable, str(cold_conversions.__file__), *arguments]
     path = {"PYTHONPATH": f"{ROOT / 'spec'}:{ROOT / 'reference'}", "PATH": "/usr/bin:/bin"}
     return subprocess.run(command, capture_output=True, text=True, check=False, env=path)
 
 
 def test_no_first_conversion_ends_any_of_many_processes() -> None:
-    """Several threads convert to each class first; `tidy/test_packages.py` shows without threads why that is safe."""
+    """`tidy/test_packages.py` shows without threads why that is safe."""
     for _ in range(COLD_PROCESSES):
         ended = conversions()
         assert ended.returncode == 0, ended.stderr

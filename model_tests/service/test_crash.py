@@ -19,6 +19,7 @@ from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker
 from model_tests.support.broker.plain.plain_store import read_record
 from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from model_tests.support.broker.stores import open_store, read_all
+from model_tests.support.service import served
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.store.queues.queue_table import OTHER_MAPS
@@ -93,7 +94,6 @@ def run_and_kill(
 
 
 def padded(name: str, chance: random.Random) -> bytes:
-    """A body of up to 400 bytes that begins with the message's name."""
     return name.encode() + b" " * chance.randrange(400)
 
 
@@ -140,7 +140,7 @@ def kill_often(directory: Path, times: int, seed: int, *, in_bursts: bool = Fals
 
 
 def test_a_kill_under_load_loses_nothing(tmp_path: Path) -> None:
-    """Killed -9 twice under load with sync flush: every acknowledged message is there; one that is gone is seen."""
+    """With sync flush every acknowledged message survives `kill -9`."""
     assert kill_often(tmp_path / "store", 1, seed=1) > 1
 
 
@@ -154,7 +154,7 @@ def test_two_hundred_kills_under_load_lose_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_kills_under_bursts_of_sends_lose_nothing(tmp_path: Path) -> None:
-    """Thirty times without waiting for the disk, while sends that come side by side are stored in one go."""
+    """Thirty kills without syncs."""
     assert kill_often(tmp_path / "store", 30, seed=4, in_bursts=True) > 30
 
 
@@ -162,9 +162,8 @@ def test_kills_under_bursts_of_sends_lose_nothing(tmp_path: Path) -> None:
 def test_pulls_go_on_where_sends_cannot(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    """On a full disk, or one that became read-only, sends are answered 14, pulls are served; later all goes on."""
-    broker = start_broker(store_config=attrs.evolve(SMALL_STORE, commit_log_file_size=16_384))
-    client = connect(broker.address)
+    """On a full or read-only disk sends get 14."""
+    _broker, client = served(start_broker, connect, store_config=attrs.evolve(SMALL_STORE, commit_log_file_size=16_384))
     for _ in range(3):
         send_message(client, "T", b"x" * 100)
 
@@ -191,7 +190,7 @@ def test_pulls_go_on_where_sends_cannot(
 def test_a_pull_without_a_map_is_told_and_nothing_is_passed_over(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the queue's file cannot be opened a pull is answered 1, others are served, and then it gets its message."""
+    """The pull gets code 1 while the queue's file cannot be opened."""
     monkeypatch.setattr(RealFiles, "maps_max", lambda _self: OTHER_MAPS + 1)
     broker = start_broker()
     client, other = connect(broker.address), connect(broker.address)

@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from model_tests.support.service import served
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -33,7 +34,7 @@ LONG_MS = 30_000
 def test_pulls_held_behind_the_deletion_are_told_too(
     broker: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch, method: str, count: int
 ) -> None:
-    """They passed their checks before, and were inserted after the table had been looked through."""
+    """They were inserted after the deletion looked through the table."""
     honest = getattr(HoldService, method)
     send_message(client, "T")
 
@@ -51,8 +52,7 @@ def test_pulls_held_behind_the_deletion_are_told_too(
 def test_a_topic_that_goes_between_the_check_and_the_read_is_told_of(
     policy: Policy, code: int, start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker = start_broker(policy=policy)
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, policy=policy)
     send_message(client, "T")
     wait_until(lambda: broker.store.visible_end("T", 0) == 1)
 
@@ -68,7 +68,7 @@ def test_a_topic_that_goes_between_the_check_and_the_read_is_told_of(
 def test_who_waits_is_told_although_the_disk_keeps_the_queues(
     broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The deletion is answered with an error; the topic is gone from then on, so nothing would ever come to them."""
+    """The deletion fails, but the topic is gone."""
     puller, admin = connect(broker.address), connect(broker.address)
     send_message(admin, "T")
     opaque = puller.send(PULL, pull_fields("T", 1, timeout_ms=LONG_MS))
@@ -78,12 +78,11 @@ def test_who_waits_is_told_although_the_disk_keeps_the_queues(
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(broker.store, "finish_deletion", fail)
-    assert admin.call(DELETE, {"topic": "T"}).code == 1
-    assert puller.answer(opaque).code == 17
+    assert (admin.call(DELETE, {"topic": "T"}).code, puller.answer(opaque).code) == (1, 17)
 
 
 def woken_by(body: bytes, broker: Broker, connect: Connect) -> list[bytes]:
-    """What a pull that waits for the first message of a topic is given when it comes."""
+    """The answer to a pull that waits for the first message of a topic."""
     puller, sender = connect(broker.address), connect(broker.address)
     opaque = puller.send(PULL, pull_fields("T", 0, timeout_ms=LONG_MS))
     wait_until(lambda: len(broker.hold_service) == 1)
@@ -93,7 +92,6 @@ def woken_by(body: bytes, broker: Broker, connect: Connect) -> list[bytes]:
 
 
 def make_topic(broker: Broker, connect: Connect) -> None:
-    """The topic with the same settings each time."""
     fields = {"topic": "T", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6", "topicFilterType": "SINGLE_TAG"}
     assert connect(broker.address).call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields).code == 0
 
@@ -101,7 +99,7 @@ def make_topic(broker: Broker, connect: Connect) -> None:
 def test_no_message_of_a_deleted_topic_is_given_to_who_waits_for_the_next_of_its_name(
     broker: Broker, connect: Connect
 ) -> None:
-    """Settings and ends of the two are equal; the answer that the first one woke must not be told again."""
+    """A kept answer of the old topic must not serve the new one."""
     make_topic(broker, connect)
     assert woken_by(b"old", broker, connect) == [b"old"]
     assert connect(broker.address).call(DELETE, {"topic": "T"}).code == 0
@@ -112,7 +110,7 @@ def test_no_message_of_a_deleted_topic_is_given_to_who_waits_for_the_next_of_its
 def test_nor_where_a_pull_was_at_work_while_the_topic_was_deleted(
     start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It read before, and its answer is kept when the deletion has forgotten all that was kept."""
+    """Its answer is kept after the deletion cleared all kept answers."""
     run_now = HerdRunner.run_now
 
     def run_and_delete(runner: HerdRunner, pull: Pull, cause: Cause, after_ns: int, outbox: Outbox) -> Decision:
@@ -128,8 +126,7 @@ def test_nor_where_a_pull_was_at_work_while_the_topic_was_deleted(
     monkeypatch.setattr(HerdRunner, "run_now", run_and_delete)
     broker = start_broker()
     make_topic(broker, connect)
-    assert woken_by(b"old", broker, connect) == [b"old"]
-    assert deletions == ["T"]
+    assert (woken_by(b"old", broker, connect), deletions) == ([b"old"], ["T"])
     make_topic(broker, connect)
     assert woken_by(b"new", broker, connect) == [b"new"]
 
@@ -137,10 +134,9 @@ def test_nor_where_a_pull_was_at_work_while_the_topic_was_deleted(
 def test_it_stays_gone_after_a_restart(
     start_broker: StartBroker, connect: Connect, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No warning of queues without a configuration, and a topic made again begins at 0."""
+    """A new topic of that name begins at 0."""
     directory = str(tmp_path / "again")
-    broker = start_broker(directory=directory)
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, directory=directory)
     assert [send_message(client, "T") for _ in range(3)] == [0, 1, 2]
     assert client.call(DELETE, {"topic": "T"}).code == 0
     broker.stop()
@@ -158,9 +154,8 @@ def test_it_stays_gone_after_a_restart(
 def test_system_topics_stay_as_they_are(
     policy: Policy, codes: tuple[int, int, int, int], start_broker: StartBroker, connect: Connect
 ) -> None:
-    """Deleting the topic of delayed messages would lose them, and changing its queues too; as both versions answer."""
-    broker = start_broker(policy=policy)
-    client = connect(broker.address)
+    """Deleting the schedule topic would lose delayed messages."""
+    broker, client = served(start_broker, connect, policy=policy)
     conflict, blank, odd, kind = codes
     own = ("SCHEDULE_TOPIC_XXXX", "TBW102", "BenchmarkTest", "broker-a", "DefaultCluster", "rmq_sys_x")
     counts = {"readQueueNums": "1", "writeQueueNums": "1", "perm": "6", "topicFilterType": "SINGLE_TAG"}
@@ -179,7 +174,7 @@ def test_system_topics_stay_as_they_are(
 def test_nobody_waits_for_the_disk_that_a_deletion_waits_for(
     broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others are served meanwhile; a send to a topic of that name is refused, and taken once it is answered."""
+    """Sends to the topic are refused until the deletion is answered."""
     admin, bystander = connect(broker.address), connect(broker.address)
     send_message(admin, "T", b"old")
     stands, goes_on = broker.runtime.event(), broker.runtime.event()
@@ -201,8 +196,7 @@ def test_nobody_waits_for_the_disk_that_a_deletion_waits_for(
     finally:
         goes_on.set()
     answer = admin.answer(deletion)
-    assert answer.code == 0
-    assert send_message(bystander, "T", b"new") == 0
+    assert (answer.code, send_message(bystander, "T", b"new")) == (0, 0)
     assert [bytes(record.body) for record in records_of(bystander.call(PULL, pull_fields("T", 0)))] == [b"new"]
 
 
@@ -229,7 +223,6 @@ def make_topics(broker: Broker) -> None:
 
 
 def hold(broker: Broker, client: RawClient, topic: str) -> int:
-    """Have one pull at the end of an empty queue held; its opaque."""
     opaque = client.send(RequestCode.PULL_MESSAGE, pull_fields(topic, 0, timeout_ms=LONG_MS))
     wait_until(lambda: len(broker.hold_service) == 1)
     return opaque
@@ -248,7 +241,6 @@ def scan_late(broker: Broker) -> None:
 
 
 def said(client: RawClient, opaque: int) -> tuple[int, str | None]:
-    """The code of an answer that must come, and where it says to go on."""
     reply = client.answer(opaque)
     return reply.code, (reply.ext_fields or {}).get("nextBeginOffset")
 
@@ -257,7 +249,7 @@ def said(client: RawClient, opaque: int) -> tuple[int, str | None]:
 def test_a_deleted_topic_and_a_stop_are_told_as_the_policy_says(
     policy: Policy, start_broker: StartBroker, connect: Connect
 ) -> None:
-    """Ours tell both at once. RocketMQ tells of a topic at a scan, and of a stop never."""
+    """RocketMQ reports a deleted topic at a scan, and a stop never."""
     broker = start_broker(policy=policy, config=BrokerConfig(scan_period_ms=NEVER_MS))
     puller, other = connect(broker.address), connect(broker.address)
     make_topics(broker)
@@ -280,15 +272,14 @@ def test_a_deleted_topic_and_a_stop_are_told_as_the_policy_says(
 def test_a_change_of_role_is_told_as_the_policy_says(
     policy: Policy, start_broker: StartBroker, connect: Connect
 ) -> None:
-    """Ours answer with the offset asked for, 5.x runs the pulls again, and 4.9 does not know the request."""
+    """5.x runs the pulls again; 4.9 does not know the request."""
     broker = start_broker(policy=policy, config=SLAVE)
     puller, other = connect(broker.address), connect(broker.address)
     make_topics(broker)
     opaque = hold(broker, puller, "U")
     told = other.call(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, {"minBrokerId": "0"})
     if policy.name in WITHOUT_905:
-        assert told.code == 3
-        assert len(broker.hold_service) == 1
+        assert (told.code, len(broker.hold_service)) == (3, 1)
         scan_late(broker)
         assert said(puller, opaque) == (19, "0")
     else:

@@ -42,16 +42,11 @@ class World(Noting):
         super().__init__()
         self.appended: list[Arrival] = []
         self.shown = 0
-        """Messages that are visible."""
         self.durable: int | None = None
-        """Messages that may become visible; None: all."""
         self.held = 1
-        """Pulls that are held."""
         self.troubles: dict[str, str] = {}
         self.failing: list[Exception] = []
-        """What the store raises, call by call."""
         self.throwing = 0
-        """The number of traversals that throw."""
         self.on_sleep: Callable[[], None] = lambda: None
         self.on_dispatch: Callable[[], None] = lambda: None
         self.append(*["T"] * count)
@@ -113,7 +108,6 @@ class World(Noting):
         self.notes.append(action)
 
     def spawn(self, name: str, target: Callable[[], None]) -> World:
-        """No thread is started; `on_join` runs the work."""
         self.notes.append(("spawn", name))
         self.target = target
         return self
@@ -147,8 +141,8 @@ class World(Noting):
 SHOWN: Final = ["now", "make_visible", ("dispatch", BATCH)]
 
 
-def test_what_was_appended_is_shown_and_then_told() -> None:
-    """One message at a time, in the log's order; answers wait for the box. Without messages nothing happens."""
+def test_messages_are_shown_and_told() -> None:
+    """One message at a time in log order, a limited number per call."""
     world = World()
     assert world.run() == []
     world.append("T", "U", "T")
@@ -160,9 +154,6 @@ def test_what_was_appended_is_shown_and_then_told() -> None:
         *(("answered", *each[:3]) for each in told),
     ]
     assert world.run() == []
-
-
-def test_much_is_shown_and_told_in_parts() -> None:
     world = World(2 * BATCH + 1)
     notes = world.run()
     assert [len(note[1]) for note in notes if note[0] == "visible"] == [BATCH, BATCH, 1]
@@ -170,6 +161,9 @@ def test_much_is_shown_and_told_in_parts() -> None:
     world.append("T")
     world.durable = len(world.appended) - 1
     assert world.run() == []
+    world = World(in_batches=True)
+    world.append("T", "U", "T", "T")
+    assert world.notified() == [("T", 3, 3, 130), ("U", 3, 1, 110)]
 
 
 @pytest.mark.parametrize("is_idle", [False, True])
@@ -180,22 +174,19 @@ def test_who_is_told(notifies: bool, passes_idle: bool, is_idle: bool) -> None:
     world = World(2, notifies=notifies, passes_idle=passes_idle)
     world.held = 0 if is_idle else 1
     count = 2 if notifies and not (passes_idle and is_idle) else 0
-    assert len(world.notified()) == count
-    assert world.shown == 2
+    assert (len(world.notified()), world.shown) == (count, 2)
 
 
-def test_who_comes_while_messages_are_made_visible_is_told() -> None:
-    """The dispatcher looks for waiting pulls after it has made messages visible: an earlier pull found nothing."""
+def test_who_is_told_of_what_was_made_visible() -> None:
     world = World(1, passes_idle=True)
     world.held = 0
     world.on_dispatch = lambda: setattr(world, "held", 1)
     assert world.notified() == [("T", 3, 1, 100)]
-
-
-def test_in_batches_only_the_last_of_each_queue_is_told() -> None:
-    world = World(in_batches=True)
-    world.append("T", "U", "T", "T")
-    assert world.notified() == [("T", 3, 3, 130), ("U", 3, 1, 110)]
+    world = World(3)
+    world.append("U", "V")
+    world.shown = 4
+    world.service.record_visible()
+    assert world.told() == [("from start", [("T", 3, 3), ("U", 3, 1)])]
 
 
 @pytest.mark.parametrize("notifies", [False, True])
@@ -229,16 +220,7 @@ def test_a_message_is_told_again_after_a_walk_that_threw(caplog: pytest.LogCaptu
     assert caplog.text.count("notifying of T@3 failed") == throwing
 
 
-def test_from_the_start_each_queue_is_told_with_its_end() -> None:
-    world = World(3)
-    world.append("U", "V")
-    world.shown = 4
-    world.service.record_visible()
-    assert world.told() == [("from start", [("T", 3, 3), ("U", 3, 1)])]
-
-
 def test_the_end_of_a_pass_shows_what_may_be_shown() -> None:
-    """Its answers leave with those of the pass; a polling thread does it instead."""
     world = World(2)
     world.durable = 1
     outbox = Outbox()
@@ -256,7 +238,7 @@ def test_the_end_of_a_pass_shows_what_may_be_shown() -> None:
 
 @pytest.mark.parametrize("makes_durable", [False, True])
 def test_what_waits_is_shown_now_and_then(makes_durable: bool) -> None:
-    """Durable first if the policy asks for it; answers leave at once, and nothing happens without waiting pulls."""
+    """Answers leave at once; nothing happens without waiting pulls."""
     world = World(1, makes_durable=makes_durable)
     world.durable = 0 if makes_durable else None
     world.service.show_waiting()
@@ -270,7 +252,7 @@ def test_what_waits_is_shown_now_and_then(makes_durable: bool) -> None:
 
 
 def test_what_cannot_be_made_durable_stays_unseen(caplog: pytest.LogCaptureFixture) -> None:
-    """The failure is reported; while the log has a known failure another thread retries; others pass through."""
+    """The failure is reported, and another thread retries."""
     world = World(1, makes_durable=True)
     world.durable, world.failing = 0, [FULL]
     world.service.show_waiting()
@@ -308,8 +290,6 @@ def test_a_thread_that_polls_shows_and_tells_until_it_is_stopped(caplog: pytest.
     world.on_sleep = on_sleep
     world.target()
     asleep = ("sleep", 0.25)
-    assert rounds[0][-2:] == [("answered", "T", 3, 1), asleep]
-    assert rounds[1] == [asleep]
-    assert rounds[2][-2:] == [("answered", "U", 3, 1), asleep]
-    assert world.told() == ["join"]
+    assert (rounds[0][-2:], rounds[1]) == ([("answered", "T", 3, 1), asleep], [asleep])
+    assert (rounds[2][-2:], world.told()) == ([("answered", "U", 3, 1), asleep], ["join"])
     assert "the dispatcher met an error and goes on" in caplog.text

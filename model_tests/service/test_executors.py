@@ -11,6 +11,8 @@ import attrs
 import pytest
 from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import PATIENCE_S, RawClient, pull_fields, records_of, send_message
+from model_tests.support.present import present
+from model_tests.support.service import served
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
@@ -57,30 +59,23 @@ def herd_of(count: int) -> tuple[list[Pull], list[Pull], HerdExecutor]:
     return pulls, singly, HerdExecutor(run, run_alike=run_alike)
 
 
-def test_each_of_a_herd_is_run_once_whether_together_or_not() -> None:
-    """The first by itself, those after it together, and where that fails halfway the rest one by one."""
+def test_herds_that_run_together() -> None:
+    """The first pull runs alone, the others together."""
     pulls, singly, executor = herd_of(7)
     pulls[4].offset = pulls[5].offset = 1
     assert not executor.submit_herd(pulls, Outbox())
     assert all(each.phase is ANSWERED for each in pulls)
     assert [pulls.index(each) for each in singly] == [0, 4, 5]
-
-
-def test_the_plain_executor_takes_each_of_a_herd_once() -> None:
     ran: list[Pull] = []
     pulls = [any_pull() for _ in range(3)]
     assert not InlineExecutor(lambda each, *_words: ran.append(each)).submit_herd(pulls, Outbox())
     assert ran == pulls
-
-
-def test_a_pool_without_room_gives_back_the_rest_of_a_herd() -> None:
     pool = PoolExecutor(RealRuntime(), lambda *_run: None, lambda *_refused: None, 1, 2, None)
     pulls = [any_pull() for _ in range(5)]
     assert pool.submit_herd(pulls, Outbox()) == pulls[2:]
 
 
 def test_a_full_queue_rejects_and_what_waited_too_long_is_refused() -> None:
-    """One worker is busy: the second waits, the third finds no room; then time passes, and the second is too late."""
     runtime, stuck, now_ns = RealRuntime(), Stuck(), [0]
     runtime.monotonic_ns = lambda: now_ns[0]
     ran: list[Pull] = []
@@ -141,14 +136,12 @@ def test_a_late_pull_is_refused_while_every_worker_stands_still(
     passed_ns = [0]
     runtime.monotonic_ns = lambda: time.monotonic_ns() + passed_ns[0]
     config = BrokerConfig(pull_thread_count=1, fast_failure=fast_failure)
-    broker = start_broker(policy=ROCKETMQ_4_9, config=config, runtime=runtime)
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, policy=ROCKETMQ_4_9, config=config, runtime=runtime)
     send_message(client, "T")
     client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
     assert stuck.begun.wait(PATIENCE_S)
     behind = client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
-    pool = broker.pulling.pool
-    assert pool is not None
+    pool = present(broker.pulling.pool)
     wait_until(lambda: len(pool._tasks) == 1)
     passed_ns[0] = config.pull_wait_ms_max * 1_000_000
     early = client.reply(behind, early_s)
@@ -183,7 +176,7 @@ def test_a_task_that_fails_costs_only_itself_and_what_is_queued_is_run_at_the_st
 def test_a_pull_that_finds_the_pool_full_is_told_at_once(
     start_broker: StartBroker, connect: Connect, stuck: Stuck
 ) -> None:
-    """2 [OVERLOAD], without waiting for the two before it, which are served; a one-way pull is told nothing."""
+    """The answer is 2 [OVERLOAD]; a one-way pull gets none."""
     config = BrokerConfig(pull_thread_count=1, pull_queue_capacity=1)
     client = connect(start_broker(policy=ROCKETMQ_4_9, config=config).address)
     send_message(client, "T")
@@ -206,7 +199,7 @@ def test_a_pull_that_finds_the_pool_full_is_told_at_once(
 def test_a_woken_pull_that_finds_the_pool_full(
     policy: Policy, code: int | None, start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """RocketMQ drops it, ours tells it to come again; neither leaves it in the table."""
+    """RocketMQ drops it; ours answers that the client should retry."""
     broker = start_broker(policy=policy)
     puller, sender = connect(broker.address), connect(broker.address)
     send_message(sender, "T")
@@ -244,7 +237,7 @@ def leaving(channel: str, *opaques: int, cause: Cause = "woken") -> list[Leaving
 
 
 def turned(later: LaterRuns) -> list[tuple[object, int]]:
-    """What one turn runs, each pull by itself."""
+    """Pulls that one turn runs singly."""
     ran: list[tuple[object, int]] = []
 
     def run(part: Sequence[Leaving]) -> int:
@@ -255,8 +248,8 @@ def turned(later: LaterRuns) -> list[tuple[object, int]]:
     return ran
 
 
-def test_one_connection_waits_for_none_of_anothers_herd() -> None:
-    """Each has its part, in its turn and in its order; a pass has its end."""
+def test_herds_of_several_connections() -> None:
+    """Each connection has its part of a pass."""
     later = later_of()
     later.add(leaving("herd", *range(20)))
     later.add(leaving("one", 100))
@@ -264,9 +257,6 @@ def test_one_connection_waits_for_none_of_anothers_herd() -> None:
     assert turned(later) == [("herd", number) for number in range(7, 12)]
     assert [len(turned(later)) for _ in range(3)] == [5, 3, 0]
     assert not later.has_more
-
-
-def test_of_more_connections_than_a_pass_may_run_each_has_one_pull_run() -> None:
     later = later_of()
     for number in range(12):
         later.add(leaving(f"c{number}", 1, 2))
@@ -274,8 +264,8 @@ def test_of_more_connections_than_a_pass_may_run_each_has_one_pull_run() -> None
     assert ran[:12] == [(f"c{number}", 1) for number in range(12)]
 
 
-def test_a_pass_has_its_budget_and_the_next_one_anew() -> None:
-    """What is over it is not done at once; after the end of all, everything is."""
+def test_the_budget_of_a_pass() -> None:
+    """Pulls beyond the budget run in the next pass."""
     later = later_of()
     assert [later.spend(RUN_COST) for _ in range(AT_ONCE + 1)] == [True] * AT_ONCE + [False]
     assert turned(later) == []
@@ -290,22 +280,18 @@ def test_a_pass_has_its_budget_and_the_next_one_anew() -> None:
     later.finish(run)
     assert ran == [1, 2, 3, 4, 5, 6, 7]
     assert all(later.spend(RUN_COST) for _ in range(3 * AT_ONCE))
-
-
-def test_the_last_of_a_budget_is_spent() -> None:
-    """At once and in turns: as long as anything of it is left, one more may be run, whatever that costs."""
     later = later_of()
     assert later.spend(AT_ONCE * RUN_COST - 1)
     assert [later.spend(RUN_COST), later.spend(RUN_COST)] == [True, False]
     later.add([*leaving("a", 1), *leaving("b", 1), *leaving("c", 1)])
-    ran: list[int] = []
+    sizes: list[int] = []
 
-    def run(part: Sequence[Leaving]) -> int:
-        ran.append(len(part))
-        return AT_ONCE * RUN_COST - 1 if len(ran) == 1 else RUN_COST
+    def spend(part: Sequence[Leaving]) -> int:
+        sizes.append(len(part))
+        return AT_ONCE * RUN_COST - 1 if len(sizes) == 1 else RUN_COST
 
-    later.turn(run)
-    assert ran == [1, 1]
+    later.turn(spend)
+    assert sizes == [1, 1]
 
 
 class Noted:
@@ -322,7 +308,7 @@ class Noted:
 
 
 class Channels:
-    """A connection that nobody may look up without the lock."""
+    """A connection that must not be looked up without the lock."""
 
     def __init__(self, lock: Noted) -> None:
         self.lock = lock
@@ -332,15 +318,12 @@ class Channels:
         return 1
 
 
-def test_several_threads_share_the_table_by_its_lock() -> None:
+def test_locks_and_wakes_of_a_herd() -> None:
     lock = Noted()
     later = LaterRuns(cast("Lock", lock))
     channel = Channels(lock)
     later.add((Pull(channel, number, "G", "T", 0, 0, 32, 2), "woken") for number in range(AT_ONCE + 2))
     assert [len(turned(later)) for _ in range(2)] == [AT_ONCE, 2]
-
-
-def test_a_loop_that_may_sleep_is_woken_once() -> None:
     woken: list[bool] = []
     later = LaterRuns(RealRuntime().lock(), lambda: woken.append(later.has_more))
     later.add(leaving("c", 1))
@@ -367,7 +350,7 @@ def test_each_is_run_for_its_cause_and_what_one_raises_costs_no_other() -> None:
 
 
 def test_a_herd_is_one_also_where_it_waited() -> None:
-    """Its first is run by itself and costs so much, the others are answered as that one was."""
+    """The first runs alone; the others get its answer."""
     singly: list[Pull] = []
 
     def run(pull: Pull, _cause: Cause, _outbox: Outbox) -> None:
@@ -387,8 +370,7 @@ def test_a_herd_is_one_also_where_it_waited() -> None:
     executor.submit_herd(second, Outbox())
     assert {pull.phase for pull in second} == {QUEUED}
     executor.turn(Outbox())
-    assert {pull.phase for pull in (*first, *second)} == {ANSWERED}
-    assert singly == first[:1]
+    assert ({pull.phase for pull in (*first, *second)}, singly) == ({ANSWERED}, first[:1])
 
 
 # -- a broker ----------------------------------------------------------------------------------------------------------
@@ -415,8 +397,7 @@ class Counted:
 
         counted = self
         monkeypatch.setattr(BrokerHandler, "end_pass", end_pass)
-        inline = broker.pulling.inline
-        assert inline is not None
+        inline = present(broker.pulling.inline)
         monkeypatch.setattr(inline, "run", lambda *asked: count_run(runner, *asked))
 
 

@@ -39,7 +39,6 @@ from longpoll_protocol.frames.frame import Serialisation
 from longpoll_spec.policy import preset
 
 LONG_MS = 10**9
-"""Nobody's deadline comes."""
 CONFIG = BrokerConfig(hold_timeout_ms_max=LONG_MS)
 STORE = evolve(SMALL_STORE, commit_log_file_size=1 << 16)
 POLICIES = ["strict", "strict-clone"]
@@ -49,7 +48,6 @@ TOPIC = "T00000"
 """Each example replaces it by a name as long, of a topic without messages: so pulls wait for its first ones."""
 NUMBERS = itertools.count(1)
 Told = tuple[int, bytes]
-"""Which connection is told what."""
 
 
 class Twin:
@@ -60,7 +58,7 @@ class Twin:
         self.peers = [Peer(broker, 11 + number) for number in range(PEERS)]
 
     def told(self, told: Sequence[Told]) -> tuple[object, ...]:
-        """What each connection hears at each piece, what was counted, and how many pulls are held after the last."""
+        """Bytes to each connection, counts, and the number of held pulls."""
         before, heard = self.counts(), []
         for number, content in told:
             answers = self.peers[number].told(content)
@@ -104,7 +102,6 @@ PIECES = st.tuples(
         b"".join
     ),
 )
-"""Sends and pulls in one piece at one of the connections."""
 
 
 @pytest.fixture(scope="module", params=POLICIES)
@@ -123,7 +120,7 @@ def twins(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @settings(max_examples=25)
 @given(told=st.lists(PIECES, max_size=20))
 def test_a_quick_broker_is_a_plain_one(twins: tuple[Twin, Twin], told: list[Told]) -> None:
-    """The same bytes to the same connections at the same requests, the same log, the same counts."""
+    """Both give the same bytes, the same log and the same counts."""
     quick, plain = twins
     topic = b"T%05d" % next(NUMBERS)
     told = [(number, content.replace(TOPIC.encode(), topic)) for number, content in told]
@@ -159,7 +156,7 @@ CHANGES: list[Callable[[Broker], object]] = [
 
 
 def after(twin: Twin, change: Callable[[Broker], object]) -> tuple[object, ...]:
-    """What pulls hear that are like those before, once the broker was changed between them."""
+    """Answers to pulls like earlier ones, after a change of the broker."""
     twin.broker.topics.put(TopicConfig("T", 4, 4))
     begun = twin.told([(0, pulls({}, {"queueId": "1"}, {}))])
     change(twin.broker)
@@ -170,7 +167,7 @@ def after(twin: Twin, change: Callable[[Broker], object]) -> tuple[object, ...]:
 def test_what_was_checked_before_is_checked_again(
     start_broker: StartBroker, tmp_path: Any, change: Callable[[Broker], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A topic or group that is replaced counts for the next pull; seen where the last check is believed for ever."""
+    """A replaced topic or group counts for the next pull."""
     quick, plain = pair(start_broker, tmp_path)
     expected = after(plain, change)
     assert after(quick, change) == expected
@@ -185,7 +182,6 @@ def test_what_was_checked_before_is_checked_again(
 
 
 def test_a_pull_at_the_end_is_held_without_a_read(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else nothing would be quicker; one in front of the end is read for, and one behind it is told so."""
     broker = start_broker(config=CONFIG, runtime=StillRuntime())
     broker.topics.put(TopicConfig("T", 4, 4))
     twin = Twin(broker)
@@ -199,7 +195,7 @@ def test_a_pull_at_the_end_is_held_without_a_read(start_broker: StartBroker, mon
 def test_pulls_side_by_side_are_held_together(
     start_broker: StartBroker, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All behind the first, but for those that are something else; within the limits of the whole and of a queue."""
+    """Up to the limits of the table and of the queue."""
     config = evolve(CONFIG, held_count_max=9, queue_held_count_max=3)
     quick, plain = pair(start_broker, tmp_path, config)
     together: list[int] = []
@@ -214,8 +210,7 @@ def test_pulls_side_by_side_are_held_together(
         twin.broker.topics.put(TopicConfig("T", 4, 4))
     queues = [{"queueId": str(number % 4)} for number in range(8)]
     told = [(0, pulls(*queues, {"queueOffset": "7"}, *queues)), (1, pulls({}, {"sysFlag": "4"}, {"subscription": "a"}))]
-    assert quick.told(told) == plain.told(told)
-    assert together == [7, 8]
+    assert (quick.told(told), together) == (plain.told(told), [7, 8])
 
 
 OTHERS: list[dict[str, str]] = [
@@ -228,14 +223,12 @@ OTHERS: list[dict[str, str]] = [
     {"sysFlag": "7", "commitOffset": "5"},
     {"sysFlag": "4"},
 ]
-"""What makes a pull another than the one before it."""
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=str)
 def test_a_pull_among_others_is_what_it_is_alone(
     start_broker: StartBroker, tmp_path: Any, other: dict[str, str]
 ) -> None:
-    """Checked, refused, answered and committed; also an answer that nobody asked for, which stands among them."""
     told = []
     for is_fast in (True, False):
         directory = str(tmp_path / str(is_fast))
@@ -252,7 +245,6 @@ def test_a_pull_among_others_is_what_it_is_alone(
 def test_of_pulls_side_by_side_none_is_lost_where_their_answers_are_long(
     start_broker: StartBroker, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that are not served at once, as others have their turn, come later, and none is read in vain before."""
     at_once: list[int] = []
     read: list[int] = []
     serve_following = PullBursts.serve_following
@@ -292,7 +284,7 @@ def test_of_pulls_side_by_side_none_is_lost_where_their_answers_are_long(
 def test_planted_another_head_is_seen(
     start_broker: StartBroker, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
 ) -> None:
-    """A herd of pulls that are alike hears the same from both brokers, until a number in a head is wrong."""
+    """An injected fault: a wrong number in the head of an answer."""
     quick, plain = pair(start_broker, tmp_path)
     assert quick.told(alike(6, "S")) == plain.told(alike(6, "S"))
     encode_head = getattr(module, name)
@@ -323,7 +315,6 @@ def test_the_plain_broker_is_plain(start_broker: StartBroker, tmp_path: Any) -> 
 
 
 def test_a_pull_like_the_last_one_asks_again_what_may_have_changed(broker: Broker) -> None:
-    """Its filter, its topic and its group, whether it commits, and whether there is anything from its offset on."""
     with RawClient(broker.address) as client:
         for tag in ("a", "b", "a"):
             send_message(client, "T", tag.encode(), properties=f"TAGS\x01{tag}\x02")

@@ -35,7 +35,6 @@ def transfer(offset: int, content: bytes) -> bytes:
 
 
 def record(size: int, letter: bytes = b"r") -> bytes:
-    """What the bench takes for a whole record: its size, and its letters."""
     return SIZE_AND_MAGIC.pack(size, MAGIC_V1) + letter * (size - SIZE_AND_MAGIC.size)
 
 
@@ -74,7 +73,6 @@ class Bench(Noting):
         super().__init__()
         self.log = bytearray(log)
         self.looked_at: list[int] = []
-        """How many bytes the store was given each time."""
         self.now_ns = BEGUN_NS
         self.masters: list[Sender | OSError] = []
         """Who is there when it connects; with nobody left the test is over."""
@@ -199,7 +197,7 @@ def reasons(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.mark.parametrize("flushes", [False, True])
 def test_what_comes_is_appended_shown_and_reported(flushes: bool) -> None:
-    """Where the log ends is the first report; with SYNC_FLUSH what came is durable before it is shown or reported."""
+    """With SYNC_FLUSH it is durable before it is reported."""
     bench, master = Bench(flushes=flushes, log=record(20)), Sender()
     first, second = record(30, b"a"), record(40, b"b")
     bench.follow(master, master.say(transfer(20, first), transfer(50, second)), master.say(transfer(90, record(20))))
@@ -211,7 +209,6 @@ def test_what_comes_is_appended_shown_and_reported(flushes: bool) -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 8, 9, 19, 20, 21, 39, 60, 61])
 def test_a_record_in_pieces_is_appended_when_it_is_whole(size: int) -> None:
-    """However it is cut; neither shown nor reported before, and looked at no more often than it must be."""
     bench, master = Bench(), Sender()
     content = record(20, b"a") + record(40, b"b") + record(20, b"c")
     pieces = [content[at : at + size] for at in range(0, len(content), size)]
@@ -226,7 +223,6 @@ def test_a_record_in_pieces_is_appended_when_it_is_whole(size: int) -> None:
 
 
 def test_an_empty_log_begins_where_the_master_says() -> None:
-    """Once it has begun, and be it by a piece of a record, what comes is the next of it."""
     bench, master = Bench(), Sender()
     bench.follow(master, master.say(transfer(500, b"")), master.say(transfer(1_000, record(20))))
     assert (len(bench.log), master.reports()) == (1_020, [0, 1_020])
@@ -238,7 +234,6 @@ def test_an_empty_log_begins_where_the_master_says() -> None:
 @pytest.mark.parametrize("offset", [19, 21, 0])
 @pytest.mark.parametrize("content", [b"", record(20)])
 def test_what_is_not_next_ends_the_connection(caplog: pytest.LogCaptureFixture, offset: int, content: bytes) -> None:
-    """A greeting too says where the master is. It is tried again, and half a record before it is forgotten."""
     bench, master, other = Bench(log=record(20)), Sender(), Sender()
     bench.masters += [master]
     bench.follow(other, master.say(transfer(20, b"")), master.say(transfer(offset, content)), bench.pass_ms(0))
@@ -262,7 +257,7 @@ def test_half_a_record_is_forgotten_with_its_connection() -> None:
 
 
 def test_it_says_now_and_then_where_it_is() -> None:
-    """After as long as it may say nothing, also when something comes that is no log; not sooner."""
+    """A slave reports after its interval, also without new data."""
     for count, told in ((1, [0]), (5, [0, 0, 0])):
         bench, master = Bench(), Sender()
         pass_99, pass_1 = bench.pass_ms(HEARTBEAT_MS, -1), bench.pass_ms(0, 1)
@@ -272,7 +267,7 @@ def test_it_says_now_and_then_where_it_is() -> None:
 
 
 def test_a_report_that_is_not_taken_yet_is_replaced_by_the_next() -> None:
-    """One that was begun is sent to its end; the socket is watched until everything is taken."""
+    """A started report is sent to its end."""
     bench, master = Bench(), Sender(room=0)
     watched: list[tuple[bool, bool]] = []
 
@@ -286,8 +281,7 @@ def test_a_report_that_is_not_taken_yet_is_replaced_by_the_next() -> None:
         return looked
 
     bench.follow(master, look(0), look(3), look(0), look(0), look(1 << 30), look(1 << 30))
-    assert watched == [(True, True)] * 5 + [(True, False)]
-    assert master.reports() == [20, 80, 100, 120]
+    assert (watched, master.reports()) == ([(True, True)] * 5 + [(True, False)], [20, 80, 100, 120])
 
 
 def test_a_master_that_says_nothing_is_left_after_its_time(caplog: pytest.LogCaptureFixture) -> None:
@@ -318,8 +312,7 @@ def test_a_master_that_is_not_there_is_tried_again(
     bench.masters += [error or gone]
     seen: list[bool] = []
     bench.follow(master, *([lambda: None] if error is None else []), lambda: seen.append(bench.follower.is_connected))
-    assert reasons(caplog) == [reason]
-    assert seen == [True]
+    assert (reasons(caplog), seen) == ([reason], [True])
     assert not bench.follower.is_connected
     assert gone.is_closed == (error is None)
     assert bench.told() == [*TRIED, "forget_beginning", ("wait", RETRY_MS / 1_000), TRIED[1], "forget_beginning"]
@@ -336,7 +329,7 @@ def test_a_fault_of_ours_is_told_and_it_is_tried_again(
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_a_master_that_nobody_knows_is_waited_for() -> None:
+def test_a_master_that_is_unknown_or_elsewhere() -> None:
     bench = Bench(ha_address=None)
     waits: list[float] = []
 
@@ -351,9 +344,6 @@ def test_a_master_that_nobody_knows_is_waited_for() -> None:
     assert waits == [0.0, RETRY_MS / 1_000, RETRY_MS / 1_000]
     assert bench.told() == [TRIED[1], "forget_beginning"], "nothing was tried before"
     assert bench.follower.status.master_addr == "10.0.0.9:10912"
-
-
-def test_a_master_that_is_elsewhere_now_is_followed_there() -> None:
     bench, master, other = Bench(ha_address=None), Sender(), Sender()
     bench.master.heard(None, AT)
     bench.masters += [master]
@@ -379,7 +369,6 @@ def test_what_comes_without_end_is_shown_in_between(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_is_told_of_it() -> None:
-    """When each side said something last, by the wall's clock, and the bytes of a second."""
     bench, master = Bench(), Sender()
     status = bench.follower.status
     assert (status.last_read_timestamp, status.last_write_timestamp, status.max_offset) == (0, 0, 0)
@@ -393,8 +382,7 @@ def test_what_is_told_of_it() -> None:
     status = bench.follower.status
     now_ms = bench.unix_ms()
     assert (status.last_read_timestamp, status.last_write_timestamp) == (now_ms - HEARTBEAT_MS, now_ms)
-    assert status.max_offset == 50
-    assert status.transferred_byte_in_second == len(sent) // 2
+    assert (status.max_offset, status.transferred_byte_in_second) == (50, len(sent) // 2)
     assert Bench(ha_address=None).follower.status.master_addr is None
 
 

@@ -1,4 +1,4 @@
-"""The hold service step by step: which critical sections of the table there are, under the lock, and who is told."""
+"""The hold service step by step: its critical sections, the scanner, and the lost wake-up of RocketMQ issue 7358."""
 
 from __future__ import annotations
 
@@ -8,14 +8,27 @@ from typing import Any, Final
 
 import attrs
 import pytest
+from attrs import define, field
 from model_tests.service.test_hold_service import BY_NAME, KEY, Bench
+from model_tests.support.broker.brokers import Connect, StartBroker
+from model_tests.support.broker.gates import GatedRuntime
+from model_tests.support.broker.raw_client import RawClient, pull_fields, send_message
 
+from longpoll_broker.broker import Broker
+from longpoll_broker.config import BrokerConfig
+from longpoll_broker.hold import scan_service
+from longpoll_broker.hold.dispatch_service import DispatchService
 from longpoll_broker.hold.hold_service import NOTIFY, Shard
 from longpoll_broker.hold.hold_table import HELD, HoldTable, Pull
 from longpoll_broker.hold.notifier import LARGE_HERD
 from longpoll_broker.hold.pull_events import PullEvents
+from longpoll_broker.hold.scan_service import ScanService
+from longpoll_broker.io.channel import Outbox
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command
 from longpoll_runtime import Lock
-from longpoll_spec.policy import ROCKETMQ_5, ROCKETMQ_LMQ, ROCKETMQ_PR7359, STRICT, STRICT_CLONE, Policy
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, ROCKETMQ_LMQ, ROCKETMQ_PR7359, STRICT, STRICT_CLONE, Policy
 
 ANSWERS_ON_RETURN: Final = attrs.evolve(STRICT, on_master_return="answer")
 
@@ -42,7 +55,7 @@ class NotedTable:
 
 
 class NotedEvents(PullEvents):
-    """Notes what is told, of how many pulls, since which moment, and the visible end if one is told."""
+    """Records each event with its number of pulls, its start and its visible end."""
 
     def __init__(self, notes: list[str]) -> None:
         self.notes = notes
@@ -76,36 +89,24 @@ class NotedBench(Bench):
         self.service._runtime.step = self.notes.append  # type: ignore[method-assign,assignment]
 
     def since(self, act: Callable[[], object]) -> list[str]:
-        """What is noted of an act; the bench's own look for tidiness is left out."""
         self.notes.clear()
         act()
         return [note for note in self.notes if note != "[assert_tidy]"]
 
 
-def test_holding() -> None:
-    """The insert is one section and the recheck another; a look before that finds nothing costs none."""
+def test_sections_of_a_hold() -> None:
+    """The insert is one critical section, and the recheck another."""
     bench = NotedBench(STRICT)
     held = ["hold", "[hold]", "told held 1"]
     assert bench.since(bench.hold) == [*held, "recheck", "told rechecked 1 to 0"]
     bench.make_visible()
     assert bench.since(bench.hold) == [*held, "recheck", "[recheck]", "told rechecked 1 to 1"]
     assert bench.since(lambda: bench.hold(offset=1)) == [*held, "recheck", "told rechecked 1 to 1"]
-
-
-def test_a_pull_that_is_not_held_any_more_is_told_of_nowhere() -> None:
-    """After the stop there is the section that finds it so, and neither hold nor recheck."""
     bench = NotedBench(STRICT)
     bench.service.stop(bench.outbox)
     assert bench.since(bench.hold) == ["hold"]
-
-
-def test_holding_where_a_bucket_is_looked_up_before() -> None:
-    """`find_bucket` has a section of its own, in which another thread may come in between."""
     bench = NotedBench(ROCKETMQ_LMQ)
     assert bench.since(bench.hold) == ["find_bucket", "[find_bucket]", "hold", "[hold]", "told held 1"]
-
-
-def test_a_recheck_that_walks_leaves_a_pull_at_the_end_alone() -> None:
     bench = NotedBench(ROCKETMQ_PR7359)
     bench.make_visible()
     held = ["hold", "[hold]", "told held 1", "recheck", "told rechecked 1 to 1"]
@@ -136,7 +137,7 @@ def test_a_recheck_that_walks_leaves_a_pull_at_the_end_alone() -> None:
     ids=BY_NAME,
 )
 def test_an_arrival(policy: Policy, notes: list[str]) -> None:
-    """In place it is one section; by clone and clear the take, each wake and the put-back are sections of their own."""
+    """In place it is one section; by clone and clear each step is a section."""
     bench = NotedBench(policy)
     bench.hold()
     bench.hold(offset=7)
@@ -145,7 +146,7 @@ def test_an_arrival(policy: Policy, notes: list[str]) -> None:
 
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE], ids=BY_NAME)
 def test_an_arrival_where_nobody_waits(policy: Policy) -> None:
-    """One look without the lock; when the bucket is emptied after that look, one section that finds nothing."""
+    """One look without the lock."""
     bench = NotedBench(policy)
     assert bench.since(bench.arrive) == ["has"]
     bench.hold(offset=7)
@@ -157,52 +158,38 @@ def test_an_arrival_where_nobody_waits(policy: Policy) -> None:
     assert noted == ["notify_start", *takes, "told taken 0 to 1"]
 
 
-def test_a_large_herd() -> None:
-    """Every pull of it passes its step point, and all are settled in one section when the last is told."""
+def test_sections_of_herds_and_scans() -> None:
+    """A herd is settled in one section; a scan has one section for each bucket."""
     bench = NotedBench(STRICT)
     for _ in range(LARGE_HERD):
         bench.hold()
     start = ["has", "notify_start", "[wake_in_place]", f"told taken {LARGE_HERD} to 1"]
     assert bench.since(bench.arrive) == [*start, *["notify_each"] * LARGE_HERD, "[settle]", "[keep]"]
-
-
-def test_a_scan() -> None:
-    """The keys are one section, each bucket a walk; a light queue's empty bucket is looked at and removed in two."""
     scan = ["[keys]", "scan_start", "[take]", "told taken 0 to 1", "scan_end", "[settle]", "[keep]", "told kept 0 to 1"]
     for policy, swept in ((ROCKETMQ_5, []), (ROCKETMQ_LMQ, ["sweep", "[has]", "remove_bucket", "[remove_bucket]"])):
         bench = NotedBench(policy)
         bench.hold()
         bench.arrive()
         assert bench.since(lambda bench=bench: bench.service.scan(bench.outbox)) == [*scan, *swept]  # type: ignore[misc]
-
-
-def test_a_bucket_that_holds_somebody_is_not_removed() -> None:
     bench = NotedBench(ROCKETMQ_LMQ)
     bench.hold()
     noted = bench.since(lambda: bench.service.scan(bench.outbox))
     assert noted[-2:] == ["sweep", "[has]"]
 
 
-def test_deadlines() -> None:
-    """Looking at the next one is a section, and letting go of the late ones another."""
+def test_sections_of_deadlines_and_ends() -> None:
+    """Looking at the next deadline is a section, and removing late pulls another."""
     bench = NotedBench(STRICT)
     bench.hold(deadline_ms=5)
     assert bench.since(bench.service.wait_s) == ["[deadline_next_ms]"]
     assert bench.since(lambda: bench.service.run(bench.outbox)) == []
     bench.now_ns = 5_000_000
     assert bench.since(lambda: bench.service.run(bench.outbox)) == ["expire", "[expire]", "told expired 1"]
-
-
-def test_a_scanning_policy_has_no_clock() -> None:
     bench = NotedBench(ROCKETMQ_5)
     bench.hold(deadline_ms=5)
     bench.now_ns = 5_000_000
     bench.service._clock_sleeps_until_ms = 0
     assert bench.since(lambda: bench.service.run(bench.outbox)) == []
-
-
-def test_a_closed_channel_and_a_deleted_topic() -> None:
-    """Both take their pulls out in one section a shard; who waits for a deleted topic is run, to be told."""
     bench = NotedBench(STRICT)
     bench.hold()
     assert bench.since(lambda: bench.service.drop_channel("other")) == ["[drop_channel]"]  # type: ignore[arg-type] # any name
@@ -213,18 +200,22 @@ def test_a_closed_channel_and_a_deleted_topic() -> None:
     assert bench.ran == []
     bench.service.topic_deleted("T", bench.outbox)
     assert bench.ran == [(pull, "error")]
+    bench = NotedBench(STRICT)
+    bench.hold()
+    assert bench.since(lambda: bench.service.stop(bench.outbox)) == ["stop", "[drain]", "told stopped 1"]
+    bench = NotedBench(ROCKETMQ_5)
+    pull = bench.hold()
+    assert bench.since(lambda: bench.service.stop(bench.outbox)) == []
+    assert (pull.phase, bench.refused) == (HELD, [])
 
 
-def test_a_master_that_returns() -> None:
-    """Answering is one section a shard; the walk of 5.x looks without the lock, and takes under it."""
+def test_sections_of_a_returning_master() -> None:
+    """The walk of 5.x looks without the lock."""
     walk = ["[keys]", "return_look", "has", "return_take", "[take]", "[queue_taken]"]
     for policy, notes in ((ANSWERS_ON_RETURN, ["[drain]"]), (ROCKETMQ_5, walk)):
         bench = NotedBench(policy)
         bench.hold()
         assert bench.since(lambda bench=bench: bench.service.master_returned(bench.outbox)) == notes  # type: ignore[misc]
-
-
-def test_a_master_that_returns_passes_over_an_empty_bucket() -> None:
     bench = NotedBench(ROCKETMQ_5)
     bench.hold()
     bench.arrive()
@@ -233,11 +224,142 @@ def test_a_master_that_returns_passes_over_an_empty_bucket() -> None:
     assert bench.ran[1:] == [(pull, "woken")]
 
 
-def test_the_stop() -> None:
-    bench = NotedBench(STRICT)
-    bench.hold()
-    assert bench.since(lambda: bench.service.stop(bench.outbox)) == ["stop", "[drain]", "told stopped 1"]
-    bench = NotedBench(ROCKETMQ_5)
-    pull = bench.hold()
-    assert bench.since(lambda: bench.service.stop(bench.outbox)) == []
-    assert (pull.phase, bench.refused) == (HELD, [])
+FAULTS = (OSError("no room on the disk"), ValueError("a number that does not fit"), RuntimeError("a bug"))
+
+
+@define
+class Rounds:
+    """A runtime whose thread a test runs, an event that ends it after two rounds, a hold table and a store."""
+
+    error: Exception | None = None
+    notes: list[str] = field(factory=list)
+    waits: list[float] = field(factory=list)
+    body: Callable[[], None] = lambda: None
+    dispatched_end: int = 0
+    dispatchable_end: int = 1
+    is_behind: bool = False
+
+    def spawn(self, _name: str, target: Callable[[], None]) -> None:
+        self.body = target
+
+    def event(self) -> Rounds:
+        return self
+
+    def wait(self, seconds: float) -> bool:
+        self.waits.append(seconds)
+        return len(self.waits) > 2
+
+    def scan(self, _outbox: Outbox) -> None:
+        self._do("scan")
+
+    def dispatch(self, _limit: int) -> tuple[()]:
+        self._do("dispatch")
+        return ()
+
+    def _do(self, name: str) -> None:
+        self.notes.append(name)
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.parametrize("error", [None, *FAULTS], ids=lambda error: type(error).__name__)
+def test_the_scanner_scans_once_a_period(error: Exception | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It flushes the answers of each round."""
+    rounds: Any = Rounds(error)
+
+    class Noting(Outbox):
+        def flush(self) -> None:
+            rounds.notes.append("flush")
+
+    monkeypatch.setattr(scan_service, "Outbox", Noting)
+    ScanService(rounds, rounds, 5_000).start()
+    rounds.body()
+    assert (rounds.notes, rounds.waits) == (["scan", "flush"] * 2, [5.0] * 3)
+
+
+@pytest.mark.parametrize("error", FAULTS, ids=lambda error: type(error).__name__)
+def test_what_cannot_be_made_visible_is_left_for_the_next_run(error: Exception) -> None:
+    store: Any = Rounds(error)
+    dispatcher = DispatchService(RealRuntime(), store, store, PullEvents(), notifies=True)
+    for _append in range(2):
+        dispatcher.run(Outbox())
+    assert store.notes == ["dispatch"] * 2
+    dispatcher.stop()
+
+
+LONG_MS = 30_000
+SHORT_S = 0.3
+"""How long an answer that must not come is waited for."""
+
+
+def lose_the_wakeup(policy: Policy, start_broker: StartBroker, connect: Connect) -> tuple[Broker, RawClient, int]:
+    """Stop a pull between its read and its hold, let a message be stored and notified, let the pull go on."""
+    runtime = GatedRuntime()
+    # Two I/O threads: the first connection is served by one of them and stops there, the others by the other one.
+    config = BrokerConfig(io_thread_count=2, scan_period_ms=1_000_000)
+    broker = start_broker(runtime=runtime, policy=policy, config=config)
+    puller = connect(broker.address)
+    puller.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("T"))
+    puller.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("MARK"))
+    gate = runtime.gate("hold")
+    opaque = puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0, timeout_ms=LONG_MS))
+    gate.wait_reached()
+    sender = connect(broker.address)
+    # The marker's pull is held and woken by a later message, so the notifier of the first one has ended by then.
+    marker = sender.send(RequestCode.PULL_MESSAGE, pull_fields("MARK", 0, timeout_ms=LONG_MS))
+    send_message(sender, "T")
+    send_message(sender, "MARK")
+    assert sender.answer(marker).code == 0
+    gate.open()
+    return broker, puller, opaque
+
+
+def is_found(reply: Command | None) -> bool:
+    return reply is not None and reply.code == 0
+
+
+def test_rocketmq_loses_the_wakeup_until_the_scan(start_broker: StartBroker, connect: Connect) -> None:
+    """The message is visible while the pull is held."""
+    broker, puller, opaque = lose_the_wakeup(ROCKETMQ_4_9, start_broker, connect)
+    assert puller.reply(opaque, SHORT_S) is None
+    assert (broker.store.visible_end("T", 0), len(broker.hold_service)) == (1, 1)
+    outbox = Outbox()
+    broker.hold_service.scan(outbox)
+    outbox.flush()
+    assert is_found(puller.reply(opaque))
+
+
+def test_the_recheck_answers_once_when_a_notifier_was_first(start_broker: StartBroker, connect: Connect) -> None:
+    """The notifier takes the pull between insert and recheck."""
+    runtime = GatedRuntime()
+    broker = start_broker(runtime=runtime, config=BrokerConfig(io_thread_count=2))
+    puller = connect(broker.address)
+    puller.call(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields("T"))
+    gate = runtime.gate("recheck")
+    opaque = puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0, timeout_ms=LONG_MS))
+    gate.wait_reached()
+    sender = connect(broker.address)
+    send_message(sender, "T")
+    assert is_found(puller.reply(opaque))
+    gate.open()
+    # The connection's next reply is the next request's: nothing was answered twice.
+    assert puller.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}).code == 0
+    assert puller.reply(opaque, SHORT_S) is None
+    assert len(broker.hold_service) == 0
+
+
+def scan(broker: Broker) -> None:
+    outbox = Outbox()
+    broker.hold_service.scan(outbox)
+    outbox.flush()
+
+
+@pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE], ids=lambda policy: policy.name)
+def test_a_recheck_answers_at_once(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
+    broker, puller, opaque = lose_the_wakeup(policy, start_broker, connect)
+    assert is_found(puller.reply(opaque, LONG_MS / 1000 / 2))
+    assert len(broker.hold_service) == 0
+
+
+def topic_fields(topic: str) -> dict[str, str]:
+    return {"topic": topic, "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}

@@ -131,15 +131,14 @@ def flushes_of_herd(count: int) -> list[tuple[int, int]]:
     bench.outbox = Noting()
     pulls = [bench.hold() for _ in range(count)]
     bench.arrive()
-    assert bench.ran == [(pull, "woken") for pull in pulls]
-    assert len(bench.service) == 0
+    assert (bench.ran, len(bench.service)) == ([(pull, "woken") for pull in pulls], 0)
     return flushes
 
 
 def test_the_first_of_a_large_herd_is_told_before_the_others_run_and_all_before_they_are_settled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A small herd is told at the end of the pass; planted: so is a large one that is settled at once."""
+    """A small herd's answers leave at the end of the pass."""
     assert flushes_of_herd(LARGE_HERD) == [(1, LARGE_HERD), (LARGE_HERD, LARGE_HERD)]
     assert flushes_of_herd(LARGE_HERD - 1) == []
     monkeypatch.setattr(notifier, "LARGE_HERD", 1000)
@@ -148,7 +147,7 @@ def test_the_first_of_a_large_herd_is_told_before_the_others_run_and_all_before_
 
 @pytest.mark.parametrize("variant", ["before_lock", "in_lock", "after_insert", "none"])
 def test_every_recheck_sees_what_is_visible_already(variant: RecheckAfterHold) -> None:
-    """What became visible after the read is run at once; without a recheck the pull is held, as RocketMQ does."""
+    """Without a recheck the pull is held, as in RocketMQ."""
     bench = Bench(attrs.evolve(STRICT, recheck_after_hold=variant))
     bench.make_visible()
     pull = bench.hold()
@@ -165,7 +164,7 @@ def test_a_rejected_pull_is_answered_busy(policy: Policy) -> None:
 
 
 def test_a_deadline_that_comes_while_the_clock_looks_wakes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is later than the one for which the clock slept last, and in a shard that has just been looked at."""
+    """The deadline is in a shard that the clock has just left."""
     bench = Bench(STRICT)
     woken = bench.wakes_of_clock()
     bench.hold(deadline_ms=300)
@@ -188,17 +187,26 @@ def test_a_deadline_that_comes_while_the_clock_looks_wakes_it(monkeypatch: pytes
     assert bench.service.wait_s() == pytest.approx(0.2)
 
 
-def test_at_a_deadline_exactly_the_late_ones_leave() -> None:
+def test_deadlines_and_stops() -> None:
     bench = Bench(STRICT)
     first, second = bench.hold(deadline_ms=300), bench.hold(deadline_ms=301)
-    assert bench.run_at(299.999999) == []
-    assert bench.run_at(300) == [(first, "expired")]
+    assert (bench.run_at(299.999999), bench.run_at(300)) == ([], [(first, "expired")])
     assert bench.run_at(301) == [(second, "expired")]
+    bench = Bench(STRICT)
+    held = bench.hold()
+    bench.service.stop(bench.outbox)
+    late = bench.hold()
+    assert (bench.refused, len(bench.service)) == ([(held, "stopped"), (late, "stopped")], 0)
+    bench = Bench(STRICT)
+    for queue_id, deadline_ms in enumerate((700, 300, 500, 900)):
+        bench.hold(deadline_ms=deadline_ms, queue_id=queue_id)
+    assert bench.service.wait_s() == 0.3
+    bench = Bench(attrs.evolve(STRICT, hold_limit="none"), queue_held_count_max=1)
+    assert [bench.hold().phase for _ in range(3)] == [HELD] * 3
 
 
 @pytest.mark.parametrize("limit", ["held_count_max", "queue_held_count_max"])
 def test_the_limit_is_kept_and_room_comes_back(limit: str) -> None:
-    """A crowd is refused exactly at the limit of all, or of its queue, and then nowhere else."""
     limits: dict[str, Any] = {limit: 2}
     bench = Bench(STRICT, **limits)
     third = [bench.hold() for _ in range(3)][2]
@@ -212,7 +220,7 @@ def test_the_limit_is_kept_and_room_comes_back(limit: str) -> None:
 
 
 def test_a_recheck_after_the_insert_runs_whoever_has_something_to_read() -> None:
-    """Also when its filter wants none of it: the answer moves the offset on, as a first read does."""
+    """Also if its filter wants none of it: the answer moves the offset."""
     bench = Bench(STRICT)
     bench.make_visible("other")
     pull = bench.hold(tags="mine")
@@ -224,7 +232,7 @@ def test_a_recheck_after_the_insert_runs_whoever_has_something_to_read() -> None
     [("mine", True, True, 0), ("other", True, False, 1), ("mine", False, False, 0)],
 )
 def test_the_recheck_after_a_put_back(tag: str, rechecks: bool, is_woken: bool, unmatched_end: int) -> None:
-    """A scan has the list when a message becomes visible whose notifier finds nobody; then the scan puts back."""
+    """A message becomes visible while a scan has taken the pull."""
     bench = Bench(attrs.evolve(STRICT_CLONE, recheck_after_keep=rechecks))
     pull = bench.hold(tags="mine")
     bench.on("scan_end", lambda: bench.arrive(tag))
@@ -236,7 +244,7 @@ def test_the_recheck_after_a_put_back(tag: str, rechecks: bool, is_woken: bool, 
 
 
 def test_a_recheck_by_walk_wakes_the_whole_bucket() -> None:
-    """As pull request #7359 does: those that were lost before it are found with it."""
+    """As pull request #7359 does."""
     bench = Bench(ROCKETMQ_PR7359)
     first = bench.hold()
     bench.make_visible()
@@ -258,7 +266,7 @@ def test_whether_the_tag_decides_who_is_woken(matters: bool, woken: int) -> None
 
 @pytest.mark.parametrize(("policy", "scanned"), [(STRICT, True), (ROCKETMQ_4_9, False)], ids=["strict", "4.9"])
 def test_a_store_that_fails_for_one_queue(policy: Policy, scanned: bool) -> None:
-    """Hazard (l): it ends the round on 4.9, and costs no other pull anything elsewhere."""
+    """Hazard (l): on 4.9 it ends the round."""
     bench = Bench(policy)
     for queue_id in range(20):
         bench.hold(queue_id=queue_id, deadline_ms=1)
@@ -266,13 +274,12 @@ def test_a_store_that_fails_for_one_queue(policy: Policy, scanned: bool) -> None
     bench.queues.failing.add(("T", 7))
     with nullcontext() if scanned else pytest.raises(OSError, match="cannot be read"):
         bench.service.scan(bench.outbox)
-    assert (len(bench.ran) == 19) == scanned
-    assert bench.refused == []
+    assert (len(bench.ran) == 19, bench.refused) == (scanned, [])
 
 
 @pytest.mark.parametrize("is_orphaned", [True, False])
 def test_an_orphaned_bucket_keeps_its_pull_for_ever(is_orphaned: bool) -> None:
-    """Hazard (j): a bucket is removed between a pull's look-up and its insert; neither arrival nor scan finds it."""
+    """Hazard (j): a bucket is removed between a pull's look-up and its insert."""
     bench = Bench(ROCKETMQ_LMQ)
     if is_orphaned:
         bench.on("hold", lambda: bench.service.scan(bench.outbox))
@@ -285,7 +292,7 @@ def test_an_orphaned_bucket_keeps_its_pull_for_ever(is_orphaned: bool) -> None:
 
 @pytest.mark.parametrize(("policy", "left"), [(STRICT, 0), (ROCKETMQ_4_9, 1), (ROCKETMQ_LMQ, 1)], ids=BY_NAME)
 def test_what_an_empty_bucket_becomes(policy: Policy, left: int) -> None:
-    """It stays in RocketMQ, hazard (i), until a scan of light queues; ours leaves with its last pull."""
+    """Hazard (i): RocketMQ keeps it until a scan of light queues."""
     bench = Bench(policy)
     bench.hold()
     bench.arrive()
@@ -300,8 +307,7 @@ def test_when_the_limit_is_looked_at(limit: HoldLimit, held: int) -> None:
     bench = Bench(attrs.evolve(STRICT, hold_limit=limit), held_count_max=2)
     for _ in range(4):
         bench.hold()
-    assert len(bench.service) == held
-    assert len(bench.refused) == 4 - held
+    assert (len(bench.service), len(bench.refused)) == (held, 4 - held)
 
 
 @pytest.mark.parametrize(("limit", "held"), [("at_read", 2), ("in_lock", 1)])
@@ -322,7 +328,7 @@ def test_a_change_of_role_lets_everybody_go(policy: Policy, cause: str | None) -
 
 
 def test_5_gives_a_change_of_role_up_where_somebody_was_faster() -> None:
-    """Hazard (m): a bucket is emptied between the look and the take, and the buckets after it are not visited."""
+    """Hazard (m): later buckets are not visited."""
     # One shard visits its buckets in the order in which they were made.
     bench = Bench(ROCKETMQ_5, shard_count=1)
     first, second = bench.hold(queue_id=0), bench.hold(queue_id=1)
@@ -333,17 +339,8 @@ def test_5_gives_a_change_of_role_up_where_somebody_was_faster() -> None:
     assert second.phase is HELD
 
 
-def test_after_the_stop_nothing_is_held() -> None:
-    bench = Bench(STRICT)
-    held = bench.hold()
-    bench.service.stop(bench.outbox)
-    late = bench.hold()
-    assert bench.refused == [(held, "stopped"), (late, "stopped")]
-    assert len(bench.service) == 0
-
-
 def test_many_that_are_due_at_once_leave_the_loop_its_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After so many, also of one queue, `run` returns; the clock wants it again at once until all are out."""
+    """`run` returns after its limit and continues at once."""
     monkeypatch.setattr(hold_service, "EXPIRED_COUNT", 3)
     bench = Bench(STRICT)
     for queue_id in range(40):
@@ -357,7 +354,7 @@ def test_many_that_are_due_at_once_leave_the_loop_its_turns(monkeypatch: pytest.
 
 
 def test_a_deadline_before_all_others_wakes_the_clock() -> None:
-    """Another thread holds it while the clock sleeps until a later one; a later one, and its own holds, do not."""
+    """Another thread adds it while the clock sleeps until a later one."""
     bench = Bench(STRICT)
     woken: list[int] = []
     clock_outbox = Outbox()
@@ -424,7 +421,7 @@ def put_back_past_its_deadline(bench: Bench, woken: list[float]) -> None:
 def test_what_becomes_of_a_deadline_that_fires_while_a_notifier_has_the_pull(
     entry: HeapEntry, causes: list[str]
 ) -> None:
-    """The pull is due, and wakes the clock, as soon as it is put back; a table of one-shot entries has lost it."""
+    """A table of one-shot deadlines has lost it."""
     bench = Bench(attrs.evolve(STRICT_CLONE, heap_entry=entry))
     woken = bench.wakes_of_clock()
     pull = bench.hold(deadline_ms=10)
@@ -433,16 +430,8 @@ def test_what_becomes_of_a_deadline_that_fires_while_a_notifier_has_the_pull(
     assert [cause for _pull, cause in bench.run_at(20)] == causes
 
 
-def test_the_clock_looks_at_every_shard() -> None:
-    bench = Bench(STRICT)
-    for queue_id, deadline_ms in enumerate((700, 300, 500, 900)):
-        bench.hold(deadline_ms=deadline_ms, queue_id=queue_id)
-    assert bench.service.wait_s() == 0.3
-
-
 @pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5], ids=BY_NAME)
 def test_who_need_not_wait_wakes_no_clock(policy: Policy) -> None:
-    """A pull that its own recheck has taken out again, and any pull of a policy that scans."""
     bench = Bench(policy)
     woken = bench.wakes_of_clock()
     bench.make_visible()
@@ -468,7 +457,7 @@ def test_a_recheck_that_finds_nothing_new_leaves_the_pull_held(variant: RecheckA
     ],
 )
 def test_a_pull_that_is_not_held_is_on_its_way_out(policy: Policy, news: bool) -> None:
-    """Refused for want of room, or run at once: it is queued, and nobody's to take."""
+    """It was refused for lack of room, or runs at once."""
     bench = Bench(policy, held_count_max=1 if news else 0)
     if news:
         bench.make_visible()
@@ -476,28 +465,25 @@ def test_a_pull_that_is_not_held_is_on_its_way_out(policy: Policy, news: bool) -
     assert len(bench.service) == 0
 
 
-def test_without_a_limit_a_queue_has_none_either() -> None:
-    bench = Bench(attrs.evolve(STRICT, hold_limit="none"), queue_held_count_max=1)
-    assert [bench.hold().phase for _ in range(3)] == [HELD] * 3
-
-
-def test_a_large_herd_that_is_rejected_is_answered_busy() -> None:
+def test_large_herds_without_an_answer() -> None:
     bench = Bench(STRICT, rejects=True)
     pulls = [bench.hold() for _ in range(LARGE_HERD)]
     bench.arrive()
     assert bench.refused == [(pull, "busy") for pull in pulls]
-
-
-def test_a_late_pull_in_a_large_herd_leaves_with_it() -> None:
     bench = Bench(STRICT)
     pulls = [bench.hold(deadline_ms=10 if number == 20 else 1000) for number in range(40)]
     bench.now_ns = 10_000_000
     bench.arrive()
     assert bench.ran == [(pull, "expired" if number == 20 else "woken") for number, pull in enumerate(pulls)]
+    bench = Bench(STRICT_CLONE)
+    bench.hold()
+    bench.on("notify_each", lambda: bench.service.drop_channel("c"))  # type: ignore[arg-type] # as the pull's
+    bench.arrive()
+    assert (bench.ran, len(bench.service)) == ([], 0)
 
 
 def test_the_parts_of_a_herd_grow() -> None:
-    """The first pull alone, then as many as a flush sends, twice as many, and so on; busy connections come between."""
+    """The first pull runs alone; then each part is twice as long."""
     bench = Bench(STRICT, held_count_max=1000)
     told: list[int | str] = []
 
@@ -526,16 +512,7 @@ def test_the_parts_of_a_herd_grow() -> None:
     assert len(parts) > 3
 
 
-def test_a_pull_whose_channel_closes_while_a_notifier_has_it_is_not_run() -> None:
-    bench = Bench(STRICT_CLONE)
-    bench.hold()
-    bench.on("notify_each", lambda: bench.service.drop_channel("c"))  # type: ignore[arg-type] # as the pull's
-    bench.arrive()
-    assert (bench.ran, len(bench.service)) == ([], 0)
-
-
 def test_shards_after_the_last_turn_are_not_locked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When as many have left as one turn lets go, `run` returns before it looks at another shard."""
     monkeypatch.setattr(hold_service, "EXPIRED_COUNT", 1)
     for queue_id in range(hold_service.SHARD_COUNT):
         bench = Bench(STRICT)
@@ -557,7 +534,7 @@ def side_by_side(count: int = 6) -> list[Pull]:
 
 
 def held_and_told(bench: Bench, *, together: bool, count: int = 6) -> tuple[object, ...]:
-    """What becomes of pulls that are held one by one or together, and when the clock wakes then."""
+    """Outcome of pulls that are held singly or together, and when the clock wakes."""
     pulls = side_by_side(count)
     if together:
         assert bench.service.holds_together
@@ -574,7 +551,6 @@ def held_and_told(bench: Bench, *, together: bool, count: int = 6) -> tuple[obje
 @pytest.mark.parametrize("held_count_max", [100, 6, 5, 1, 0])
 @pytest.mark.parametrize("before", [0, 2])
 def test_pulls_held_together_fare_as_if_held_one_by_one(limit: int | None, held_count_max: int, before: int) -> None:
-    """With room for all, for some and for none, of the whole and of a queue, and with a message for one queue."""
     benches = [Bench(STRICT, held_count_max=held_count_max, queue_held_count_max=limit) for _way in range(2)]
     for bench in benches:
         for _number in range(before):
@@ -595,17 +571,13 @@ def test_pulls_held_together_after_the_stop_are_answered_so(is_between: bool) ->
     assert told == [[], [(number, "stopped") for number in range(6)]]
 
 
-def test_a_message_between_the_look_and_the_insert_wakes_those_held_together() -> None:
-    """Each of them, and in order: only a look after the insert can see it."""
+def test_pulls_held_together() -> None:
+    """A message between look and insert wakes each; the clock wakes for the earliest deadline."""
     bench = Bench(STRICT)
     bench.on("hold", bench.make_visible)
     phases, told, count, _wait_s = held_and_told(bench, together=True)
     assert phases == [QUEUED, HELD, HELD, HELD, QUEUED, HELD]
     assert (told, count) == ([[(0, "woken"), (4, "woken")], []], 4)
-
-
-def test_the_clock_is_woken_for_the_earliest_of_those_held_together() -> None:
-    """It sleeps without end, and then until the deadline that it knows; a later one wakes nobody."""
     bench = Bench(STRICT)
     woken = bench.wakes_of_clock()
     assert bench.service.wait_s() is None
@@ -615,6 +587,9 @@ def test_the_clock_is_woken_for_the_earliest_of_those_held_together() -> None:
     woken.clear()
     bench.service.hold_together(side_by_side(2), bench.outbox)
     assert not woken
+    others = [ROCKETMQ_4_9, ROCKETMQ_5, ROCKETMQ_LMQ, *(attrs.evolve(STRICT, **knob) for knob in KNOBS)]
+    assert all(Bench(policy).service.holds_together for policy in (STRICT, STRICT_CLONE))
+    assert not any(Bench(policy).service.holds_together for policy in others)
 
 
 KNOBS: list[dict[str, Any]] = [
@@ -627,15 +602,7 @@ KNOBS: list[dict[str, Any]] = [
 """Each puts something between the insert and the look, or leaves the look out."""
 
 
-def test_pulls_are_held_together_where_nothing_else_belongs_to_a_hold() -> None:
-    """Under our own policies as they are, and under no knob that makes a hold another thing."""
-    others = [ROCKETMQ_4_9, ROCKETMQ_5, ROCKETMQ_LMQ, *(attrs.evolve(STRICT, **knob) for knob in KNOBS)]
-    assert all(Bench(policy).service.holds_together for policy in (STRICT, STRICT_CLONE))
-    assert not any(Bench(policy).service.holds_together for policy in others)
-
-
 def test_where_more_is_due_than_one_call_lets_go_every_shard_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the pulls of the last shards would wait for as long as anything is due in the first."""
     monkeypatch.setattr(hold_service, "EXPIRED_COUNT", 2)
     bench = Bench(STRICT)
     for queue_id in range(hold_service.SHARD_COUNT):

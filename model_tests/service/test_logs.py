@@ -1,4 +1,4 @@
-"""What a broker's operator reads: one line a happening, as text or as JSON, and never without end."""
+"""Output for operators: log lines as text or JSON, and Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import re
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,10 +17,16 @@ from typing import Any
 
 import pytest
 from model_tests.support.broker.brokers import SMALL_STORE, wait_until
-from model_tests.support.broker.raw_client import PATIENCE_S, RawClient, pull_fields, send_fields
+from model_tests.support.broker.client_scenarios import new_topic
+from model_tests.support.broker.raw_client import RawClient, pull_fields, send_fields
+from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+from prometheus_client.parser import text_string_to_metric_families
 
+from longpoll_broker import metrics
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
+from longpoll_broker.metrics import BrokerCollector
+from longpoll_client import OutgoingMessage, Producer, PullConsumer
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_runtime import log_stream
 from longpoll_runtime.log_stream import LINES_PER_SECOND_MAX, Format, logging_to
@@ -57,13 +64,12 @@ def events(stream: io.StringIO, name: str) -> list[dict[str, Any]]:
 
 
 def note(text: str, number: int = 1) -> None:
-    """Log from one place in the code, so many times."""
     for _number in range(number):
         log.warning("%s", text)
 
 
 def test_what_happens_to_a_connection_and_its_requests_is_told(tmp_path: Path) -> None:
-    """That it is opened, each request that is refused with its answer and reason, and why the connection ended."""
+    """Opening, refused requests with reasons, and the end."""
     with read() as stream, Broker.start(RUNTIME, str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
         with RawClient(broker.address) as client:
             assert client.call(RequestCode.SEND_MESSAGE_V2, send_fields("no/topic", 0), b"x").code == 1
@@ -114,7 +120,7 @@ def test_a_store_tells_how_it_was_found(tmp_path: Path) -> None:
 
 
 def test_one_place_writes_only_so_much_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other places are not held up, and the next line of the place says how many were left out."""
+    """The next line gives the number of lines left out."""
     now_s = 1000.0
     make = logging.LogRecord
 
@@ -149,7 +155,8 @@ def test_what_a_stranger_sent_cannot_look_like_a_line(text: str, kind: Format) -
     assert "\x1b" not in stream.getvalue()
 
 
-def test_a_traceback_is_part_of_its_record() -> None:
+def test_records_as_json() -> None:
+    """An event's own `message` does not replace the line's."""
     told = []
     kinds: tuple[Format, ...] = ("json", "text")
     for kind in kinds:
@@ -163,14 +170,16 @@ def test_a_traceback_is_part_of_its_record() -> None:
     first, *others = told[1].splitlines()
     assert first.endswith("it failed")
     assert all(line.startswith("    ") for line in others)
-
-
-def test_a_field_never_hides_what_every_line_has() -> None:
-    """An event's own `message` does not replace the line's; a value that JSON has no form for becomes text."""
     record = logging.LogRecord("l", logging.INFO, "p", 1, "the text", None, None)
     record.__dict__ |= event("tried", message="another", path=Path("/x"))
     told = json.loads(JsonFormatter().format(record))
     assert (told["message"], told["path"], told["event"]) == ("the text", "/x", "tried")
+    root = logging.getLogger()
+    before = (list(root.handlers), root.level)
+    with read("text", "debug"):
+        assert root.level == logging.DEBUG
+    assert (list(root.handlers), root.level) == before
+    assert log_stream.LINES_PER_SECOND_MAX == LINES_PER_SECOND_MAX
 
 
 ROOT = Path(__file__).parents[2]
@@ -178,14 +187,13 @@ EVENT = re.compile(r'\bevent\(\s*"([a-z_]+)"')
 
 
 def undocumented(source: str, page: str) -> set[str]:
-    """The events of a source that have no row in the page's table, and rows that have no event."""
     table = page.split("## The log", 1)[1].split("\n## ", 1)[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     return set(EVENT.findall(source)) ^ set(re.findall(r"`([a-z_]+)`", "".join(rows)))
 
 
 def test_every_event_is_documented() -> None:
-    """And every documented one is told somewhere; a planted one of either kind is found."""
+    """Every documented event is logged somewhere."""
     files = sorted((ROOT / "reference" / "longpoll_broker").rglob("*.py"))
     files.append(ROOT / "reference" / "longpoll_runtime" / "log_stream.py")
     source = "".join(path.read_text(encoding="utf-8") for path in files)
@@ -195,17 +203,8 @@ def test_every_event_is_documented() -> None:
     assert undocumented(source.replace('"access_refused"', '"other"'), page) == {"access_refused", "other"}
 
 
-def test_nothing_is_left_installed() -> None:
-    root = logging.getLogger()
-    before = (list(root.handlers), root.level)
-    with read("text", "debug"):
-        assert root.level == logging.DEBUG
-    assert (list(root.handlers), root.level) == before
-    assert log_stream.LINES_PER_SECOND_MAX == LINES_PER_SECOND_MAX
-
-
 def test_nobody_waits_for_who_reads_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Standard error is a pipe that nobody reads: lines are dropped, and the next one says how many."""
+    """Standard error is a full pipe: lines are dropped and counted."""
     monkeypatch.setattr(log_stream, "LINES_PER_SECOND_MAX", 1_000_000)
     reading, writing = os.pipe()
     read_end, stream = os.fdopen(reading, "rb", buffering=0), os.fdopen(writing, "w")
@@ -228,9 +227,93 @@ def test_nobody_waits_for_who_reads_the_log(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_log_that_nobody_can_read_costs_nobody_anything(capsys: pytest.CaptureFixture[str]) -> None:
-    """The other end of the pipe is closed."""
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as stream, logging_to(stream, "text", "info"):
         note("one", 2)
     assert capsys.readouterr().err == ""
+
+
+PATIENCE_S = 20.0
+Values = dict[tuple[str, ...], float]
+
+
+def told(text: str) -> Values:
+    """Every sample by its name and labels."""
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def values(broker: Broker) -> Values:
+    registry = CollectorRegistry()
+    registry.register(BrokerCollector(broker))
+    return told(generate_latest(registry).decode())
+
+
+def test_the_values_are_those_of_what_happened(tmp_path: Path) -> None:
+    with Broker.start(RUNTIME, str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
+        name_server = "{}:{}".format(*broker.name_server_address)
+        assert values(broker)["longpoll_connections",] == 0
+        with new_topic(name_server, 1) as topic, Producer(name_server) as producer:
+            producer.send_batch(topic, [OutgoingMessage(b"x")] * 10)
+            producer.send(topic, b"y")
+            with PullConsumer(name_server, group="G", topics=topic) as consumer:
+                assert len(consumer.poll(PATIENCE_S)) == 11
+                consumer.commit()
+                # Of the topic, and of the retry topic of its group.
+                wait_until(lambda: values(broker)["longpoll_held_pulls",] == 2)
+                assert values(broker)["longpoll_connections",] >= 4
+            producer.send_batch(topic, [OutgoingMessage(b"x")] * 5)
+            found = values(broker)
+            assert found["longpoll_requests_total", "SEND_BATCH_MESSAGE"] == 2
+            assert found["longpoll_requests_total", "SEND_MESSAGE_V2"] == 1
+            assert found["longpoll_group_lag_messages", "G", topic] == 5
+            assert found["longpoll_log_end_bytes", "appended"] == broker.store.log_end > 0
+            assert found["longpoll_log_end_bytes", "visible"] == broker.store.log_end
+        wait_until(lambda: values(broker)["longpoll_connections",] == 0)
+
+
+def test_strangers_make_no_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unknown codes share one series, and pairs of groups and topics are limited."""
+    monkeypatch.setattr(metrics, "LAG_COUNT_MAX", 3)
+    with Broker.start(RUNTIME, str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
+        with RawClient(broker.address) as client:
+            for code in range(5_000, 5_010):
+                assert client.call(code).code == 3
+        for number in range(10):
+            broker.offsets.commit("T", f"G{number}", 0, 1)
+        found = values(broker)
+    assert found["longpoll_requests_total", "unknown"] == 10
+    assert sum(name == "longpoll_requests_total" for name, *_labels in found) == 1
+    assert sum(name == "longpoll_group_lag_messages" for name, *_labels in found) == 3
+
+
+def test_half_requests_hold_a_few_connections_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slow connections are closed, and then others are served."""
+    monkeypatch.setattr(metrics, "HTTP_COUNT_MAX", 2)
+    now_ns = [0]
+    server, thread = start_http_server(0, "127.0.0.1", CollectorRegistry())
+    try:
+        metrics.limit(server, lambda: now_ns[0])
+        address = ("127.0.0.1", server.server_port)
+        half = [socket.create_connection(address, PATIENCE_S) for _ in range(3)]
+        half[0].sendall(b"GET /metrics HTTP/1.1\r\n")
+        assert half[2].recv(1) == b""
+        now_ns[0] = metrics.HTTP_NS_MAX + 1
+        assert [each.recv(1) for each in half[:2]] == [b"", b""]
+        for each in half:
+            each.close()
+
+        def is_served() -> bool:
+            with socket.create_connection(address, PATIENCE_S) as whole:
+                whole.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+                return whole.recv(12) == b"HTTP/1.0 200"
+
+        wait_until(is_served)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

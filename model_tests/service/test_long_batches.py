@@ -14,6 +14,7 @@ from attrs import evolve
 from model_tests.service.observed import events_of
 from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from model_tests.support.service import served
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
@@ -48,7 +49,7 @@ def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def unending(monkeypatch: pytest.MonkeyPatch, short_turns: None) -> list[bool]:
-    """Batches begin anew when their messages have been read, until this list has something in it."""
+    """Batches start again after their messages were read, until this list has an item."""
     ended: list[bool] = []
 
     def read(self: BatchLimits, body: Buffer) -> Iterator[BatchMessage]:
@@ -71,7 +72,6 @@ def asked(client: RawClient, times: int = 1) -> int:
 def test_others_are_served_during_long_batches(
     count: int, unending: list[bool], broker: Broker, connect: Connect
 ) -> None:
-    """A bystander's sends and pulls, and its short batch, which waits for no long one's end."""
     bystander = connect(broker.address)
     sending = [connect(broker.address) for _ in range(count)]
     batches = [
@@ -117,7 +117,6 @@ def nothing_collected() -> Iterator[None]:
 def test_a_batch_whose_connection_is_given_up_is_not_stored_and_holds_up_nobody(
     unending: list[bool], nothing_collected: None, start_broker: StartBroker, connect: Connect
 ) -> None:
-    """It is forgotten with the connection, and the one behind it is the first. Here it has most of too many bytes."""
     broker = start_broker(config=BrokerConfig(unfinished_bytes_max=4 * len(BODY)))
     gone, stays = connect(broker.address), connect(broker.address)
     send_message(stays, "T")
@@ -141,7 +140,7 @@ def test_a_batch_whose_peer_closes_is_stored(short_turns: None, broker: Broker, 
 
 
 def answered(broker: Broker, client: RawClient) -> tuple[Any, ...]:
-    """What a batch is answered, its ids by their places, and what is stored of it."""
+    """The answer to a batch, with ids by offsets, and the stored messages."""
     reply = client.call(
         RequestCode.SEND_BATCH_MESSAGE, send_fields("T", 0, "A\x01b\x02TAGS\x01own\x02") | {"m": "true"}, BODY
     )
@@ -167,8 +166,7 @@ def test_a_batch_in_turns_is_stored_and_answered_as_one_at_once(
             request.getfixturevalue("short_turns")
         history = tmp_path / f"{way}-history"
         options: Any = {"directory": str(tmp_path / way), "record_directory": str(history)}
-        broker = start_broker(policy=preset(policy), **options)
-        client = connect(broker.address)
+        broker, client = served(start_broker, connect, policy=preset(policy), **options)
         found = answered(broker, client)
         broker.stop()
         events = [
@@ -186,9 +184,7 @@ def test_a_batch_in_turns_is_stored_and_answered_as_one_at_once(
 def test_a_long_batch_that_is_damaged_at_its_end_is_not_stored(
     short_turns: None, sync: bool, start_broker: StartBroker, connect: Connect
 ) -> None:
-    """It is answered with why, in whatever turn that is found; the next batch is stored."""
-    broker = start_broker(store_config=SMALL_STORE if not sync else SYNC)
-    client = connect(broker.address)
+    broker, client = served(start_broker, connect, store_config=SMALL_STORE if not sync else SYNC)
     fields = send_fields("T") | {"m": "true"}
     for body in (BODY[:-1], BODY + struct.pack(">i", 3)):
         reply = client.call(RequestCode.SEND_BATCH_MESSAGE, fields, body)
@@ -234,34 +230,28 @@ def noted(name: str, count: int, notes: list[str], *, fails: bool = False) -> Tu
     return lambda _outbox: (b"done",)
 
 
-def test_the_batch_that_came_first_is_worked_at_whoever_has_the_turn() -> None:
-    """Only its first turn is each one's own; it is answered by whoever ends it. A closed connection's is forgotten."""
+def test_batches_in_turns() -> None:
+    """The first batch is continued by whichever connection has the turn."""
     batches, outbox, notes = LongBatches(RealRuntime().lock()), Box(), list[str]()
     command = Command(320, 1, body=b"body")
     first, second, third = map(channel_of, ("first", "second", "third"))
     for each in (first, second, third):
         assert batches.begin(each, command, noted(each.name, 3, notes), outbox) is None
         assert (each.rest_size, each.gives_way) == (4, True)
-
     turn(outbox, third)
     turn(outbox, second)
-    assert notes == ["first", "second", "third", "first", "first"]
-    assert outbox.written == ["first"]
+    assert (notes, outbox.written) == (["first", "second", "third", "first", "first"], ["first"])
     turn(outbox, first)
     assert first.rest is None
     turn(outbox, third)
     turn(outbox, third)
-    assert notes[5:] == ["second", "second"]
-    assert outbox.written == ["first", "second"]
+    assert (notes[5:], outbox.written) == (["second", "second"], ["first", "second"])
     third.rest = each = None
     fourth = channel_of("fourth")
     batches.begin(fourth, command, noted("fourth", 2, notes), outbox)
     turn(outbox, fourth)
     assert notes[7:] == ["fourth", "fourth"]
     assert (outbox.written[2:], fourth.rest) == (["fourth"], None)
-
-
-def test_a_batch_that_fails_in_a_later_turn_is_answered() -> None:
     batches, outbox, notes = LongBatches(RealRuntime().lock()), Box(), list[str]()
     command = Command(320, 1, body=b"body")
     bad, good = channel_of("bad"), channel_of("good")
@@ -269,11 +259,7 @@ def test_a_batch_that_fails_in_a_later_turn_is_answered() -> None:
     batches.begin(good, command, noted("good", 2, notes), outbox)
     turn(outbox, good)
     turn(outbox, good)
-    assert notes == ["bad", "good", "bad", "good"]
-    assert outbox.written == ["bad", "good"]
-
-
-def test_a_batch_that_takes_one_turn_waits_for_nobody() -> None:
+    assert (notes, outbox.written) == (["bad", "good", "bad", "good"], ["bad", "good"])
     batches, notes = LongBatches(RealRuntime().lock()), list[str]()
     start = partial(batches.begin, channel_of("any"), Command(320, 1, body=b"body"))
     assert start(noted("long", 3, notes), Box()) is None
@@ -319,9 +305,8 @@ def assert_stored_iff_acknowledged(broker: Broker, reply: Command, before: int) 
 def test_a_batch_is_stored_and_acknowledged_or_neither(
     start_broker: StartBroker, connect: Connect, config: StoreConfig, body: bytes, count: int
 ) -> None:
-    """On both sides of each limit, whether the answer waits for the disk or not."""
-    broker = start_broker(store_config=config)
-    client = connect(broker.address)
+    """On both sides of each limit."""
+    broker, client = served(start_broker, connect, store_config=config)
     reply = sent(client, body)
     assert assert_stored_iff_acknowledged(broker, reply, 0) == count
     assert reply.code == (ResponseCode.SUCCESS if count else ResponseCode.MESSAGE_ILLEGAL), reply.remark
@@ -339,7 +324,7 @@ def test_the_longest_answer_fits_in_both_serialisations(
 
 
 def test_five_takes_a_batch_that_is_too_large_for_an_error() -> None:
-    """Its encoder throws; how many ids fit depends on how long a broker's address is."""
+    """Its encoder throws; the limit depends on the broker's address."""
     limits = [BatchLimits.of(100, size, traits) for size in (16, 40) for traits in (STRICT_TRAITS, TRAITS_5)]
     for limit, error in zip(limits, (MessageRefusedError, HeaderError) * 2, strict=True):
         assert len(list(limit.read(one(100 - ONE_SIZE)))) == 1

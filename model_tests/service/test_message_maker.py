@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 import pytest
 from model_tests.support.broker.stores import message
+from model_tests.support.present import present
 from msgspec.structs import replace
 
 from longpoll_broker.send.append import HALF_TOPIC, Appender, brought_back, delayed, moved
@@ -60,31 +61,25 @@ def pairs(**properties: str) -> str:
 
 
 def test_a_message_is_as_it_was_asked_for() -> None:
-    """With the hosts of both sides, and the number of tries, 0 if none is told."""
+    """With both hosts, and the number of tries."""
     message = made(maker_of(), header_of(text=pairs(TAGS="a")))
     assert (message.topic, message.queue_id, message.body, message.flag, message.sys_flag) == ("T", 2, b"body", 6, 13)
     assert (message.born_ms, message.born_host, message.store_host) == (9, b"producer", HOST)
     assert (message.reconsume_times, message.tags_code) == (3, java_hash("a"))
     assert read_properties(message.properties.decode()) == {"TAGS": "a", "CLUSTER": "cluster"}
     assert made(maker_of(), header_of(tried=None)).reconsume_times == 0
-
-
-def test_a_body_is_bytes_or_a_view_of_them() -> None:
     changing = bytearray(b"body")
     view = memoryview(b"body")
     assert made(maker_of(), header_of(), view).body is view
     copied = made(maker_of(), header_of(), changing).body
     assert (type(copied), copied) == (bytes, b"body")
-
-
-def test_a_message_without_properties_has_the_brokers() -> None:
     maker = maker_of()
     assert made(maker, header_of()).properties is maker.added_properties
     assert maker.added_properties == write_properties({"CLUSTER": "cluster"}, STRICT_TRAITS.properties_form)
 
 
-def test_whether_the_wait_is_stored() -> None:
-    """4.9 takes WAIT out, 5.x stores it, with the region and a key of the message's own."""
+def test_properties_that_a_version_adds() -> None:
+    """4.9 removes WAIT; 5.x stores it, the region and a key."""
     stored = read_properties(made(maker_of(), header_of(text=pairs(WAIT="false", K="v"))).properties.decode())
     assert stored == {"K": "v", "CLUSTER": "cluster"}
     maker = maker_of(TRAITS_5)
@@ -94,9 +89,6 @@ def test_whether_the_wait_is_stored() -> None:
     }  # fmt: skip
     keys = [maker.properties(header_of())["UNIQ_KEY"] for _ in range(2)]
     assert keys == ["0102030405060708000000000001000" + str(number) for number in (0, 1)]
-
-
-def test_a_key_has_thirty_two_digits_also_behind_a_long_address() -> None:
     maker = maker_of(TRAITS_5)
     maker.store_host = bytes(range(20))
     assert maker.properties(header_of())["UNIQ_KEY"] == "0C0D0E0F10111213" + "0000000000010000"
@@ -120,7 +112,7 @@ def test_offsets_in_further_queues_are_the_stores_alone_to_give() -> None:
 
 @pytest.mark.parametrize(("most", "tried", "dead"), [(3, 3, False), (2, 3, True), (None, 5, False), (None, 6, True)])
 def test_a_message_tried_too_often_is_dead(most: int | None, tried: int, dead: bool) -> None:
-    """More often than the request says, or else the group; 5.x marks it as no longer delayed."""
+    """The request or the group gives the limit."""
     for traits, delay in ((STRICT_TRAITS, "2"), (TRAITS_5, "-1")):
         maker = maker_of(traits)
         maker.groups.put(GroupConfig("G", retry_max_times=5))
@@ -166,7 +158,11 @@ def test_where_a_message_of_its_kind_goes(properties: dict[str, str], topic: str
     assert message.sys_flag == (13 & ~0xC if topic == HALF_TOPIC else 13)
 
 
-def test_whether_a_transaction_bears_its_messages_key() -> None:
+def test_numbers_that_a_message_gives() -> None:
+    assert [MessageBuilder.level(each) for each in ({}, {"DELAY": "+4"})] == [0, 4]
+    with pytest.raises(SendRefusedError) as error:
+        MessageBuilder.level({"DELAY": "x"})
+    assert error.value.code == 1
     text = pairs(TRAN_MSG="true", UNIQ_KEY="mine")
     for traits, name in ((STRICT_TRAITS, None), (TRAITS_5, "mine")):
         stored = read_properties(made(maker_of(traits), header_of(text=text)).properties.decode())
@@ -176,15 +172,7 @@ def test_whether_a_transaction_bears_its_messages_key() -> None:
     assert "__transactionId__" not in stored
 
 
-def test_a_level_that_is_no_number_is_refused() -> None:
-    assert [MessageBuilder.level(each) for each in ({}, {"DELAY": "+4"})] == [0, 4]
-    with pytest.raises(SendRefusedError) as error:
-        MessageBuilder.level({"DELAY": "x"})
-    assert error.value.code == 1
-
-
 def test_the_broker_picks_among_the_queues_that_are_written() -> None:
-    """One after the other; of a topic that has none left to write it picks the first."""
     maker = maker_of()
     store: Any = SimpleNamespace(message_size_max=1000)
     appender = Appender(maker.runtime, store, SendEvents())
@@ -207,7 +195,6 @@ def test_the_broker_picks_among_the_queues_that_are_written() -> None:
     ],
 )
 def test_a_message_waits_for_its_time_but_for_4_9(properties: dict[str, str], traits: Traits, topic: str) -> None:
-    """And is recalled by what is told of it there; one that waits for no time is told nothing."""
     maker = maker_of(traits)
     header = header_of(text=pairs(UNIQ_KEY="mine", **properties))
     put = maker.properties(header)
@@ -251,7 +238,6 @@ class Appended(RealRuntime):
         return [f"{each.topic} stored" for each in messages]
 
     def put_prepared(self, batch: PreparedBatch) -> PutResult:
-        """All of them, from 30 of their queue and 4000 of the log on."""
         self.notes.append(("put_prepared", batch))
         return PutResult(30, 4_000, batch.sizes[0], 9, batch.first.store_host)
 
@@ -279,8 +265,8 @@ def appender_of(appended: Appended) -> Appender:
     return Appender(appended, store, Events(appended.notes))
 
 
-def test_what_is_appended_is_told_with_its_tag_since_before_it_was() -> None:
-    """One, or the messages of a batch, each with its own; the step point comes first."""
+def test_arrivals_after_an_append() -> None:
+    """An arrival for each message, with its own tag; a burst's sender makes its own."""
     appended = Appended()
     result: Any = appender_of(appended).append(MESSAGE, "a")
     assert result == "T stored"
@@ -290,9 +276,6 @@ def test_what_is_appended_is_told_with_its_tag_since_before_it_was() -> None:
     assert results == ["T stored", "U stored"]
     told = [("T", "a", "T stored"), ("U", "b", "U stored")]
     assert appended.notes == ["append", "now", "put_batch", (told, 7)]
-
-
-def test_of_a_long_batch_each_message_is_told_with_its_own_tag() -> None:
     appended = Appended()
     batch = PreparedBatch("T", 5, 1_000)
     batch.add([replace(MESSAGE, body=b"one"), replace(MESSAGE, body=b"two and more")])
@@ -300,15 +283,11 @@ def test_of_a_long_batch_each_message_is_told_with_its_own_tag() -> None:
     small, large = batch.sizes
     assert first == PutResult(30, 4_000, small, 9, MESSAGE.store_host)
     second = PutResult(31, 4_000 + small, large, 9, MESSAGE.store_host)
-    told = [("T", "a", first), ("T", "b", second)]
-    assert appended.notes == ["append", "now", ("put_prepared", batch), (told, 7)]
-
-
-def test_a_burst_is_told_of_by_its_sender() -> None:
+    arrived = [("T", "a", first), ("T", "b", second)]
+    assert appended.notes == ["append", "now", ("put_prepared", batch), (arrived, 7)]
     appended = Appended()
     arrivals: Any = appender_of(appended).append_burst([MESSAGE, MESSAGE])
-    assert arrivals == [MESSAGE]
-    assert appended.notes == ["append", "put_burst"]
+    assert (arrivals, appended.notes) == ([MESSAGE], ["append", "put_burst"])
 
 
 @pytest.mark.parametrize(
@@ -316,7 +295,7 @@ def test_a_burst_is_told_of_by_its_sender() -> None:
     [(1, 0, "1"), (LEVEL_COUNT, LEVEL_COUNT - 1, "7"), (LEVEL_COUNT + 1, LEVEL_COUNT - 1, str(LEVEL_COUNT))],
 )
 def test_a_delayed_message_waits_in_the_queue_of_its_level(level: int, queue_id: int, text: str) -> None:
-    """One beyond the last level is of the last, and says so; its own place is kept in its properties."""
+    """A level beyond the last counts as the last."""
     properties = {"DELAY": "1" if level == 1 else "7"}
     waits = delayed(MESSAGE, properties, level, FORM_4_9, level_count=LEVEL_COUNT)
     assert (waits.topic, waits.queue_id) == (SCHEDULE_TOPIC, queue_id)
@@ -333,25 +312,19 @@ def record_of(properties: dict[str, str], sys_flag: int = 0) -> Any:
 
 
 def test_a_message_comes_back_to_its_own_topic() -> None:
-    """With its tag's hash, and without the bits of a transaction; the properties that brought it here stay."""
+    """With its tag's hash, and without the transaction bits."""
     properties = {"REAL_TOPIC": "T", "REAL_QID": "5", "TAGS": "a"}
     for forgets, left in ((False, properties), (True, {"TAGS": "a"})):
-        back = brought_back(record_of(properties, sys_flag=0xF), FORM_4_9, forgets_place=forgets)
-        assert back is not None
+        back = present(brought_back(record_of(properties, sys_flag=0xF), FORM_4_9, forgets_place=forgets))
         found, tag = back
         assert (found.topic, found.queue_id, found.body, tag) == ("T", 5, b"body", "a")
         assert (found.tags_code, found.sys_flag) == (java_hash("a"), 0x3)
         assert read_properties(found.properties.decode()) == left
-    back = brought_back(record_of({"REAL_TOPIC": "T", "REAL_QID": "5"}), FORM_4_9)
-    assert back is not None
+    back = present(brought_back(record_of({"REAL_TOPIC": "T", "REAL_QID": "5"}), FORM_4_9))
     assert (back[0].tags_code, back[1]) == (0, "")
     assert "REAL_TOPIC" in read_properties(back[0].properties.decode())
-
-
-def test_a_message_that_comes_back_may_be_given_further_properties() -> None:
     record = record_of({"REAL_TOPIC": "T", "REAL_QID": "5", "A": "1"})
-    back = brought_back(record, FORM_4_9, forgets_place=True, more={"A": "2", "B": "3"})
-    assert back is not None
+    back = present(brought_back(record, FORM_4_9, forgets_place=True, more={"A": "2", "B": "3"}))
     assert read_properties(back[0].properties.decode()) == {"A": "2", "B": "3"}
 
 

@@ -30,7 +30,7 @@ from model_tests.support.broker.raw_client import pull_fields, send_fields
 
 from longpoll.cli import main
 from longpoll_judge.contract.result import Result
-from longpoll_judge.run.job import judge
+from longpoll_judge.run.pipeline import judge
 from longpoll_observe.capture import CaptureReport, read_captures
 from longpoll_observe.capture.tcp_stream import PENDING_MAX, TcpStream
 from longpoll_observe.events import Subscriptions
@@ -56,14 +56,13 @@ def answer(code: int, opaque: int, fields: dict[str, str], body: bytes = b"") ->
 
 
 def told(end: int, *offsets: int) -> tuple[dict[str, str], bytes]:
-    """Fields and body of a pull's answer: these messages, of a queue that ends there."""
     body = b"".join(struct.pack(">i16xq", 2_000, offset).ljust(2_000, b"x") for offset in offsets)
     fields = {"suggestWhichBrokerId": "0", "nextBeginOffset": str(end), "minOffset": "0", "maxOffset": str(end)}
     return fields, body
 
 
 def spoken(*, late_ms: int = 0, body_end: int = 1) -> list[tuple[bool, bytes, int]]:
-    """Who says what after how many ms: two sends, a pull that finds them, one that is held to its deadline."""
+    """A conversation by time in ms: two sends, a pull that finds them, and one that is held."""
     stored = [{"msgId": "x", "queueId": "0", "queueOffset": str(offset)} for offset in range(2)]
     found, held = told(2, *range(body_end + 1)), told(2)
     return [
@@ -98,7 +97,6 @@ def read(directory: Path, content: bytes, broker: tuple[str, int] = BROKER) -> C
 
 
 def judged(directory: Path) -> Result:
-    """What the judge says of it."""
     return judge([directory / "history"], engine="local")
 
 
@@ -107,7 +105,7 @@ def bare(event: Event) -> dict[str, Any]:
 
 
 def by_tap(directory: Path, script: list[tuple[bool, bytes, int]]) -> list[dict[str, Any]]:
-    """What the proxy's tap tells of the same bytes."""
+    """Events of the proxy's tap for the same bytes."""
     recorder = HistoryRecorder(RealRuntime(), str(directory), broker=BROKER_NAME, policy="")
     tap = ConnectionTap(recorder, Subscriptions.none(), "1", TapTotals())
     tap.opened(1, 2)
@@ -120,7 +118,6 @@ def by_tap(directory: Path, script: list[tuple[bool, bytes, int]]) -> list[dict[
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """The events of the script, as the proxy's tap writes them."""
     return by_tap(tmp_path_factory.mktemp("tap"), spoken())
 
 
@@ -156,7 +153,6 @@ def test_every_kind_of_file_gives_the_same(content: bytes, tmp_path: Path, expec
 
 
 def test_moments_hold_what_happened(tmp_path: Path) -> None:
-    """A request from its last byte to its acknowledgement, an answer since shortly before it was seen."""
     sent = captured(spoken())
     read(tmp_path, pcap(sent))
     events = events_of(tmp_path / "history")
@@ -241,7 +237,7 @@ def leapt() -> list[Sent]:
     ids=["late", "wrong", "late by an unsure clock", "wrong by it", "a clock that was set", "a short snap", "dropped"],
 )
 def test_what_is_judged_of_a_capture(content: bytes, clock: str | None, verdict: str, tmp_path: Path) -> None:
-    """An answer 400 ms late, one without a message that it passes over, and captures that lack something."""
+    """A late answer, a skipped message, and incomplete captures."""
     report = read(tmp_path, content)
     result = judged(tmp_path)
     assert (clock or report.clock, result.verdict) == (report.clock, verdict)
@@ -287,7 +283,6 @@ def test_the_same_ports_again_are_another_connection(tmp_path: Path) -> None:
 
 
 def test_files_are_read_in_the_order_of_their_packets(tmp_path: Path, expected: list[dict[str, Any]]) -> None:
-    """A capture in three files, named in any order."""
     sent = captured(spoken())
     files = [
         written(tmp_path / str(number), pcap(sent[start:stop]))
@@ -298,7 +293,6 @@ def test_files_are_read_in_the_order_of_their_packets(tmp_path: Path, expected: 
 
 
 def command(*words: str | Path) -> tuple[int, str, str]:
-    """Exit code, output and errors of `longpoll observe`."""
     done = CliRunner().invoke(main, ["observe", *map(str, words)])
     return done.exit_code, done.stdout, done.stderr
 
@@ -338,7 +332,6 @@ def test_another_brokers_capture_names_who_speaks_in_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make", [pcap, pcapng])
 def test_damaged_files_end_in_no_traceback(make: Any, tmp_path: Path) -> None:
-    """Bytes changed, cut out and put in at random: a history that is not `invalid`, or a sentence."""
     content = make(captured(spoken()), "Ethernet")
     for seed in range(15):
         rng = random.Random(seed)

@@ -1,29 +1,41 @@
-"""The proxy's relay: every byte as it came, in both directions, whatever either side does."""
+"""The recording proxy's relay: bytes pass unchanged, host names are looked up, and the command ends cleanly."""
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import select
+import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_tests.service.commands import StartCommand, commands
 from model_tests.service.observed import events_of, observing
 from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
-from model_tests.support.broker.raw_client import send_message
+from model_tests.support.broker.raw_client import pull_fields, send_message
 from model_tests.support.ports import closed_port
 
-from longpoll_observe import Observer, observer
-from longpoll_observe.links import Link
+from longpoll.cli import main
+from longpoll_broker.broker import Broker
+from longpoll_judge.run.pipeline import judge
+from longpoll_observe import Observer, observer, relay_loop
+from longpoll_observe.links import Door, Link, Tap, Visitor
+from longpoll_observe.name_lookup import NameLookup, is_literal
 from longpoll_observe.relay_loop import CHUNK_SIZE
 from longpoll_protocol.codes import CommandFlag, RequestCode
 from longpoll_protocol.frames.command import Command, encode
+from longpoll_runtime import Listener, Socket
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import Event
 
@@ -64,13 +76,11 @@ def shared_upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Upstre
 
 @pytest.fixture
 def upstream(tmp_path: Path) -> Iterator[Upstream]:
-    """An upstream whose history is the test's own."""
     with closing(Upstream(tmp_path / "history")) as made:
         yield made
 
 
 def link_of(upstream: Upstream) -> Link:
-    """The one connection through the proxy."""
     wait_until(lambda: upstream.observer.loop.link_count == 1)
     (link,) = upstream.observer.loop._links
     return link
@@ -104,7 +114,6 @@ def test_bytes_pass_unchanged_in_both_directions(shared_upstream: Upstream, said
 
 
 def test_what_was_sent_before_the_end_still_arrives(upstream: Upstream) -> None:
-    """A side that sends a megabyte and closes at once has it delivered."""
     content = bytes(range(256)) * 4096
     client, behind = upstream.connect()
     with client, behind:
@@ -132,8 +141,7 @@ def test_an_unreadable_frame_is_relayed_and_reported(upstream: Upstream, caplog:
     events = events_of(upstream.history)
     lost = [event for event in events if event.event == "lost"]
     # What was not read, and all that passed until the end.
-    assert [event.lost_count for event in lost] == [1, 1]
-    assert lost[1].after_ns == lost[0].after_ns
+    assert ([event.lost_count for event in lost], lost[1].after_ns) == ([1, 1], lost[0].after_ns)
     assert lost[1].before_ns > lost[0].before_ns
     assert len([event for event in events if event.event == "connection_closed"]) == 1
     assert ["could not be read" in record.message for record in caplog.records] == [True]
@@ -143,8 +151,7 @@ def test_tls_is_refused_with_one_line(upstream: Upstream, caplog: pytest.LogCapt
     client, behind = upstream.connect()
     with client, behind:
         client.sendall(b"\x16\x03\x01\x02\x00\x01")
-        assert client.recv(1) == b""
-        assert behind.recv(1) == b""
+        assert (client.recv(1), behind.recv(1)) == (b"", b"")
     (line,) = caplog.records
     assert "TLS" in line.message
     assert "plain text" in line.message
@@ -269,7 +276,6 @@ def test_a_client_that_reads_is_told_of_by_nothing(upstream: Upstream) -> None:
 
 
 def send_and_half_close(client: socket.socket, content: bytes) -> None:
-    """The last that a client says."""
     client.sendall(content)
     client.shutdown(socket.SHUT_WR)
 
@@ -286,8 +292,7 @@ def test_a_client_that_only_says_that_it_sends_no_more_is_answered(waits: bool, 
         assert len(read_exactly(behind, sent + len(asked))) == sent + len(asked)
         sender.join()
         half_closed_ns = time.monotonic_ns()
-        assert behind.recv(1) == b""
-        assert upstream.observer.loop.link_count == 1
+        assert (behind.recv(1), upstream.observer.loop.link_count) == (b"", 1)
         behind.sendall(FRAME)
         assert read_exactly(client, len(FRAME)) == FRAME
         answered_ns = time.monotonic_ns()
@@ -299,8 +304,7 @@ def test_a_client_that_only_says_that_it_sends_no_more_is_answered(waits: bool, 
     assert answered_ns <= closed.before_ns
 
 
-def test_two_hundred_connections_share_a_thread(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    broker = start_broker()
+def test_two_hundred_connections_share_a_thread(broker: Broker, connect: Connect, tmp_path: Path) -> None:
     with ExitStack() as stack:
         proxy = stack.enter_context(observing(broker.address, tmp_path / "history"))
         (door,) = proxy.doors.values()
@@ -309,9 +313,230 @@ def test_two_hundred_connections_share_a_thread(start_broker: StartBroker, conne
         send_message(clients[0], "T")
         for client in clients:
             assert client.call(RequestCode.GET_MAX_OFFSET, MAX_OFFSET).code == 0
-        assert proxy.loop.link_count == 200
-        assert threading.active_count() == threads
+        assert (proxy.loop.link_count, threading.active_count()) == (200, threads)
     events: list[Event] = events_of(tmp_path / "history")
     for kind in ("connection_opened", "connection_closed"):
         assert len({event.connection for event in events if event.event == kind}) == 200
     assert events[-1].event == "source_stopped"
+
+
+NAME = "broker.test"
+
+
+class SlowNames(RealRuntime):
+    """Finds a name when it may; `localhost` only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = threading.Event()
+        self.may_answer = threading.Event()
+        self.threads = set[str]()
+
+    def look_up(self, host: str, port: int) -> str:
+        """Wait, as for a name server that does not answer."""
+        self.threads.add(threading.current_thread().name)
+        self.asked.set()
+        self.may_answer.wait(PATIENCE_S)
+        return super().look_up("localhost" if host == NAME else host, port)
+
+
+@pytest.fixture
+def names() -> SlowNames:
+    return SlowNames()
+
+
+def test_a_slow_name_look_up(names: SlowNames, broker: Broker, connect: Connect, tmp_path: Path) -> None:
+    """Clients of another broker are served meanwhile."""
+    port = broker.address[1]
+    with Observer.start(
+        names, brokers=[broker.address, (NAME, port)], record_directory=str(tmp_path / "history")
+    ) as proxy:
+        waiting = [socket.create_connection(proxy.doors[f"{NAME}:{port}"], PATIENCE_S) for _ in range(3)]
+        assert names.asked.wait(PATIENCE_S)
+        assert send_message(connect(proxy.doors[f"127.0.0.1:{port}"]), "T") == 0
+        names.may_answer.set()
+        wait_until(lambda: proxy.loop.link_count == 4)
+        assert send_message(connect(proxy.doors[f"{NAME}:{port}"]), "T") == 1
+        assert names.threads == {"look-up"}
+        for one in waiting:
+            one.close()
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 64, "no-such-host.invalid"])
+def test_a_name_that_is_none_closes_its_clients_and_ends_nothing(
+    host: str, start_broker: StartBroker, connect: Connect, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    died = list[str]()
+    runtime = RealRuntime(thread_died=lambda name, _error: died.append(name))
+    broker = start_broker()
+    with Observer.start(
+        runtime, brokers=[broker.address], name_server=broker.name_server_address, record_directory=str(tmp_path / "h")
+    ) as proxy:
+        at, _colon, port = proxy._door_of(f"{host}:1").rpartition(":")
+        with socket.create_connection((at, int(port)), PATIENCE_S) as client:
+            assert client.recv(1) == b""
+        assert "cannot be reached" in caplog.text
+        assert send_message(connect(proxy.doors["{}:{}".format(*broker.address)]), "T") == 0
+    assert died == []
+
+
+@pytest.mark.parametrize("host", ["", "\ud800", "a b", "a/../b", "a\0b", "\x1b[2J", "é", "x" * 256])
+def test_what_is_no_host_stays_in_the_route_as_it_is(host: str, tmp_path: Path) -> None:
+    with Observer.start(RealRuntime(), brokers=[("127.0.0.1", 1)], record_directory=str(tmp_path / "h")) as proxy:
+        assert (proxy._door_of(f"{host}:1"), len(proxy.doors)) == (f"{host}:1", 1)
+
+
+def test_a_name_that_is_never_found_is_given_up(
+    names: SlowNames, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay_loop, "CONNECT_S", 0.05)
+    with Observer.start(names, brokers=[(NAME, 1)], record_directory=str(tmp_path / "history")) as proxy:
+        (door,) = proxy.doors.values()
+        with socket.create_connection(door, PATIENCE_S) as client:
+            assert client.recv(1) == b""
+    assert "was not found" in caplog.text
+    names.may_answer.set()
+
+
+class NamedAddresses(RealRuntime):
+    """Finds an address that says whose it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = list[str]()
+        self.answers = threading.Semaphore(0)
+
+    def look_up(self, host: str, port: int) -> str:
+        self.asked.append(host)
+        return f"{port} of {host}"
+
+
+class Line:
+    """A client's connection, of which only the end matters."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def visitor(host: str, came_ns: int = 0) -> Visitor:
+    door = Door(cast("Listener", None), (host, 1), cast("Callable[[], tuple[Tap, None]]", None))
+    return Visitor(door, cast("Socket", Line()), "peer", came_ns)
+
+
+def test_each_name_is_asked_for_once_and_answered_to_its_own_clients() -> None:
+    runtime = NamedAddresses()
+    names = NameLookup(runtime, runtime.answers.release)
+    clients = [visitor("a"), visitor("a"), visitor("b")]
+    assert all(names.admit(client) for client in clients)
+    names.start()
+    for _answer in range(2):
+        assert runtime.answers.acquire(timeout=PATIENCE_S)
+    assert [(one.door.target[0], found) for one, found in names.answered()] == [
+        *(("a", "1 of a") for _client in range(2)),
+        ("b", "1 of b"),
+    ]
+    names.stop()
+    assert (runtime.asked, names.waiting) == (["a", "b"], {})
+
+
+def test_who_waited_for_long_waits_no_more_and_the_end_closes_the_others() -> None:
+    names = NameLookup(NamedAddresses(), lambda: None)
+    early, late = visitor("a", 5), visitor("a", 10)
+    assert all(names.admit(client) for client in (early, late))
+    assert (names.overdue(7), names.overdue(7)) == ([early], [])
+    names.stop()
+    assert [cast("Line", one.socket).is_closed for one in (early, late)] == [False, True]
+
+
+def test_addresses_need_no_look_up() -> None:
+    assert all(is_literal(host) for host in ("127.0.0.1", "::1", "fe80::1%lo"))
+    assert not any(is_literal(host) for host in ("localhost", "127.1", "", "10.0.0.1.example"))
+
+
+ALLOWED_MS = 1_000.0
+
+
+@pytest.fixture
+def observe() -> Iterator[StartCommand]:
+    with commands("observe") as start:
+        yield start
+
+
+def address(text: str) -> tuple[str, int]:
+    host, port = text.rsplit(":", 1)
+    return host, int(port)
+
+
+def ready_words(process: subprocess.Popen[str]) -> dict[str, str]:
+    """The words of the ready line; of a broker the proxy's address."""
+    assert process.stdout is not None
+    first, *words = process.stdout.readline().split()
+    assert first == "ready"
+    return {name: value.rsplit("@", 1)[-1] for name, value in (word.split("=", 1) for word in words)}
+
+
+def test_a_signal_ends_it_with_the_whole_history(
+    observe: StartCommand, broker: Broker, connect: Connect, tmp_path: Path
+) -> None:
+    broker_text = "{}:{}".format(*broker.address)
+    history = tmp_path / "history"
+    process = observe("--listen", "127.0.0.1:0", "--broker", broker_text, "--record", str(history))
+    ready = ready_words(process)
+    assert ready["record"] == str(history)
+    client = connect(address(ready["broker"]))
+    assert send_message(client, "T") == 0
+    assert client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0)).code == 0
+    assert client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=50)).code == 19
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (0, "", "")
+    assert client.wait_closed()
+    events = events_of(history)
+    assert [event.event for event in events[-2:]] == ["connection_closed", "source_stopped"]
+    result = judge([history], engine="local", wake_ms=ALLOWED_MS, late_ms=ALLOWED_MS)
+    assert (result.verdict, result.requests) == ("valid", 2)
+
+
+def test_a_killed_proxy(observe: StartCommand, broker: Broker, connect: Connect, tmp_path: Path) -> None:
+    history = tmp_path / "history"
+    process = observe(
+        "--listen", "127.0.0.1:0", "--broker", "{}:{}".format(*broker.address), "--record", str(history), "--json"
+    )
+    assert process.stdout is not None
+    ready = json.loads(process.stdout.readline())
+    assert ready["name-server"] is None
+    client = connect(address(ready["brokers"]["{}:{}".format(*broker.address)]))
+    send_message(client, "T")
+    client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=60_000))
+    assert client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=500)).code == 19
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(30)
+    result = judge([history], engine="local", wake_ms=ALLOWED_MS, late_ms=ALLOWED_MS)
+    assert result.verdict == "unknown"
+    # Of the answered pull the killed proxy may have written nothing.
+    assert {gap["kind"] for gap in result.gaps} - {"nothing judged"} == {"source end", "not judged"}
+
+
+def test_a_users_mistake_is_one_line_and_exit_2(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    record = ("--record", str(tmp_path / "history"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        here = "{}:{}".format(*taken.getsockname())
+        any_port = ("--listen", "127.0.0.1:0")
+        mistakes = (
+            ((*any_port, *record), "add --broker or --name-server"),
+            ((*any_port, "--broker", "there", *record), "HOST:PORT"),
+            ((*any_port, "--broker", here, "--broker", here, *record), "given twice"),
+            (("--listen", here, "--broker", here, *record), "choose another address"),
+            ((*any_port, "--broker", here, "--record", str(file)), "choose a writable directory"),
+        )
+        for options, text in mistakes:
+            done = CliRunner().invoke(main, ["observe", *options])
+            assert (done.exit_code, done.stdout) == (2, ""), done.stderr
+            assert text in done.stderr.replace("\n", " ")
+            assert "Traceback" not in done.stderr

@@ -1,38 +1,57 @@
-"""What the proxy's tap makes of commands: events, their moments, and what it must not guess."""
+"""The recording proxy's events and routes, and real recordings with injected faults."""
 
 from __future__ import annotations
 
+import json
+import logging
+import shutil
 import struct
+import threading
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import msgspec
 import pytest
-from model_tests.service.observed import events_of
-from model_tests.support.broker.raw_client import pull_fields, send_fields
+from hypothesis import given
+from hypothesis import strategies as st
+from model_tests.service.observed import events_of, observing
+from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
+from model_tests.support.broker.raw_client import PATIENCE_S, RawClient, pull_fields, send_fields, send_message
+from model_tests.support.broker.scripted_server import Peer, ScriptedServer
+from model_tests.support.ports import closed_port
+from model_tests.support.present import present
 
+from longpoll_judge.contract.result import Result
+from longpoll_judge.rules.messages import OF_MESSAGES, OF_POLLS
+from longpoll_judge.run.pipeline import judge
+from longpoll_observe import Observer
 from longpoll_observe.events import Places, Subscriptions, id_of
+from longpoll_observe.observer import UNCERTAINTY_NS_MIN, UNCERTAINTY_NS_UNMEASURED
+from longpoll_observe.routes import RouteTap
 from longpoll_observe.tap import ConnectionTap, TapTotals
-from longpoll_protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from longpoll_protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData, TopicRouteData
 from longpoll_protocol.codes import CommandFlag, MessageSysFlag, RequestCode
-from longpoll_protocol.frames.command import Command, encode
-from longpoll_protocol.frames.frame import Serialisation
+from longpoll_protocol.frames.command import Command, decode_frame, encode
+from longpoll_protocol.frames.frame import HEAD, LENGTH_SIZE, FrameReader, Serialisation
 from longpoll_protocol.headers import EndTransactionRequestHeader
-from longpoll_protocol.log_record import HEAD, HEAD_SIZE, MAGIC_V1
+from longpoll_protocol.log_record import HEAD as RECORD_HEAD
+from longpoll_protocol.log_record import HEAD_SIZE, MAGIC_V1
 from longpoll_protocol.message import BatchMessage, encode_batch
 from longpoll_protocol.tags import java_hash
 from longpoll_recorder.offsets import NUMBER_MAX
 from longpoll_recorder.recorder import HistoryRecorder
+from longpoll_runtime import Socket
 from longpoll_runtime.real import RealRuntime
-from longpoll_spec.history import ABSENT, Event
+from longpoll_spec.history import ABSENT, META_FILE, Event, Meta
 
 PULL, SEND = RequestCode.PULL_MESSAGE.value, RequestCode.SEND_MESSAGE_V2.value
 EMPTY_19 = {"suggestWhichBrokerId": "0", "nextBeginOffset": "7", "minOffset": "0", "maxOffset": "7"}
 
 
 class Scene:
-    """A tap with a history of its own, and a clock that the test turns: every piece takes 1 ns."""
+    """A tap with its own history and a manual clock: every piece takes 1 ns."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -61,7 +80,6 @@ class Scene:
         self._is_read = True
 
     def events(self) -> list[Event]:
-        """What was recorded, without the source's own start and stop."""
         self.stop()
         return events_of(self._directory)[1:-1]
 
@@ -74,7 +92,6 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
 
 def kinds(events: list[Event]) -> list[str]:
-    """The names of the events, in order."""
     return [event.event for event in events]
 
 
@@ -101,7 +118,6 @@ def test_a_pull_and_its_answer_are_told_with_their_moments(scene: Scene, seriali
 
 
 def test_pieces_of_an_earlier_frame_do_not_date_the_next(scene: Scene) -> None:
-    """Two answers of which the second begins in the piece that ends the first: it is dated by that piece."""
     for opaque in (1, 2):
         scene.asks(PULL, opaque, pull_fields("T", 7, timeout_ms=500))
     one, two = (b"".join(encode(Command(19, opaque, CommandFlag.RESPONSE, ext_fields=EMPTY_19))) for opaque in (1, 2))
@@ -138,7 +154,7 @@ def record(offset: int, body: bytes, properties: str, wide: bool = False) -> byt
     parts = hosts[0], bytes(8), hosts[1], bytes(12), struct.pack(">i", len(body)), body, b"\x01T"
     rest = b"".join((*parts, struct.pack(">h", len(text)), text))
     flags = 0x30 if wide else 0
-    return HEAD.pack(HEAD_SIZE + len(rest), MAGIC_V1, 0, 0, 0, offset, 0, flags, 0) + rest
+    return RECORD_HEAD.pack(HEAD_SIZE + len(rest), MAGIC_V1, 0, 0, 0, offset, 0, flags, 0) + rest
 
 
 FOUND = {"suggestWhichBrokerId": "0", "nextBeginOffset": "9", "minOffset": "0", "maxOffset": "9"}
@@ -146,7 +162,7 @@ FOUND = {"suggestWhichBrokerId": "0", "nextBeginOffset": "9", "minOffset": "0", 
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_a_message_is_known_again_where_it_is_delivered(scene: Scene, wide: bool) -> None:
-    """Send, acknowledgement and delivery tell one id and body; a place that no acknowledgement told is told once."""
+    """Send, acknowledgement and delivery have one id."""
     scene.asks(SEND, 1, send_fields("T", 0, "UNIQ_KEY\x01k7\x02TAGS\x01red\x02"), body=b"seven")
     scene.answers(0, 1, {"msgId": "x", "queueId": "0", "queueOffset": "7"})
     body = record(7, b"seven", "TAGS\x01red\x02UNIQ_KEY\x01k7\x02", wide) + record(8, b"", "TAGS\x01blue\x02", wide)
@@ -286,13 +302,12 @@ def test_two_open_requests_with_one_opaque_are_not_guessed_apart(scene: Scene) -
 
 
 def heartbeat(*subscriptions: SubscriptionData) -> bytes:
-    """The body of a heartbeat of group G."""
     consumer = ConsumerData(group_name="G", subscription_data_set=list(subscriptions))
     return HeartbeatData(client_id="c", consumer_data_set=[consumer]).encode()
 
 
 def told_expression(scene: Scene, version: int) -> tuple[str, str]:
-    """What a pull without a subscription of its own is told to want."""
+    """The recorded expression of a pull without a subscription."""
     fields = pull_fields("T", 0) | {"sysFlag": "2", "subVersion": str(version)}
     scene.asks(PULL, 9, {name: value for name, value in fields.items() if name != "subscription"})
     event = scene.events()[-1]
@@ -368,3 +383,324 @@ def test_numbers_beyond_the_schema_are_cut(scene: Scene) -> None:
     scene.answers(0, 3, {"offset": str(1 << 62)})
     pulled, committed, _asked, told = scene.events()
     assert [pulled.offset, committed.commit_offset, told.offset] == [NUMBER_MAX] * 3
+
+
+ALLOWED_MS: Final = 5_000.0
+Fields = dict[str, Any]
+Where = tuple[str, str]
+"""An event, and the unique id of its message, or of one of its messages."""
+TWICE: Final = (("answer_sent", "b"), {"ids": [id_of("a"), id_of("a")]})
+FAULTS: Final[dict[str, tuple[list[tuple[Where, Fields]], str]]] = {
+    "message.one_value": ([(("message_acknowledged", "a"), {"bodies": [1]})], "violated"),
+    "message.stored.once": ([TWICE], "unknown"),
+    "message.stored.again": ([(("request_received", "b"), {"ids": [id_of("a")]}), TWICE], "observed"),
+    "message.committed": ([(("end", "c"), {"transaction": "rollback"})], "violated"),
+    "message.early": ([(("request_received", "d"), {"delay_level": 3})], "unknown"),
+    "message.late": ([(("answer_sent", "d"), {"later_ns": 8 * 10**9})], "observed"),
+    "message.skipped": ([(("pull", "d"), {"offset": 4})], "observed"),
+    "message.read_back": ([(("pull", "d"), {"offset": 1})], "observed"),
+    "message.unseen": ([(("message_acknowledged", "b"), {"queue_offset": 7})], "observed"),
+}
+"""Of each analysis changes of events that were recorded, and how certain it is of that."""
+
+
+def sent(client: RawClient, unique: str, properties: str = "", **fields: str) -> dict[str, str]:
+    """Send one message; the fields of the answer."""
+    asked = send_fields("T", 0, f"UNIQ_KEY\x01{unique}\x02TAGS\x01red\x02{properties}") | fields
+    answer = client.call(RequestCode.SEND_MESSAGE_V2, asked, unique.encode())
+    assert answer.code == 0, answer.remark
+    assert answer.ext_fields is not None
+    return answer.ext_fields
+
+
+def pulled(client: RawClient, offset: int) -> int:
+    answer = client.call(RequestCode.PULL_MESSAGE, pull_fields("T", offset, timeout_ms=10_000))
+    assert (answer.code, answer.ext_fields is None) == (0, False)
+    return int((answer.ext_fields or {})["nextBeginOffset"])
+
+
+def observe_identity_record(client: RawClient) -> None:
+    """Two plain messages, one that is committed, one that is rolled back, and one that is delayed."""
+    sent(client, "a")
+    sent(client, "b")
+    assert pulled(client, 0) == 2
+    for unique, outcome in (("c", 8), ("e", 12)):
+        stored = sent(client, unique, "TRAN_MSG\x01true\x02PGROUP\x01P\x02", f="4")
+        ends = {"producerGroup": "P", "tranStateTableOffset": stored["queueOffset"], "msgId": unique}
+        place = {"commitLogOffset": str(int(stored["msgId"][-16:], 16)), "commitOrRollback": str(outcome)}
+        assert client.call(RequestCode.END_TRANSACTION, ends | place).code == 0
+    assert pulled(client, 2) == 3
+    sent(client, "d", "DELAY\x011\x02")
+    assert pulled(client, 3) == 4
+
+
+def changed(events: list[Event], where: Where, fields: Fields) -> list[Event]:
+    """The events, one of them with other fields, or it and all after it later.
+
+    The pull that got a message is found by its answer.
+    """
+    kind, own = where[0], id_of(where[1])
+    if kind == "pull":
+        (request,) = (one.request for one in events if one.event == "answer_sent" and own in one.ids)
+        at = next(place for place, one in enumerate(events) if one.request == request)
+    else:
+        code = {"end": 37, "request_received": 310}.get(kind, -1)
+        name = "request_received" if kind == "end" else kind
+        at = next(
+            place for place, one in enumerate(events) if one.event == name and own in one.ids and code in {-1, one.code}
+        )
+    if later_ns := fields.get("later_ns"):
+        moved = [
+            msgspec.structs.replace(one, after_ns=one.after_ns + later_ns, before_ns=one.before_ns + later_ns)
+            for one in events[at:]
+        ]
+        return [*events[:at], *moved]
+    return [*events[:at], msgspec.structs.replace(events[at], **fields), *events[at + 1 :]]
+
+
+def judged(directory: Path, meta: Path, events: list[Event]) -> Result:
+    directory.mkdir()
+    shutil.copy(meta, directory)
+    (directory / "part-0.ndjson").write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in events))
+    return judge([directory], engine="local", wake_ms=ALLOWED_MS, late_ms=ALLOWED_MS)
+
+
+def test_faults_of_messages_are_found_in_a_recording(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path
+) -> None:
+    """The recording itself is valid."""
+    with observing(start_broker().address, tmp_path / "history") as proxy:
+        (door,) = proxy.doors.values()
+        observe_identity_record(connect(door))
+    events, meta = events_of(tmp_path / "history"), tmp_path / "history" / META_FILE
+    clean = judged(tmp_path / "clean", meta, events)
+    assert (clean.verdict, clean.findings, clean.gaps, clean.observations) == ("valid", [], [], [])
+    assert {id_of(name) for name in "abcd"} <= {each for one in events for each in one.ids if one.offsets}
+    assert FAULTS.keys() == {*OF_MESSAGES, *OF_POLLS}
+    for clause, (changes, verdict) in FAULTS.items():
+        wrong = events
+        for where, fields in changes:
+            wrong = changed(wrong, where, fields)
+        result = judged(tmp_path / clause, meta, wrong)
+        found = {(one.clause, one.verdict) for one in (*result.findings, *result.observations)}
+        assert (clause, verdict) in found, (clause, found)
+
+
+ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC.value
+# As fastjson writes it: bare integer keys.
+FASTJSON = (
+    b'{"brokerDatas":[{"brokerAddrs":{0:"10.0.0.1:10911",1:"10.0.0.2:10911"},"brokerName":"a","cluster":"c"}],'
+    b'"filterServerTable":{},"queueDatas":[{"brokerName":"a","perm":6,"readQueueNums":4,"writeQueueNums":4}]}'
+)
+
+
+def answer(opaque: int, body: bytes = b"", code: int = 0) -> bytes:
+    return b"".join(encode(Command(code, opaque, CommandFlag.RESPONSE, body=body)))
+
+
+def asked(tap: RouteTap, opaque: int, code: int = ROUTE) -> None:
+    tap.forwarded(b"".join(encode(Command(code, opaque, ext_fields={"topic": "T"}))), 0, 1)
+
+
+def command_of(content: bytes) -> Command:
+    """The one command of these bytes."""
+    reader = FrameReader()
+    reader.feed(content)
+    frame = present(reader.next_frame())
+    return decode_frame(frame)
+
+
+@given(st.data())
+def test_only_addresses_of_route_answers_change(data: st.DataObject) -> None:
+    tap = RouteTap(lambda address: f"proxy/{address}")
+    asked(tap, 1)
+    asked(tap, 2, RequestCode.HEART_BEAT)
+    asked(tap, 3)
+    before, after = answer(2, FASTJSON), answer(3, code=17)
+    stream = before + answer(1, FASTJSON) + after + answer(1, FASTJSON)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
+    pieces = [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+    told = b"".join(tap.rewrite(piece) for piece in pieces if piece)
+    # The last one answers nothing that is open: it is not touched either.
+    assert told.startswith(before)
+    assert told.endswith(after + answer(1, FASTJSON))
+    changed = command_of(told[len(before) : -len(after + answer(1, FASTJSON))])
+    route = TopicRouteData.decode(changed.body)
+    assert route.broker_datas[0].broker_addrs == {0: "proxy/10.0.0.1:10911", 1: "proxy/10.0.0.2:10911"}
+    assert route.queue_datas[0].read_queue_nums == 4
+    assert (changed.opaque, changed.code) == (1, 0)
+
+
+@pytest.mark.parametrize("garbage", [b"\xff" * 40, b"\0\0\0\1aaaa"], ids=["too long", "too short"])
+def test_a_stream_that_cannot_be_read_passes(garbage: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    tap = RouteTap(lambda address: f"proxy/{address}")
+    asked(tap, 1)
+    assert (tap.rewrite(garbage), tap.rewrite(b"abc")) == (garbage, b"abc")
+    assert (tap.rewrite(answer(1, FASTJSON)), len(caplog.records)) == (answer(1, FASTJSON), 1)
+
+
+def test_a_route_body_that_is_no_json_passes_unchanged(caplog: pytest.LogCaptureFixture) -> None:
+    tap = RouteTap(lambda address: f"proxy/{address}")
+    asked(tap, 1)
+    asked(tap, 2)
+    assert tap.rewrite(answer(1, b"{nothing")) == answer(1, b"{nothing")
+    assert b"proxy/10.0.0.1" in tap.rewrite(answer(2, FASTJSON))
+    assert ["unchanged" in record.message for record in caplog.records] == [True]
+
+
+def test_several_brokers_are_observed_through_one_name_server(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each broker gets its own port and source."""
+    caplog.set_level(logging.WARNING)
+    named = start_broker(directory=str(tmp_path / "a"))
+    routed = start_broker(directory=str(tmp_path / "b"))
+    history = tmp_path / "history"
+    with Observer.start(
+        RealRuntime(), brokers=[named.address], name_server=routed.name_server_address, record_directory=str(history)
+    ) as proxy:
+        assert proxy.name_server_address is not None
+        send_message(connect(proxy.doors["{}:{}".format(*named.address)]), "T")
+        send_message(connect(routed.address), "T")
+        asking = connect(proxy.name_server_address)
+        found = [asking.call(ROUTE, {"topic": "T"}) for _ in range(2)]
+        cluster = asking.call(RequestCode.GET_BROKER_CLUSTER_INFO)
+        addresses = {TopicRouteData.decode(reply.body).broker_datas[0].broker_addrs[0] for reply in found}
+        door = proxy.doors["{}:{}".format(*routed.address)]
+        assert addresses == {"{}:{}".format(*door)}
+        assert "{}:{}".format(*door) in str(msgspec.json.decode(cluster.body))
+        assert send_message(connect(door), "T") == 1
+    told = [event for event in events_of(history) if event.event == "message_acknowledged"]
+    assert {(event.broker, event.queue_offset) for event in told} == {
+        ("{}:{}".format(*named.address), 0),
+        ("{}:{}".format(*routed.address), 1),
+    }
+    assert len({event.source for event in told}) == 2
+    assert ["is observed at" in record.message for record in caplog.records] == [True]
+
+
+ODD_BODY = (
+    b' {"brokerDatas" : [ {"z":1.10,"brokerAddrs":{ 0 : "10.0.0.1:10911" , "1":"10.0.0.2:10911"},"a":"\\u00e9\\/",'
+    b'"e":[],"brokerName":"\\"brokerAddrs\\":{\\"0\\":\\"10.0.0.1:1\\"}"}],\n\t"orderTopicConf":null,'
+    b'"more":{"brokerAddrs":"10.0.0.1:10911","x":{"\\u0062rokerAddrs":{"0":"10.0.0.1:\\u00310911"}}} } '
+)
+JSON_HEADER = (
+    b'{ "version":397,"zzz":[1.10,"\\u00e9", null],"flag":1,"code":0 ,"opaque":7,"extFields":{"b":"1","a":"\\/"},'
+    b'"language":"JAVA","serializeTypeCurrentRPC":"JSON"}'
+)
+
+
+def framed(mark: int, header: bytes, body: bytes) -> bytes:
+    """A frame as it goes over the wire."""
+    return HEAD.pack(LENGTH_SIZE + len(header) + len(body), mark << 24 | len(header)) + header + body
+
+
+def rocketmq_header() -> bytes:
+    """In RocketMQ's own encoding, with a field of no value, which our reader leaves out."""
+    fields = b"\0\1b\0\0\0\0" + b"\0\1a\0\0\0\x012"
+    return struct.pack(">hbhiii", 0, 0, 397, 7, 1, 0) + struct.pack(">i", len(fields)) + fields
+
+
+@pytest.mark.parametrize(
+    ("mark", "header"), [(0, JSON_HEADER), (1, rocketmq_header())], ids=["JSON header", "ROCKETMQ header"]
+)
+def test_every_byte_but_the_addresses_is_as_it_came(mark: int, header: bytes) -> None:
+    tap = RouteTap(lambda address: "[::1]:4" if address == "10.0.0.1:10911" else address)
+    asked(tap, 7)
+    told = tap.rewrite(framed(mark, header, ODD_BODY))
+    expected = ODD_BODY.replace(b'0 : "10.0.0.1:10911"', b'0 : "[::1]:4"')
+    expected = expected.replace(b'"10.0.0.1:\\u00310911"', b'"[::1]:4"')
+    assert told == framed(mark, header, expected)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text() | st.just("h:1"),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text() | st.sampled_from(["brokerAddrs", "0"]), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+def replaced(value: Any, *, here: bool = False) -> Any:
+    """The same with every text of an object of addresses replaced; slow and obvious."""
+    if isinstance(value, list):
+        return [replaced(item) for item in value]
+    if isinstance(value, dict):
+        return {
+            key: "door:2" if here and isinstance(item, str) else replaced(item, here=key == "brokerAddrs")
+            for key, item in value.items()
+        }
+    return value
+
+
+@given(json_values, st.booleans())
+def test_what_is_replaced_is_what_json_says(value: Any, spaced: bool) -> None:
+    body = json.dumps(value, ensure_ascii=spaced, indent=1 if spaced else None).encode("utf-8", "surrogatepass")
+    tap = RouteTap(lambda _address: "door:2")
+    asked(tap, 7)
+    told = tap.rewrite(framed(0, JSON_HEADER, body))
+    assert json.loads(told[8 + len(JSON_HEADER) :]) == replaced(value)
+
+
+class Unreachable(RealRuntime):
+    """Connections that are refused once the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refuses = threading.Event()
+
+    def connect(self, host: str, port: int, timeout_s: float) -> Socket:
+        self.refuses.wait(PATIENCE_S)
+        raise TimeoutError(f"{host}:{port} does not answer within {timeout_s} s")
+
+
+def test_brokers_that_do_not_answer_keep_nobody_waiting(connect: Connect, tmp_path: Path) -> None:
+    addresses = b",".join(b'"%d":"10.0.0.1:%d"' % (number, 9000 + number) for number in range(5))
+    runtime = Unreachable()
+
+    def say(peer: Peer, command: Command) -> None:
+        peer.answer(command, 0, body=b'{"brokerDatas":[{"brokerAddrs":{%s}}]}' % addresses)
+
+    with (
+        ScriptedServer(say) as server,
+        Observer.start(
+            runtime, brokers=[], name_server=(server.host, server.port), record_directory=str(tmp_path / "history")
+        ) as proxy,
+    ):
+        assert proxy.name_server_address is not None
+        reply = connect(proxy.name_server_address).call(ROUTE, {"topic": "T"})
+        assert not runtime.refuses.is_set()
+        assert len(proxy.doors) == 5
+        assert b"10.0.0.1" not in bytes(reply.body)
+        runtime.refuses.set()
+
+
+def test_a_broker_that_a_route_names_is_measured(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
+    broker, history = start_broker(), tmp_path / "history"
+    with Observer.start(
+        RealRuntime(), brokers=[], name_server=broker.name_server_address, record_directory=str(history)
+    ) as proxy:
+        assert proxy.name_server_address is not None
+        send_message(connect(broker.address), "T")
+        connect(proxy.name_server_address).call(ROUTE, {"topic": "T"})
+
+        def uncertainty_ns() -> int:
+            return msgspec.json.decode((history / META_FILE).read_bytes(), type=Meta).sources[0].uncertainty_ns
+
+        wait_until(lambda: uncertainty_ns() != UNCERTAINTY_NS_UNMEASURED)
+        assert uncertainty_ns() >= UNCERTAINTY_NS_MIN
+
+
+def test_a_name_server_that_is_down(connect: Connect, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        closed_port() as address,
+        Observer.start(
+            RealRuntime(), brokers=[], name_server=address, record_directory=str(tmp_path / "history")
+        ) as proxy,
+    ):
+        assert proxy.name_server_address is not None
+        for _ in range(2):
+            assert connect(proxy.name_server_address).wait_closed()
+    assert ["cannot be reached" in record.message for record in caplog.records] == [True]

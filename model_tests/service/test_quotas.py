@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from model_tests.service.sockless import Peer, ThreadlessBroker
 from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker
 from model_tests.support.broker.raw_client import pull_fields, send_fields
+from model_tests.support.service import served
 
 from longpoll_broker import shared
 from longpoll_broker.broker import Broker
@@ -76,7 +77,7 @@ ATTACKS: Final[dict[str, Callable[[int], Request]]] = {
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    """A broker that is told without sockets."""
+    """A broker without sockets."""
     with ThreadlessBroker.start(RealRuntime(), str(tmp_path / "store"), store_config=SMALL_STORE) as started:
         yield started
 
@@ -87,7 +88,6 @@ def tell(peer: Peer, request: Request) -> None:
 
 
 def of(broker: Broker, name: str) -> Quota:
-    """The quota of a table, which has little room left."""
     (quota,) = (each for each in broker.handler.quotas if each.name == name)
     quota.size_max = quota.used + SIZE * (100 if name.startswith("characters") else 1)
     return quota
@@ -95,7 +95,6 @@ def of(broker: Broker, name: str) -> Quota:
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_one_connection_leaves_room_for_others(name: str, broker: Broker) -> None:
-    """It is refused when it has its share; another one of the same address, and one of another address, get in."""
     tell(Peer(broker, 1), heartbeat(0, consumer=True))
     tell(Peer(broker, 2), heartbeat(1, consumer=True))
     quota, request = of(broker, name), ATTACKS[name]
@@ -146,7 +145,7 @@ def test_what_is_deleted_makes_room(broker: Broker) -> None:
 
 
 def test_what_is_sent_back_has_a_share(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request of 36 is small, whatever the message that it has stored again; who asks without end is told 2."""
+    """A request of 36 bytes may store a large message again."""
     back = {"offset": "0", "group": "G", "delayLevel": "0"}
     asked = b"".join(map(bytes, encode(Command(code=RequestCode.CONSUMER_SEND_MSG_BACK, opaque=1, ext_fields=back))))
     tell(Peer(broker, 1), (RequestCode.SEND_MESSAGE_V2, send_fields("T", 0), bytes(10_000)))
@@ -169,7 +168,6 @@ def test_what_is_sent_back_has_a_share(broker: Broker, monkeypatch: pytest.Monke
 
 
 def test_a_connection_leaves_many_groups_in_turns(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others are served between; a member that has gone is asked and told nothing meanwhile."""
     monkeypatch.setattr(client_processor, "LEAVES_MAX", 40)
     clients, outbox = broker.administering.clients, Outbox()
     member, stayed = Peer(broker, 7), Peer(broker, 8)
@@ -182,14 +180,13 @@ def test_a_connection_leaves_many_groups_in_turns(broker: Broker, monkeypatch: p
     while clients.has_more:
         left.append(clients.producers.quota.used + clients.clients.members_quota.used)
         clients.turn(outbox)
-    assert left == [61, 21]
-    assert clients.producers.quota.used == 0
+    assert (left, clients.producers.quota.used) == ([61, 21], 0)
     assert clients.clients.channels("g98") == [stayed.channel]
     assert list(clients.programs) == [stayed.channel]
 
 
 def test_connections_of_one_peer_address_are_told_apart(broker: Broker) -> None:
-    """A client's port may lead to the broker's port and to its VIP port at a time: each leaves its groups."""
+    """One client port may lead to the broker's port and its VIP port."""
     first, second = Peer(broker, 7), Peer(broker, 8)
     assert str(first.channel) == str(second.channel)
     for peer in (first, second):
@@ -204,7 +201,7 @@ def test_connections_of_one_peer_address_are_told_apart(broker: Broker) -> None:
 
 
 def test_names_of_a_heartbeat_have_an_end(broker: Broker) -> None:
-    """It is answered 1, says which name is too long, and nothing of it is kept."""
+    """The error names the too long name, and nothing is kept."""
     used = [quota.used for quota in broker.handler.quotas]
     for client_id, group, topic, named in (
         ("c" * 256, "g", "T", "clientID"),
@@ -224,7 +221,6 @@ def test_names_of_a_heartbeat_have_an_end(broker: Broker) -> None:
 @pytest.mark.parametrize("code", [RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ])
 @pytest.mark.parametrize("named", ["clientId", "consumerGroup", "topic", "brokerName"])
 def test_names_of_locks_have_an_end(named: str, code: int, broker: Broker) -> None:
-    """Each is kept for as long as its lock."""
     told: dict[str, Any] = {"consumerGroup": "G", "clientId": "c"}
     queue = {"topic": "T", "brokerName": "b", "queueId": 0}
     (queue if named in queue else told)[named] = "n" * 300
@@ -302,7 +298,6 @@ class Sender:
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.integers(1, 9), st.booleans())))
 def test_a_quota_counts_what_it_has(steps: list[tuple[int, int, int, bool]]) -> None:
-    """The sum of what was taken and not released; nobody is over the whole table."""
     quota = Quota("table", 40)
     senders = [Sender(number, "ab"[number % 2]) for number in range(6)]
     plain: dict[int, int] = {}
@@ -318,7 +313,7 @@ def test_a_quota_counts_what_it_has(steps: list[tuple[int, int, int, bool]]) -> 
     assert not quota._counts
 
 
-def test_an_address_leaves_room_for_others_however_many_connections_it_has() -> None:
+def test_shares_of_addresses_and_registrations() -> None:
     quota = Quota("table", 10_000)
     for number in range(200):
         for each in range(60):
@@ -329,10 +324,6 @@ def test_an_address_leaves_room_for_others_however_many_connections_it_has() -> 
             quota.take((number, each, 2), Sender(1000 + number, "10.0.0.2"))
     assert 7_400 <= quota.used <= 7_500
     assert quota.take("late", Sender(5000, "10.0.0.3"))
-
-
-def test_one_connection_registers_a_share_of_the_brokers() -> None:
-    """And of their topics; when it closes, both are free again."""
     known = Routes()
     attacker, other = Sender(1, "10.0.0.1"), Sender(2, "10.0.0.2")
 
@@ -359,9 +350,8 @@ def test_one_connection_registers_a_share_of_the_brokers() -> None:
 def test_a_quota_changes_under_its_tables_lock(
     name: str, start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Several threads serve clients; one that changes what another has read counts wrong for good."""
-    broker = start_broker()
-    client = connect(broker.address)
+    """Several threads serve clients."""
+    broker, client = served(start_broker, connect)
     for number in range(2):
         body = heartbeat(number, consumer=True)
         assert client.call(*body).code == 0

@@ -16,7 +16,7 @@ from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import PATIENCE_S, pull_fields, send_fields, send_message
 from model_tests.support.service import served, served_two
 
-from longpoll_judge.run.job import judge
+from longpoll_judge.run.pipeline import judge
 from longpoll_protocol.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from longpoll_protocol.codes import CommandFlag, MessageSysFlag, RequestCode
 from longpoll_protocol.tags import java_hash
@@ -29,7 +29,6 @@ from longpoll_spec.history import META_FILE, Event, Meta
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, STRICT_CLONE, Policy
 
 WOKEN_COUNT = 5
-"""Pulls that ask the same."""
 
 
 def one(events: list[Event], kind: str, **fields: Any) -> Event:
@@ -53,7 +52,6 @@ def test_the_events_of_a_wake(policy: Policy, start_broker: StartBroker, connect
     expired = puller.call(RequestCode.PULL_MESSAGE, pull_fields("T", 2, timeout_ms=20))
     assert expired.code == 19
     broker.stop()
-
     events = events_of(directory)
     assert [event.sequence for event in events] == list(range(len(events)))
     assert all(event.after_ns <= event.before_ns for event in events)
@@ -90,7 +88,6 @@ def test_each_woken_pull_has_its_events(start_broker: StartBroker, connect: Conn
     send_message(sender, "T")
     assert all(puller.reply(opaque) is not None for opaque in opaques)
     broker.stop()
-
     events = events_of(directory)
     asked = [event.request for event in events if event.event == "request_received" and event.may_hold]
     assert len(set(asked)) == WOKEN_COUNT
@@ -107,7 +104,6 @@ def test_prepared_messages(flag: MessageSysFlag, start_broker: StartBroker, conn
     for sys_flag in (0, int(flag)):
         assert client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T") | {"f": str(sys_flag)}).code == 0
     broker.stop()
-
     events = events_of(directory)
     listed, other = (event.request for event in events if event.event == "request_received")
     assert one(events, "append").queue_offset == 0
@@ -127,7 +123,6 @@ def test_numbers_beyond_the_schema_are_cut(start_broker: StartBroker, connect: C
     client.call(RequestCode.UPDATE_CONSUMER_OFFSET, group | {"commitOffset": str(beyond)})
     assert client.call(RequestCode.QUERY_CONSUMER_OFFSET, group).ext_fields == {"offset": str(beyond)}
     broker.stop()
-
     pulls = [event for event in events_of(directory) if event.code == RequestCode.PULL_MESSAGE]
     assert [event.offset for event in pulls] == [NUMBER_MAX, -NUMBER_MAX]
     assert judge([directory], engine="local").gaps == []
@@ -165,8 +160,7 @@ def test_a_second_life_is_a_second_source(start_broker: StartBroker, connect: Co
     start_broker(record_directory=str(directory)).stop()
     meta = msgspec.json.decode((directory / META_FILE).read_bytes(), type=Meta)
     names = [source.name for source in meta.sources]
-    assert len(set(names)) == 2
-    assert meta.policy == "strict"
+    assert (len(set(names)), meta.policy) == (2, "strict")
     told = one(events_of(directory), "make_visible", source=names[1])
     assert (told.topic, told.queue, told.visible_end) == ("T", 3, 1)
 
@@ -269,7 +263,6 @@ def whole_of(directory: Path, put: int) -> list[Event]:
 
 
 def put_events(recorder: HistoryRecorder, numbers: range) -> None:
-    """One event for each number, at moments of its own."""
     for number in numbers:
         recorder.put("append", number * 10, before_ns=number * 10 + 5, queue_offset=number)
 
@@ -299,7 +292,7 @@ def test_a_full_disk_has_room_for_the_end(small_disk: None, tmp_path: Path) -> N
 
 
 def test_a_disk_with_room_again(small_disk: None, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """One line when it refuses, one when it takes again, and the events that could wait are all there."""
+    """It reports the failure and the recovery once each."""
     runtime = FullDisk(KEPT + 10_000)
     recorder = HistoryRecorder(runtime, str(tmp_path), broker="b", policy="strict", wait_s=0)
     put_events(recorder, range(150))
@@ -336,7 +329,6 @@ def test_a_write_that_is_torn_is_gone_on_with(stays: bool, small_disk: None, tmp
 
 
 def test_a_directory_that_cannot_be_used_is_a_users_error(tmp_path: Path) -> None:
-    """A file in its place, or a foreign meta file."""
     (tmp_path / "file").write_text("")
     with pytest.raises(RecordError, match="cannot record"):
         HistoryRecorder(RealRuntime(), str(tmp_path / "file"), broker="b", policy="strict")

@@ -17,8 +17,10 @@ from attrs import evolve
 from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from model_tests.support.broker.client_scenarios import member_options, new_topic
 from model_tests.support.broker.raw_client import RawClient, send_fields, send_message
+from model_tests.support.present import present
 from model_tests.support.service import answer_of, decoded, in_turns
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io.channel import Channel, Outbox
 from longpoll_broker.rocketmq.accounts.access import NAME_SERVER_ADMIN_CODES
@@ -46,7 +48,6 @@ def header(name: str = "other", broker_id: int = 0, address: str = ADDRESS, **mo
 
 
 def table(*topics: str, counter: int = 1) -> bytes:
-    """A registration's body, with keys as fastjson writes them."""
     rows = {name: {"topicName": name, "readQueueNums": 3, "writeQueueNums": 2, "perm": 6} for name in topics}
     version = {"counter": counter, "timestamp": 7, "stateVersion": 0}
     return json.dumps({"topicConfigSerializeWrapper": {"topicConfigTable": rows, "dataVersion": version}}).encode()
@@ -57,13 +58,11 @@ def register(client: RawClient, body: bytes, **fields: Any) -> int:
 
 
 def route(client: RawClient, topic: str) -> dict[str, Any]:
-    """A topic's route; empty when it has none."""
     answer = client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
     return dict(json.loads(bytes(answer.body))) if answer.code == 0 else {}
 
 
-def test_a_broker_is_taken_in_told_of_and_forgotten(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
+def test_a_broker_is_taken_in_told_of_and_forgotten(broker: Broker, connect: Connect) -> None:
     client = connect(broker.name_server_address)
     registrar = connect(broker.name_server_address)
     body = table("T", "../x")
@@ -78,8 +77,7 @@ def test_a_broker_is_taken_in_told_of_and_forgotten(start_broker: StartBroker, c
     cluster = json.loads(bytes(client.call(RequestCode.GET_BROKER_CLUSTER_INFO).body))
     assert cluster["clusterAddrTable"]["C"] == ["other"]
     assert client.call(RequestCode.UNREGISTER_BROKER, header()).code == 0
-    assert route(client, "T") == {}
-    assert register(registrar, table("T")) == 0
+    assert (route(client, "T"), register(registrar, table("T"))) == ({}, 0)
     registrar.close()
     wait_until(lambda: route(client, "T") == {})
 
@@ -154,9 +152,8 @@ def test_what_cannot_be_taken_in_is_told(
 
 
 def test_a_dead_broker_of_a_topic_keeps_nobody_from_the_living_one(
-    start_broker: StartBroker, connect: Connect, caplog: pytest.LogCaptureFixture
+    broker: Broker, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker = start_broker()
     name_server = "{}:{}".format(*broker.name_server_address)
     with new_topic(name_server, 2) as topic, Producer(name_server) as producer:
         for number in range(4):
@@ -185,7 +182,7 @@ def registered(address: str, name: str = "b", broker_id: int = 0, heard_ms: int 
 
 
 def test_silent_moved_and_too_many_brokers() -> None:
-    """One not heard of for two minutes is forgotten, one that moved has one address, and there is an end to them."""
+    """A broker is forgotten after two minutes."""
     known = Routes()
     known.register(registered("a:1"))
     known.register(registered("a:2"))
@@ -278,7 +275,7 @@ def test_nothing_is_made_of_a_registration_that_is_refused(row: str, words: str)
 
 
 def test_long_texts_of_a_registration_are_not_kept() -> None:
-    """No route tells them; they would stay as long as the broker, for each of a thousand brokers."""
+    """No route needs them, and they would use memory."""
     told, text = NameServer(now_ms=lambda: 0), "x" * 1_000_000
     row = {"topicName": text, "topicFilterType": text, "attributes": {"a": text}, "readQueueNums": 3, "perm": 4}
     body = json.dumps({"topicConfigSerializeWrapper": {"topicConfigTable": {"T": row}}}).encode()
@@ -289,7 +286,6 @@ def test_long_texts_of_a_registration_are_not_kept() -> None:
 
 
 def test_permissions_go_with_their_broker(start_broker: StartBroker, connect: Connect) -> None:
-    """A broker's name may be another one each time; those that are here keep theirs."""
     server = start_broker()
     client = connect(server.name_server_address)
     for name in ("first", "broker-a", "second"):
@@ -379,14 +375,13 @@ CHANGES: dict[str, tuple[int, dict[str, str], bytes]] = {
 def test_foreign_name_servers_know_a_topic_before_its_change_is_answered(
     start_broker: StartBroker, connect: Connect, tmp_path: Path, *, flush_disk_sync: bool
 ) -> None:
-    """Of three one is gone, which nobody waits for twice."""
+    """One of three is gone, and only one request waits for it."""
     servers = [start_broker(directory=str(tmp_path / name)) for name in ("first", "second")]
     names = ";".join([*(at(server.name_server_address) for server in servers), "127.0.0.1:1"])
     config = BrokerConfig(broker_name="other", name_servers=names)
     broker = start_broker(config=config, store_config=evolve(SMALL_STORE, flush_disk_sync=flush_disk_sync))
     clients = [connect(server.name_server_address) for server in servers]
-    registrar = broker.replicating.registrar
-    assert registrar is not None
+    registrar = present(broker.replicating.registrar)
     # The next registration that nobody asked for is half a minute away.
     wait_until(lambda: registrar.registered_count >= 2)
     for topic, (code, fields, body) in CHANGES.items():
@@ -412,7 +407,6 @@ def test_nobody_else_waits_for_a_name_server_that_does_not_answer(start_broker: 
 def test_a_send_that_does_not_wait_for_slaves_waits_for_name_servers_alone(
     start_broker: StartBroker, connect: Connect, tmp_path: Path
 ) -> None:
-    """It makes a topic on a master without slaves, of which only others hear with 11."""
     name_server = start_broker(directory=str(tmp_path / "first")).name_server_address
     config = BrokerConfig(broker_name="other", name_servers=at(name_server), role="SYNC_MASTER", ha_port=0)
     client = connect(start_broker(config=config).address)
@@ -427,14 +421,12 @@ UNKNOWN = (0, -1, 2, 210, 313, 9999, 70_000)
 
 
 def permissions(client: RawClient, topic: str) -> dict[str, int]:
-    """What a topic's route says may be done at each broker; empty without a route."""
     answer = client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
     queues: list[dict[str, Any]] = json.loads(bytes(answer.body))["queueDatas"] if answer.code == 0 else []
     return {queue["brokerName"]: queue["perm"] for queue in queues}
 
 
 def listed(answer: Command) -> list[str]:
-    """The names in a list of topics."""
     found: list[str] = json.loads(bytes(answer.body))["topicList"]
     return found
 
@@ -456,16 +448,14 @@ def test_an_unknown_code_is_answered_at_once(start_broker: StartBroker, connect:
             assert (reply.code, reply.remark) == (3, f" request type {code} not supported")
 
 
-def test_no_code_waits_for_a_time_out(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
+def test_no_code_waits_for_a_time_out(broker: Broker, connect: Connect) -> None:
     for address in (broker.address, broker.name_server_address):
         client = connect(address)
         for code in RequestCode:
             assert client.reply(client.send(code)) is not None, code.name
 
 
-def test_a_setting_is_kept(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
+def test_a_setting_is_kept(broker: Broker, connect: Connect) -> None:
     client = connect(broker.name_server_address)
     place = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T"}
     assert client.call(RequestCode.GET_KV_CONFIG, place).code == 22
@@ -506,8 +496,7 @@ def test_a_setting_is_refused(start_broker: StartBroker, connect: Connect, field
     assert words in str(answer.remark)
 
 
-def test_a_broker_is_written_to_no_more_and_again(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
+def test_a_broker_is_written_to_no_more_and_again(broker: Broker, connect: Connect) -> None:
     client = connect(broker.name_server_address)
     assert register(client, table("T", "U")) == 0
     made = {"topic": "T", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
@@ -535,24 +524,20 @@ def test_a_deleted_topic_has_no_route_until_it_is_registered_again(start_broker:
     assert client.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, elsewhere).code == 0
     assert permissions(client, "T") == {"other": 6}
     assert client.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "T", "clusterName": "C"}).code == 0
-    assert permissions(client, "T") == {}
-    assert permissions(client, "U") == {"other": 6}
-    assert register(client, table("T", "U")) == 0
-    assert permissions(client, "T") == {"other": 6}
+    assert (permissions(client, "T"), permissions(client, "U")) == ({}, {"other": 6})
+    assert (register(client, table("T", "U")), permissions(client, "T")) == (0, {"other": 6})
     assert client.call(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "TBW102"}).code == 0
     assert permissions(client, "TBW102") == {"broker-a": 7}
 
 
 def make(client: RawClient, topic: str) -> None:
-    """Make a topic of four queues."""
     fields = {"topic": topic, "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
     assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, fields).code == 0
 
 
 def test_a_broker_that_tells_of_one_new_topic_keeps_its_others(start_broker: StartBroker, connect: Connect) -> None:
     client = connect(start_broker().name_server_address)
-    assert register(client, table("T")) == 0
-    assert register(client, table("U", counter=2)) == 0
+    assert (register(client, table("T")), register(client, table("U", counter=2))) == (0, 0)
     assert permissions(client, "T") == permissions(client, "U") == {"other": 6}
 
 
@@ -594,8 +579,7 @@ def test_request_216_hides_a_live_topic(start_broker: StartBroker, connect: Conn
     assert forget({"topic": "T", "clusterName": "elsewhere"}).code == forget({}).code == 0
     assert permissions(client, "T") == {"broker-a": 6}
     for again in (partial(make, admin, "T"), partial(send_message, admin, "made-by-a-send")):
-        assert forget({"topic": "T"}).code == 0
-        assert permissions(client, "T") == hidden
+        assert (forget({"topic": "T"}).code, permissions(client, "T")) == (0, hidden)
         send_message(admin, "T")
         assert permissions(client, "T") == hidden
         again()
@@ -614,6 +598,5 @@ def test_topics_are_listed_by_cluster(start_broker: StartBroker, connect: Connec
 
 
 def test_the_name_servers_settings_are_properties(start_broker: StartBroker, connect: Connect) -> None:
-    """A key and a value a line, as `mqadmin getNamesrvConfig` reads them."""
     body = bytes(connect(start_broker().name_server_address).call(RequestCode.GET_NAMESRV_CONFIG).body).decode()
     assert dict(line.split("=") for line in body.splitlines())["brokerChannelExpiredTime"] == "120000"

@@ -6,7 +6,6 @@ import json
 import logging
 import shutil
 import socket
-import struct
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +16,8 @@ from model_tests.conformance.java_broker import free_port
 from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
 from model_tests.support.broker.stores import read_all
-from model_tests.support.service import ScriptedMaster, answer_of, copies_of
+from model_tests.support.present import present
+from model_tests.support.service import ScriptedMaster, copies_of
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
@@ -38,7 +38,7 @@ POLICIES = pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9, ROCKETMQ_5],
 
 
 class Cluster:
-    """A master and slaves of it, each in a directory of its own."""
+    """A master and its slaves, each in a separate directory."""
 
     def __init__(self, start_broker: StartBroker, directory: Path, connect: Connect) -> None:
         self._start = start_broker
@@ -55,7 +55,7 @@ class Cluster:
     def slave(
         self, ha: Address, *, policy: Policy = STRICT, name: str = "slave", store: StoreConfig = TINY, **settings: Any
     ) -> Broker:
-        """A broker that follows whoever sends its log there."""
+        """A broker that follows a master at this address."""
         given = {"role": "SLAVE", "broker_id": 1, "ha_master": f"{ha[0]}:{ha[1]}", "slave_read": True}
         config = BrokerConfig(**{**given, **settings})
         directory = str(self.directory / name)
@@ -69,7 +69,6 @@ class Cluster:
 
 @pytest.fixture
 def cluster(start_broker: StartBroker, tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """Nothing started yet; slaves soon try again."""
     monkeypatch.setattr(follower, "RETRY_MS", 20)
     return Cluster(start_broker, tmp_path, connect)
 
@@ -84,7 +83,6 @@ def ha_of(broker: Broker) -> Address:
 
 
 def caught_up(slave: Broker, master: Broker) -> bool:
-    """Whether a slave has and shows everything, and its master knows that."""
     behind = replicator_of(master).behind_bytes
     ends = {slave.store.dispatched_end, master.store.dispatched_end, master.store.log_end}
     return len(ends) == 1 and set(behind.values()) == {0}
@@ -111,21 +109,6 @@ def test_a_slave_has_what_its_master_has(cluster: Cluster, connect: Connect, pol
     assert [bytes(record.body)[:4] for record in records_of(reply)] == [(58).to_bytes(4), (59).to_bytes(4)]
 
 
-@pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_4_9], ids=lambda policy: policy.name)
-def test_a_slave_that_has_nothing_begins_with(cluster: Cluster, policy: Policy) -> None:
-    master = cluster.master(policy=policy)
-    cluster.fill(master, 60, 3000)
-    slave = cluster.slave(ha_of(master), policy=policy)
-    wait_until(lambda: caught_up(slave, master))
-    size = TINY.commit_log_file_size
-    last = master.store.log_end - master.store.log_end % size
-    assert slave.store.log_start == (last if policy is ROCKETMQ_4_9 else 0)
-    assert slave.store.visible_end("T", 0) == 60
-    cluster.fill(master, 3)
-    wait_until(lambda: caught_up(slave, master))
-    assert read_all(slave.store, "T", 0) == read_all(master.store, "T", 0)[slave.store.visible_start("T", 0) :]
-
-
 def test_a_slave_goes_on_where_it_stopped(cluster: Cluster) -> None:
     master = cluster.master()
     port = ha_of(master)[1]
@@ -144,22 +127,7 @@ def test_a_slave_goes_on_where_it_stopped(cluster: Cluster) -> None:
     check_equal(third, slave)
 
 
-def test_who_waits_at_a_slave_is_told_of_what_is_copied(cluster: Cluster, connect: Connect) -> None:
-    master = cluster.master()
-    slave = cluster.slave(ha_of(master))
-    cluster.fill(master, 1)
-    check_equal(slave, master)
-    slave.topics.put(TopicConfig("T"))
-    client = connect(slave.address)
-    opaque = client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 1, timeout_ms=30_000))
-    wait_until(lambda: len(slave.hold_service) == 1)
-    cluster.fill(master, 1)
-    reply = answer_of(client, opaque)
-    assert len(records_of(reply)) == 1
-
-
 def lines_of(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
-    """The reasons told with an event."""
     return [told["reason"] for told in told_of(caplog) if told["event"] == event]
 
 
@@ -231,8 +199,7 @@ def test_tables_are_copied_and_a_slave_is_found_by_the_name_server(cluster: Clus
     at = "{}:{}".format(*master.name_server_address)
     slave = cluster.slave(ha_of(master), ha_master="", name_servers=at)
     check_equal(slave, master)
-    tables = slave.replicating.tables
-    assert tables is not None
+    tables = present(slave.replicating.tables)
     wait_until(lambda: tables.round_count > 0)
     assert slave.topics.by_name == master.topics.by_name
     assert slave.groups.by_name == master.groups.by_name
@@ -275,7 +242,6 @@ def brokers_of(client: RawClient, code: int, fields: dict[str, str] | None = Non
 
 
 def addresses_of(client: RawClient) -> dict[str, str]:
-    """The addresses of our broker and its slaves, as a name server says."""
     found = brokers_of(client, RequestCode.GET_BROKER_CLUSTER_INFO)["brokerAddrTable"]["broker-a"]["brokerAddrs"]
     return dict(found)
 
@@ -316,14 +282,12 @@ def test_a_table_that_cannot_be_read_changes_nothing(cluster: Cluster, code: int
         RequestCode.GET_ALL_DELAY_OFFSET: b'{"offsetTable":{1:9}}',
     }
     copies.copy(ScriptedMaster({**answers, code: body}))
-    assert copies.round_count == 0
-    assert slave.topics.by_name == before
+    assert (copies.round_count, slave.topics.by_name) == (0, before)
     assert slave.offsets.query("T", "G", 0) == (None if code == RequestCode.GET_ALL_CONSUMER_OFFSET else 4)
     assert slave.shared.delays.by_level == ({} if code == RequestCode.GET_ALL_DELAY_OFFSET else {1: 9})
 
 
 def send_now(cluster: Cluster, broker: Broker, connect: Connect, properties: str = "") -> int:
-    """Send one message; the answer's code."""
     return connect(broker.address).call(RequestCode.SEND_MESSAGE_V2, send_fields("T", 0, properties), b"x").code
 
 
@@ -339,64 +303,6 @@ def test_a_sync_master_answers_when_a_slave_has_it(cluster: Cluster, connect: Co
         assert send_now(cluster, master, connect) == ResponseCode.SUCCESS
         assert slave.store.log_end == master.store.log_end
         assert master.store.visible_end("T", 0) == count
-
-
-def report(slave: socket.socket, offset: int) -> None:
-    """Have a slave report up to where it has the log."""
-    slave.sendall(struct.pack(">q", offset))
-
-
-def silent_slave(master: Broker) -> tuple[Replicator, socket.socket]:
-    """A slave that reports 0 and then what a test says, once its master knows of it."""
-    replicator, slave = replicator_of(master), socket.create_connection(ha_of(master))
-    report(slave, 0)
-    wait_until(lambda: bool(replicator.behind_bytes))
-    return replicator, slave
-
-
-def test_a_slave_that_is_late_or_far_behind(cluster: Cluster, connect: Connect) -> None:
-    master = cluster.master(role="SYNC_MASTER", slave_timeout_ms=50, slave_behind_bytes_max=1_000)
-    replicator, slave = silent_slave(master)
-    assert send_now(cluster, master, connect) == ResponseCode.FLUSH_SLAVE_TIMEOUT
-    report(slave, master.store.log_end)
-    wait_until(lambda: replicator.copied_end == master.store.log_end)
-    while master.store.log_end - replicator.copied_end < 900:
-        assert send_now(cluster, master, connect) == ResponseCode.FLUSH_SLAVE_TIMEOUT
-    assert send_now(cluster, master, connect) == ResponseCode.SLAVE_NOT_AVAILABLE
-    slave.close()
-    wait_until(lambda: not replicator.behind_bytes)
-    assert send_now(cluster, master, connect) == ResponseCode.SLAVE_NOT_AVAILABLE
-
-
-@POLICIES
-def test_a_silent_slave_delays_its_sends_alone(cluster: Cluster, connect: Connect, policy: Policy) -> None:
-    master = cluster.master(role="SYNC_MASTER", policy=policy, in_sync_replicas=2, slave_timeout_ms=LONG_MS)
-    _replicator, slave = silent_slave(master)
-    waiting, other = connect(master.address), connect(master.address)
-    opaques = [waiting.send(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"x") for _ in range(50)]
-    wait_until(lambda: master.store.visible_end("T", 0) == 50)
-    for number in range(50):
-        assert send_now(cluster, master, connect, "WAIT\x01false") == ResponseCode.SUCCESS
-        pulled = other.call(RequestCode.PULL_MESSAGE, pull_fields("T", number, timeout_ms=20_000))
-        assert pulled.code == ResponseCode.SUCCESS
-    assert waiting.reply(opaques[0], 0) is None
-    report(slave, master.store.log_end)
-    answers = [waiting.reply(opaque) for opaque in opaques]
-    assert [answer and answer.code for answer in answers] == [ResponseCode.SUCCESS] * 50
-    slave.close()
-
-
-def test_who_waits_for_a_slave_is_told_when_the_master_stops(cluster: Cluster, connect: Connect) -> None:
-    master = cluster.master(role="SYNC_MASTER", slave_timeout_ms=LONG_MS)
-    replicator, slave = silent_slave(master)
-    waiting = connect(master.address)
-    opaques = [waiting.send(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"x") for _ in range(3)]
-    wait_until(lambda: replicator._waits.count == 3)
-    master.stop()
-    answers = [waiting.reply(opaque) for opaque in opaques]
-    assert [answer and answer.code for answer in answers] == [ResponseCode.FLUSH_SLAVE_TIMEOUT] * 3
-    assert not replicator.behind_bytes
-    slave.close()
 
 
 def ha_status(connect: Connect, broker: Broker) -> dict[str, Any]:
@@ -466,5 +372,4 @@ def test_a_send_wakes_the_replicator(cluster: Cluster, monkeypatch: pytest.Monke
     master = cluster.master()
     monkeypatch.setattr(Replicator, "appended", lambda _self: ends.append(master.store.dispatchable_end))
     cluster.fill(master, 1)
-
     assert ends[-1] == master.store.dispatchable_end > 0

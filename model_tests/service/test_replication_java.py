@@ -14,6 +14,7 @@ import pytest
 from model_tests.conformance.java_broker import JavaUnavailableError, free_port, resolve, running
 from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields
+from model_tests.support.present import present
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig, StoreConfig
@@ -56,7 +57,7 @@ def send(client: RawClient, count: int, size: int = 20_000) -> int:
 
 
 def first_files_equal(one: Path, other: Path, end: int) -> bool:
-    """Whether two logs are the same up to `end`, but for files that only one of them has."""
+    """Whether two logs are equal up to `end`, in the files that both have."""
     names = sorted({path.name for path in one.iterdir()} & {path.name for path in other.iterdir()})
     stop = [min(max(end - int(name), 0), FILE_SIZE) for name in names]
     pairs = zip(names, stop, strict=True)
@@ -64,14 +65,13 @@ def first_files_equal(one: Path, other: Path, end: int) -> bool:
 
 
 def pulled(client: RawClient, offset: int) -> Command:
-    """One pull of queue 0 of T."""
     return client.call(RequestCode.PULL_MESSAGE, pull_fields("T", offset))
 
 
 def test_ours_behind_a_java_master(
     class_path: str, version: str, tmp_path: Path, start_broker: StartBroker, connect: Connect
 ) -> None:
-    """Found by the Java name server: log, topics, groups and offsets are the master's, and its SYNC_MASTER waits."""
+    """Log, topics, groups and offsets are the master's."""
     (tmp_path / "java").mkdir()
     settings = f"{SETTINGS}brokerRole=SYNC_MASTER\ninSyncReplicas=2\n"
     with running(class_path, tmp_path / "java", settings=settings) as java:
@@ -100,8 +100,7 @@ def test_ours_behind_a_java_master(
         # A SYNC_MASTER answers when a slave has it.
         assert slave.store.log_end > 2 * FILE_SIZE
         wait_until(lambda: slave.store.visible_end("T", 0) == 121, WAIT_S)
-        tables = slave.replicating.tables
-        assert tables is not None
+        tables = present(slave.replicating.tables)
         before = tables.round_count
         wait_until(lambda: tables.round_count > before and slave.offsets.query("T", "G", 0) == 7, WAIT_S)
         assert slave.topics.get("T") is not None
@@ -136,7 +135,6 @@ def master(version: str, tmp_path: Path, start_broker: StartBroker) -> Callable[
 
 
 def ends_of(client: RawClient, topic: str) -> int:
-    """The visible end of queue 0, as a broker says; -1 while it does not."""
     found = client.call(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"})
     return int((found.ext_fields or {}).get("offset", -1))
 
@@ -153,8 +151,7 @@ def test_a_java_slave(class_path: str, tmp_path: Path, master: Callable[..., Bro
         "slaveReadEnable=true\n"
     )
     with running(class_path, tmp_path / "java", settings=settings) as java:
-        replicator = ours.replicating.replicator
-        assert replicator is not None
+        replicator = present(ours.replicating.replicator)
         wait_until(lambda: bool(replicator.behind_bytes), WAIT_S)
         assert send(client, 120) == ResponseCode.SUCCESS
         wait_until(lambda: set(replicator.behind_bytes.values()) == {0}, WAIT_S)

@@ -36,20 +36,26 @@ def following(bench: Bench, *offsets: int) -> list[Slave]:
     return slaves
 
 
-def test_who_reports_is_sent_the_log_from_there_on() -> None:
+def test_what_a_slave_is_sent() -> None:
+    """From its first report on; a turn that leaves something continues at once."""
     bench = Bench()
     bench.log.log_end = 150
     slave = Slave()
     bench.waiting.append(slave)
     bench.rounds(None, None, partial(slave.report, 10), None)
-
     assert slave.took() == transfers(bench.log, 10, 64, 64, 12)
     assert bench.timeouts == [None, LOOK_S, LOOK_S, LOOK_S], "without slaves nobody is waited for"
     bench.log.log_end = 160
     bench.rounds(None)
-    assert slave.took() == transfers(bench.log, 150, 10)
-    assert bench.peers() == [("10.0.0.1", 1)]
+    assert (slave.took(), bench.peers()) == (transfers(bench.log, 150, 10), [("10.0.0.1", 1)])
     assert bench.later_notes() == [], "nothing to wake, nothing to watch otherwise"
+    bench = Bench(transfer_size=1 << 20)
+    first, second = following(bench, 0, 0)
+    bench.timeouts.clear()
+    bench.log.log_end = (1 << 20) + 5
+    second.report(bench.log.log_end)
+    bench.rounds(None, None, None)
+    assert (bench.timeouts, len(first.took())) == ([LOOK_S, 0, LOOK_S], bench.log.log_end + 2 * 12)
 
 
 @pytest.mark.parametrize("only_visible", [False, True])
@@ -60,21 +66,8 @@ def test_what_the_settings_say_of_the_log(only_visible: bool, begins_with_last_f
     slave = Slave()
     bench.connect(slave)
     bench.report(slave, 0)
-
     start, stop = 2_000 if begins_with_last_file else 0, 2_400 if only_visible else 2_500
     assert slave.took() == transfers(bench.log, start, stop - start)
-
-
-def test_after_a_turn_that_left_something_the_next_begins_at_once() -> None:
-    bench = Bench(transfer_size=1 << 20)
-    first, second = following(bench, 0, 0)
-    bench.timeouts.clear()
-    bench.log.log_end = (1 << 20) + 5
-    second.report(bench.log.log_end)
-    bench.rounds(None, None, None)
-
-    assert bench.timeouts == [LOOK_S, 0, LOOK_S]
-    assert len(first.took()) == bench.log.log_end + 2 * 12
 
 
 def test_a_crowd_is_accepted_in_parts(caplog: pytest.LogCaptureFixture) -> None:
@@ -84,10 +77,8 @@ def test_a_crowd_is_accepted_in_parts(caplog: pytest.LogCaptureFixture) -> None:
     bench.waiting += crowd
     bench.log.log_end = 7
     bench.rounds(None)
-
     assert [each.is_closed for each in crowd] == [True] * ACCEPT_COUNT_MAX + [False] * 2
-    assert slave.took() == transfers(bench.log, 0, 7)
-    assert bench.peers() == [slave.peer]
+    assert (slave.took(), bench.peers()) == (transfers(bench.log, 0, 7), [slave.peer])
     assert reasons(caplog, "slave_refused") == ["there are 1 already"] * ACCEPT_COUNT_MAX
 
 
@@ -124,7 +115,6 @@ def test_slaves_come_from_the_networks_that_are_named(host: str, networks: list[
     bench = Bench(networks=networks)
     slave = Slave(host=host)
     bench.connect(slave)
-
     assert (bench.peers() == [slave.peer], slave.is_closed) == (is_one, not is_one)
 
 
@@ -147,7 +137,7 @@ def test_who_has_said_nothing_gives_way_to_who_comes(caplog: pytest.LogCaptureFi
 
 
 def test_who_reports_and_copies_nothing_gives_way_to_who_comes() -> None:
-    """Eight bytes are soon said; one that has reported what it was sent keeps its place."""
+    """A slave that has reported what it was sent keeps its place."""
     bench = Bench(slave_count_max=2)
     bench.log.log_end = 7
     stranger, slave, late, more = (Slave(port=port) for port in (1, 2, 3, 4))
@@ -174,7 +164,6 @@ def test_a_bad_slave_costs_others_nothing(caplog: pytest.LogCaptureFixture, monk
     falls.close_error = OSError("it cannot be closed")
     bench.log.log_end = 5
     bench.rounds(None)
-
     assert bench.peers() == [good.peer]
     assert [each.is_closed for each in (ends, lies, falls, good)] == [True, True, True, False]
     assert good.took() == transfers(bench.log, 0, 5)
@@ -191,7 +180,6 @@ def test_a_fault_of_ours_costs_one_connection(caplog: pytest.LogCaptureFixture) 
     (slave,) = following(bench, 0)
     bench.log.is_broken = True
     bench.rounds(None, None)
-
     assert (bench.peers(), slave.is_closed, bench.timeouts[-1]) == ([], True, None)
     assert reasons(caplog, "slave_closed") == ["of a fault here"]
     assert "the log is broken" in caplog.text
@@ -226,12 +214,11 @@ def test_who_gets_no_further_is_let_go_after_its_time(caplog: pytest.LogCaptureF
         good.report(10)
         assert len(bench.peers()) == 2
         bench.rounds(None)
-
     assert bench.peers() == [good.peer]
     assert reasons(caplog, "slave_closed") == ["it has got no further for 100 ms"]
 
 
-def test_who_was_sent_nothing_for_a_while_is_greeted() -> None:
+def test_greetings_and_full_sockets() -> None:
     bench = Bench(heartbeat_ms=100)
     bench.log.log_end = 7
     slave, silent = Slave(port=1), Slave(port=2)
@@ -242,9 +229,6 @@ def test_who_was_sent_nothing_for_a_while_is_greeted() -> None:
         bench.at(ms, ns)
         assert slave.took() == told
     assert silent.took() == b""
-
-
-def test_a_socket_that_is_full_is_watched_until_it_takes_something() -> None:
     bench = Bench()
     (slave,) = following(bench, 0)
     bench.log.log_end, slave.room = 20, 5
@@ -253,8 +237,16 @@ def test_a_socket_that_is_full_is_watched_until_it_takes_something() -> None:
     asked_count, slave.room = slave.asked_count, 1_000
     bench.rounds(None, None)
     assert bench.later_notes() == [("modify", 1, True, False)]
-    assert slave.took() == transfers(bench.log, 0, 20)
-    assert slave.asked_count == asked_count
+    assert (slave.took(), slave.asked_count) == (transfers(bench.log, 0, 20), asked_count)
+    bench = Bench()
+    bench.replicator.appended()
+    assert bench.later_notes() == []
+    following(bench, 0)
+    for _round in range(2):
+        bench.replicator.appended()
+        bench.replicator.appended()
+        bench.rounds(None)
+        assert bench.later_notes() == ["wake"]
 
 
 def test_what_is_told_of_each_slave() -> None:
@@ -267,7 +259,6 @@ def test_what_is_told_of_each_slave() -> None:
     bench.rounds(None)
     bench.now_ns += 2_000 * MS
     bench.rounds(None)
-
     told = [
         (each.addr, each.diff, each.in_sync, each.slave_ack_offset, each.transfer_from_where)
         for each in bench.replicator.slaves
@@ -285,18 +276,6 @@ def test_what_is_told_of_each_slave() -> None:
     assert bench.replicator.address == bench.address
 
 
-def test_what_was_appended_wakes_the_thread_once_a_round() -> None:
-    bench = Bench()
-    bench.replicator.appended()
-    assert bench.later_notes() == []
-    following(bench, 0)
-    for _round in range(2):
-        bench.replicator.appended()
-        bench.replicator.appended()
-        bench.rounds(None)
-        assert bench.later_notes() == ["wake"]
-
-
 def test_a_send_is_answered_when_the_slave_that_is_ahead_has_it() -> None:
     bench = Bench()
     told: Told = []
@@ -308,8 +287,7 @@ def test_a_send_is_answered_when_the_slave_that_is_ahead_has_it() -> None:
     bench.report(first, 9)
     assert told == []
     bench.report(second, 20)
-    assert told == [(10, True, "later"), (20, True, "later")]
-    assert bench.replicator.copied_end == 20
+    assert (told, bench.replicator.copied_end) == ([(10, True, "later"), (20, True, "later")], 20)
     bench.report(first, 19)
     second.said.append(b"")
     bench.rounds(None)
@@ -335,24 +313,27 @@ def test_a_send_is_answered_when_as_many_as_are_needed_have_it(needed: int, end:
     for each in range(1, 41):
         bench.submit(each, told)
     bench.rounds(None)
-
     assert [said for said, _, _ in told] == list(range(1, end + 1))
 
 
-def test_without_a_slave_none_has_anything() -> None:
+def test_sends_that_wait_for_no_slave() -> None:
     bench = Bench(needed_count=1)
     told: Told = []
     bench.submit(0, told)
     bench.rounds(None)
     assert told == []
-
-
-def test_who_needs_no_slave_is_answered_at_once() -> None:
     bench = Bench(needed_count=0)
-    told: Told = []
+    told = []
     bench.rounds(None)
     bench.submit(10, told)
     assert (told, bench.later_notes()) == ([(10, True, "at once")], [])
+    bench = Bench(timeout_ms=100)
+    told = []
+    bench.submit(10, told)
+    bench.at(100, -1)
+    assert told == []
+    bench.at(100)
+    assert told == [(10, False, "later")]
 
 
 def test_one_more_than_may_wait_is_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,18 +342,7 @@ def test_one_more_than_may_wait_is_answered_at_once(monkeypatch: pytest.MonkeyPa
     told: Told = []
     bench.submit(10, told)
     bench.submit(20, told)
-    assert told == [(20, False, "at once")]
-    assert bench.later_notes() == ["wake"]
-
-
-def test_a_send_is_answered_when_its_time_is_over() -> None:
-    bench = Bench(timeout_ms=100)
-    told: Told = []
-    bench.submit(10, told)
-    bench.at(100, -1)
-    assert told == []
-    bench.at(100)
-    assert told == [(10, False, "later")]
+    assert (told, bench.later_notes()) == ([(20, False, "at once")], ["wake"])
 
 
 def test_an_answer_that_fails_costs_no_other_one_its_turn(caplog: pytest.LogCaptureFixture) -> None:
@@ -401,7 +371,8 @@ def test_a_slave_that_lacks_too_much_is_not_waited_for(behind: int, is_near: boo
     assert Bench(needed_count=1).replicator.is_near(1 << 40)
 
 
-def test_at_the_end_everything_is_closed_and_who_waits_is_answered() -> None:
+def test_the_end_of_a_replicator() -> None:
+    """Everything is closed, and waiting sends are answered."""
     bench = Bench()
     told: Told = []
     slaves = following(bench, 0, 0)
@@ -411,27 +382,27 @@ def test_at_the_end_everything_is_closed_and_who_waits_is_answered() -> None:
     # Somebody has the lock, and found that the end has not come.
     bench.lock().meanwhile = partial(bench.wait_quietly, 20, told)
     bench.replicator.stop()
-
     assert bench.later_notes() == ["wake", "join", "close", "close"]
     assert [slave.is_closed for slave in slaves] == [True, True]
     assert (bench.peers(), bench.replicator.behind_bytes) == ([], {})
     assert sorted(told) == [(10, False, "later"), (20, False, "later")]
     bench.submit(30, told)
-    assert told[2:] == [(30, False, "at once")]
-    assert bench.later_notes() == []
-
-
-def test_who_is_about_to_wait_at_the_end_is_answered_too() -> None:
+    assert (told[2:], bench.later_notes()) == ([(30, False, "at once")], [])
     bench = Bench()
-    told: Told = []
+    told = []
     bench.lock().meanwhile = partial(bench.wait_quietly, 20, told)
     bench.replicator.stop()
     assert told == [(20, False, "later")]
     assert bench.later_notes() == ["wake", "close", "close"], "no thread was started"
+    bench = Bench()
+    bench.replicator.start()
+    assert bench.later_notes() == [("spawn", "replicator")]
+    bench.rounds(bench.replicator.stop, None)
+    assert bench.timeouts == [None]
 
 
 def test_a_stop_between_a_wait_and_its_wake_answers_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The send gets 12 from `stop`, and no error from the poller that `stop` has closed."""
+    """The send gets 12 from `stop`."""
     bench = Bench()
     told: Told = []
     bench.replicator._poller = RealPoller()
@@ -445,11 +416,3 @@ def test_a_stop_between_a_wait_and_its_wake_answers_it_once(monkeypatch: pytest.
     monkeypatch.setattr(os, "eventfd_write", write)
     bench.submit(10, told)
     assert told == [(10, False, "later")]
-
-
-def test_a_replicator_runs_on_a_thread_of_its_name() -> None:
-    bench = Bench()
-    bench.replicator.start()
-    assert bench.later_notes() == [("spawn", "replicator")]
-    bench.rounds(bench.replicator.stop, None)
-    assert bench.timeouts == [None]

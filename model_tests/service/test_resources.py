@@ -1,4 +1,4 @@
-"""What an account may not read or write it gets by no side door; each attack fails, every code has an entry."""
+"""Accounts see and change only what their rights allow, by any request code."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ import pytest
 from attrs import evolve
 from model_tests.support.broker.brokers import SMALL_STORE, Connect, wait_until
 from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields
+from model_tests.support.present import present
 from model_tests.support.service import fields_of
 
 from longpoll_broker.broker import Broker
@@ -80,7 +81,7 @@ def call(
 
 @pytest.mark.parametrize("version", [317, 399, 401, 407, 500])
 def test_what_a_signature_has_follows_the_clients_version(broker: Broker, version: int) -> None:
-    """Clients from 4.9.4 on sign every field, older ones not the one that asks for a unique key."""
+    """Clients before 4.9.4 do not sign the field for a unique key."""
     fields = {"topic": "open", "key": "k", "maxNum": "1", "beginTimestamp": "0", "endTimestamp": "9"}
     fields |= {"_UNIQUE_KEY_QUERY": "true", ACCESS_KEY: "administrator"}
     signed = {name: value for name, value in fields.items() if version > 399 or name != "_UNIQUE_KEY_QUERY"}
@@ -88,20 +89,18 @@ def test_what_a_signature_has_follows_the_clients_version(broker: Broker, versio
     code = hmac.new(SECRETS["administrator"].encode(), texts, "sha1").digest()
     signature = {SIGNATURE: base64.b64encode(code).decode()}
     command = Command(RequestCode.QUERY_MESSAGE, 1, version=version, ext_fields=fields | signature)
-    access = broker.handler.access
-    assert access is not None
+    access = present(broker.handler.access)
     assert access.refusal(cast("Channel", SimpleNamespace(peer_host=("10.0.0.1", 1))), command) is None
 
 
 def place_of(client: RawClient, topic: str, properties: str = "", flag: str = "0") -> tuple[str, str]:
-    """Have the administrator send a message: its place in the log and its queue offset."""
     fields = send_fields(topic, properties=properties) | {"f": flag}
     sent = fields_of(call(client, RequestCode.SEND_MESSAGE_V2, fields, b"secret", "administrator"))
     return str(int(sent["msgId"][16:], 16)), sent["queueOffset"]
 
 
 def is_refused(answer: Command, resource: str) -> bool:
-    """Whether the accounts refused a request, for this topic or group; for any with an empty name."""
+    """Whether the accounts refused a request, for this topic or group or for any."""
     return answer.code == 1 and f"No default permission for {resource}" in (answer.remark or "")
 
 
@@ -135,7 +134,6 @@ ASKED: Final = {"queueId": "0", "timestamp": "0"}
 
 
 def without(name: str) -> dict[str, str]:
-    """The fields of a send but for one."""
     return {each: value for each, value in send_fields("open").items() if each != name}
 
 
@@ -195,7 +193,7 @@ ATTEMPTS: Final[tuple[tuple[int, dict[str, str], bytes, str | None], ...]] = (
 
 
 def test_a_request_is_refused_for_what_it_uses(broker: Broker, connect: Connect) -> None:
-    """By its header, by its body and by the place in the log that it names."""
+    """By its header, its body, or the record that it names."""
     client = connect(broker.address)
     places = {SECRET_PLACE: place_of(client, "secret")[0], OPEN_PLACE: place_of(client, "open")[0]}
     for code, fields, body, resource in ATTEMPTS:
@@ -217,7 +215,7 @@ def test_a_message_that_waits_is_not_read_by_its_place(properties: str, broker: 
 
 
 def test_a_transaction_of_others_is_not_ended(broker: Broker, connect: Connect) -> None:
-    """37 needs a right to the topic that the prepared message goes to."""
+    """Request 37 needs a right to the prepared message's topic."""
     client = connect(broker.address)
     place_of(client, "secret")
     for topic, account, refusal in (
@@ -233,7 +231,7 @@ def test_a_transaction_of_others_is_not_ended(broker: Broker, connect: Connect) 
 
 
 def test_who_consumes_for_a_group_sends_to_its_retry_topic(broker: Broker, connect: Connect) -> None:
-    """As RocketMQ's clients do where 36 fails: it needs the right to consume, not one to publish."""
+    """RocketMQ's clients do so if request 36 fails."""
     client = connect(broker.address)
     for account, refusal in (("readers", False), ("writers", True)):
         assert is_refused(call(client, SEND, send_fields("%RETRY%mine"), b"x", account), "group:mine") == refusal
@@ -270,7 +268,6 @@ DEAD: Final = {"topic": "%DLQ%theirs", "queueId": "0", "timestamp": "0"}
     ],
 )
 def test_dead_letters_of_a_denied_group(code: int, fields: dict[str, str], broker: Broker, connect: Connect) -> None:
-    """An account that may read every topic reads those of other groups."""
     client = connect(broker.address)
     place, _offset = place_of(client, "open")
     dead = back(place, "theirs") | {"delayLevel": "-1"}
@@ -303,7 +300,7 @@ def test_topics_of_the_broker_are_closed(topic: str, properties: str, broker: Br
 
 
 def colliding(text: str, prefix: str) -> str:
-    """What follows `prefix` in a text that has the Java hash of another: seven characters of 31."""
+    """A suffix of seven characters that gives a text the Java hash of another."""
     target, begun = java_hash(text), java_hash(prefix)
     base = sum(ord("0") * 31**place for place in range(7))
     left = (target - begun * 31**7 - base) % 2**32
@@ -311,7 +308,7 @@ def colliding(text: str, prefix: str) -> str:
 
 
 def test_a_key_of_equal_hash_shows_no_other_topic(broker: Broker, connect: Connect) -> None:
-    """12 compares topic and key of what the index finds; a colliding message does not use up the asked count."""
+    """A colliding message does not count towards the limit."""
     client = connect(broker.address)
     key = colliding("secret#hidden", "open#")
     assert java_hash(f"open#{key}") == java_hash("secret#hidden")
@@ -327,14 +324,13 @@ def test_a_key_of_equal_hash_shows_no_other_topic(broker: Broker, connect: Conne
 
 
 def member(connect: Connect, broker: Broker, account: str, body: bytes) -> RawClient:
-    """A connection that has sent a heartbeat as an account."""
     client = connect(broker.address)
     assert call(client, BEAT, body=body, account=account).code == 0
     return client
 
 
 def test_a_producer_is_asked_about_messages_that_it_may_send_alone(tmp_path: Path, connect: Connect) -> None:
-    """39 has the message's body; of 60 others in the group none gets it, and none keeps it from the sender."""
+    """Request 39 carries the message's body."""
     quick = BrokerConfig(transaction_timeout_ms=0, transaction_check_interval_ms=3_600_000)
     with opened(tmp_path, quick) as broker:
         others = [member(connect, broker, "stranger", heartbeat("P")) for _ in range(60)]
@@ -347,12 +343,11 @@ def test_a_producer_is_asked_about_messages_that_it_may_send_alone(tmp_path: Pat
             wait_until(lambda: checks._due_ns != 0)
             assert allowed.wait_push().code == RequestCode.CHECK_TRANSACTION_STATE
         for each in others:
-            assert call(each, RequestCode.GET_BROKER_RUNTIME_INFO).code == 0
-            assert each.pushes == []
+            assert (call(each, RequestCode.GET_BROKER_RUNTIME_INFO).code, each.pushes) == (0, [])
 
 
 def test_a_message_is_taken_to_members_that_may_read_it_alone(broker: Broker, connect: Connect) -> None:
-    """309 with a message of another topic than the member's."""
+    """Request 309 with a message of another topic."""
     client = member(connect, broker, "stranger", heartbeat(mine=["open"]))
     assert client.wait_push().code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
     admin = connect(broker.address)
@@ -384,7 +379,6 @@ def aimed_at(topic: str, place: str, group: str = "mine") -> dict[str, str]:
 
 
 def ask(client: RawClient, code: int, fields: dict[str, str], account: str, body: bytes = b"") -> int:
-    """Send a request that an account has signed, which may never be answered; its opaque."""
     signed = fields | {ACCESS_KEY: account}
     return client.send(code, signed | {SIGNATURE: sign(signed, body, SECRETS[account])}, body)
 
@@ -398,13 +392,11 @@ def seen(client: RawClient, codes: set[int], aims: list[tuple[str, str]], accoun
 
 
 def pushed_codes(client: RawClient, account: str) -> set[int]:
-    """The codes of what a client was brought with the body."""
     assert call(client, RequestCode.GET_BROKER_RUNTIME_INFO, account=account).code == 0
     return {push.code for push in client.pushes if BODY in bytes(push.body)}
 
 
 def test_no_code_shows_a_body_without_a_right(tmp_path: Path, connect: Connect) -> None:
-    """Every code is aimed at messages that wait, are dead or are there; no member is brought one."""
     quick = BrokerConfig(transaction_timeout_ms=0, transaction_check_interval_ms=3_600_000)
     with opened(tmp_path, quick) as broker:
         stranger = member(connect, broker, "stranger", heartbeat("P", mine=["open"]))
@@ -440,7 +432,6 @@ def test_no_code_shows_a_body_without_a_right(tmp_path: Path, connect: Connect) 
 
 
 def test_a_held_pull_ends_with_its_right(broker: Broker, connect: Connect) -> None:
-    """The account loses its right while the pull waits: the next message is not for it."""
     client, admin = connect(broker.address), connect(broker.address)
     place_of(admin, "open")
     opaque = ask(client, RequestCode.PULL_MESSAGE, pull_fields("open", 1, timeout_ms=60_000, group="mine"), "stranger")
@@ -453,7 +444,7 @@ def test_a_held_pull_ends_with_its_right(broker: Broker, connect: Connect) -> No
 
 
 def test_a_body_that_looks_like_a_record_shows_nothing_behind_it(broker: Broker, connect: Connect) -> None:
-    """Its properties, which have no checksum, reach over the next message of another topic."""
+    """No checksum covers the properties, which reach into the next message."""
     client = connect(broker.address)
     size, place = 1_000, broker.store.log_end + BODY_AT
     head = HEAD.pack(size, MAGIC_V1, 0, 0, 0, 0, place, 0, 0)
@@ -463,8 +454,7 @@ def test_a_body_that_looks_like_a_record_shows_nothing_behind_it(broker: Broker,
     for _ in range(9):
         assert call(client, SEND, send_fields("secret"), BODY, "administrator").code == 0
     # Without accounts it is a record.
-    shown = broker.store.record_at(place)
-    assert shown is not None
+    shown = present(broker.store.record_at(place))
     assert BODY in bytes(shown)
     answer = call(client, VIEW, {"offset": str(place)})
     assert (answer.code, BODY in bytes(answer.body)) == (1, False)
@@ -472,7 +462,6 @@ def test_a_body_that_looks_like_a_record_shows_nothing_behind_it(broker: Broker,
 
 
 def test_every_code_has_an_entry(broker: Broker) -> None:
-    """Only one: the topics and groups that it uses, why it needs no right, or that it is for administrators."""
     count, handler = Counter(codes_with_an_entry(ADMIN_CODES)), broker.handler
     rooms = (handler.pulling.processors, handler.sending.processors, handler.administering.processors)
     assert {code for room in rooms for code in room if count[code] != 1} == set()
@@ -504,10 +493,9 @@ CODES: Final = re.compile(r"\b(\d+) [A-Z][A-Z_0-9]+")
 
 
 def named_fields() -> Iterator[tuple[int, str, str]]:
-    """(code, field of its header that names a topic or a group, the field's name on the wire) of every request.
+    """(code, header field, wire name) of each request's field that names a topic or group.
 
-    But for the producers' group that a send, a leave and an end of a transaction say that they are of: nothing of that
-    group's is told or changed.
+    A producers' group of a send, a leave or an end of a transaction is left out: it gives no access.
     """
     for header in {each for each in vars(headers).values() if isinstance(each, type) and issubclass(each, Header)}:
         told = "".join((header.__doc__ or "").partition(":")[:2])

@@ -1,30 +1,55 @@
-"""Batches and ends of transactions that RocketMQ refuses for what they ask, as both Java versions were seen to."""
+"""Sends over real sockets: bursts, batches, ends of transactions, and answers once messages are durable."""
 
 from __future__ import annotations
 
+import errno
 import itertools
+import pathlib
+import shutil
 import struct
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import attrs
 import pytest
 from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_tests.service.sockless import Peer, ThreadlessBroker
 from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
-from model_tests.support.broker.raw_client import pull_fields, records_of, send_fields
+from model_tests.support.broker.harness.topics import make_topic
+from model_tests.support.broker.raw_client import (
+    PATIENCE_S,
+    RawClient,
+    pull_fields,
+    records_of,
+    send_fields,
+    send_message,
+)
 from model_tests.support.broker.stores import StillRuntime
+from model_tests.support.present import present
 from model_tests.support.service import answer_of, served, served_two
 
+from longpoll_broker.broker import Broker
+from longpoll_broker.config import StoreConfig
 from longpoll_broker.fast.send_bursts import SendBursts
 from longpoll_broker.io.channel import NO_END_NS
+from longpoll_broker.shared.topics import TopicConfig
+from longpoll_broker.store.message_store import MessageStore
 from longpoll_broker.store.messages import Arrival, MessageToStore
-from longpoll_protocol.codes import CommandFlag, RequestCode
+from longpoll_broker.store.segment import SegmentList
+from longpoll_broker.upkeep.config_files import ConfigFiles
+from longpoll_broker.upkeep.flush_service import QUEUES_EVERY, QUEUES_SIZE, FlushService
+from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.fast.send_request import SendCommand, read_send
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.properties import DELAY, INNER_QUEUES, PREPARED
+from longpoll_runtime.files import RealFiles
+from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
 
 BATCH = struct.pack(">iiiii", 23, 0, 0, 0, 1) + b"m" + struct.pack(">h", 0)
@@ -54,8 +79,7 @@ def test_wrong_ends_of_transactions(
 def test_the_broker_picks_each_queue_in_turn(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
     broker, client = served(start_broker, connect, policy=policy)
     client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"first")
-    topic = broker.topics.get("T")
-    assert topic is not None
+    topic = present(broker.topics.get("T"))
     count = topic.write_queue_nums
     assert count > 1
 
@@ -117,7 +141,6 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Peer, Peer
 @given(st.lists(sends(), max_size=24).map(b"".join))
 def test_a_burst_is_served_as_its_sends_are(peers: tuple[Peer, Peer], content: bytes) -> None:
     bursts, single = peers
-
     assert bursts.told(content) == single.told(content)
 
 
@@ -130,8 +153,7 @@ def plain_burst(count: int) -> bytes:
     )
 
 
-def test_a_burst_is_stored_in_one_go(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = start_broker()
+def test_a_burst_is_stored_in_one_go(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     peer = Peer(broker)
     peer.tell(plain_burst(1))
     stored: list[int] = []
@@ -143,16 +165,13 @@ def test_a_burst_is_stored_in_one_go(start_broker: StartBroker, monkeypatch: pyt
 
     monkeypatch.setattr(broker.store, "put_burst", noted)
     peer.tell(plain_burst(10))
-
     assert stored == [9]
 
 
 def test_a_broker_with_more_to_do_for_each_send_serves_no_bursts(start_broker: StartBroker, tmp_path: Path) -> None:
-    """A history is recorded, or the disk is waited for."""
     recording = start_broker(record_directory=str(tmp_path / "history"))
     waiting = start_broker(directory=str(tmp_path / "waiting"), store_config=evolve(STORE, flush_disk_sync=True))
     plain = start_broker(directory=str(tmp_path / "plain"))
-
     assert [recording.handler.send_bursts, waiting.handler.send_bursts] == [None, None]
     assert plain.handler.send_bursts is not None
 
@@ -203,8 +222,7 @@ def test_few_sends_are_read_for_nothing(
 
     monkeypatch.setattr("longpoll_protocol.fast.typed_connection.read_send", counted)
     broker = start_broker()
-    bursts = broker.handler.send_bursts
-    assert bursts is not None
+    bursts = present(broker.handler.send_bursts)
     moments = itertools.cycle([0, NO_END_NS + 1])
     bursts.now_ns = lambda: next(moments)
     client = connect(broker.address)
@@ -212,3 +230,304 @@ def test_few_sends_are_read_for_nothing(
     opaques = client.send_burst(RequestCode.SEND_MESSAGE_V2, [(send_fields("T", 0, text), b"x") for text in texts])
     assert all(client.reply(opaque) is not None for opaque in opaques)
     assert 200 <= count[0] <= 200 * reads_max
+
+
+SYNC: StoreConfig = attrs.evolve(SMALL_STORE, flush_disk_sync=True, flush_interval_ms=1_000_000)
+WAIT_S = 20.0
+
+
+class Disk:
+    """A disk that works only while it is let; it counts its syncs of the log."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.works = threading.Event()
+        self.works.set()
+        self.asked = threading.Event()
+        self.fails = False
+        self.syncs = 0
+        self.threads: set[str] = set()
+        flush = SegmentList.flush
+
+        def slow(segments: SegmentList, start: int, stop: int) -> None:
+            if segments.directory.endswith("commitlog"):
+                self.syncs += 1
+                self.threads.add(threading.current_thread().name)
+                self.asked.set()
+                assert self.works.wait(WAIT_S)
+                if self.fails:
+                    raise OSError(errno.EIO, "the disk failed")
+            flush(segments, start, stop)
+
+        patch.setattr(SegmentList, "flush", slow)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+def send(client: RawClient, properties: str = "") -> int:
+    return client.send(RequestCode.SEND_MESSAGE_V2, send_fields("T", 0, properties), b"x")
+
+
+def code_of(client: RawClient, opaque: int) -> int | None:
+    reply = client.reply(opaque)
+    return reply.code if reply is not None else None
+
+
+def test_one_sync_answers_all_that_waited(start_broker: StartBroker, connect: Connect, disk: Disk) -> None:
+    """The broker serves others during the sync."""
+    broker, client = served(start_broker, connect, store_config=SYNC)
+    send_message(client, "T")
+    disk.works.clear()
+    disk.asked.clear()
+    before = disk.syncs
+    first = send(client)
+    assert disk.asked.wait(WAIT_S)
+    others = [send(client) for _ in range(20)]
+    # Answered by the thread that took the twenty before, so they are in the log by now, and wait.
+    client.call(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})
+    disk.works.set()
+    assert [code_of(client, opaque) for opaque in (first, *others)] == [ResponseCode.SUCCESS] * 21
+    assert (disk.syncs - before, broker.store.flushed_end) == (2, broker.store.log_end)
+
+
+def test_a_failing_disk_is_told(start_broker: StartBroker, connect: Connect, disk: Disk) -> None:
+    """The answer is 10; the next send succeeds."""
+    client = connect(start_broker(store_config=SYNC).address)
+    disk.fails = True
+    assert code_of(client, send(client)) == ResponseCode.FLUSH_DISK_TIMEOUT
+    disk.fails = False
+    assert send_message(client, "T") == 1
+
+
+def test_who_does_not_wait_is_answered_at_once(start_broker: StartBroker, connect: Connect, disk: Disk) -> None:
+    client = connect(start_broker(store_config=SYNC).address)
+    disk.works.clear()
+    try:
+        assert code_of(client, send(client, "WAIT\x01false\x02")) == ResponseCode.SUCCESS
+        assert not disk.threads & {"io-0", "committer"}  # the schedule's thread shows waiting messages each second
+    finally:
+        disk.works.set()
+
+
+def send_first(client: RawClient) -> int | None:
+    reply = client.call(RequestCode.SEND_MESSAGE_V2, send_fields("New", 1) | {"d": "8"}, b"x")
+    return reply.code
+
+
+@pytest.fixture
+def saved_by_the_committer_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other thread saves topics, so none can be in time by chance."""
+    monkeypatch.setattr(ConfigFiles, "save_names", lambda _files: None)
+    monkeypatch.setattr(ConfigFiles, "save", lambda _files: None)
+
+
+@pytest.mark.usefixtures("saved_by_the_committer_alone")
+def test_a_topic_that_a_send_made_outlives_a_kill(
+    start_broker: StartBroker, connect: Connect, tmp_path: pathlib.Path
+) -> None:
+    """The topic is saved before the send is answered."""
+    broker = start_broker(store_config=SYNC)
+    assert send_first(connect(broker.address)) == ResponseCode.SUCCESS
+    shutil.copytree(tmp_path / "store", tmp_path / "killed")
+    restarted = start_broker(store_config=SYNC, directory=str(tmp_path / "killed"))
+    topic = present(restarted.topics.get("New"))
+    assert topic.write_queue_nums == 8
+
+
+def made_by(properties: str) -> tuple[int, dict[str, str]]:
+    return RequestCode.SEND_MESSAGE_V2, send_fields("New", 1, properties) | {"d": "8"}
+
+
+def sent_back(level: int) -> tuple[int, dict[str, str]]:
+    fields = {"offset": "0", "group": "G", "delayLevel": str(level), "originMsgId": "", "originTopic": "T"}
+    return RequestCode.CONSUMER_SEND_MSG_BACK, fields
+
+
+def tried(tries: int) -> tuple[int, dict[str, str]]:
+    return RequestCode.SEND_MESSAGE_V2, send_fields("%RETRY%G") | {"j": str(tries), "l": "16"}
+
+
+@pytest.mark.usefixtures("saved_by_the_committer_alone")
+@pytest.mark.parametrize(
+    ("requests", "made"),
+    [
+        ([made_by("DELAY\x013\x02")], "New"),
+        ([made_by("TIMER_DELAY_SEC\x01100\x02")], "New"),
+        ([made_by("TRAN_MSG\x01true\x02PGROUP\x01P\x02UNIQ_KEY\x01k\x02")], "New"),
+        ([sent_back(0)], "%RETRY%G"),
+        ([sent_back(1)], "%RETRY%G"),
+        ([sent_back(-1)], "%DLQ%G"),
+        ([tried(1), tried(17)], "%DLQ%G"),
+    ],
+    ids=["delayed", "timed", "prepared", "sent back", "sent back later", "sent back as dead", "tried too often"],
+)
+def test_a_topic_outlives_a_kill_whatever_message_made_it(
+    *,
+    requests: list[tuple[int, dict[str, str]]],
+    made: str,
+    start_broker: StartBroker,
+    connect: Connect,
+    tmp_path: pathlib.Path,
+) -> None:
+    """The saved table has the topic when the request is answered."""
+    client = connect(start_broker(store_config=SYNC).address)
+    send_message(client, "T")
+    assert {client.call(code, fields, b"x").code for code, fields in requests} == {ResponseCode.SUCCESS}
+    assert f'"{made}"'.encode() in (tmp_path / "store" / "config" / "topics.json").read_bytes()
+
+
+def test_a_topic_is_saved_before_the_table_is_marked_as_changed(start_broker: StartBroker) -> None:
+    """Another thread may send to the topic in between."""
+    broker = start_broker(store_config=SYNC)
+    broker.topics.put(TopicConfig("New", 8, 8))
+    broker.topics.changed = False
+    assert broker.sending.commits is not None
+    broker.sending.commits.save_topics()
+    assert broker.topics.unsaved == {}
+
+
+def test_a_topic_that_cannot_be_saved_fails_only_its_own_sends(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = connect(start_broker(store_config=SYNC).address)
+    send_message(client, "T")
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RealFiles, "write_atomic", fail)
+        assert [send_first(client), send_first(client)] == [ResponseCode.FLUSH_DISK_TIMEOUT] * 2
+        assert send_message(client, "T") == 1
+    assert send_first(client) == ResponseCode.SUCCESS
+
+
+class Rounds:
+    """A store that grows by so much before each round, and says in which rounds its queues were flushed."""
+
+    def __init__(self, growths: list[int]) -> None:
+        self.growths = growths
+        self.log_end = self.flushed_end = 0
+        self.round = 0
+        self.flushed_in: list[int] = []
+        self.fails: set[int] = set()
+
+    def wait(self, _timeout_s: float) -> bool:
+        """Begin the next round; true after the last."""
+        if self.round == len(self.growths):
+            return True
+        self.log_end += self.growths[self.round]
+        self.round += 1
+        return False
+
+    def flush(self) -> None:
+        self.flushed_end = self.log_end
+
+    def is_set(self) -> bool:
+        return False
+
+    def flush_queues_in_turns(self) -> Iterator[None]:
+        self.flushed_in.append(self.round)
+        if self.round in self.fails:
+            raise OSError(errno.EIO, "the disk failed")
+        yield
+
+    def index(self, _count: int) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("growths", "flushed_in"),
+    [
+        ([1] * 2 * QUEUES_EVERY, [QUEUES_EVERY, 2 * QUEUES_EVERY]),
+        ([0] * 2 * QUEUES_EVERY, []),
+        ([QUEUES_SIZE, QUEUES_SIZE - 1, 1, 0, QUEUES_SIZE], [1, 3, 5]),
+    ],
+)
+def test_queues_are_flushed_now_and_then_and_when_much_has_come(growths: list[int], flushed_in: list[int]) -> None:
+    rounds = Rounds(growths)
+    run(rounds)
+    assert rounds.flushed_in == flushed_in
+
+
+def test_queues_that_could_not_be_flushed_are_tried_again_though_nothing_comes() -> None:
+    rounds = Rounds([QUEUES_SIZE, QUEUES_SIZE] + [0] * 3 * QUEUES_EVERY)
+    rounds.fails = {1, QUEUES_EVERY}
+    run(rounds)
+    assert rounds.flushed_in == [1, QUEUES_EVERY, 2 * QUEUES_EVERY]
+
+
+def run(rounds: Rounds) -> None:
+    """All the rounds of a flush service with this store."""
+    store: Any = rounds
+    tables: Any = SimpleNamespace(save=lambda: None)
+    service = FlushService(RealRuntime(), store, tables, 500, {})
+    service._stop = store
+    service._run()
+
+
+SYNC_NEVER = attrs.evolve(SMALL_STORE, flush_disk_sync=True)
+LONG_MS = 30_000
+SHORT_S = 0.2
+
+
+class StuckDisk:
+    """A disk whose next syncs wait until they may end."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun = threading.Event()
+        self.may_end = threading.Event()
+        flush = MessageStore.flush
+
+        def waits(store: MessageStore) -> int:
+            self.begun.set()
+            assert self.may_end.wait(3 * PATIENCE_S)
+            return flush(store)
+
+        monkeypatch.setattr(MessageStore, "flush", waits)
+
+
+@pytest.mark.parametrize(
+    ("policy", "seen"), [(STRICT, False), (ROCKETMQ_5, False), (ROCKETMQ_4_9, True)], ids=["strict", "5", "4.9"]
+)
+def test_who_sees_a_message_that_is_not_durable(
+    policy: Policy, seen: bool, start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A held pull is answered before the sync ends, or after it."""
+    disk = StuckDisk(monkeypatch)
+    broker, puller, sender = served_two(start_broker, connect, policy=policy, store_config=SYNC_NEVER)
+    make_topic(broker.address, "T", 1)
+    opaque = puller.send(RequestCode.PULL_MESSAGE, pull_fields("T", 0, timeout_ms=LONG_MS))
+    wait_until(lambda: len(broker.hold_service) == 1)
+    acknowledged = sender.send(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"m")
+    assert disk.begun.wait(PATIENCE_S)
+    early = puller.reply(opaque, PATIENCE_S if seen else SHORT_S)
+    disk.may_end.set()
+    assert (early is not None, (early or answer_of(puller, opaque)).code) == (seen, 0)
+    assert answer_of(sender, acknowledged).code == 0
+
+
+def test_async_flush_never_waits(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = start_broker(policy=STRICT)
+    disk = StuckDisk(monkeypatch)
+    client = connect(broker.address)
+    client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T"), b"m")
+    assert client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0)).code == 0
+    disk.may_end.set()
+
+
+@pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5], ids=lambda policy: policy.name)
+def test_a_delayed_message_is_seen_too(policy: Policy, start_broker: StartBroker, connect: Connect) -> None:
+    # Where no thread polls the schedule syncs itself, so the flush thread's first round need not come.
+    interval_ms = SYNC_NEVER.flush_interval_ms if policy.notify == "dispatcher_poll" else 1_000_000
+    broker, client = served(
+        start_broker,
+        connect,
+        policy=policy,
+        store_config=attrs.evolve(SYNC_NEVER, flush_interval_ms=interval_ms),
+    )
+    client.call(RequestCode.SEND_MESSAGE_V2, send_fields("T", properties="DELAY\x011\x02"), b"m")
+    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
+    assert client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0)).code == 0

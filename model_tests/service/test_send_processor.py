@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import attrs
 import pytest
+from model_tests.support.present import present
 from model_tests.support.service import Box, decoded
 
 from longpoll_broker.io.channel import Outbox
@@ -47,7 +48,7 @@ RECORD_SIZE: Final = 100
 
 
 class World(RealRuntime):
-    """A broker's runtime, its store, its events and its group commit; each notes what it is told."""
+    """A runtime, a store, events and a group commit that record their calls."""
 
     def __init__(self, *, offset: int = 0, commits: bool = False, error: Exception | None = None) -> None:
         super().__init__()
@@ -74,7 +75,6 @@ class World(RealRuntime):
         return [self.put(each) for each in messages]
 
     def submit(self, log_end: int, done: Any, _outbox: Outbox, *, wants_topics: bool) -> None:
-        """Keep what is to be done when the log is durable up to there."""
         self.submitted.append((log_end, done))
 
     def processor(self, traits: Traits = STRICT_TRAITS, inner_queues: Any = None) -> SendProcessor:
@@ -105,7 +105,6 @@ class Told(SendEvents):
 
 
 def channel() -> Any:
-    """A connection that has sent six requests."""
     return SimpleNamespace(number=1, request_count=6, host_bytes=b"", peer_host=("127.0.0.2", 7), gives_way=False)
 
 
@@ -121,14 +120,12 @@ def told(
     world: World, asked: Command, *, traits: Traits = STRICT_TRAITS, inner: Any = None
 ) -> tuple[int, dict[str, str]]:
     """The code and the fields of the answer, which must be given at once."""
-    parts = world.processor(traits, inner).receive(channel(), asked, Outbox())
-    assert parts is not None
+    parts = present(world.processor(traits, inner).receive(channel(), asked, Outbox()))
     reply = decoded(parts)
     return reply.code, reply.ext_fields or {}
 
 
 def pairs(**properties: str) -> str:
-    """Properties as a request has them."""
     return "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
 
 
@@ -137,15 +134,13 @@ def batch(*messages: tuple[bytes, str]) -> bytes:
 
 
 def one_or_two(kind: str, **fields: Any) -> Command:
-    """One message, or a batch of two."""
     return command(**fields) if kind == "one" else command(BATCH, batch((b"1", ""), (b"2", "")), batch="true", **fields)
 
 
 @pytest.mark.parametrize("code", [ONE, ONE_V2])
 def test_a_message_is_stored_and_answered_with_its_place(code: int) -> None:
     world, sender = World(offset=5), channel()
-    parts = world.processor().receive(sender, command(code, properties=pairs(TAGS="a")), Outbox())
-    assert parts is not None
+    parts = present(world.processor().receive(sender, command(code, properties=pairs(TAGS="a")), Outbox()))
     reply = decoded(parts)
     message_id = "7F000001000000090000000000000000"
     assert (reply.code, reply.opaque) == (0, 11)
@@ -156,11 +151,26 @@ def test_a_message_is_stored_and_answered_with_its_place(code: int) -> None:
     assert (stored.topic, stored.queue_id, bytes(stored.body), stored.born_host) == ("T", 2, b"body", sender.host_bytes)
 
 
-def test_a_connections_address_is_looked_up_once() -> None:
+def test_flags_and_addresses() -> None:
     world, sender = World(), channel()
     sender.host_bytes = b"known"
     world.processor().receive(sender, command(), Outbox())
     assert (sender.host_bytes, world.stored[0].born_host) == (b"known", b"known")
+    several = batch((b"1", ""), (b"2", ""))
+    counts = []
+    for code, is_batch in ((ONE, True), (ONE_V2, True), (BATCH, True), (ONE, False), (BATCH, False)):
+        world = World()
+        told(world, command(code, several, batch=str(is_batch).lower()))
+        counts.append(len(world.stored))
+    assert counts == [2, 2, 2, 1, 1]
+    for topic, picked in (("R", [0, 1, 2, 3, 0]), ("N", [0, 0])):
+        world = World()
+        world.topics.put(TopicConfig("N", 4, 0))
+        processor = world.processor()
+        for _ in picked:
+            processor.receive(channel(), command(topic=topic, queueId=-1), Outbox())
+        processor.receive(channel(), command(topic=topic, queueId=0), Outbox())
+        assert [each.queue_id for each in world.stored] == [*picked, 0]
 
 
 @pytest.mark.parametrize(("offset", "gives_way"), [(0, True), (5, False)])
@@ -172,16 +182,6 @@ def test_others_have_their_turn_after_the_first_message_of_a_queue(offset: int, 
     sender = channel()
     World(offset=-1).processor().receive(sender, command(BATCH, batch((b"1", ""), (b"2", "")), batch="true"), Outbox())
     assert not sender.gives_way
-
-
-def test_a_batch_is_one_by_its_flag() -> None:
-    several = batch((b"1", ""), (b"2", ""))
-    counts = []
-    for code, is_batch in ((ONE, True), (ONE_V2, True), (BATCH, True), (ONE, False), (BATCH, False)):
-        world = World()
-        told(world, command(code, several, batch=str(is_batch).lower()))
-        counts.append(len(world.stored))
-    assert counts == [2, 2, 2, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -268,9 +268,11 @@ def test_5_names_the_field_that_is_missing(code: int) -> None:
     assert told(World(), command(code), traits=TRAITS_5)[0] == 0
 
 
-def test_a_request_without_any_field_is_broken() -> None:
+def test_requests_that_are_broken() -> None:
     with pytest.raises(HeaderError):
         told(World(), Command(ONE_V2, 11), traits=TRAITS_5)
+    with pytest.raises(HeaderError, match="has no message"):
+        told(World(), command(BATCH, b"", batch="true", sysFlag=4))
 
 
 @pytest.mark.parametrize(
@@ -281,17 +283,6 @@ def test_a_queue_must_be_there_to_be_written_or_read(topic: str, queue: int, cod
     world = World()
     assert told(world, command(topic=topic, queueId=queue))[0] == code
     assert [each.queue_id for each in world.stored] == ([queue] if code == 0 else [])
-
-
-def test_the_broker_picks_a_queue_to_write() -> None:
-    for topic, picked in (("R", [0, 1, 2, 3, 0]), ("N", [0, 0])):
-        world = World()
-        world.topics.put(TopicConfig("N", 4, 0))
-        processor = world.processor()
-        for _ in picked:
-            processor.receive(channel(), command(topic=topic, queueId=-1), Outbox())
-        processor.receive(channel(), command(topic=topic, queueId=0), Outbox())
-        assert [each.queue_id for each in world.stored] == [*picked, 0]
 
 
 @pytest.mark.parametrize(
@@ -322,7 +313,8 @@ def test_a_made_topic_has_as_many_queues_as_its_first_send_asks_for(asked: int |
     assert world.topics.by_name["N"].write_queue_nums == count
 
 
-def test_a_batchs_messages_are_stored_as_neighbours_and_answered_with_all_their_ids() -> None:
+def test_batches() -> None:
+    """The store's limit counts, and the size of the ids in the answer."""
     world = World(offset=5)
     body = batch((b"1", pairs(TAGS="a")), (b"2", ""))
     code, fields = told(world, command(BATCH, body, batch="true"))
@@ -330,6 +322,24 @@ def test_a_batchs_messages_are_stored_as_neighbours_and_answered_with_all_their_
     assert (code, fields) == (0, REGION | {"queueId": "2", "msgId": ",".join(ids), "queueOffset": "5"})
     assert world.notes[-1] == ("acknowledged", 7, ["a", ""])
     assert [(bytes(each.body), each.queue_id) for each in world.stored] == [(b"1", 2), (b"2", 2)]
+    own = pairs(INNER_MULTI_QUEUE_OFFSET="7", K="v")
+    asked = command(BATCH, batch((b"1", own), (b"2", "K\x01v")), batch="true")
+    for inner, kept in ((SimpleNamespace(), False), (None, True)):
+        world = World()
+        told(world, asked, inner=inner, traits=TRAITS_5)
+        assert ("INNER_MULTI_QUEUE_OFFSET" in read_properties(world.stored[0].properties.decode())) is kept
+        assert world.stored[1].properties == b"K\x01v"
+    for topic, traits, code in (
+        ("%RETRY%G", STRICT_TRAITS, 0),
+        ("%RETRY%G", TRAITS_5, 13),
+        ("T", TRAITS_5, 0),
+    ):
+        world = World()
+        world.topics.put(TopicConfig("%RETRY%G", 4, 4))
+        assert told(world, command(BATCH, batch((b"1", "")), batch="true", topic=topic), traits=traits)[0] == code
+    processor = World().processor()
+    assert (processor.host_digits, processor._batches.size_max) == (b"7F00000100000009", 1000)
+    assert told(World(), command(BATCH, batch((b"x" * 1000, "")), batch="true")) == (13, REGION)
 
 
 @pytest.mark.parametrize(("traits", "tags"), [(STRICT_TRAITS, ["z", "z"]), (TRAITS_5, ["a", ""])], ids=["strict", "5"])
@@ -361,28 +371,6 @@ def test_a_batchs_properties_follow_those_of_each_message(own: str, stored: byte
     assert world.stored[0].properties == own.encode()
 
 
-def test_a_message_of_a_batch_does_not_say_its_offsets_in_further_queues() -> None:
-    own = pairs(INNER_MULTI_QUEUE_OFFSET="7", K="v")
-    asked = command(BATCH, batch((b"1", own), (b"2", "K\x01v")), batch="true")
-    for inner, kept in ((SimpleNamespace(), False), (None, True)):
-        world = World()
-        told(world, asked, inner=inner, traits=TRAITS_5)
-        assert ("INNER_MULTI_QUEUE_OFFSET" in read_properties(world.stored[0].properties.decode())) is kept
-        assert world.stored[1].properties == b"K\x01v"
-
-
-def test_a_batch_to_a_retry_topic_is_refused_by_5_alone() -> None:
-    """A batch to any other is taken."""
-    for topic, traits, code in (
-        ("%RETRY%G", STRICT_TRAITS, 0),
-        ("%RETRY%G", TRAITS_5, 13),
-        ("T", TRAITS_5, 0),
-    ):
-        world = World()
-        world.topics.put(TopicConfig("%RETRY%G", 4, 4))
-        assert told(world, command(BATCH, batch((b"1", "")), batch="true", topic=topic), traits=traits)[0] == code
-
-
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
@@ -405,15 +393,3 @@ def test_a_delay_that_is_no_number_is_told_without_the_region(kind: str, level: 
     assert told(world, one_or_two(kind, properties=pairs(DELAY=level))) == (1, {})
     assert (world.stored, world.notes) == ([], [("received", 7), ("refused", 7, 1)])
     assert told(world, command(queueId=9)) == (1, REGION)
-
-
-def test_a_batch_without_a_message_is_broken() -> None:
-    with pytest.raises(HeaderError, match="has no message"):
-        told(World(), command(BATCH, b"", batch="true", sysFlag=4))
-
-
-def test_a_batch_may_be_as_large_as_a_message() -> None:
-    """The store's limit is asked, and the size of the ids, which begin with the broker's address."""
-    processor = World().processor()
-    assert (processor.host_digits, processor._batches.size_max) == (b"7F00000100000009", 1000)
-    assert told(World(), command(BATCH, batch((b"x" * 1000, "")), batch="true")) == (13, REGION)

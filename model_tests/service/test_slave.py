@@ -65,9 +65,7 @@ def test_a_slave_serves_what_was_copied(policy: Policy, start_slave: StartSlave,
 
 @POLICIES
 def test_a_slave_corrects_no_offset(policy: Policy, start_slave: StartSlave, connect: Connect) -> None:
-    """An offset beyond its end may be right at the master: 20, and the same offset again."""
-    client = connect(start_slave(policy, slave_read=True).address)
-    reply = ask(client, 99)
+    reply = ask(connect(start_slave(policy, slave_read=True).address), 99)
     assert (reply.code, field(reply, "nextBeginOffset")) == (20, "99")
 
 
@@ -112,21 +110,6 @@ def test_whether_a_slave_changes_topics_and_groups(policy: Policy, start_slave: 
     assert (broker.topics.get("V") is not None) == changes
 
 
-@pytest.mark.parametrize(("policy", "code"), [(ROCKETMQ_5, 2), (ROCKETMQ_4_9, 0)], ids=["5", "4.9"])
-def test_only_5_refuses_pulls_at_a_slave(policy: Policy, code: int, start_slave: StartSlave, connect: Connect) -> None:
-    """4.9 sets a code for it and then overwrites it (upstream issue #1828)."""
-    assert ask(connect(start_slave(policy).address), 0).code == code
-
-
-@pytest.mark.parametrize(("policy", "stored"), [(ROCKETMQ_4_9, None), (ROCKETMQ_5, 2)], ids=["4.9", "5"])
-def test_commits_by_a_pull(policy: Policy, stored: int | None, start_slave: StartSlave, connect: Connect) -> None:
-    """The test of the role was lost on the way to 5.x."""
-    broker = start_slave(policy, slave_read=True)
-    fields = pull_fields("T", 0) | {"sysFlag": "5", "commitOffset": "2"}
-    connect(broker.address).call(RequestCode.PULL_MESSAGE, fields)
-    assert broker.offsets.query("T", "G", 0) == stored
-
-
 @pytest.mark.parametrize(("policy", "acting"), [(STRICT, False), (ROCKETMQ_5, True)], ids=["strict", "5"])
 def test_the_masters_return_ends_holds(policy: Policy, acting: bool, start_slave: StartSlave, connect: Connect) -> None:
     broker = start_slave(policy, slave_read=True, slave_acting_master=acting)
@@ -141,7 +124,7 @@ def test_the_masters_return_ends_holds(policy: Policy, acting: bool, start_slave
 
 @pytest.mark.parametrize(("policy", "code"), [(ROCKETMQ_5, 0), (ROCKETMQ_4_9, 3)], ids=["5", "4.9"])
 def test_the_masters_return_is_ignored(policy: Policy, code: int, start_slave: StartSlave, connect: Connect) -> None:
-    """`enableSlaveActingMaster` is off by default, and 4.9 does not know the request."""
+    """`enableSlaveActingMaster` is off by default."""
     broker = start_slave(policy, slave_read=True)
     client, watcher = connect(broker.address), connect(broker.address)
     opaque = client.send(RequestCode.PULL_MESSAGE, pull_fields("T", 3, timeout_ms=LONG_MS))
@@ -162,7 +145,6 @@ def test_copied_messages_wake_held_pulls(
     for end in (4, 5):
         broker.store.put(message("T", 0, b"copied"))
         wait_until(lambda end=end: broker.store.visible_end("T", 0) == end)  # type: ignore[misc]
-
     assert len(broker.hold_service) == (0 if woken else 1)
     if woken:
         reply = answer_of(client, opaque)

@@ -34,7 +34,7 @@ def link_of(
 
 
 def begun(log: Log, offset: int = 0, *, size: int = 64) -> tuple[Slave, SlaveConnection]:
-    """One that has reported, at 2."""
+    """A slave that has reported offset 2."""
     slave = Slave()
     link = link_of(slave, log, size=size)
     slave.report(offset)
@@ -42,7 +42,8 @@ def begun(log: Log, offset: int = 0, *, size: int = 64) -> tuple[Slave, SlaveCon
     return slave, link
 
 
-def test_only_a_whole_report_counts() -> None:
+def test_reports_of_a_slave() -> None:
+    """Only a whole report within the log counts."""
     slave, log = Slave(), Log(100)
     link = link_of(slave, log)
     assert str(link) == "slave 10.0.0.1:1"
@@ -55,6 +56,11 @@ def test_only_a_whole_report_counts() -> None:
     assert (link.heard_ns, link.moved_ns) == (3, 3)
     slave.said = [b""]
     assert not link.read(4)
+    slave, link = begun(Log(100), 100)
+    assert link.reported_offset == 100
+    slave.report(101)
+    with pytest.raises(RemoteProtocolError, match="has a log up to 101, but this one ends at 100, so they differ"):
+        link.read(3)
 
 
 def test_who_reports_without_end_does_not_keep_the_others_from_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,14 +69,6 @@ def test_who_reports_without_end_does_not_keep_the_others_from_theirs(monkeypatc
     slave.said = [encode_report(each) for each in range(5)]
     assert link.read(3)
     assert (link.reported_offset, len(slave.said)) == (2, 2)
-
-
-def test_a_report_beyond_the_log_is_refused() -> None:
-    slave, link = begun(Log(100), 100)
-    assert link.reported_offset == 100
-    slave.report(101)
-    with pytest.raises(RemoteProtocolError, match="has a log up to 101, but this one ends at 100, so they differ"):
-        link.read(3)
 
 
 @pytest.mark.parametrize(
@@ -85,8 +83,8 @@ def test_who_has_nothing_is_sent_all_or_the_last_file(begins_with_last_file: boo
     assert (link.asked_offset, link.next_offset, link.lacked_size) == (0, first, 0)
 
 
-def test_what_is_removed_cannot_be_asked_for() -> None:
-    """The first byte that is there can."""
+def test_what_is_removed() -> None:
+    """Removed bytes cannot be requested; removal during a transfer ends the connection."""
     slave, link = begun(Log(2_000, 1_000), 1_000)
     assert link.next_offset == 1_000
     slave = Slave()
@@ -97,9 +95,6 @@ def test_what_is_removed_cannot_be_asked_for() -> None:
     ):
         link.read(2)
     assert link.asked_offset is None
-
-
-def test_what_is_removed_while_it_is_sent_ends_the_connection() -> None:
     log = Log(2_000)
     slave, link = begun(log, 1_000)
     log.log_start = log.log_end = 1_000
@@ -110,12 +105,28 @@ def test_what_is_removed_while_it_is_sent_ends_the_connection() -> None:
     assert slave.took() == b""
 
 
-def test_nothing_is_sent_before_the_first_report() -> None:
+def test_what_is_sent_in_a_turn() -> None:
     slave, log = Slave(), Log(100)
     link = link_of(slave, log)
     link.greet()
     assert not link.write(2)
     assert (slave.took(), link.is_blocked, link.sent_ns) == (b"", False, 1)
+    log = Log(3 * TURN_SIZE)
+    slave, link = begun(log, size=TURN_SIZE - HEAD_SIZE)
+    assert link.write(3)
+    assert len(slave.took()) == TURN_SIZE
+    slave, link = begun(log, size=TURN_SIZE - HEAD_SIZE - 1)
+    assert link.write(3)
+    assert len(slave.took()) == 2 * (TURN_SIZE - 1)
+    log.log_end = TURN_SIZE // 2
+    slave, link = begun(log)
+    assert not link.write(3)
+    slave, log = Slave(), Log(100, visible_end=40)
+    link = link_of(slave, log, only_visible=True)
+    slave.report(0)
+    link.read(2)
+    assert not link.write(3)
+    assert slave.took() == transfers(log, 0, 40)
 
 
 @pytest.mark.parametrize("room", [1, 5, 12, 13, 64, 76, 77])
@@ -135,28 +146,6 @@ def test_what_is_sent_in_pieces_is_the_log_in_its_transfers(room: int) -> None:
     assert (link.is_blocked, link.next_offset) == (False, 200)
 
 
-def test_a_turn_ends_after_its_size() -> None:
-    log = Log(3 * TURN_SIZE)
-    slave, link = begun(log, size=TURN_SIZE - HEAD_SIZE)
-    assert link.write(3)
-    assert len(slave.took()) == TURN_SIZE
-    slave, link = begun(log, size=TURN_SIZE - HEAD_SIZE - 1)
-    assert link.write(3)
-    assert len(slave.took()) == 2 * (TURN_SIZE - 1)
-    log.log_end = TURN_SIZE // 2
-    slave, link = begun(log)
-    assert not link.write(3)
-
-
-def test_only_what_is_visible_is_sent_where_that_is_wanted() -> None:
-    slave, log = Slave(), Log(100, visible_end=40)
-    link = link_of(slave, log, only_visible=True)
-    slave.report(0)
-    link.read(2)
-    assert not link.write(3)
-    assert slave.took() == transfers(log, 0, 40)
-
-
 def test_a_greeting_says_where_it_is() -> None:
     log = Log(100)
     slave, link = begun(log, 100)
@@ -173,7 +162,7 @@ def test_a_greeting_says_where_it_is() -> None:
     assert slave.took() == transfers(log, 100, 50)
 
 
-def test_who_takes_bytes_of_the_log_gets_further_until_too_many_are_unreported() -> None:
+def test_progress_of_a_slave() -> None:
     log = Log(UNREPORTED_SIZE_MAX + 1)
     slave, link = begun(log, size=UNREPORTED_SIZE_MAX)
     slave.room = HEAD_SIZE + UNREPORTED_SIZE_MAX - 1
@@ -205,9 +194,6 @@ def test_who_takes_bytes_of_the_log_gets_further_until_too_many_are_unreported()
     link.read(11)
     link.write(12)
     assert link.moved_ns == 12
-
-
-def test_who_lacks_nothing_gets_further_by_saying_so() -> None:
     slave, link = begun(Log(100), 100)
     slave.report(100)
     link.read(3)
@@ -217,16 +203,13 @@ def test_who_lacks_nothing_gets_further_by_saying_so() -> None:
     assert link.lacked_size == 0, "it has more than it was sent from here"
 
 
-def test_what_is_sent_is_counted_by_the_second() -> None:
+def test_bytes_of_a_second() -> None:
     slave, link = begun(Log(100))
     link.write(3)
     link.flow.look(SECOND_NS)
     assert link.flow.per_second == 0
     link.flow.look(SECOND_NS + 1)
     assert link.flow.per_second == len(slave.took()) == 100 + 2 * HEAD_SIZE
-
-
-def test_bytes_of_a_second_are_told_after_it() -> None:
     flow = TransferRate(7)
     flow.add(100)
     flow.add(200)

@@ -1,6 +1,6 @@
-"""A broker on a real disk that is full: sends are refused, pulls go on, and everything goes on with room again.
+"""A broker on a full disk: sends are refused, pulls go on, and sends succeed once there is room.
 
-The test runs this file as a program in a namespace of its own, where it may mount a file system of four mebibytes.
+The test runs this file as a program in a new namespace, where it may mount a file system of 4 MiB.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Final
 import pytest
 from model_tests.support.broker.brokers import wait_until
 from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields
+from model_tests.support.present import present
 
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
@@ -69,8 +70,7 @@ def fill_and_make_room(store: Path, ballast: Path) -> None:
         assert send(sender) == ResponseCode.SERVICE_NOT_AVAILABLE
         ballast.unlink()
         assert send(sender) == ResponseCode.SUCCESS
-        woken = puller.reply(held)
-        assert woken is not None
+        woken = present(puller.reply(held))
         assert [record.queue_offset for record in records_of(woken)] == [stored]
     assert not verify(RealRuntime().files, str(store)).problems
 

@@ -1,6 +1,6 @@
-"""What only time shows: no late delivery in a million races, and memory that does not grow with the messages.
+"""Long runs: no late delivery in a million races, and constant memory.
 
-The broker is a process of its own, `longpoll serve`, so that the load does not share its interpreter.
+The broker is a separate process, `longpoll serve`, so that the load does not share its interpreter.
 """
 
 from __future__ import annotations
@@ -64,7 +64,6 @@ def test_no_delivery_is_late_in_a_million_races(side: Side) -> None:
         late += forgotten(report)
         if rounds >= ROUNDS:
             break
-
     assert late == []
     assert rounds >= ROUNDS
 
@@ -77,7 +76,6 @@ def test_memory_does_not_grow_with_the_messages(side: Side) -> None:
         stored = fill(side.address, topic, part)
         pulls(side.address, topic, stored, 8, seconds=part / 400_000, warm_s=0.0)
         used.append(private_bytes(side.process_id))
-
     assert used[-1] <= GROWTH_MAX * used[0], [size // 1024 for size in used]
     assert used[0] + 16 * MESSAGES > GROWTH_MAX * used[0]
 

@@ -1,6 +1,6 @@
-"""Somebody takes the store away from a broker that serves, or its disk fails: sends are refused, and it is told.
+"""The store's files disappear under a serving broker, or its disk fails: it refuses sends and reports the trouble.
 
-On real files. What was acknowledged stays readable, `/health` says 503, and what is put back is used again.
+The tests use real files. Acknowledged messages stay readable, `/health` answers 503, and restored files are used again.
 """
 
 from __future__ import annotations
@@ -43,12 +43,11 @@ def removed(store: Path) -> None:
 
 
 def log_unlinked(store: Path) -> None:
-    """The log's one file is deleted."""
     (store / FIRST_LOG).unlink()
 
 
 def log_replaced(store: Path) -> None:
-    """Another file of its size stands in its place."""
+    """Put another file of the same size in its place."""
     size = (store / FIRST_LOG).stat().st_size
     (store / FIRST_LOG).unlink()
     with (store / FIRST_LOG).open("wb") as made:
@@ -104,7 +103,6 @@ def trouble_metrics(broker: Broker) -> dict[str, float]:
 
 
 def is_readable(client: RawClient, count: int) -> bool:
-    """Whether the first messages can be pulled."""
     return len(records_of(client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0)))) >= count
 
 
@@ -141,7 +139,6 @@ def test_under_async_flush_it_is_told_with_the_next_flush(start: Callable[..., B
 
 
 def test_what_is_put_back_is_used_again(start: Callable[..., Broker], tmp_path: Path) -> None:
-    """A directory that was moved away and back: sends are taken, everything is durable, and nothing is lost."""
     broker = start(tmp_path / "store", attrs.evolve(SYNC, flush_interval_ms=10))
     with RawClient(broker.address) as client:
         bodies = [b"before"]
@@ -281,7 +278,7 @@ def test_the_command_tells_its_health_and_how_it_ended(tmp_path: Path) -> None:
 
 
 def _page(ready: dict[str, str], path: str) -> tuple[int, str]:
-    """The status and the text of a page beside the metrics."""
+    """Status and text of a page of the metrics server."""
     connection = HTTPConnection(ready["metrics"], timeout=PATIENCE_S)
     try:
         connection.request("GET", path)

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from model_tests.support.present import present
 from model_tests.support.service import ScriptedMaster, copies_of
 from msgspec.structs import replace
 
@@ -48,7 +49,7 @@ START_MS = 1_800_000_000_500
 
 
 class Clock(RealRuntime):
-    """A wall clock that stands still but when it is told to go."""
+    """A wall clock that only tests move."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,31 +60,37 @@ class Clock(RealRuntime):
 
 
 def send(client: RawClient, topic: str = "T", *, key: str = "K", **properties: str) -> Command:
-    """Send a message with these properties; the answer."""
     text = encode_properties({"UNIQ_KEY": key, **properties})
     return client.call(SEND, send_fields(topic, properties=text), b"x")
 
 
 def keys(client: RawClient, topic: str = "T") -> list[str]:
-    """The unique keys of a queue's visible messages."""
     answer = client.call(RequestCode.PULL_MESSAGE, pull_fields(topic, 0))
     return [properties["UNIQ_KEY"] for properties in stored(answer)]
 
 
 def stored(answer: Command) -> list[dict[str, str]]:
-    """The properties of a pull's messages."""
     return [read_properties(record.properties.decode()) for record in records_of(answer)] if answer.code == 0 else []
 
 
 def are_read(broker: Broker, count: int) -> None:
-    """Wait until the timer has read so many messages."""
     wait_until(lambda: broker.keeping.timer is not None and broker.keeping.timer._read == count)
 
 
 def started(start_broker: StartBroker, clock: Clock, tmp_path: Path, policy: Policy = ROCKETMQ_5) -> Broker:
-    """A broker at a place that stays, where messages may be recalled."""
     config = BrokerConfig(recall_message=True)
     return start_broker(runtime=clock, policy=policy, config=config, directory=str(tmp_path / "store"))
+
+
+Timed = tuple[Clock, Broker, RawClient]
+
+
+@pytest.fixture
+def timed(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> Timed:
+    """A clock, a broker by it, and a client."""
+    clock = Clock()
+    broker = started(start_broker, clock, tmp_path)
+    return clock, broker, connect(broker.address)
 
 
 @pytest.mark.parametrize(
@@ -97,14 +104,9 @@ def started(start_broker: StartBroker, clock: Clock, tmp_path: Path, policy: Pol
         ({"TIMER_DELAY_SEC": "2", "DELAY": "0"}, START_MS - 500 + 2000),
     ],
 )
-def test_a_message_waits_until_the_second_it_wished_for(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path, wishes: Mapping[str, str], out_ms: int
-) -> None:
-    clock = Clock()
-    broker = started(start_broker, clock, tmp_path)
-    client = connect(broker.address)
-    sent = send(client, **wishes).ext_fields
-    assert sent is not None
+def test_a_message_waits_until_the_second_it_wished_for(timed: Timed, wishes: Mapping[str, str], out_ms: int) -> None:
+    clock, broker, client = timed
+    sent = present(send(client, **wishes).ext_fields)
     assert read_handle(sent["recallHandle"]) == RecallHandle("T", "broker-a", str(out_ms + 1), "K")
     are_read(broker, 1)
     clock.now_ms = out_ms + 999
@@ -134,9 +136,9 @@ def test_a_message_waits_until_the_second_it_wished_for(
     ],
 )
 def test_a_wish_that_is_over_is_none_and_one_that_cannot_be_is_refused(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path, wishes: Mapping[str, str], code: int
+    timed: Timed, wishes: Mapping[str, str], code: int
 ) -> None:
-    client = connect(started(start_broker, Clock(), tmp_path).address)
+    _clock, _broker, client = timed
     answer = send(client, **wishes)
     assert answer.code == code
     assert answer.ext_fields is not None
@@ -145,9 +147,8 @@ def test_a_wish_that_is_over_is_none_and_one_that_cannot_be_is_refused(
         wait_until(lambda: keys(client) == ["K"])
 
 
-def test_a_delay_level_counts_before_a_time(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    clock = Clock()
-    client = connect(started(start_broker, clock, tmp_path).address)
+def test_a_delay_level_counts_before_a_time(timed: Timed) -> None:
+    clock, _broker, client = timed
     assert send(client, TIMER_DELAY_SEC="100", DELAY="1").code == 0
     clock.now_ms += 1000
     wait_until(lambda: keys(client) == ["K"])
@@ -187,16 +188,13 @@ def test_4_9_does_not_know_of_times(start_broker: StartBroker, connect: Connect,
         assert client.call(code).code == 3
 
 
-def test_batches_and_prepared_messages(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    clock = Clock()
-    broker = started(start_broker, clock, tmp_path)
-    client = connect(broker.address)
+def test_batches_and_prepared_messages(timed: Timed) -> None:
+    clock, broker, client = timed
     fields = send_fields("T", properties=encode_properties({"TIMER_DELAY_SEC": "9"})) | {"m": "true"}
     batch = encode_batch([BatchMessage(b"x", encode_properties({"UNIQ_KEY": "B", "TIMER_DELAY_SEC": "9"}))])
     assert client.call(RequestCode.SEND_BATCH_MESSAGE, fields, batch).code == 0
     wait_until(lambda: keys(client) == ["B"])
-    prepared = send(client, TIMER_DELAY_SEC="9", TRAN_MSG="true", PGROUP="P").ext_fields
-    assert prepared is not None
+    prepared = present(send(client, TIMER_DELAY_SEC="9", TRAN_MSG="true", PGROUP="P").ext_fields)
     assert "recallHandle" not in prepared
     end = {
         "producerGroup": "P", "tranStateTableOffset": "0", "commitOrRollback": "8",
@@ -213,14 +211,11 @@ def recall(client: RawClient, handle: str, topic: str = "T") -> Command:
     return client.call(RequestCode.RECALL_MESSAGE, {"topic": topic, "recallHandle": handle})
 
 
-def test_a_recalled_message_goes_nowhere(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    clock = Clock()
-    broker = started(start_broker, clock, tmp_path)
-    client = connect(broker.address)
+def test_a_recalled_message_goes_nowhere(timed: Timed) -> None:
+    clock, broker, client = timed
     handles = {}
     for topic, key in (("T", "K"), ("T", "L"), ("U", "K")):
-        sent = send(client, topic, key=key, TIMER_DELAY_SEC="5").ext_fields
-        assert sent is not None
+        sent = present(send(client, topic, key=key, TIMER_DELAY_SEC="5").ext_fields)
         handles[topic, key] = sent["recallHandle"]
     for _ in range(2):
         answer = recall(client, handles["T", "K"])
@@ -229,8 +224,7 @@ def test_a_recalled_message_goes_nowhere(start_broker: StartBroker, connect: Con
     clock.now_ms += 7000
     wait_until(lambda: keys(client) == ["L"])
     wait_until(lambda: keys(client, "U") == ["K"])
-    assert recall(client, handles["T", "K"]).code == 604
-    assert keys(client) == ["L"]
+    assert (recall(client, handles["T", "K"]).code, keys(client)) == (604, ["L"])
 
 
 def test_what_recalls_nothing_is_refused(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
@@ -277,11 +271,9 @@ def test_any_text_is_read_without_an_exception(text: str) -> None:
     assert read_handle(text) is None or text
 
 
-def test_properties_fit_when_it_goes(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    """A message gets two properties more with its delivery: one without room for them is refused, not lost."""
-    clock = Clock()
-    broker = started(start_broker, clock, tmp_path)
-    client = connect(broker.address)
+def test_properties_fit_when_it_goes(timed: Timed) -> None:
+    """The delivery adds two properties, so a message without room is refused."""
+    clock, broker, client = timed
     sizes = range(PROPERTIES_SIZE_MAX - 350, PROPERTIES_SIZE_MAX - 100, 5)
     sent = {str(size): send(client, key=str(size), TIMER_DELAY_SEC="1", long="x" * size).code for size in sizes}
     assert set(sent.values()) == {0, 13}
@@ -291,8 +283,8 @@ def test_properties_fit_when_it_goes(start_broker: StartBroker, connect: Connect
     wait_until(lambda: broker.store.visible_end("T", 0) == len(taken))
 
 
-def test_nobody_sends_to_where_messages_wait(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
-    client = connect(started(start_broker, Clock(), tmp_path).address)
+def test_nobody_sends_to_where_messages_wait(timed: Timed) -> None:
+    _clock, _broker, client = timed
     answer = client.call(SEND, send_fields(TIMER_TOPIC, properties=encode_properties({"REAL_TOPIC": "T"})), b"x")
     assert answer.code == 16
 
@@ -330,7 +322,6 @@ class Stream:
         self.end = 1
 
     def visible_end(self, _topic: str, _queue_id: int) -> int:
-        """Ever later, up to more than any passing test reads."""
         self.end = min(self.end + 1, 10_000)
         return self.end
 
@@ -368,13 +359,9 @@ def test_a_second_of_many_messages_becomes_visible_in_parts(monkeypatch: pytest.
     assert (shown, service.delivered) == ([3, 7], list(range(10)))
 
 
-def test_too_many_that_wait_are_refused(
-    start_broker: StartBroker, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_that_wait_are_refused(timed: Timed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timer_offsets, "PENDING_COUNT_MAX", 1)
-    clock = Clock()
-    broker = started(start_broker, clock, tmp_path)
-    client = connect(broker.address)
+    clock, broker, client = timed
     assert send(client, TIMER_DELAY_SEC="5").code == 0
     wait_until(lambda: broker.shared.timers.pending_count == 1)
     refused = send(client, key="L", TIMER_DELAY_SEC="5")
@@ -385,7 +372,7 @@ def test_too_many_that_wait_are_refused(
 
 
 class Deliveries(TimerService):
-    """A timer that notes what it would deliver, of messages that nobody recalls."""
+    """A timer that records its deliveries of messages that were not recalled."""
 
     delivered: list[int]
 
@@ -424,8 +411,7 @@ def test_it_is_told_how_many_wait_for_a_topic(start_broker: StartBroker, connect
     client = connect(broker.address)
     assert waiting_counts(client) == ({}, 0)
     send(client, TIMER_DELAY_SEC="5")
-    recalled = send(client, key="L", TIMER_DELAY_SEC="7").ext_fields
-    assert recalled is not None
+    recalled = present(send(client, key="L", TIMER_DELAY_SEC="7").ext_fields)
     send(client, "U", TIMER_DELAY_SEC="9")
     are_read(broker, 3)
     assert waiting_counts(client)[0] == {"T": (2, START_MS), "U": (1, START_MS)}
@@ -465,7 +451,6 @@ class Pair:
         return self._start(runtime=self.clock, policy=ROCKETMQ_5, config=config, directory=str(self._directory / name))
 
     def progress(self) -> tuple[int, int, int]:
-        """How far the slave knows the master's timer to be."""
         return self.slave.shared.timers.progress
 
 

@@ -1,4 +1,4 @@
-"""TLS and plain connections on one port: both are served, large answers too, and what is neither costs nobody else."""
+"""TLS and plain connections on one port, with large answers, broken handshakes and certificates."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from longpoll_client import (
     OutgoingMessage,
     Producer,
     PullConsumer,
-    RemotingClient,
 )
 from longpoll_client.errors import ConnectionLostError, UnreachableError
+from longpoll_client.remoting import RemotingClient
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime import tls
@@ -62,7 +62,6 @@ def broker(tmp_path: Path, certificates: Path) -> Iterator[Broker]:
 
 @pytest.fixture
 def secure(certificates: Path) -> RealRuntime:
-    """A runtime whose connections are TLS."""
     return RealRuntime(client_tls=client_context(str(certificates / "authority.pem")))
 
 
@@ -97,7 +96,7 @@ def test_both_kinds_are_served_on_one_port(broker: Broker, secure: RealRuntime) 
 
 
 def test_large_bodies_pass_whole(broker: Broker, secure: RealRuntime) -> None:
-    """Larger than any record and than the buffers of the kernel, in batches and in pulls."""
+    """Larger than any TLS record and the kernel's buffers."""
     bodies = [bytes([number]) * 200_000 for number in range(10)]
     with Admin(name_server(broker), runtime=secure) as admin, Producer(name_server(broker), runtime=secure) as producer:
         admin.create_topic("T", 1)
@@ -106,7 +105,7 @@ def test_large_bodies_pass_whole(broker: Broker, secure: RealRuntime) -> None:
 
 
 def test_many_threads_share_one_connection(broker: Broker, secure: RealRuntime) -> None:
-    """Sends of several threads and their answers do not meet in the library, which could not bear it."""
+    """The library does not support concurrent calls."""
     with Producer(name_server(broker), runtime=secure) as producer:
         producer.send("T", b"first")
 
@@ -143,7 +142,6 @@ def test_a_plain_server_is_no_tls_server(tmp_path: Path, secure: RealRuntime) ->
 
 @pytest.mark.parametrize("content", [b"\x16", b"\x16\x03\x01\x02\x00" + b"\x00" * 600, b"\x16" * 100_000])
 def test_a_broken_handshake_costs_its_sender_only(broker: Broker, content: bytes) -> None:
-    """Half of one, a wrong one and an endless one."""
     with socket.create_connection(broker.address, PATIENCE_S) as sick:
         sick.sendall(content)
         client = RemotingClient(PLAIN, *broker.address)
@@ -196,7 +194,6 @@ def test_nobody_renegotiates(certificates: Path) -> None:
 
 
 def test_files_that_cannot_be_used_are_told_of(certificates: Path, tmp_path: Path) -> None:
-    """A missing one, one that is no certificate, and a key that does not belong to it."""
     other = tmp_path / "other.key"
     trustme.CA().issue_cert("a.example").private_key_pem.write_to_path(str(other))
     server = str(certificates / "server.pem")
@@ -255,7 +252,6 @@ def test_client_certificates(strict: Broker, secure: RealRuntime, certificates: 
 
 
 def test_certificates_of_clients_that_cannot_be_used_are_told_of(certificates: Path, tmp_path: Path) -> None:
-    """The authority's file at the server, and the client's own."""
     server, key, authority = (str(certificates / name) for name in ("server.pem", "server.key", "authority.pem"))
     with pytest.raises(ConfigError, match="use a file in PEM format"):
         server_context(server, key, str(tmp_path / "none.pem"))

@@ -1,4 +1,4 @@
-"""What tools ask besides: lists of topics and groups, settings of one, time spans, offsets of all groups, upkeep."""
+"""Requests of tools: lists of topics and groups, single settings, time spans, offsets of all groups, upkeep."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ import pytest
 from model_tests.service.test_administered import commit, joined, told
 from model_tests.support.broker.brokers import Connect, StartBroker, wait_until
 from model_tests.support.broker.raw_client import RawClient, pull_fields, records_of, send_fields, send_message
+from model_tests.support.present import present
 from model_tests.support.service import ShiftedRuntime, served, whole
 
+from longpoll_broker.broker import Broker
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.hold.executors import PoolExecutor
 from longpoll_broker.io.channel import Outbox
@@ -40,7 +42,7 @@ def make_group(client: RawClient, name: str) -> None:
 
 
 def sent(client: RawClient, count: int = 2, topic: str = "T") -> None:
-    """Messages in queue 0 that everybody sees."""
+    """Visible messages in queue 0."""
     for _ in range(count):
         send_message(client, topic)
     fields = {"topic": topic, "queueId": "0"}
@@ -161,8 +163,7 @@ def test_the_time_that_a_group_is_at_is_told(start_broker: StartBroker, connect:
     assert client.call(RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": "none", "group": "G"}).code == 17
 
 
-def test_a_group_begins_where_another_is(start_broker: StartBroker, connect: Connect) -> None:
-    broker = start_broker()
+def test_a_group_begins_where_another_is(broker: Broker, connect: Connect) -> None:
     client = joined(connect(broker.address))
     for topic in ("T", "U"):
         send_message(client, topic)
@@ -383,8 +384,7 @@ def test_what_was_put_is_counted(start_broker: StartBroker, connect: Connect) ->
         return 0 if found is None else found.value
 
     assert [total("TOPIC_PUT_NUMS", topic) for topic in "TU"] == [15, 1]
-    assert total("BROKER_PUT_NUMS", "") == 17
-    assert total("SNDBCK_PUT_NUMS", "T@G") == 1
+    assert (total("BROKER_PUT_NUMS", ""), total("SNDBCK_PUT_NUMS", "T@G")) == (17, 1)
     assert sum(total("TOPIC_PUT_SIZE", topic) for topic in ("T", "U", "SCHEDULE_TOPIC_XXXX")) == broker.store.log_end
     for name, key in (("TOPIC_PUT_NUMS", "T"), ("TOPIC_PUT_SIZE", "U"), ("SNDBCK_PUT_NUMS", "T@G")):
         fields = {"statsName": name, "statsKey": key}
@@ -439,8 +439,7 @@ def test_what_a_group_got_is_told(start_broker: StartBroker, connect: Connect) -
     broker.shared.statistics.sample(0)
     client.call(RequestCode.PULL_MESSAGE, pull_fields("T", 0))
     broker.shared.statistics.sample(10**9)
-    found = broker.shared.statistics.snapshots("GROUP_GET_NUMS", "T@G")
-    assert found is not None
+    found = present(broker.shared.statistics.snapshots("GROUP_GET_NUMS", "T@G"))
     assert found["statsMinute"].sum == 1
     unknown = client.call(RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": "GROUP_GET_NUMS", "statsKey": "T@H"})
     assert unknown.code == 1

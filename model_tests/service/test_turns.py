@@ -77,7 +77,6 @@ def unending(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 def test_full_tables_are_told_in_turns(
     code: int, fields: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the answer that they have in one."""
     config = BrokerConfig(auto_create_subscription_group=True)
     with ThreadlessBroker.start(
         RealRuntime(), str(tmp_path / "store"), policy=ROCKETMQ_5, config=config, store_config=SMALL_STORE
@@ -107,11 +106,9 @@ def test_full_tables_are_told_in_turns(
 
 
 def test_a_table_that_is_too_long_is_refused_at_the_limit(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """99,000 groups with long names do not fit into a frame: 201 says so, and reads no further."""
-    broker = start_broker()
-    client = connect(broker.address)
+    """99,000 groups with long names do not fit into a frame."""
     for number in range(20):
         broker.groups.find(f"{number:0255}")
     monkeypatch.setattr(table_chunks, "PART_COUNT", 4)
@@ -122,7 +119,6 @@ def test_a_table_that_is_too_long_is_refused_at_the_limit(
 
 
 def queried(client: RawClient) -> int:
-    """Ask for the messages of a key; the request's opaque."""
     fields = {"topic": "T", "key": "k", "maxNum": "8", "beginTimestamp": "0", "endTimestamp": str(2**60)}
     return client.send(RequestCode.QUERY_MESSAGE, fields)
 
@@ -147,7 +143,6 @@ def test_service_during_a_query(count: int, unending: list[bool], start_broker: 
 
 
 def test_a_close_during_a_query(unending: list[bool], start_broker: StartBroker, connect: Connect) -> None:
-    """The broker ends the search or drops it, and serves others."""
     _broker, bystander, leaving = served_two(start_broker, connect)
     send_message(bystander, "T", properties="KEYS\x01k\x02")
     queried(leaving)
@@ -158,12 +153,11 @@ def test_a_close_during_a_query(unending: list[bool], start_broker: StartBroker,
 
 
 class Passes:
-    """A broker's loop by a clock of its own: what each pass did, and a halt between two passes."""
+    """A broker's loop with a manual clock: work of each pass, and a halt between two passes."""
 
     def __init__(self, broker: Broker, patch: pytest.MonkeyPatch) -> None:
         self.broker, self.now_ns = broker, 0
         self.noted: list[list[int]] = [[]]
-        """What a test has noted, pass by pass."""
         self.halts, self.halted, self.goes_on = (broker.runtime.event() for _ in range(3))
         end = BrokerHandler.end_pass
 
@@ -190,9 +184,7 @@ class Passes:
         return [each for each in self.noted[begun - 1 :] if each]
 
 
-def test_many_answers_give_way(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each pass queues little more than its part of the 200 answers."""
-    broker = start_broker()
+def test_many_answers_give_way(broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     client, passes = connect(broker.address), Passes(broker, monkeypatch)
     opaques = client.send_burst(RequestCode.GET_ALL_TOPIC_CONFIG, [({}, b"")] * 200)
     (size,) = {len(answer_of(client, opaque).body) for opaque in opaques}
@@ -255,8 +247,7 @@ def test_many_ends_are_closed_in_turns(start_broker: StartBroker, monkeypatch: p
     assert max(map(len, passes.noted)) == 4
 
 
-def test_a_stop_closes_those_that_wait(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = start_broker()
+def test_a_stop_closes_those_that_wait(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     loop = broker.loops[0]
     clients = [RawClient(broker.address) for _ in range(5)]
     wait_until(lambda: loop.channel_count == len(clients))
@@ -287,10 +278,9 @@ PLACE: Final = {"topic": "T", "queueId": "0"}
 
 @pytest.mark.parametrize("body", [b"", bytes(transport.LARGE_SIZE)], ids=["slow before", "large now"])
 def test_who_is_quick_is_served_before_those_that_take_long(
-    body: bytes, start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    body: bytes, broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where it asked last. Those that were slow, or ask something large, have a pass each."""
-    broker = start_broker()
+    """Slow connections have one pass each."""
     peers = [connect(broker.address) for _ in range(6)]
     send_message(peers[-1], "T")
     passes, original = Passes(broker, monkeypatch), broker.handler._serve
@@ -307,15 +297,13 @@ def test_who_is_quick_is_served_before_those_that_take_long(
     monkeypatch.setattr(broker.handler, "_serve", serve)
     assert all(peer.reply(opaque) is not None for peer, opaque in ask(QUICK if body else SLOW))
     found = passes.after_a_halt(lambda: ask(SLOW, body))
-    assert found[0][0] == QUICK
-    assert [each.count(SLOW) for each in found if SLOW in each] == [1] * 5
+    assert (found[0][0], [each.count(SLOW) for each in found if SLOW in each]) == (QUICK, [1] * 5)
 
 
 def test_new_connections_are_read_behind_quick_ones_and_a_pass_has_an_end(
-    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thousand handshakes at once are a second's work on the thread that serves everybody."""
-    broker = start_broker()
+    """A thousand handshakes take a second of the serving thread."""
     quick, *new = [connect(broker.address) for _ in range(6)]
     loop, passes = broker.loops[0], Passes(broker, monkeypatch)
     original, polled = loop._receive, type(loop.poller).poll
@@ -344,8 +332,7 @@ def test_new_connections_are_read_behind_quick_ones_and_a_pass_has_an_end(
     assert order in (sorted(order), sorted(order, reverse=True))
 
 
-def test_slow_once_before_a_flood(start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = start_broker()
+def test_slow_once_before_a_flood(broker: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     loop, known = broker.loops[0], connect(broker.address)
     send_message(known, "T")
     (channel,) = loop._channels
@@ -369,7 +356,7 @@ def test_slow_once_before_a_flood(start_broker: StartBroker, connect: Connect, m
 
 @define(eq=False)
 class Waiting:
-    """What a loop asks of a channel whose requests may take long."""
+    """Stands in for a channel with slow requests."""
 
     is_new: bool
     rest: None = None
@@ -399,12 +386,11 @@ def test_who_always_takes_a_whole_pass_keeps_no_new_connection_waiting(monkeypat
         waiting, loop._unfinished = loop._unfinished, {}
         loop._serve_unfinished(list(waiting))
     loop.stop()
-
     assert served in (["known", "new"] * 4, ["new", "known"] * 4)
 
 
 def test_new_connections_are_served_for_as_long_as_a_pass_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who comes, asks one quick thing and goes, 900 times a second, leaves no heap of connections behind."""
+    """900 short connections a second must not pile up."""
     runtime = RealRuntime()
     clock_ns = [0]
     monkeypatch.setattr(runtime, "monotonic_ns", lambda: clock_ns[0])
@@ -419,6 +405,5 @@ def test_new_connections_are_served_for_as_long_as_a_pass_may_take(monkeypatch: 
     new, known = ([Waiting(is_new=is_new) for _ in range(100)] for is_new in (True, False))
     loop._serve_unfinished(new + known)
     loop.stop()
-
     assert sum(channel.is_new for channel in served) == 51 - transport.RESTS_MAX
     assert len(loop._unfinished) == 200 - len(served)

@@ -1,4 +1,4 @@
-"""What the two clients of tests have in common: how they write, when they read, and what a closed connection is."""
+"""Common parts of both test clients: writes, reads and closed connections."""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ def listening() -> Iterator[socket.socket]:
 
 
 def connected(listening: socket.socket, *, reads: bool = True) -> tuple[Noting, socket.socket]:
-    """A client, and the peer's end of its connection."""
     client = Noting(listening.getsockname(), reads=reads)
     return client, listening.accept()[0]
 

@@ -1,13 +1,10 @@
-"""A broker and a client that write down when they really sent and received, to be held against what a proxy tells.
+"""A broker and a client that record when they really sent and received, to check the times of a proxy.
 
     python true_moments.py SEED SMALL_SIZE_MAX LARGE_ONE_IN NODELAY LOG
 
-The broker is a process of its own: it says its port, answers pulls until its standard input ends, and then writes LOG.
-It answers after random pauses, in bursts, and cut at random bytes; one answer of LARGE_ONE_IN has 3 MB. With NODELAY 0
-its kernel keeps small pieces back. Both sides use the machine's monotonic clock, as the proxy does. A moment is two:
-when the call of the kernel began, and when it ended.
-
-`compare` holds what a proxy told against it. Leaves out the proxy, and everything that a broker does.
+The broker is a separate process: it prints its port, answers pulls until its standard input ends, and writes LOG.
+It answers after random pauses, in bursts, cut at random bytes; one answer in LARGE_ONE_IN has 3 MB. With NODELAY 0
+its kernel delays small pieces. Both sides use the machine's monotonic clock, and record the start and end of each call.
 """
 
 from __future__ import annotations
@@ -46,7 +43,7 @@ that took its last byte; when the request's last byte had been received."""
 
 @frozen
 class Truth:
-    """What really happened with one request."""
+    """True times of one request."""
 
     received_ns: int
     first_begun_ns: int
@@ -185,7 +182,7 @@ class TruthfulBroker:
 
 
 def read_log(path: Path) -> dict[int, Truth]:
-    """What the broker wrote down, by the request's number."""
+    """The broker's records, by the request's number."""
     log = array.array("q")
     log.frombytes(path.read_bytes())
     return {log[at]: Truth(log[at + 4], log[at + 1], log[at + 2], log[at + 3]) for at in range(0, len(log), COLUMNS)}
@@ -226,7 +223,7 @@ class TruthfulClient:
         self.begun_ns: dict[int, int] = {}
 
     def ask(self, count: int) -> None:
-        """Send a burst of pulls; a thread sends, for who is not read may not read either."""
+        """Send a burst of pulls on a thread, so that reading goes on."""
         numbers = range(self._number, self._number + count)
         self._number += count
         burst = b"".join(
@@ -264,7 +261,7 @@ PULL = RequestCode.PULL_MESSAGE.value
 
 @frozen
 class Load:
-    """What a client does: bursts of so many pulls, and whether it pauses or reads little by little now and then."""
+    """A client's load: bursts of pulls, with pauses or slow reads."""
 
     events: int
     bursts: tuple[int, ...] = (1, 5, 64, 500, 2_000)
@@ -303,7 +300,7 @@ def run_load(door: tuple[str, int], load: Load, seed: int) -> dict[int, int]:
 
 @frozen
 class Comparison:
-    """How many answers and requests were told, how many outside their interval, and how wide those of answers are."""
+    """Counts of compared answers and requests, of those outside their interval, and widths of intervals."""
 
     answers: int
     requests: int
@@ -313,7 +310,7 @@ class Comparison:
     widths_ms: list[float]
 
     def width_ms(self, quantile: float) -> float:
-        """So many of the intervals are no wider than this."""
+        """The width that this share of the intervals does not exceed."""
         return self.widths_ms[int(quantile * (len(self.widths_ms) - 1))]
 
     def __str__(self) -> str:

@@ -1,8 +1,8 @@
-"""One connection that several threads write to at once, switched between any two bytecodes of its channel.
+"""Several threads write to one connection, with switches between any two bytecodes of its channel.
 
-A stage is made from a seed: two or three writers, each with answers of several buffers, a loop that sends what is left
-when the socket takes more, and sometimes a close. Whatever comes between, the socket is sent each answer once, whole,
-with no other in the middle; nothing after it was closed; and what is left is watched for. Leaves out sockets.
+A seed chooses two or three writers with answers of several buffers, a loop that sends the rest when the socket has
+room, and sometimes a close. The socket must get each answer once, complete and contiguous, and nothing after the close;
+the rest must be watched for.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ CLOSE_SHARE: Final = 0.2
 
 @define(eq=False)
 class Stage:
-    """One run, and what a channel asks of its loop, its poller and its socket.
+    """One run; also acts as the channel's loop, poller and socket.
 
-    Invariant: `sent` are the bytes that the socket took, in order, while it was open.
+    Invariant: `sent` has the bytes that the open socket accepted, in order.
     """
 
     seed: int
@@ -50,7 +50,7 @@ class Stage:
         return self
 
     def modify(self, _socket: object, *, read: bool, write: bool, data: object) -> None:
-        """Watch for room in the socket, or no more."""
+        """Start or stop watching the socket for room."""
         assert self.is_open, "a socket is watched after it was closed"
         self.watches_write = write
 
@@ -64,7 +64,7 @@ class Stage:
         self.given_up = True
 
     def send(self, data: bytes) -> int:
-        """Take as much as the seed says; raises BlockingIOError for nothing."""
+        """Accept as many bytes as the seed says; raises BlockingIOError for none."""
         assert self.is_open, "a socket is sent to after it was closed"
         room = self.preemption.random.randint(0, len(data))
         if not room:
@@ -78,19 +78,19 @@ class Stage:
     # -- the actors --------------------------------------------------------------------------------------------------
 
     def write(self, name: str) -> None:
-        """A thread answers, and sends after each answer."""
+        """A thread that writes answers and flushes after each."""
         for frame in self.frames[name]:
             self.channel.write([frame[:1], frame[1:3], frame[3:]])
             self.channel.flush()
 
     def go_on(self) -> None:
-        """The loop: send what is left while the socket is watched for room."""
+        """The loop: send the rest while the socket is watched for room."""
         for _ in range(3):
             if self.watches_write:
                 self.channel.flush()
 
     def play(self) -> None:
-        """Let the actors run, and look; raises what is wrong."""
+        """Run the actors and check the result; raises on a fault."""
         names = ["a", "b", "c"][: self.preemption.random.choice((2, 3))]
         self.frames = {name: [f"<{name * (3 + number)}{number}>".encode() for number in range(3)] for name in names}
         actors: dict[str, Callable[[], None]] = {name: partial(self.write, name) for name in names}
@@ -106,7 +106,7 @@ class Stage:
         self.look()
 
     def look(self) -> None:
-        """Each answer once, whole, in its thread's order; of a connection that was closed, those at the beginning."""
+        """Check that each answer was sent once, complete, in its thread's order; only a prefix after a close."""
         text = bytes(self.sent)
         wanted = {name: list(frames) for name, frames in self.frames.items()}
         while text:

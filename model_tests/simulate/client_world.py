@@ -1,8 +1,8 @@
-"""A producer and a push consumer as they are, in a simulated world, with promises of what the consumer gets, and when.
+"""The real producer and push consumer in a simulation, with checks of what the consumer gets, and when.
 
-A run is made from a seed: pauses between messages of any size, also such that holds end without a message, a consumer
-whose flow control is soon reached, a group whose stored offset is beyond the queue's end, and a cut of every
-connection. Each message that was acknowledged is consumed, once where nothing was cut, and soon after it could be.
+A seed chooses pauses between messages (some longer than a hold), a consumer with a low flow-control limit, a stored
+offset beyond the queue's end, and a cut of every connection. Each acknowledged message must be consumed: promptly, and
+once if nothing was cut.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ COUNT: Final = 12
 HOLD_MS: Final = 2_000
 PULL_TIMEOUT_S: Final = 4.0
 CACHED_SIZE_MAX: Final = 1_000
-"""Bytes of a queue that may wait for the listener; a few messages."""
+"""Maximum bytes of a queue that wait for the listener: a few messages."""
 PAUSES_S: Final = (0.0, 0.0, 0.01, 0.5, 2.3)
-"""Pauses before a message: the longest outlasts a hold."""
+"""Pauses before a message: the longest is longer than a hold."""
 SIZES: Final = (10, 100, 400)
 BEYOND: Final = 50
-"""Where a group's offset may stand, beyond the end of the queue."""
+"""A group's possible offset beyond the queue's end."""
 CUT_SHARE: Final = 0.3
 BEYOND_SHARE: Final = 0.3
 SETTLED_S: Final = 1.0
-"""How soon after its start a consumer has found its queues, and its pulls are held."""
+"""Time after which a new consumer has its queues and held pulls."""
 LOOK_S: Final = 0.01
-"""How often it is looked whether the consumer's pulls are held."""
+"""Interval of checks whether the consumer's pulls are held."""
 HELD_COUNT: Final = QUEUES + 1
-"""Pulls of a consumer that is settled: one for each queue, and one for the queue of its retries."""
+"""Pulls of a settled consumer: one per queue, and one for its retry queue."""
 PROMPT_S: Final = 0.3
-"""How soon a message is consumed by a consumer that nobody disturbs."""
+"""Time limit for consuming a message without disturbances."""
 CUT_S: Final = 2 * RETRY_S + 1.0
-"""The same behind a cut: a pull that has no answer, or no connection yet, is tried again later."""
+"""Time limit after a cut: a pull without an answer or connection is retried later."""
 END_S: Final = 60.0
 
 
 @define(eq=False)
 class ClientRun:
-    """One run. Invariant: `acknowledged_s` and `consumed_s` have the virtual time of each body's first of these."""
+    """One run. Invariant: `acknowledged_s` and `consumed_s` have the virtual time of each body's first event."""
 
     seed: int
     draw: random.Random = field(init=False)
@@ -78,7 +78,7 @@ class ClientRun:
     cuts: bool = field(init=False)
     begins_beyond: bool = field(init=False)
     news: Condition = field(init=False)
-    """Held by whoever writes or reads what is consumed, and told of it."""
+    """Protects the consumption data, and signals changes."""
 
     def __attrs_post_init__(self) -> None:
         self.draw = random.Random(self.seed)
@@ -88,7 +88,7 @@ class ClientRun:
         self.begins_beyond = self.draw.random() < BEYOND_SHARE
 
     def process(self, name: str) -> SimulatedRuntime:
-        """A process with a disk of its own."""
+        """Create a process with its own disk."""
         return SimulatedRuntime(self.network, SimulatedFiles(Disk(), before=self.world.point), name)
 
     @property
@@ -96,7 +96,7 @@ class ClientRun:
         return self.world.now_ns / 1e9
 
     def play(self) -> None:
-        """Let the world run, and look; raises what is wrong."""
+        """Run the simulation and check the result; raises on a fault."""
         with quiet():
             self.world.run(self.main)
         left = [str(actor) for actor in self.world.actors if not actor.done]
@@ -130,21 +130,21 @@ class ClientRun:
         broker.stop()
 
     def settle(self, runtime: SimulatedRuntime, broker: Broker) -> None:
-        """Return when the consumer's pulls are held."""
+        """Wait until the consumer's pulls are held."""
         until_s = self.now_s + SETTLED_S
         while len(broker.hold_service) < HELD_COUNT:
             assert self.now_s < until_s, f"the consumer's pulls are not held {SETTLED_S} s after its start"
             runtime.sleep(LOOK_S)
 
     def await_consumed(self, limit_s: float) -> None:
-        """Return when each message that was acknowledged is consumed, or after `limit_s`."""
+        """Wait until each acknowledged message is consumed, at most `limit_s`."""
         until_s = self.now_s + limit_s
         with self.news:
             while not self.acknowledged_s.keys() <= self.consumed_s.keys() and self.now_s < until_s:
                 self.news.wait(until_s - self.now_s)
 
     def produce(self, runtime: SimulatedRuntime, producer: Producer) -> None:
-        """Send the messages, with pauses; one of them behind a cut of every connection."""
+        """Send the messages with pauses; before one of them every connection may be cut."""
         cut_at = self.draw.randrange(COUNT) if self.cuts else None
         for number in range(COUNT):
             runtime.sleep(self.draw.choice(PAUSES_S))
@@ -156,7 +156,7 @@ class ClientRun:
             self.send(producer, f"{number}".encode().ljust(self.draw.choice(SIZES), b"."))
 
     def send(self, producer: Producer, body: bytes) -> None:
-        """Send until it is acknowledged; a cut may have doubled it."""
+        """Send until acknowledged; a cut may duplicate the message."""
         for _ in range(10):
             try:
                 producer.send(TOPIC, body)
@@ -187,7 +187,7 @@ class ClientRun:
         assert self.cut_s is not None or max(self.counts.values()) == 1, "a message is consumed twice"
 
     def granted_s(self, at_s: float) -> float:
-        """How long after its acknowledgement a message may be consumed."""
+        """Returns the allowed time from a message's acknowledgement to its consumption."""
         if self.cut_s is None or at_s < self.cut_s - PROMPT_S:
             return PROMPT_S
         return max(self.cut_s + CUT_S - at_s, PROMPT_S)
@@ -195,7 +195,7 @@ class ClientRun:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """What a client says of cut connections is not shown as long as the block runs."""
+    """Suppress the client's log of cut connections in the block."""
     logging.disable(logging.ERROR)
     try:
         yield

@@ -1,8 +1,7 @@
-"""A hold table under every kind of visitor at once, switched between any two bytecodes; what must hold at the end.
+"""A hold table with all kinds of concurrent actors, switched between any two bytecodes.
 
-A stage is made from a seed: a policy, some queues in one shard and one beside it, pulls held before, and three to five
-actors of those that a broker has. Whatever they do between one another, in the end no pull may be lost, run twice,
-counted wrongly or forgotten by its deadline. Leaves out the broker around the table.
+A seed chooses a policy, queues in one shard and one queue in another, pulls held before, and three to five of a
+broker's actors. At the end no pull may be lost, run twice, miscounted or forgotten by its deadline.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from longpoll_protocol.tags import word_hash
 from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_LMQ, ROCKETMQ_PR7359, STRICT, STRICT_CLONE, Policy
 
 FILES: Final = tuple(str(module.__file__) for module in (deadlines, hold, notifier, hold_service, dispatch_service))
-"""Where an actor may be interrupted."""
+"""Files in which an actor may be interrupted."""
 STRICT_LOOK: Final = attrs.evolve(STRICT, name="strict-look", on_master_return="look_then_take")
 POLICIES: Final = (
     STRICT,
@@ -46,35 +45,37 @@ POLICIES: Final = (
 )
 TOPIC: Final = "T"
 RETRIED: Final = "%RETRY%G"
-"""The topic of the queue in the other shard: messages that are to be tried again."""
+"""The topic of the queue in the other shard: messages to be retried."""
 EVERYTHING: Final = tag_filter("*", None)
 TAG: Final = "red"
 TAGS_CODE: Final = word_hash(TAG)
 MESSAGE: Final = Message(TAGS_CODE, {"color": TAG})
-"""What every message is."""
+"""The tag and properties of every message."""
 WANTED: Final = (EVERYTHING, tag_filter(TAG, None), sql_filter(f"color = '{TAG}'", SQL92))
 UNWANTED: Final = (tag_filter("blue", None), sql_filter("color = 'blue'", SQL92))
-"""Filters that want every message, and such as want none."""
+"""Filters that match every message, and filters that match none."""
 FILTER_SHARE: Final = 0.25
-"""How many stages have pulls with filters of their own."""
+"""Share of runs whose pulls have different filters."""
 UPTIMES_MS: Final = (0, 0, 0, (1 << 31) - 50)
-"""How long the machine has been up: also so long that deadlines need more than 31 bits."""
+"""Uptimes of the machine, including one at which deadlines need more than 31 bits."""
 HELD_MAX: Final = 4
-"""How many pulls may be held under a policy that looks in the lock; as many as are held before, and one."""
+"""Limit on held pulls under a policy that checks it in the lock: those held before, and one more."""
 QUEUE_LIMITS: Final = (None, None, None, 2)
-"""How many of one queue may be held: as many as one has before, or any number."""
+"""Limit on held pulls of one queue: as many as one has before, or none."""
 FIRST_QUEUES: Final = (0, 5)
-"""The first queue of the topic: so that its shard comes before the one of the other topic's queue, or after it. Whoever
-goes over all shards has been at one of them when a pull comes to it, and that has to be seen in either."""
+"""The topic's first queue, so that its shard is before or after the other topic's.
+
+A thread that traverses all shards must be tested with a pull that arrives in a shard before or after its position.
+"""
 BURST_SHARE: Final = 0.5
-"""In how many stages pulls that came side by side are held together."""
+"""Share of runs in which adjacent pulls are held together."""
 STALE_MS: Final = 90
 SOON_MS: Final = 80
 DUE_MS: Final = 100
 LATER_MS: Final = 500
 LATE_MS: Final = 1_000_000
 FIRST: Final = ("arrive c", "hold c")
-"""A message comes while the first pull of all does: nothing is held before."""
+"""A message arrives during the very first hold, with no pull held before."""
 MEETINGS: Final[tuple[tuple[Policy, tuple[str, ...]], ...]] = (
     (ROCKETMQ_LMQ, ("hold c", "hold e")),  # a queue's first two pulls make its bucket
     (ROCKETMQ_4_9, ("scan", "close e")),  # what is put back belongs to a channel that closes
@@ -87,7 +88,7 @@ MEETINGS: Final[tuple[tuple[Policy, tuple[str, ...]], ...]] = (
     (STRICT, ("arrive a", "hold b")),  # the last pull of a channel is let go while its next one comes
     (STRICT_LOOK, ("role", "close e")),  # what the return of a master takes belongs to a channel that closes
 )
-"""Who meets seldom by chance, at a place that is short, and under which policy."""
+"""Pairs of actors that rarely meet by chance in a short section, with their policy."""
 MEETING_SHARE: Final = 0.4
 STOP_SHARE: Final = 0.1
 Key = tuple[str, int]
@@ -95,7 +96,7 @@ Key = tuple[str, int]
 
 @define(eq=False)
 class Log:
-    """What the dispatcher asks of a store. Invariant: `waiting` are the queues of what is appended and not visible."""
+    """The store as the dispatcher sees it. Invariant: `waiting` has the queues of appended, invisible messages."""
 
     queues: MemoryQueues
     lock: Any
@@ -120,14 +121,14 @@ class Log:
 
 @define(eq=False)
 class Stage:
-    """One run. Invariant: `pulls` are all that there are, and `ran` and `refused` count each time one was let go."""
+    """One run. Invariant: `pulls` are all pulls, and `ran` and `refused` count each release."""
 
     seed: int
     module: ModuleType = hold_service
     preemption: Preemption = field(init=False)
     policy: Policy = field(init=False)
     wanted: tuple[str, ...] = field(init=False)
-    """Actors that take part in any case."""
+    """Actors that always take part."""
     queues: MemoryQueues = field(factory=MemoryQueues, init=False)
     now_ms: int = field(default=0, init=False)
     service: Any = field(init=False)
@@ -138,24 +139,24 @@ class Stage:
     keys: list[Key] = field(init=False)
     stopped: bool = field(default=False, init=False)
     woken: bool = field(default=False, init=False)
-    """Whether the clock's thread was woken since it last looked how long to sleep."""
+    """Whether the clock's thread was woken since it last computed its sleep."""
     sleeps_until_ms: float = field(default=float("inf"), init=False)
-    """Until when it sleeps."""
+    """The end of its sleep."""
     filters: random.Random | None = field(default=None, init=False)
-    """Draws the pulls' filters; None where all want everything."""
+    """Draws the pulls' filters; None if all match everything."""
     uptime_ms: int = field(default=0, init=False)
     bursts: bool = field(default=False, init=False)
-    """Whether three pulls are held together where else one is."""
+    """Whether three pulls are held together instead of one."""
     before: dict[Pull, int] = field(factory=dict, init=False)
-    """The pulls that were held one after the other before the actors began, numbered."""
+    """The pulls held one by one before the actors began, numbered."""
     told: dict[tuple[str, Key], int] = field(factory=dict, init=False)
-    """The greatest number of those that one actor has told of a message, by queue."""
+    """By queue, the greatest of these numbers that one actor has notified of a message."""
     dropped: set[Pull] = field(factory=set, init=False)
-    """What a channel that closed has let go."""
+    """The pulls dropped by a closed channel."""
     wrong: list[str] = field(factory=list, init=False)
-    """What was wrong when pulls were run; raised in the end, for the dispatcher goes on after what a walk raises."""
+    """Faults seen when pulls ran; raised at the end, because the dispatcher survives exceptions of a traversal."""
     swept: bool = field(default=False, init=False)
-    """Whether a scanner may have removed a bucket that somebody had in hand (upstream issue #10754)."""
+    """Whether a scanner may have removed a bucket in use (upstream issue #10754)."""
 
     def __attrs_post_init__(self) -> None:
         self.preemption = Preemption(self.seed, FILES)
@@ -163,7 +164,7 @@ class Stage:
         self.policy, self.wanted = choose.choice(POLICIES), ()
         if choose.random() < MEETING_SHARE:
             self.policy, self.wanted = choose.choice(MEETINGS)
-        # Drawn apart, so that other stages are what they were before there were filters.
+        # Drawn separately, so that the other choices of a seed stay the same.
         apart = random.Random(self.seed ^ 0xF117E4)
         self.filters = apart if apart.random() < FILTER_SHARE else None
         self.uptime_ms = self.now_ms = apart.choice(UPTIMES_MS)
@@ -193,14 +194,14 @@ class Stage:
         return self.preemption.lock()
 
     def monotonic_ns(self) -> int:
-        """The clock; it stands still while actors run."""
+        """The clock, which does not advance while actors run."""
         return self.now_ms * 1_000_000
 
     def step(self, action: str) -> None:
-        """A step point does nothing here: every bytecode is one."""
+        """Does nothing: every bytecode is a scheduling point."""
 
     def submit(self, pull: Pull, cause: str, outbox: Outbox) -> bool:
-        """Run a pull; noted, and what is wrong with that."""
+        """Run a pull: record it, and any fault."""
         if pull in self.dropped:
             self.wrong.append("a pull runs that its channel let go when it closed")
         actor = str(self.preemption.world.current)
@@ -220,23 +221,23 @@ class Stage:
             self.told[key] = number
 
     def submit_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
-        """Run pulls that one message woke; noted."""
+        """Run pulls that one message woke: record them."""
         for pull in pulls:
             self.submit(pull, "woken", outbox)
         return ()
 
     def refuse(self, pull: Pull, cause: str, outbox: Outbox) -> None:
-        """Answer a pull without running it; noted."""
+        """Answer a pull without running it: record it."""
         self.gone[pull] += 1
 
     def wake_clock(self) -> None:
-        """End the sleep of the clock's thread; noted."""
+        """Wake the clock's thread: record it."""
         self.woken = True
 
     # -- the actors --------------------------------------------------------------------------------------------------
 
     def pull(self, key: Key, channel: str, deadline_ms: int) -> Pull:
-        """A pull that missed, of the end that was visible when it came."""
+        """Create a pull that missed, at the current visible end."""
         deadline_ms += self.uptime_ms
         made = Pull(channel, 1, "G", *key, self.queues.visible_end(*key), 32, 2, deadline_ms=deadline_ms)
         made.filter = EVERYTHING if self.filters is None else self.filters.choice((*WANTED, *UNWANTED))
@@ -244,7 +245,7 @@ class Stage:
         return made
 
     def hold(self, *pulls: Pull) -> None:
-        """A pull's thread, or that of some that came side by side."""
+        """A thread that holds one pull, or several adjacent ones."""
         if len(pulls) > 1 and self.service.holds_together:
             self.service.hold_together(pulls, Outbox())
             return
@@ -252,18 +253,18 @@ class Stage:
             self.service.hold(pull, Outbox())
 
     def arrive(self, key: Key) -> None:
-        """A producer's thread: a message is appended and becomes visible, and its bucket is walked."""
+        """A producer's thread: append a message, make it visible, traverse its bucket."""
         self.log.append(key)
         self.dispatcher.run(Outbox())
 
     def look_at_clock(self) -> None:
-        """The thread of the deadlines: how long to sleep, whom to let go, and how long to sleep again."""
+        """The deadline thread: compute its sleep, release pulls, compute its sleep again."""
         self.sleep()
         self.service.run(Outbox())
         self.sleep()
 
     def sleep(self) -> None:
-        """The thread of the deadlines goes to sleep."""
+        """The deadline thread goes to sleep."""
         self.woken = False
         wait_s = self.service.wait_s()
         self.sleeps_until_ms = float("inf") if wait_s is None else self.now_ms + 1000 * wait_s
@@ -277,7 +278,7 @@ class Stage:
         self.service.stop(Outbox())
 
     def actors(self) -> dict[str, Callable[[], None]]:
-        """Two to five of what a broker has, chosen by the seed."""
+        """Returns two to five of a broker's actors, chosen by the seed."""
         choose = self.preemption.random
         first, second, other = self.keys
         service = self.service
@@ -305,7 +306,7 @@ class Stage:
         unasked = [name for name in (*pulls, *others) if name not in self.wanted]
         names = [*self.wanted, *choose.sample(unasked, choose.randint(0 if self.wanted else 2, 3))]
         if self.policy.on_stop == "answer" and choose.random() < STOP_SHARE:
-            # `stop` is called when no notifier is at work any more.
+            # `stop` is called only when no notifier runs any more.
             names = [name for name in names if name.startswith(("hold", "close"))]
             others["stop"] = self.stop
             names.append("stop")
@@ -317,7 +318,7 @@ class Stage:
     # -- one run -----------------------------------------------------------------------------------------------------
 
     def play(self) -> None:
-        """Hold some pulls, let the actors run, and look; raises what is wrong."""
+        """Hold some pulls, run the actors and check the result; raises on a fault."""
         if self.wanted is not FIRST:
             self.hold_some()
         self.now_ms = self.uptime_ms + DUE_MS
@@ -330,7 +331,7 @@ class Stage:
             notifier.LARGE_HERD = large_herd  # type: ignore[misc]
         self.look()
         self.look_at_sleep()
-        # No deadline was lost either.
+        # Check that no deadline was lost either.
         if self.policy.expiry == "own_deadline":
             self.now_ms = self.uptime_ms + LATE_MS
             self.service.wait_s()
@@ -339,7 +340,7 @@ class Stage:
             self.look()
 
     def hold_some(self) -> None:
-        """Three pulls in two queues, and an entry of the deadlines that is stale, and the earliest."""
+        """Hold three pulls in two queues, and create a stale earliest deadline."""
         for key, channel, deadline_ms in (
             (self.keys[0], "c", DUE_MS),
             (self.keys[0], "e", LATE_MS),
@@ -354,7 +355,7 @@ class Stage:
         self.service.drop_channel("x")
 
     def look(self) -> None:
-        """What must hold when nobody is at work."""
+        """Check the invariants without active threads."""
         assert not self.wrong, self.wrong[0]
         self.service.assert_tidy()
         held = [pull for pull in self.pulls if pull.phase is HELD]
@@ -376,7 +377,7 @@ class Stage:
         assert not (self.stopped and held), "a pull is held after the stop"
 
     def look_at_sleep(self) -> None:
-        """The clock's thread was woken, or sleeps no longer than to the earliest deadline."""
+        """Check that the clock's thread was woken, or sleeps at most until the earliest deadline."""
         due = []
         for shard in self.service._shards:
             with shard.lock:
@@ -388,14 +389,14 @@ class Stage:
 
 
 def without_shard_locks(seed: int) -> Stage:
-    """A planted fault: no shard has a lock."""
+    """An injected fault: shards without locks."""
     stage = Stage(seed)
     stage.service._shards = tuple(hold_service.Shard(_Nothing(), shard.table) for shard in stage.service._shards)
     return stage
 
 
 class _Nothing(nullcontext[None]):
-    """A lock that locks nothing."""
+    """A lock that does nothing."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         return True
@@ -405,7 +406,7 @@ class _Nothing(nullcontext[None]):
 
 
 def lock_sites() -> list[str]:
-    """Each `with shard.lock` of the hold service, by the method in which it stands and its number there."""
+    """Returns each `with shard.lock` of the hold service, by method and number within it."""
     found = []
     for function in _methods():
         found += [f"{function.name}-{number}" for number, _with in enumerate(_locks_in(function))]
@@ -413,7 +414,7 @@ def lock_sites() -> list[str]:
 
 
 def without_lock_at(site: str) -> ModuleType:
-    """The hold service as a module in which one `with shard.lock` locks nothing; on the same lines of the same file."""
+    """Returns the hold service as a module in which one `with shard.lock` does nothing, with the same line numbers."""
     tree = ast.parse(_SOURCE)
     name, _, number = site.rpartition("-")
     function = next(each for each in _methods(tree) if each.name == name)
@@ -422,7 +423,7 @@ def without_lock_at(site: str) -> ModuleType:
 
 
 def with_stale_sleep() -> ModuleType:
-    """The hold service as a module whose clock passes for asleep, as long as it slept last, while it looks anew."""
+    """Returns the hold service as a module whose clock counts as asleep while it computes its next sleep."""
     tree = ast.parse(_SOURCE)
     (look,) = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "wait_s")
     (said,) = (node for node in look.body if ast.unparse(node) == "self._clock_sleeps_until_ms = float('inf')")

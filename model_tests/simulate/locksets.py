@@ -1,8 +1,8 @@
-"""Whether what threads share is touched with its lock held: each call is looked at, whoever comes between whom.
+"""Checks at every call that shared objects are used with their lock held, independent of interleaving.
 
-The law of Eraser (Savage et al., SOSP 1997), for locks that are known: a method that must be called under a lock asks,
-at every call, whether the caller has it. So a lock that was taken away shows in the first run that comes there, without
-any luck in the order of threads. Driven by the hold table's stages (`hold_stress`) and by a broker that serves.
+The lockset method of Eraser (Savage et al., SOSP 1997), for known locks: a method that requires a lock checks at every
+call that the caller holds it. So a removed lock shows in the first run that calls the method. Driven by the hold
+table's runs (`hold_stress`) and by a serving broker.
 """
 
 from __future__ import annotations
@@ -47,32 +47,32 @@ from longpoll_runtime.real import RealRuntime
 from longpoll_simulation.sync import OUTSIDE, SimulatedLock
 
 HINTS: Final = frozenset({"has"})
-"""What a hold table says without its lock, as a hint."""
+"""Calls of a hold table allowed without its lock, as hints."""
 TABLE_CALLS: Final = tuple(
     name for name, each in vars(HoldTable).items() if callable(each) and name[0] != "_" and name not in HINTS
 )
 
 
 NAMED: Final[tuple[tuple[Any, str], ...]] = (
-    # A queue that is there is given out without a lock: what a new one is made of is asked for under it.
+    # An existing queue is returned without a lock; the parts of a new one need it.
     *((QueueTable, call) for call in ("_segments", "forget")),
     *((Dispatcher, call) for call in ("dispatch", "unlist")),
     *((kind, "flush") for kind in (CommitLog, ConsumeQueue)),
     (SegmentList, "remove"),
     (Deletions, "add"),
 )
-"""What a store calls of its parts under a lock that `_watch_store` names."""
+"""A store's calls of its parts under a lock that `_watch_store` assigns."""
 
 
 class Owned:
-    """A lock that knows who has it. Invariant: `owner` is the thread that acquired it, and None while it is free."""
+    """A lock with a known owner. Invariant: `owner` is the acquiring thread, None while it is free."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.owner: int | None = None
 
     def _is_owned(self) -> bool:
-        """Whether the caller has it; what a condition on this lock asks."""
+        """Whether the caller owns it; used by conditions on this lock."""
         return self.owner == threading.get_ident()
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
@@ -94,19 +94,19 @@ class Owned:
 
 
 class OwnedRuntime(RealRuntime):
-    """Real threads and sockets, and locks that know who has them."""
+    """Real threads and sockets, with locks that know their owner."""
 
     def lock(self) -> Owned:
         return Owned()
 
     def condition(self) -> threading.Condition:
-        """A new condition, on such a lock."""
+        """Create a condition on such a lock."""
         lock: Any = Owned()
         return threading.Condition(lock)
 
 
 class Guarded(dict[Any, None]):
-    """A dictionary that is changed under a lock alone."""
+    """A dictionary that may change only under a lock."""
 
     def __init__(self, watch: Watch, what: str, lock: object) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class Guarded(dict[Any, None]):
 
 
 def held(lock: object) -> bool:
-    """Whether the caller has this lock; what is no lock is held by nobody."""
+    """Whether the caller holds this lock; false for anything but a lock."""
     if isinstance(lock, Owned):
         return lock.owner == threading.get_ident()
     if isinstance(lock, SimulatedLock):
@@ -131,16 +131,16 @@ def held(lock: object) -> bool:
 
 
 class Watch:
-    """The patches. Invariant: `locks` has for each object that was met the lock that its calls need."""
+    """The patches. Invariant: `locks` has the required lock of each known object."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._patch = patch
         self.seen: list[str] = []
         self.locks: dict[int, tuple[object, object]] = {}
-        """By the object's number: itself, so that no other gets that number, and its lock."""
+        """By the object's id: the object itself, to keep the id unique, and its lock."""
 
     def name(self, shared: object, lock: object) -> None:
-        """From now on calls of this object need this lock."""
+        """Require this lock for calls of the object from now on."""
         self.locks[id(shared)] = (shared, lock)
 
     def check(self, what: str, lock: object) -> None:
@@ -148,7 +148,7 @@ class Watch:
             self.seen.append(f"{what} without its lock")
 
     def calls(self, kind: Any, name: str, lock_of: Callable[[Any], object]) -> None:
-        """Each call of a method needs a lock."""
+        """Require a lock for each call of a method."""
         honest = getattr(kind, name)
 
         @wraps(honest)
@@ -159,12 +159,12 @@ class Watch:
         self._patch.setattr(kind, name, watched)
 
     def named(self, shared: object) -> object:
-        """The lock of an object; one that nobody named a lock for is used by one thread alone."""
+        """Returns the lock of an object; an object without one belongs to one thread."""
         found = self.locks.get(id(shared))
         return _free() if found is None else found[1]
 
     def before(self, kind: Any, name: str, tell: Callable[[Any], None]) -> None:
-        """Have something told at each call of a method."""
+        """Call `tell` at each call of a method."""
         honest = getattr(kind, name)
 
         @wraps(honest)
@@ -186,7 +186,7 @@ class Watch:
         self._patch.setattr(kind, name, told)
 
     def writes(self, kind: Any, name: str, inside: frozenset[str], lock_of: Callable[[Any], object]) -> None:
-        """Each change of an attribute by one of these functions needs a lock."""
+        """Require a lock for each change of an attribute by one of these functions."""
         slot = vars(kind)[name]
 
         def change(shared: Any, value: object) -> None:
@@ -205,7 +205,7 @@ def _free() -> object:
 
 @contextmanager
 def watching() -> Iterator[list[str]]:
-    """Watch what is shared as long as the block runs; what was seen, in order."""
+    """Check shared objects in the block; yields the violations, in order."""
     with pytest.MonkeyPatch.context() as patch:
         watch = Watch(patch)
         _watch_holds(watch)
@@ -243,7 +243,7 @@ def _watch_sends(watch: Watch) -> None:
 
 
 def _name_leaving(watch: Watch, store: Any) -> None:
-    """Nothing is put into these queues any more: who removes them is alone with them."""
+    """Stop checking these queues: they get no messages, and only their remover uses them."""
     for topic in store._table.leaving.values():
         for queue in topic.queues.values():
             watch.name(queue.segments, store._deletion_lock)
@@ -251,10 +251,10 @@ def _name_leaving(watch: Watch, store: Any) -> None:
 
 def _watch_store(watch: Watch) -> None:
     stores: dict[object, Any] = {}
-    """By their dispatchers."""
+    """By dispatcher."""
 
     def name_parts(store: Any) -> None:
-        """Once it is open; until then one thread alone has it."""
+        """Assign locks once the store is open; until then it belongs to one thread."""
         stores[store._dispatcher] = store
         watch.name(store._dispatcher, store._dispatch_lock)
         watch.name(store._table, store._append_lock)
@@ -286,7 +286,7 @@ def _watch_store(watch: Watch) -> None:
 
 
 def of_stages(seen: list[str], goes_on: Callable[[], bool]) -> int:
-    """Play stages of the hold table until something was seen; how many. What else goes wrong is not looked at."""
+    """Run stages of the hold table until a violation is found; returns their number. Ignores other faults."""
     for seed in count():
         if seen or not goes_on():
             return seed
@@ -296,17 +296,16 @@ def of_stages(seen: list[str], goes_on: Callable[[], bool]) -> int:
 
 
 class FullFiles(RealFiles):
-    """A disk so full that every file of the log may go that is no longer needed."""
+    """A disk so full that every unneeded file of the log may be removed."""
 
     def used_ratio(self, path: str) -> float:
         return 0.9
 
 
 def of_store() -> int:
-    """Have a store do once whatever needs a lock; how many files of its log it removed.
+    """Use every locked operation of a store once; returns the number of removed log files.
 
-    It appends in each way there is, shows what was handed over and what it has to read, deletes a topic, makes all of
-    it durable, and removes what has expired.
+    Appends in every way, dispatches handed-over and read records, deletes a topic, flushes, and removes expired files.
     """
     runtime = OwnedRuntime()
     runtime._files = FullFiles()
@@ -328,9 +327,9 @@ def of_store() -> int:
 
 
 def of_broker(examples: int = 6) -> int:
-    """Have a broker serve the suite's requests, and one for a queue's lock; how many examples.
+    """Send the suite's requests, and a queue lock, to a broker; returns the number of examples.
 
-    Little is handed over to the dispatcher, so that it reads the log as well; sends wait for the disk.
+    The hand-over is small, so that the dispatcher also reads the log; sends wait for the disk.
     """
     config = attrs.evolve(SMALL_FILES, flush_disk_sync=True)
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as directory:

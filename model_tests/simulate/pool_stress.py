@@ -1,8 +1,7 @@
-"""A pool of threads behind a bounded queue, switched between any two accesses of its code: each task has one end.
+"""A pool of threads with a bounded queue, switched between any two accesses of its code.
 
-A stage is made from a seed: a pool of one or two threads with room for a few tasks, tasks that take a while, two or
-three threads that offer some, and the stop. Each task that was taken is run once, or is told once that it came too
-late; one that was not taken is neither. Leaves out what a task is (`hold.pull_runner`).
+A seed chooses one or two threads with room for a few tasks, slow tasks, two or three threads that offer tasks, and the
+stop. Each accepted task must either run once or be refused once as late; a rejected task does neither.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ from longpoll_simulation.runtime import SimulatedRuntime
 
 FILES: Final = (str(executors.__file__),)
 LATE_MS: Final = 5
-"""How long a task may wait."""
+"""Maximum waiting time of a task."""
 TAKES_S: Final = (0.0, 0.0, 0.002, 0.02)
-"""How long a task takes: the longest makes those behind it late."""
+"""Durations of tasks: the longest makes later tasks late."""
 TASKS: Final = 3
 
 
 @define(eq=False)
 class Stage:
-    """One run. Invariant: `ends` counts how often each pull was run or refused."""
+    """One run. Invariant: `ran` and `refused` count the outcomes of each pull."""
 
     seed: int
     preemption: Preemption = field(init=False)
     runtime: SimulatedRuntime = field(init=False)
     pool: PoolExecutor = field(init=False)
     taken: dict[str, bool] = field(factory=dict, init=False)
-    """Whether the pool took each pull."""
+    """Whether the pool accepted each pull."""
     ran: Counter[str] = field(factory=Counter, init=False)
     refused: Counter[str] = field(factory=Counter, init=False)
 
@@ -53,7 +52,7 @@ class Stage:
         self.pool = PoolExecutor(self.runtime, run, refuse, draw.randint(1, 2), draw.choice((1, 2, 10)), LATE_MS)
 
     def run(self, pull: str, _cause: str, _outbox: Outbox) -> None:
-        """A worker runs a pull, which takes a while."""
+        """Run a pull, which takes some time."""
         self.ran[pull] += 1
         self.runtime.sleep(self.preemption.random.choice(TAKES_S))
 
@@ -67,7 +66,7 @@ class Stage:
             self.runtime.sleep(self.preemption.random.choice(TAKES_S[1:3]))
 
     def play(self) -> None:
-        """Let the actors run, stop the pool, and look; raises what is wrong."""
+        """Run the actors, stop the pool and check the result; raises on a fault."""
         names = "abc"[: self.preemption.random.randint(2, 3)]
         actors: dict[str, Callable[[], None]] = {name: partial(self.offer, name) for name in names}
 

@@ -1,4 +1,4 @@
-"""Actors with a point before every access of the code under test to what they share; a world of locks alone."""
+"""Actors with a scheduling point before every access of the tested code to shared data, and simulated locks."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from longpoll_simulation.sync import SimulatedLock, SimulatedThread
 from longpoll_simulation.world import World
 
 STEPS_MAX: Final = 200_000
-"""Points of a run; only one that turns in circles has so many."""
+"""Maximum points of a run; only an endless loop reaches it."""
 FEW_SHARE: Final = 0.7
-"""How many runs have but a few switches; the others have one every few points."""
+"""Share of runs with only a few switches; the others switch every few points."""
 
 
 class Preemption:
-    """One run. The same seed gives the same run."""
+    """One run, determined by its seed."""
 
     def __init__(
         self, seed: int, files: Iterable[str], grain: Grain = "access", *, few_share: float = FEW_SHARE
     ) -> None:
         self.random = random.Random(seed)
-        """For whatever else of the run is drawn."""
+        """For other random choices of the run."""
         self.world = World(FewSwitches(seed, few_share=few_share), steps_max=STEPS_MAX)
         LineTracing.of(self.world, files, grain)
 
     @property
     def switches(self) -> int:
-        """How often another actor went on than the plain order has it."""
+        """Number of switches away from the default order."""
         return len(self.world.turns)
 
     def lock(self) -> SimulatedLock:
         return SimulatedLock(self.world)
 
     def run(self, targets: dict[str, Callable[[], None]]) -> None:
-        """Run the targets, each as an actor, to their ends; raises what the first that failed raised."""
+        """Run the targets as actors to their ends; raises the first exception."""
 
         def main() -> None:
             actors = [self.world.spawn(name, target) for name, target in targets.items()]

@@ -1,13 +1,13 @@
-"""A client's connection whose reader thread rests after answers, switched between any two bytecodes of its own code.
+"""A client's connection whose reader thread rests after answers, switched between any two bytecodes of its code.
 
-While the reader rests it counts as awake (`remoting._let_gather`), so who calls meanwhile wakes nobody: not for bytes
-that are left to be sent, and not for a deadline that is nearer than those before. All that keeps such a call from
-waiting is that the reader looks for both and falls asleep in one critical section. What could go wrong: it looks, then
-somebody leaves bytes or a deadline and sees it awake, and then it sleeps, until the next answer or the old deadline.
+While the reader rests it counts as awake (`remoting._let_gather`), so a caller does not wake it, neither for unsent
+bytes nor for an earlier deadline. No call may wait for that: the reader must check both and fall asleep in one critical
+section. The possible fault: it checks, then a caller adds bytes or a deadline and sees it awake, and then it sleeps
+until the next answer or the old deadline.
 
-A stage is made from a seed. Two actors begin calls that are told later, many enough that the reader rests, and one
-waits for each of its calls; a few calls are given a time of their own and never answered; sometimes the connection is
-closed. Time passes only while nobody can go on, so a call that nobody sends or ends has all of its time pass.
+A seed chooses the run. Two actors begin asynchronous calls, enough that the reader rests, and one waits for each of its
+calls. A few calls have a short timeout and no answer; sometimes the connection closes. Time passes only when no actor
+can continue, so a forgotten call uses up its whole timeout.
 """
 
 from __future__ import annotations
@@ -43,24 +43,25 @@ HOST: Final = "127.0.0.1"
 PORT: Final = 10_911
 STORED: Final = SendMessageResponseHeader(msg_id="id", queue_id=0, queue_offset=7).encode()
 LONG_S: Final = 2.0
-"""The time of calls that are answered: one that has it pass was forgotten."""
+"""Timeout of answered calls: a call that uses it up was forgotten."""
 SHORT_S: Final = (0.05, 0.2)
-"""The times of calls that are never answered."""
+"""Timeouts of unanswered calls."""
 PROMPT_S: Final = 0.03
-"""How late a call may be answered or ended: each point of a run takes a microsecond."""
+"""Maximum delay of an answer or timeout: each scheduling point takes a microsecond."""
 PAUSES_S: Final = (0.0, 0.000_01, 0.000_04, 0.000_2, 0.01)
 MUTE: Final = b"mute"
 FIRST_COUNT: Final = 8
-"""Calls of an actor at once: more than `ALONE_COUNT_MAX` of two, so that the reader rests after their answers."""
+"""Calls of an actor at once: more than `ALONE_COUNT_MAX` for two actors, so that the reader rests after their answers.
+"""
 RESTS_COUNT: Final = ALONE_COUNT_MAX + 2
-"""So many calls of which one is answered have the reader rest."""
+"""Number of calls of which one answer makes the reader rest."""
 SWITCHED: Final = (500, 2_000, 6_000)
-"""Among how many first points a run's few switches lie."""
+"""Ranges of first points that contain a run's few switches."""
 CLOSE_SHARE: Final = 0.15
 
 
 class Resting(SimulatedRuntime):
-    """A client's process, which tells whether its reader rests, and that it has."""
+    """A client's process that reports when its reader rests."""
 
     is_resting = False
 
@@ -76,7 +77,7 @@ class Resting(SimulatedRuntime):
 
 
 def serve(accepted: SimulatedSocket) -> None:
-    """Answer everything that has come at once, but for what is to have no answer, until the end."""
+    """Answer all received requests at once, except the mute ones, until the end."""
     connection, buffer = Connection(), bytearray(1 << 16)
     with suppress(BrokenPipeError, ConnectionResetError):
         while accepted.wait_readable() and (size := accepted.recv_into(buffer)):
@@ -92,7 +93,7 @@ def serve(accepted: SimulatedSocket) -> None:
 
 @define(eq=False)
 class Stage:
-    """One run. Invariant: `told` has each call that has ended, with what was told and when."""
+    """One run. Invariant: `told` has the result and time of each finished call."""
 
     seed: int
     draw: random.Random = field(init=False)
@@ -101,10 +102,10 @@ class Stage:
     runtime: Resting = field(init=False)
     client: RemotingClient = field(init=False)
     begun_ns: dict[str, tuple[int, float]] = field(factory=dict, init=False)
-    """When each call was begun, and its time."""
+    """When each call began, and its timeout."""
     told: dict[str, tuple[Answer, int]] = field(factory=dict, init=False)
     gathered_count: int = field(default=0, init=False)
-    """Calls that were begun while the reader rested."""
+    """Number of calls that began while the reader rested."""
     is_closing: bool = field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -118,7 +119,7 @@ class Stage:
     # -- the actors --------------------------------------------------------------------------------------------------
 
     def begin(self, name: str, timeout_s: float, body: bytes) -> None:
-        """Begin a call that is told later."""
+        """Begin an asynchronous call."""
         self.begun_ns[name] = (self.world.now_ns, timeout_s)
         self.gathered_count += self.runtime.is_resting
         try:
@@ -136,7 +137,7 @@ class Stage:
         self.told[name] = (answer, self.world.now_ns)
 
     def send_many(self, name: str) -> None:
-        """Calls that are told later, in lots, each with one that nobody answers; and pauses of a rest's length."""
+        """Begin asynchronous calls in batches, each with one mute call, with pauses as long as a rest."""
         for lot in range(3):
             for number in range(FIRST_COUNT):
                 self.begin(f"{name}{lot}.{number}", LONG_S, b"x")
@@ -145,13 +146,13 @@ class Stage:
             self.pause()
 
     def pause(self) -> None:
-        """Do something else for a while, or go on at once."""
+        """Pause, or continue at once."""
         pause_s = self.draw.choice(PAUSES_S)
         if pause_s:
             self.world.wait([], "a pause", pause_s)
 
     def send_and_wait(self, name: str) -> None:
-        """Calls, each of which is waited for."""
+        """Make synchronous calls."""
         for number in range(4):
             self.pause()
             each = f"{name}{number}"
@@ -177,7 +178,7 @@ class Stage:
         SimulatedThread(self.world, server).join()
 
     def play(self) -> None:
-        """Let the actors run, and look; raises what is wrong."""
+        """Run the actors and check the result; raises on a fault."""
         self.world.run(self.main)
         assert all(actor.done for actor in self.world.actors)
         self.look()
@@ -185,7 +186,7 @@ class Stage:
     # -- what must hold ----------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Each call is told once: soon after it was made where it is answered, and else soon after its time."""
+        """Check that each call ends once: soon after its begin if answered, else soon after its timeout."""
         assert self.told.keys() == self.begun_ns.keys(), f"never told: {self.begun_ns.keys() - self.told.keys()}"
         for name, (answer, told_ns) in self.told.items():
             begun_ns, timeout_s = self.begun_ns[name]
@@ -201,9 +202,9 @@ class Stage:
 
 @define(eq=False)
 class TwoSwitches:
-    """The plain order, but for two switches: after so many points of a rest's end, and so many more.
+    """The default order with two switches: at a given point after a rest's end, and another given point later.
 
-    Whoever else can go on does then. Invariant: `_places` are the points at which one is still to come.
+    At a switch any other ready actor continues. Invariant: `_places` are the points of the remaining switches.
     """
 
     first: int
@@ -219,7 +220,7 @@ class TwoSwitches:
         world.ask_at = self._places[0]
 
     def choose(self, world: World) -> Actor:
-        """Another one where a switch is due, else who goes on anyway."""
+        """Returns another actor at a switch, else the default one."""
         current = world.current
         if not self._places or world.step < self._places[0] or current is None:
             return current or world.ready[0]
@@ -228,27 +229,27 @@ class TwoSwitches:
         return next((actor for actor in world.ready if actor is not current), current)
 
     def became_ready(self, world: World, actor: Actor) -> None:
-        """It waits for a switch, or for who goes on to wait."""
+        """Do nothing: the actor waits for a switch or for the current one to block."""
 
 
 @define(eq=False)
 class OneRest:
-    """The smallest world in which a wakeup could be lost: one rest, and one call that is begun as it ends.
+    """The smallest run that could lose a wakeup: one rest, and one call that begins as it ends.
 
-    Nothing else comes afterwards: a call that the reader overlooks waits for the deadlines of those before.
+    Nothing follows: a call that the reader overlooks waits for the earlier deadlines.
     """
 
     is_mute: bool
-    """Whether the call waits for its own deadline, or for an answer."""
+    """Whether the call waits for its deadline, not for an answer."""
     first: int = NEVER
     second: int = NEVER
     reader_points: int = field(default=0, init=False)
-    """To how many points the reader comes from the end of its rest until it sleeps, in the plain order."""
+    """Points of the reader from the end of its rest to its sleep, in the default order."""
     call_points: int = field(default=0, init=False)
-    """To how many the call comes."""
+    """Points of the call."""
 
     def play(self) -> None:
-        """Let it run, and look; raises what is wrong."""
+        """Run it and check the result; raises on a fault."""
         strategy = TwoSwitches(self.first, self.second)
         world = World(strategy)
         LineTracing.of(world, FILES, "access")

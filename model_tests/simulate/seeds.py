@@ -1,4 +1,4 @@
-"""Runs that are made of seeds, and the first of them that goes wrong."""
+"""Runs created from seeds, and the search for the first failing one."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ RAISED: Final = (
     AssertionError, StuckError, LongpollError, OSError, LookupError, AttributeError, RuntimeError, TypeError,
     ValueError,
 )  # fmt: skip
-"""What a run that goes wrong ends with: what must hold, or what tables, files and clients raise that were changed
-meanwhile."""
+"""Exceptions of a failing run: failed checks, and errors of tables, files and clients that changed concurrently."""
 
 
 class Run(Protocol):
-    """What a seed makes."""
+    """A run created from a seed."""
 
     def play(self) -> None:
-        """Let it run, and look; raises what is wrong."""
+        """Run and check the result; raises on a fault."""
         ...
 
 
 def first_fault(seeds: Iterable[int], make: Callable[[int], Run]) -> tuple[int, BaseException] | None:
-    """The first seed whose run goes wrong, and how; None when none does."""
+    """Returns the first seed whose run fails, and its exception; None if none fails."""
     for seed in seeds:
         run = make(seed)
         try:

@@ -1,11 +1,11 @@
-"""A message store that several threads write to at once, switched between any two accesses of its code.
+"""Several threads write to a message store, switched between any two accesses of its code.
 
-A stage is made from a seed: one to three producers, each with single messages, bursts, batches, or messages that a
-light queue lists as well, one or two dispatchers, up to two flushers and perhaps a disk whose queues fail for a while,
-one or two files of queues that may be mapped and two readers that look at all of them, somebody who deletes another
-topic of which a message comes now and then, or one who removes the log's oldest files from a full disk. Whatever comes
-between, every message is one whole record of the log, becomes visible once in each queue that lists it, in the order of
-its offsets, and what a flush returned for is durable and told by the checkpoint.
+A seed chooses one to three producers (single messages, bursts, batches, or messages also listed by a light queue), one
+or two dispatchers, up to two flushers, perhaps a disk whose queue files fail for a while, few mapped queue files with
+two readers, and a thread that deletes another topic or removes the oldest log files from a full disk.
+
+Every message must be one complete record of the log and become visible once in each of its queues, in the order of
+offsets. Everything before a returned flush must be durable and covered by the checkpoint.
 """
 
 from __future__ import annotations
@@ -36,44 +36,46 @@ from longpoll_simulation.runtime import SimulatedRuntime
 FILES: Final = tuple(
     str(module.__file__) for module in (dispatch, message_store, burst_append, commit_log, segment, consume_queue)
 )
-"""Where an actor may be interrupted; of a pair in the first alone."""
+"""Files in which an actor may be interrupted; for a pair only in the first."""
 CONFIG: Final = attrs.evolve(SMALL, index=False, multi_dispatch=True, light_queues=True)
 TOPIC: Final = "T"
 LIGHT: Final = "%LMQ%a"
 NAMES: Final = {"INNER_MULTI_DISPATCH": LIGHT}
 PUTS: Final = 2
-"""How often a producer appends."""
+"""Number of appends of a producer."""
 LIGHT_SHARE: Final = 0.25
 BURST_SHARE: Final = 0.4
 BATCH_SHARE: Final = 0.2
 GONE: Final = "gone"
-"""The topic that is deleted; of its messages nothing is wanted but that they harm no others."""
+"""The deleted topic, whose messages must only not harm others."""
 DELETING_SHARE: Final = 0.25
 EXPIRING_SHARE: Final = 0.25
 BIG_SIZE: Final = 700
-"""Of a body where files expire: two messages fill a file of the log."""
+"""Body size with expiring files: two messages fill a log file."""
 EXPIRES: Final = 4
-"""How often whoever removes files looks."""
+"""Number of attempts to remove files."""
 FULL: Final = 0.9
 PAIR_SHARE: Final = 0.3
-"""How many stages have one producer, of two messages at a time, and one dispatcher alone, at work for longer: the
-second message is not handed over, so it falls behind and catches up again and again, and they meet at that place, which
-is one of a few accesses."""
+"""Share of runs with one producer of two messages at a time and one dispatcher, running longer.
+
+The second message is not handed over, so the dispatcher repeatedly falls behind and catches up. The two then meet in a
+section of a few accesses.
+"""
 PAIR_PUTS: Final = 8
 FAILING_SHARE: Final = 0.2
 MAPS: Final = (1, 2, 1000)
-"""How many files of queues may be mapped."""
+"""Maximum mapped queue files."""
 READERS: Final = 2
-"""How many there are where files are mapped again and again."""
+"""Number of readers if files are mapped repeatedly."""
 READS: Final = 2
-"""How often each looks at all queues."""
+"""Number of passes of each reader over all queues."""
 HANDED_MAX: Final = (1, 2, 100)
-"""How many records are handed over to a dispatcher that is behind; what is more it reads from the log."""
+"""Records handed over to a late dispatcher; it reads the rest from the log."""
 
 
 @define(eq=False)
 class Stage:
-    """One run. Invariant: `bodies` are all that producers were told is stored, by queue and offset, and where."""
+    """One run. Invariant: `bodies` has every message acknowledged to producers, by queue and offset, with its place."""
 
     seed: int
     preemption: Preemption = field(init=False)
@@ -85,12 +87,12 @@ class Stage:
     expires: bool = field(init=False)
     readers: int = field(init=False)
     failing: int = field(default=0, init=False)
-    """How many of the next calls for files of queues fail."""
+    """Number of next calls for queue files that fail."""
     bodies: dict[tuple[str, int, int], tuple[int, bytes]] = field(factory=dict, init=False)
     stored_ms: int = field(default=0, init=False)
-    """The greatest store time that a producer was told."""
+    """The greatest store time returned to a producer."""
     flushed: list[tuple[int, int]] = field(factory=list, init=False)
-    """Up to where each flush said that all is durable, and the greatest store time before it."""
+    """The durable end returned by each flush, and the greatest store time before it."""
     arrivals: list[Arrival] = field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -112,7 +114,7 @@ class Stage:
         return self.preemption.random
 
     def before(self, operation: str, path: str) -> None:
-        """A call for a file: a point, or an error. Raises OSError."""
+        """A file call: a scheduling point, or an error. Raises OSError."""
         self.preemption.world.point(operation, path)
         if self.failing and "/consumequeue/" in path and operation in {"create", "map", "reserve"}:
             self.failing -= 1
@@ -139,7 +141,7 @@ class Stage:
                 self.put_somehow(made)
 
     def put_somehow(self, made: Sequence[MessageToStore]) -> None:
-        """Append two messages in one of the ways there are, or the first alone."""
+        """Append two messages in a random way, or only the first."""
         if self.random.random() < BURST_SHARE:
             for put, arrival in zip(made, self.store.put_burst(made), strict=False):
                 self.note(put, arrival.offset_end - 1, arrival.physical_offset, arrival.store_ms)
@@ -155,7 +157,7 @@ class Stage:
             self.put(made[0])
 
     def put(self, made: MessageToStore) -> None:
-        """Append one, unless its queue's file cannot be made."""
+        """Append one message, unless its queue's file cannot be created."""
         try:
             put = self.store.put(made)
         except OSError:
@@ -163,7 +165,7 @@ class Stage:
         self.note(made, put.queue_offset, put.physical_offset, put.store_ms)
 
     def put_batch(self, made: Sequence[MessageToStore]) -> None:
-        """Append two as neighbours, unless a file cannot be made."""
+        """Append two adjacent messages, unless a file cannot be created."""
         try:
             puts = self.store.put_batch(made)
         except OSError:
@@ -173,7 +175,7 @@ class Stage:
             self.note(each, put.queue_offset, put.physical_offset, put.store_ms)
 
     def note(self, made: MessageToStore, offset: int, physical_offset: int, store_ms: int) -> None:
-        """A producer is told where its message stands."""
+        """Record the place that a producer got for its message."""
         if made.topic == GONE:
             return
         key = (made.topic, made.queue_id, offset)
@@ -182,21 +184,21 @@ class Stage:
         self.stored_ms = max(self.stored_ms, store_ms)
 
     def dispatch(self) -> None:
-        """Make visible what there is, once or twice; of a pair as often as messages come."""
+        """Make messages visible once or twice; a pair does so as often as messages arrive."""
         for _ in range(PAIR_PUTS if self.is_pair else self.random.randint(1, 2)):
             self.show()
             if self.is_pair:
                 self.runtime.sleep(0)
 
     def show(self) -> None:
-        """Make a few messages visible, and note them; a disk that has no room is tried again later."""
+        """Make a few messages visible and record them; ignore a full disk, which is retried later."""
         try:
             self.arrivals += self.store.dispatch(self.random.choice((1, 3, 100)) if not self.is_pair else 100)
         except OSError:
             return
 
     def read(self) -> None:
-        """Look at every visible message that a producer was told of: it is listed where it was stored."""
+        """Check that every acknowledged, visible message is listed at its place."""
         for _ in range(READS):
             for (topic, queue_id, offset), (physical_offset, _body) in list(self.bodies.items()):
                 start, end = self.store.ends(topic, queue_id)
@@ -215,14 +217,14 @@ class Stage:
             self.store.delete_topic(GONE)
 
     def expire(self) -> None:
-        """Remove what the full disk has no room for: of what was visible and durable some is, and some is not yet."""
+        """Remove expired files from the full disk while some messages are visible and durable, and some not."""
         for _ in range(EXPIRES):
             self.show()
             self.store.flush()
             self.store.remove_expired()
 
     def play(self) -> None:
-        """Let the actors run, and look; raises what is wrong."""
+        """Run the actors and check the result; raises on a fault."""
         self.store = MessageStore.open(self.runtime, "/store", CONFIG)
         with handing_over(1 if self.is_pair else self.random.choice(HANDED_MAX)):
             for queue_id in range(2):  # a burst goes to queues that there are
@@ -234,7 +236,7 @@ class Stage:
         self.look()
 
     def actors(self) -> dict[str, Callable[[], None]]:
-        """Producers, dispatchers and flushers, as many as the seed says; or one producer and one dispatcher."""
+        """Returns producers, dispatchers and flushers by the seed, or one producer and one dispatcher."""
         draw = self.random
         counts = (1, 1, 0) if self.is_pair else (draw.randint(2, 3), draw.randint(1, 2), draw.randint(0, 2))
         producers, dispatchers, flushers = counts
@@ -252,14 +254,14 @@ class Stage:
     # -- what must hold ----------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """What must hold when nobody is at work."""
+        """Check the invariants without active threads."""
         while self.store.dispatched_end < self.store.log_end or self.store.is_behind:
             self.show()
         self.look_at_queues()
         self.look_at_disk()
 
     def look_at_queues(self) -> None:
-        """Each queue tells its messages once each, in order, and has their bodies."""
+        """Check that each queue reports its messages once, in order, with their bodies."""
         told: dict[tuple[str, int], list[Arrival]] = {}
         for arrival in sorted(self.arrivals, key=lambda each: (each.topic, each.queue_id, each.offset_end)):
             told.setdefault((arrival.topic, arrival.queue_id), []).append(arrival)
@@ -275,17 +277,17 @@ class Stage:
             assert self.body_at(self.store, unit[0]) == body, f"message {offset} of queue {queue_id} is another one"
 
     def there(self) -> dict[tuple[str, int, int], tuple[int, bytes]]:
-        """The messages whose files of the log have not gone."""
+        """Returns the messages whose log files still exist."""
         start = self.store.log_start
         return {key: placed for key, placed in self.bodies.items() if placed[0] >= start}
 
     def body_at(self, store: MessageStore, physical_offset: int) -> bytes | None:
-        """The body of a record; None when none is there."""
+        """Returns the body of a record, or None."""
         record = store.read_record(physical_offset)
         return None if record is None else bytes(record.body)
 
     def look_at_disk(self) -> None:
-        """The checkpoint tells of every flush, and what a flush returned for is there after a cut of the power."""
+        """Check that the checkpoint covers every flush, and that flushed data survives a power cut."""
         physic_ms = self.store._checkpoint.physic_ms
         for _end, stored_ms in self.flushed:
             assert physic_ms >= stored_ms, "the checkpoint has forgotten a flush"
@@ -298,7 +300,7 @@ class Stage:
             assert self.body_at(again, physical_offset) == body, f"what was flushed at {physical_offset} is lost"
 
     def unit_of(self, key: tuple[str, int, int]) -> tuple[int, int]:
-        """Where a message stands in the log, and its size."""
+        """Returns a message's place in the log, and its size."""
         unit = self.store.unit(*key)
         assert unit is not None
         return unit[0], unit[1]
@@ -306,7 +308,7 @@ class Stage:
 
 @contextmanager
 def handing_over(count: int) -> Iterator[None]:
-    """Let a dispatcher that is behind be handed over so few records as long as the block runs."""
+    """Limit the records handed over to a late dispatcher in the block."""
     honest, dispatch.HANDED_COUNT_MAX = dispatch.HANDED_COUNT_MAX, count  # type: ignore[misc]
     try:
         yield

@@ -1,4 +1,4 @@
-"""The oracle of the whole broker by itself: each promise is broken by what just breaks it, and by no less."""
+"""The oracle of the whole-broker simulation: each promise is broken at its limit and kept just inside it."""
 
 from __future__ import annotations
 
@@ -26,78 +26,78 @@ from longpoll_simulation.world import World
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT
 
 SLACK_MS: Final = 3.0 + 2 * 5.0
-"""What an account with delays of up to 5 ms excuses: there, back, and the rounding of clocks."""
+"""Allowance of an account with delays of up to 5 ms: both ways, and rounding of clocks."""
 ADDRESS: Final = ("127.0.0.1", 10911)
 FOUND: Final = ResponseCode.SUCCESS
 NOTHING: Final = ResponseCode.PULL_NOT_FOUND
 
 
 def asked(sent_ms: float = 0.0, *, hold_ms: int = 100, offset: int = 0, queue: int = 0, life: int = 0) -> Asked:
-    """A pull of queue 0."""
+    """Create a pull of queue 0."""
     return Asked("peer", queue, offset, hold_ms, sent_ms, life)
 
 
 def record(body: bytes = b"m", *, offset: int = 0, queue: int = 0) -> Record:
-    """A message as it is told."""
+    """Create a received message."""
     return Record(0, 0, 0, queue, 0, offset, 0, 0, 0, b"", 0, b"", 0, 0, memoryview(body), "T", b"")
 
 
 def send(
     account: Checker, body: bytes = b"m", *, at_ms: float = 0.0, offset: int | None = 0, code: int = FOUND
 ) -> None:
-    """A message to queue 0, sent and answered at once."""
+    """Send a message to queue 0, answered at once."""
     sent = Sent(0, body, at_ms)
     account.sent.append(sent)
     account.acknowledged(sent, code, offset, at_ms)
 
 
 def told(account: Checker, records: Sequence[Record], at_ms: float = 0.0, **which: Any) -> int:
-    """A pull that found records."""
+    """Report a pull that found records."""
     return account.pulled(asked(**which), FOUND, records, 0, at_ms)
 
 
 def nothing(account: Checker, at_ms: float, **which: Any) -> int:
-    """A pull that was told nothing."""
+    """Report a pull that found nothing."""
     return account.pulled(asked(**which), NOTHING, (), 0, at_ms)
 
 
 @frozen
 class Case:
-    """One edge of one promise."""
+    """One limit of one promise."""
 
     promise: str
     tell: Callable[[Checker, Any], object]
     broken: Any
-    """What breaks it, just."""
+    """A value that just breaks it."""
     kept: Any
-    """What does not, just."""
+    """A value that just keeps it."""
 
 
 def woken(account: Checker, at_ms: float) -> None:
-    """A message at 10 ms, and the pull that waits for it is answered."""
+    """A message at 10 ms answers the waiting pull."""
     send(account, at_ms=10.0)
     told(account, [record()], at_ms)
 
 
 def woken_by_late_ask(account: Checker, at_ms: float) -> None:
-    """The message is there before the pull."""
+    """The message arrives before the pull."""
     send(account, at_ms=10.0)
     told(account, [record()], at_ms, sent_ms=50.0)
 
 
 def never_answered(account: Checker, at_ms: float) -> None:
-    """Nothing comes, and the peer waits no longer."""
+    """No answer arrives, and the peer gives up."""
     account.unanswered(asked(), at_ms)
 
 
 def told_nothing(account: Checker, offset: int) -> None:
-    """Below the end something is told."""
+    """Below the end there is something to return."""
     send(account, at_ms=10.0)
     nothing(account, 11.0, sent_ms=11.0, hold_ms=0, offset=offset)
 
 
 def refused(account: Checker, how: tuple[int, bool]) -> None:
-    """A send that is refused."""
+    """A refused send."""
     code, stops = how
     if stops:
         account.stopping(0.0)
@@ -105,13 +105,13 @@ def refused(account: Checker, how: tuple[int, bool]) -> None:
 
 
 def pull_refused(account: Checker, code: int) -> None:
-    """A pull that is refused by a broker that stops."""
+    """A pull refused by a stopping broker."""
     account.stopping(0.0)
     account.pulled(asked(), code, (), 0, 1.0)
 
 
 def in_order(account: Checker, sent_ms: float) -> None:
-    """Offset 5 is acknowledged at 10 ms; another is sent, and is told 4."""
+    """Offset 5 is acknowledged at 10 ms; another send gets offset 4."""
     send(account, b"a", offset=5, at_ms=10.0)
     sent = Sent(0, b"b", sent_ms)
     account.sent.append(sent)
@@ -119,7 +119,7 @@ def in_order(account: Checker, sent_ms: float) -> None:
 
 
 def one_offset(account: Checker, body: bytes) -> None:
-    """Two consumers are told of one offset."""
+    """Two consumers get the same offset."""
     send(account, b"a")
     account.sent.append(Sent(0, b"b", 0.0))
     told(account, [record(body)])
@@ -133,38 +133,38 @@ def right_place(account: Checker, second: Record) -> None:
 
 
 def invented(account: Checker, queue: int) -> None:
-    """A body that was sent to some queue."""
+    """A body that was sent to another queue."""
     account.sent.append(Sent(queue, b"m", 0.0))
     told(account, [record()])
 
 
 def moved(account: Checker, lag_ms: float) -> None:
-    """Told to go on elsewhere."""
+    """A pull redirected to another offset."""
     account.lag_ms = lag_ms
     account.pulled(asked(), ResponseCode.PULL_OFFSET_MOVED, (), 7, 0.0)
 
 
 def kept_whole(account: Checker, end: int) -> None:
-    """A message was only told, and the queue is read to its end."""
+    """A message was only received, and the queue is read to its end."""
     account.sent.append(Sent(0, b"m", 0.0))
     told(account, [record()])
     account.read_whole(0, end)
 
 
 def stopped(account: Checker, sent_ms: float) -> None:
-    """The broker stops at 100 ms, and a connection ends with a pull unanswered."""
+    """The broker stops at 100 ms, and a connection ends with an unanswered pull."""
     account.stopping(100.0, answers=True)
     account.left_alone(asked(sent_ms), 0)
 
 
 def told_before_asked(account: Checker, at_ms: float) -> None:
-    """A message is told of at a time."""
+    """A message is received at a given time."""
     account.sent.append(Sent(0, b"m", 0.0))
     told(account, [record()], at_ms, sent_ms=10.0)
 
 
 def deleted(account: Checker, at_ms: float) -> None:
-    """The topic is gone at 10 ms, and who waits for it is told."""
+    """The topic is deleted at 10 ms, and its waiting pull is answered."""
     account.is_deleting = True
     account.deleted(FOUND, 10.0)
     account.pulled(asked(), ResponseCode.TOPIC_NOT_EXIST, (), 0, at_ms)
@@ -199,13 +199,13 @@ NAMES: Final = [f"{number}: {case.promise}" for number, case in enumerate(CASES)
 
 
 def account_now() -> Checker:
-    """An account of strict with delays of up to 5 ms."""
+    """Create an account of strict with delays of up to 5 ms."""
     return checker_of(STRICT, 5.0, may_cut=False)
 
 
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
 def test_an_edge_breaks_its_promise(case: Case) -> None:
-    """By the name of the promise."""
+    """The error names the promise."""
     account = account_now()
     with pytest.raises(BrokenError) as broken:
         case.tell(account, case.broken)
@@ -214,7 +214,7 @@ def test_an_edge_breaks_its_promise(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
 def test_just_inside_it_is_kept(case: Case) -> None:
-    """And it is counted as an answer."""
+    """The answer is counted."""
     account = account_now()
     if case.promise == "found nothing":
         account.sent.append(Sent(0, b"m", 0.0))
@@ -224,7 +224,7 @@ def test_just_inside_it_is_kept(case: Case) -> None:
 
 
 def spends(account: Checker) -> None:
-    """The run's own points and stalls took 10 ms."""
+    """The run's own points and pauses took 10 ms."""
     account.spent_ms = lambda: 10.0
 
 
@@ -241,7 +241,7 @@ EXCUSES: Final[dict[str, tuple[Callable[[Checker], object], Callable[[Checker], 
 
 @pytest.mark.parametrize("excuse", EXCUSES)
 def test_what_excuses(excuse: str) -> None:
-    """What breaks a promise otherwise breaks none then."""
+    """A circumstance under which no promise is broken."""
     excused, tell = EXCUSES[excuse]
     account = account_now()
     excused(account)
@@ -251,7 +251,7 @@ def test_what_excuses(excuse: str) -> None:
 
 
 def test_a_policy_is_held_to_what_it_promises() -> None:
-    """Strict is excused nothing; a scan and a dispatcher that polls take their periods."""
+    """Strict has no allowance; a scan and a polling dispatcher have their periods."""
     strict, polling = account_now(), checker_of(ROCKETMQ_4_9, 5.0, may_cut=False)
     assert (strict.late_ms, strict.lag_ms) == (0.0, 0.0)
     assert polling.late_ms == 5_000.0
@@ -259,7 +259,7 @@ def test_a_policy_is_held_to_what_it_promises() -> None:
 
 
 def test_a_broker_that_runs_again_owes_what_it_is_asked_then() -> None:
-    """The excuse of a stop ends with the start."""
+    """The allowance of a stop ends with the next start."""
     account = account_now()
     account.stopping(50.0)
     account.ended()
@@ -272,13 +272,13 @@ Answer = Callable[[World, SimulatedSocket, Command], None]
 
 
 def answer(world: World, sock: SimulatedSocket, request: Command, count: int = 1) -> None:
-    """Acknowledge a send, so many times."""
+    """Acknowledge a send `count` times."""
     reply = Command(FOUND, request.opaque, flag=1, ext_fields={"queueOffset": "0"})
     send_all(world, sock, b"".join(encode(reply)) * count)
 
 
 def spoken_to(act: Act, does: Answer | None, *, prepare: Callable[[Checker], None] = lambda _account: None) -> Checker:
-    """A peer that does one act and waits; the broker `does` so with its first request, or None: nobody listens."""
+    """Run a peer that does one act and waits; the broker answers by `does`, or None does not listen."""
     world = World(RandomWalk(1))
     network = Network(world)
     runtime = SimulatedRuntime(network, SimulatedFiles(Disk()), "peer")
@@ -295,7 +295,7 @@ def spoken_to(act: Act, does: Answer | None, *, prepare: Callable[[Checker], Non
 
 
 def serve(world: World, listener: Any, does: Answer) -> None:
-    """Take a connection and its first request."""
+    """Accept a connection and answer its first request."""
     connection, buffer = Connection(), bytearray(4096)
     while True:
         try:
@@ -310,7 +310,7 @@ def serve(world: World, listener: Any, does: Answer) -> None:
 
 
 def silent(_world: World, _sock: SimulatedSocket, _request: Command) -> None:
-    """Says nothing."""
+    """Do not answer."""
 
 
 SPOKEN: Final[dict[str, tuple[Act, Answer | None, Callable[[Checker], None]]]] = {
@@ -325,7 +325,7 @@ SPOKEN: Final[dict[str, tuple[Act, Answer | None, Callable[[Checker], None]]]] =
 
 @pytest.mark.parametrize("promise", SPOKEN)
 def test_a_peer_notes_what_it_is_not_told(promise: str) -> None:
-    """Of one connection: closed, silent, answered twice, or never there."""
+    """On one connection: closed, silent, answered twice, or absent."""
     act, does, prepare = SPOKEN[promise]
     with pytest.raises(BrokenError) as broken:
         spoken_to(act, does, prepare=prepare)
@@ -338,5 +338,5 @@ def test_a_peer_that_is_answered_notes_that() -> None:
 
 
 def test_every_promise_has_an_edge() -> None:
-    """What is left is the run's own, and has planted faults in `test_whole_broker`."""
+    """The other promises belong to a run, and have injected faults in `test_whole_broker`."""
     assert {case.promise for case in CASES} | SPOKEN.keys() | {"left behind", "logged"} == PROMISES.keys()

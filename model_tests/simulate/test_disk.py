@@ -1,4 +1,4 @@
-"""The simulated disk: beside real files, call by call; and what a kill, a power cut and age leave of it."""
+"""The simulated disk, compared with real files call by call, and its state after kills, power cuts and bit rot."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BIG = SMALL_SIZE_MAX + PAGE_SIZE
 
 
 class Side:
-    """One file layer with what was opened through it. Invariant: both sides of a test open the same things."""
+    """One file layer and what was opened through it. Invariant: both sides of a test open the same things."""
 
     def __init__(self, files: Files, root: str) -> None:
         self.files = files
@@ -36,7 +36,7 @@ class Side:
         self.unlocks: list[Callable[[], None]] = []
 
     def do(self, operation: str, path: str, arguments: tuple[Any, ...]) -> object:
-        """What comes of an operation: its result, or the error's number."""
+        """Returns the result of an operation, or the error's number."""
         try:
             return getattr(self, operation)(f"{self.root}/{path}", *arguments)
         except OSError as error:
@@ -47,7 +47,7 @@ class Side:
         return len(self.maps[-1].view)
 
     def map_write(self, _path: str, which: int, at: int, content: bytes) -> object:
-        """Write through the view of a map, which others of its file see."""
+        """Write through the view of a map, which other maps of the file see."""
         if not self.maps or not (view := self.maps[which % len(self.maps)].view):
             return None
         at %= len(view)
@@ -72,7 +72,7 @@ class Side:
             }[name]()
 
     def data_from(self, _path: str, which: int, at: int) -> object:
-        """Whether all that is passed over is zeros; how far that is may differ."""
+        """Whether all skipped bytes are zero; the position may differ."""
         if not self.maps:
             return None
         mapped = self.maps[which % len(self.maps)]
@@ -93,7 +93,7 @@ class Side:
         return None
 
     def append_more(self, _path: str, which: int, content: bytes) -> None:
-        """Append to what is open, or was, be it removed or closed."""
+        """Append to a file that is or was open, even if removed or closed."""
         if self.appends:
             self.appends[which % len(self.appends)].write(content)
 
@@ -119,7 +119,7 @@ class Side:
             unlock()
 
     def tree(self) -> dict[str, bytes | None]:
-        """Every path below the root: a file's bytes, None for a directory."""
+        """Returns every path below the root: a file's bytes, None for a directory."""
         found: dict[str, bytes | None] = {}
         waiting = [""]
         while waiting:
@@ -135,7 +135,7 @@ class Side:
 
 
 def operations() -> st.SearchStrategy[tuple[str, str, tuple[Any, ...]]]:
-    """One operation, its path and its further arguments."""
+    """Draws an operation, its path and its further arguments."""
     content, which, at = st.binary(max_size=20), st.integers(0, 3), st.integers(0, SIZES[-1])
     map_call = st.tuples(which, st.sampled_from(["reserve", "sync", "clear"]), at, st.integers(0, 5000))
     arguments: dict[str, st.SearchStrategy[tuple[Any, ...]]] = {
@@ -158,19 +158,19 @@ def operations() -> st.SearchStrategy[tuple[str, str, tuple[Any, ...]]]:
 
 
 def is_left_out(side: Side, operation: str, path: str, arguments: tuple[Any, ...]) -> bool:
-    """Whether maps must be closed first: a file would grow while it is mapped, or another would get its name."""
+    """Whether maps must be closed first, because a mapped file would grow or its name would be reused."""
     if operation in {"append", "append_more", "write_atomic"}:
         return True
     if operation != "map" or not arguments[2]:
         return False
     found = side.do("size", path, ())
-    # A removed file's maps stay valid, until there is another of its name that they would be taken for.
+    # A removed file's maps stay valid, until another file has its name.
     return not isinstance(found, int) or found < arguments[0]
 
 
 @given(st.lists(operations(), min_size=5, max_size=40))
 def test_as_real_files(drawn: list[tuple[str, str, tuple[Any, ...]]]) -> None:
-    """Whatever is asked of both in the same order, they give the same results, errors and bytes."""
+    """The same operations give the same results, errors and bytes."""
     directory = tempfile.mkdtemp(prefix="longpoll-disk-")
     disk = Disk()
     disk.make_directory("/root")
@@ -190,7 +190,7 @@ def test_as_real_files(drawn: list[tuple[str, str, tuple[Any, ...]]]) -> None:
 
 
 def filled(before: Callable[[str, str], None] = lambda _operation, _path: None) -> tuple[Disk, SimulatedFiles]:
-    """A disk with one durable directory, `/d`."""
+    """Create a disk with one durable directory, `/d`."""
     disk = Disk()
     files = SimulatedFiles(disk, before=before)
     files.make_directory("/d")
@@ -199,12 +199,12 @@ def filled(before: Callable[[str, str], None] = lambda _operation, _path: None) 
 
 
 def cuts(disk: Disk, count: int = 200, order: Order = "none") -> list[SimulatedFiles]:
-    """What many power cuts leave."""
+    """Returns the results of many power cuts."""
     return [SimulatedFiles(disk.cut(random.Random(seed), order)) for seed in range(count)]
 
 
 def test_synced_bytes_survive_a_cut_and_others_by_chance() -> None:
-    """Of a page written since its sync the old one is left, the new one or a torn one; a synced one stays."""
+    """A page written since its sync may be old, new or torn; a synced one stays."""
     disk, files = filled()
     mapped = files.map("/d/f", 2 * PAGE_SIZE, writable=True, create=True)
     mapped.view[:] = b"s" * len(mapped.view)
@@ -222,7 +222,7 @@ def test_synced_bytes_survive_a_cut_and_others_by_chance() -> None:
 
 
 def test_a_kernel_writes_back_what_it_likes() -> None:
-    """A page may come to the disk between two writes to it, so a cut can leave what stood there in between."""
+    """A page may be written between two changes, so a cut can leave the state in between."""
     disk, files = filled()
     mapped = files.map("/d/f", 3, writable=True, create=True)
     mapped.sync(0, 3)
@@ -236,7 +236,7 @@ def test_a_kernel_writes_back_what_it_likes() -> None:
 
 @pytest.mark.parametrize("cleared", [None, 0, 1, 2])
 def test_what_a_failed_sync_left_is_written_once_it_was_cleared(cleared: int | None) -> None:
-    """The system takes it for written until it changes, and to be cleared is a change: the same bytes again are new."""
+    """After a failed sync the system considers the page written until it changes; clearing counts as a change."""
     failing = ["sync"]
 
     def before(operation: str, _path: str) -> None:
@@ -254,13 +254,13 @@ def test_what_a_failed_sync_left_is_written_once_it_was_cleared(cleared: int | N
         mapped.clear_from(cleared)
         mapped.view[:2] = b"ab"
     mapped.sync(0, 3)
-    # Where nothing but zeros was cleared nothing has changed.
+    # Clearing only zeros changes nothing.
     left = {b"ab\0"} if cleared in {0, 1} else {b"ab\0", b"\0\0\0"}
     assert {each.read("/d/f") for each in cuts(disk)} == left
 
 
 def test_appended_bytes_are_left_up_to_any_place() -> None:
-    """Of what was appended since the last sync any part is left, whole or with zeros; before that nothing is lost."""
+    """Any part of the bytes appended since the last sync may remain, with or without zeros; synced bytes stay."""
     disk, files = filled()
     file = files.open_append("/d/f")
     file.write(b"s" * 5000)
@@ -278,7 +278,7 @@ def test_appended_bytes_are_left_up_to_any_place() -> None:
 
 
 def test_names_are_durable_with_their_directory() -> None:
-    """What was made or removed is there or not until its directory is synced, however often its own bytes were."""
+    """Created and removed names are uncertain until their directory is synced, whatever syncs the file had."""
     disk, files = filled()
     files.make_directory("/d/sub")
     mapped = files.map("/d/new", 10, writable=True, create=True)
@@ -296,7 +296,7 @@ def test_names_are_durable_with_their_directory() -> None:
 
 
 def test_lengths_are_durable_with_their_file() -> None:
-    """A file whose name is durable may be empty until it is synced; one that is cleared keeps its length."""
+    """A file with a durable name may be empty until its sync; a cleared one keeps its length."""
     disk, files = filled()
     mapped = files.map("/d/f", 100, writable=True, create=True)
     files.sync_directory("/d")
@@ -309,7 +309,7 @@ def test_lengths_are_durable_with_their_file() -> None:
 
 
 def test_a_replaced_file_is_old_or_new() -> None:
-    """Wherever a replacement is cut off, the old bytes are there or the new ones; and the new ones once it is done."""
+    """A replacement leaves the old or the new bytes wherever it is cut off, and the new ones once done."""
     seen: list[set[bytes]] = []
 
     def before(_operation: str, _path: str) -> None:
@@ -329,19 +329,19 @@ def test_a_replaced_file_is_old_or_new() -> None:
 
 
 def test_changes_in_order() -> None:
-    """Where a file system keeps changes in order, no later name is found without every earlier one."""
+    """On a file system with ordered changes, a later name implies every earlier one."""
     disk, files = filled()
     mapped = [files.map(f"/d/{name}", 1, writable=True, create=True) for name in "abc"]
     prefixes = {("",), ("a",), ("a", "b"), ("a", "b", "c")}
     assert {tuple(each.list("/d")) or ("",) for each in cuts(disk, order="all")} == prefixes
     assert ("a", "c") in {tuple(each.list("/d")) for each in cuts(disk)}
-    # What is synced takes along whatever came before it.
+    # A sync includes everything before it.
     mapped[0].sync(0, 1)
     assert {tuple(each.list("/d")) for each in cuts(disk, order="all")} == {("a", "b", "c")}
 
 
 def test_a_kill_leaves_all_but_locks() -> None:
-    """After a kill everything live is there, no more is durable than before, and whoever was killed writes no more."""
+    """A kill keeps all live data, makes nothing durable, and stops the killed process's writes."""
     disk, files = filled()
     files.lock("/d/lock")
     with pytest.raises(BlockingIOError) as locked:
@@ -362,7 +362,7 @@ def test_a_kill_leaves_all_but_locks() -> None:
 
 
 def test_untouched_pages_cost_nothing() -> None:
-    """A file of a gibibyte is made, mapped, written, synced, cleared, copied and cut as quickly as a short one."""
+    """A sparse file of a gibibyte is as fast as a short one in all operations."""
     disk, files = filled()
     size = 1 << 30
     mapped = files.map("/d/f", size, writable=True, create=True)
@@ -380,7 +380,7 @@ def test_untouched_pages_cost_nothing() -> None:
 
 
 def test_a_bit_rots() -> None:
-    """As many bits as asked for are turned round, for readers and on the disk."""
+    """The requested number of bits flips, for readers and on disk."""
     disk, files = filled()
     files.write_atomic("/d/f", bytes(100))
     positions = disk.rot(random.Random(3), "/d/f", 1)
@@ -418,7 +418,7 @@ CALLS: dict[str, Callable[[SimulatedFiles, MappedFile, AppendFile], object]] = {
 
 @pytest.mark.parametrize("operation", CALLS)
 def test_every_operation_can_fail(operation: str) -> None:
-    """What `before` raises comes out of the operation, which has then changed no bytes of a file."""
+    """An exception of `before` comes out of the operation, which has changed no bytes."""
     failing = False
 
     def before(told: str, path: str) -> None:
@@ -437,12 +437,12 @@ def test_every_operation_can_fail(operation: str) -> None:
 
 
 def test_every_operation_is_told_of() -> None:
-    """Each of those that may fail is in the table."""
+    """The table has every operation that may fail."""
     assert {*CALLS} == {*ERRORS}
 
 
 def test_equal_seeds_leave_equal_disks() -> None:
-    """The same calls and the same seed leave the same names and bytes, whatever the addresses of objects are."""
+    """The same calls and seed leave the same names and bytes, whatever the addresses of objects."""
 
     def run(seed: int) -> list[tuple[str, bytes]]:
         chance = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Sends that wait for the disk, in simulated threads and virtual time: who syncs, who answers, and when."""
+"""Sends that wait for the disk, in simulated threads and virtual time: syncs, answers and their times."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ S = 1_000_000_000
 
 @define
 class Disk:
-    """A store whose sync takes as long as a test says, and fails if it says so."""
+    """A store whose sync takes a given time and may fail."""
 
     runtime: SimulatedRuntime
     sync_s: float = 0.0
@@ -38,7 +38,7 @@ class Disk:
     syncs: int = 0
 
     def flush(self) -> int:
-        """What is in the log as a sync begins is durable when it ends."""
+        """Data in the log at the begin of a sync is durable at its end."""
         self.syncs += 1
         end = self.log_end
         if self.sync_s:
@@ -51,20 +51,20 @@ class Disk:
 
 @define
 class Desk:
-    """The service, its disk, and what happens to each send, by its number."""
+    """The service, its disk, and the results of sends by number."""
 
     runtime: SimulatedRuntime
     disk: Disk = field(init=False)
     service: GroupCommit = field(init=False)
     begun_ns: int = field(init=False)
     answered: dict[int, tuple[bool, int]] = field(factory=dict)
-    """Whether it was told to be durable, and when, ns after the begin."""
+    """Whether it was durable, and when, ns after the begin."""
     own: set[int] = field(factory=set)
-    """Those that were answered by the thread that had appended, in its own outbox."""
+    """Sends answered by the appending thread, in its own outbox."""
     left: list[int] = field(factory=list)
-    """Those whose answers were handed to the sockets."""
+    """Sends whose answers were handed to the sockets."""
     shown: list[int] = field(factory=list)
-    """How many had been answered, each time that what became durable could be seen."""
+    """Number of answers each time durable messages became visible."""
 
     def __attrs_post_init__(self) -> None:
         self.disk = Disk(self.runtime)
@@ -80,7 +80,7 @@ class Desk:
         return self.runtime.monotonic_ns() - self.begun_ns
 
     def append(self, number: int) -> None:
-        """A send of which the log has bytes up to its number, from a thread with an outbox."""
+        """Submit a send whose number is its log end, from a thread with an outbox."""
         outbox = Outbox()
 
         def done(is_durable: bool, used: Outbox) -> None:
@@ -95,7 +95,7 @@ class Desk:
 
 
 def played(play: Callable[[Desk], None]) -> Desk:
-    """The desk after a run; a thread that waits for ever is an error of the world's."""
+    """Returns the desk after a run; a thread that waits forever raises an error."""
     # Only waiting takes time.
     world = World(FewSwitches(1), steps_max=20_000, step_ns=0)
     no_files: Any = None
@@ -105,7 +105,7 @@ def played(play: Callable[[Desk], None]) -> Desk:
 
 
 def test_a_send_before_the_start_and_after_the_stop_syncs_itself() -> None:
-    """It is answered at once, in its own outbox: nobody else is there to do so."""
+    """It is answered at once in its own outbox, because no committer runs."""
 
     def play(desk: Desk) -> None:
         desk.append(1)
@@ -120,7 +120,7 @@ def test_a_send_before_the_start_and_after_the_stop_syncs_itself() -> None:
 
 
 def test_one_sync_answers_all_that_came_while_the_disk_worked() -> None:
-    """They are seen before they are answered, by another thread than theirs, and the answers leave at once."""
+    """They become visible before their answers, on another thread, and the answers leave at once."""
 
     def play(desk: Desk) -> None:
         desk.disk.sync_s = 1.0
@@ -140,7 +140,7 @@ def test_one_sync_answers_all_that_came_while_the_disk_worked() -> None:
 
 
 def test_a_disk_that_takes_too_long_is_told_at_the_deadline_and_not_before() -> None:
-    """To the nanosecond, also when another send wakes the watcher just before; no answer comes twice."""
+    """To the nanosecond, even if another send wakes the watcher just before; no answer comes twice."""
 
     def play(desk: Desk) -> None:
         desk.disk.sync_s = 6.0
@@ -156,13 +156,13 @@ def test_a_disk_that_takes_too_long_is_told_at_the_deadline_and_not_before() -> 
         desk.service.stop()
 
     desk = played(play)
-    # The second sync begins at 6 s: too late for the two others, which are told so in turn.
+    # The second sync begins at 6 s: too late for the two others, which time out in turn.
     assert desk.answered == {1: (False, 5 * S), 2: (False, 9 * S), 3: (False, 10 * S - 1)}
     assert (desk.left, desk.disk.syncs) == ([1, 2, 3], 2)
 
 
 def test_a_failing_disk_is_told_to_those_it_failed() -> None:
-    """What an earlier sync has made durable is so all the same."""
+    """Data made durable by an earlier sync stays durable."""
 
     def play(desk: Desk) -> None:
         desk.service.start()
@@ -185,7 +185,7 @@ def test_a_failing_disk_is_told_to_those_it_failed() -> None:
 
 
 def test_too_many_waiting_sends_are_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who comes when as many wait as may syncs itself, and is held up by the disk."""
+    """A send above the limit syncs itself and waits for the disk."""
     monkeypatch.setattr(group_commit, "WAITING_COUNT_MAX", 2)
 
     def play(desk: Desk) -> None:
@@ -205,7 +205,7 @@ def test_too_many_waiting_sends_are_slowed_down(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_one_fault_costs_no_other_send_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither what shows the messages nor an answer that cannot be made ends the committer."""
+    """Errors while showing messages or answering do not end the committer."""
 
     def no_answer(_durable: bool, _outbox: Outbox) -> None:
         raise ValueError("cannot be answered")
@@ -224,7 +224,7 @@ def test_one_fault_costs_no_other_send_its_answer(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_stop_answers_what_waits_and_waits_for_no_clock() -> None:
-    """It takes as long as the disk, and after it no thread is left; without sends it takes no time."""
+    """It takes as long as the disk, and no thread remains; without sends it takes no time."""
 
     def idle(desk: Desk) -> None:
         desk.service.start()
@@ -252,7 +252,7 @@ SEEDS = 150
 
 @define
 class SlowDisk:
-    """A store whose sync takes a while. Invariant: all that was asked before a sync began is durable after it."""
+    """A store with a slow sync. Invariant: a sync makes everything before its begin durable."""
 
     runtime: SimulatedRuntime
     sync_s: float
@@ -268,14 +268,14 @@ class SlowDisk:
 
 @define
 class Played:
-    """One run: how often each send was answered, and how long the stop took."""
+    """One run: the number of answers of each send, and the duration of the stop."""
 
     answers: Counter[int] = field(factory=Counter)
     stop_s: float = 0.0
 
 
 def play_seed(seed: int) -> Played:
-    """Three producers, whose disk is fast, slow, or too slow; then the stop."""
+    """Run three producers with a fast, slow or too slow disk, then the stop."""
     world = World(FewSwitches(seed), steps_max=200_000)
     LineTracing.of(world, [str(group_commit.__file__)], "access")
     no_files: Any = None
@@ -303,7 +303,7 @@ def play_seed(seed: int) -> Played:
 
 
 def wrong(seeds: int) -> str:
-    """What the first run that goes wrong shows; empty where none does."""
+    """Returns the fault of the first failing run; empty without one."""
     for seed in range(seeds):
         played = play_seed(seed)
         if played.answers != Counter([1, 2, 3]):
@@ -314,5 +314,5 @@ def wrong(seeds: int) -> str:
 
 
 def test_each_send_is_answered_once_and_the_stop_waits_for_no_clock() -> None:
-    """Whoever comes between committer, watcher, producers and the stop."""
+    """Under any interleaving of committer, watcher, producers and stop."""
     assert wrong(SEEDS) == ""

@@ -1,4 +1,4 @@
-"""Each lock of ours is held where it must be, and a call without it is seen in the first run that comes there."""
+"""Each lock is held where required, and a call without it is found in the first run that makes it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ STAGES = 30
 
 
 def some() -> Callable[[], bool]:
-    """Whether to go on: for so many stages."""
+    """Returns a function that is true for this number of stages."""
     left = iter(range(STAGES))
     return lambda: next(left, None) is not None
 
 
 def test_every_call_of_what_is_shared_has_its_lock() -> None:
-    """In the hold table's stages, and in a broker that serves."""
+    """In runs of the hold table, and in a serving broker."""
     with watching() as seen:
         assert of_stages(seen, some()) == STAGES
         assert of_broker(2) > 0
@@ -30,7 +30,7 @@ def test_every_call_of_what_is_shared_has_its_lock() -> None:
 
 
 def test_every_call_of_what_a_store_shares_has_its_lock() -> None:
-    """Whatever a store can do, each part of it under the lock that it needs."""
+    """Every operation of a store, each part under its lock."""
     with watching() as seen:
         assert of_store() > 0
     assert seen == []

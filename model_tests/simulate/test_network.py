@@ -1,4 +1,4 @@
-"""Simulated connections are streams: every byte once and in order, an end after what was sent, a cut for both."""
+"""Simulated connections are streams: every byte once and in order, an end after the data, a cut for both sides."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Pair = tuple[Network, SimulatedSocket, SimulatedSocket]
 
 
 class Storm:
-    """Long delays, and bytes one by one."""
+    """Long delays, and single bytes."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -36,7 +36,7 @@ class Storm:
 
 
 def pair(world: World, weather: Weather | None = None) -> Pair:
-    """A network and both ends of a connection."""
+    """Create a network and both ends of a connection."""
     network = Network(world) if weather is None else Network(world, weather)
     listener = network.listen("server", "127.0.0.1", PORT)
     near = network.connect("client", "127.0.0.1", PORT)
@@ -45,13 +45,13 @@ def pair(world: World, weather: Weather | None = None) -> Pair:
 
 
 def in_world(scenario: Callable[[World], None], seed: int = 1) -> None:
-    """Run a scenario as the first actor of a world."""
+    """Run a scenario as the first actor of a simulation."""
     world = World(RandomWalk(seed))
     world.run(lambda: scenario(world))
 
 
 def read_all(sock: SimulatedSocket) -> bytes:
-    """Everything up to the end of the stream."""
+    """Read up to the end of the stream."""
     content, buffer = b"", bytearray(4096)
     while True:
         assert sock.wait_readable(60)
@@ -62,7 +62,7 @@ def read_all(sock: SimulatedSocket) -> bytes:
 
 
 def send_all(world: World, sock: SimulatedSocket, content: bytes) -> None:
-    """Send all of it, waiting where none fits."""
+    """Send everything, waiting for room."""
     while content:
         try:
             content = content[sock.send(content) :]
@@ -71,7 +71,7 @@ def send_all(world: World, sock: SimulatedSocket, content: bytes) -> None:
 
 
 def test_every_byte_comes_once_and_in_order() -> None:
-    """Whatever the delays and pieces, and although more is sent than fits at once."""
+    """For any delays and pieces, even if more is sent than fits."""
     content = random.Random(3).randbytes(2 * PIPE_SIZE + 17)
 
     def scenario(world: World) -> None:
@@ -116,7 +116,7 @@ def test_what_was_sent_on_two_connections_may_come_in_either_order() -> None:
 
 
 def test_a_send_may_take_a_part() -> None:
-    """As much as the weather says, and never more than there is room for."""
+    """As much as the weather allows, and never more than fits."""
 
     def scenario(world: World) -> None:
         _network, near, _far = pair(world, Storm(3))
@@ -127,7 +127,7 @@ def test_a_send_may_take_a_part() -> None:
 
 
 def test_sending_and_receiving_are_points() -> None:
-    """Others may go on before bytes leave, and before they are read."""
+    """Other actors may run before bytes leave and before they are read."""
 
     def scenario(world: World) -> None:
         network, near, far = pair(world)
@@ -143,7 +143,7 @@ def test_sending_and_receiving_are_points() -> None:
 
 
 def test_an_end_follows_what_was_sent() -> None:
-    """Half-closed: the other direction goes on."""
+    """A half-closed connection: the other direction continues."""
 
     def scenario(world: World) -> None:
         _network, near, far = pair(world, Storm(7))
@@ -160,7 +160,7 @@ def test_an_end_follows_what_was_sent() -> None:
 
 
 def test_who_closes_with_something_unread_resets() -> None:
-    """As TCP does: the peer hears of it, and not of an end."""
+    """As in TCP: the peer gets a reset, not an end."""
 
     def scenario(world: World) -> None:
         _network, near, far = pair(world)
@@ -173,7 +173,7 @@ def test_who_closes_with_something_unread_resets() -> None:
 
 
 def test_a_cut_is_heard_at_both_ends() -> None:
-    """What was under way is lost; nobody hears an end."""
+    """Data in transit is lost, and neither side gets an end."""
 
     def scenario(world: World) -> None:
         _network, near, far = pair(world)
@@ -189,7 +189,7 @@ def test_a_cut_is_heard_at_both_ends() -> None:
 
 
 def test_nothing_is_read_where_nothing_came() -> None:
-    """BlockingIOError from an empty socket, a full one, and a listener at whose door nobody waits."""
+    """BlockingIOError from an empty socket, a full one, and a listener without connections."""
 
     def scenario(world: World) -> None:
         network, near, _far = pair(world)
@@ -205,7 +205,7 @@ def test_nothing_is_read_where_nothing_came() -> None:
 
 
 def test_addresses_are_taken_and_given_back() -> None:
-    """A port in use is refused, one that nobody listens on too; a killed process gives its ports back."""
+    """A port in use is refused, and so is one without a listener; a killed process releases its ports."""
 
     def scenario(world: World) -> None:
         network, near, far = pair(world)
@@ -222,7 +222,7 @@ def test_addresses_are_taken_and_given_back() -> None:
 
 
 def test_a_poller_says_what_is_ready_as_long_as_it_is() -> None:
-    """By levels: until it is read, and for writing only where that was asked."""
+    """Level-triggered: until it is read; for writing only on request."""
 
     def scenario(world: World) -> None:
         network, near, far = pair(world)
@@ -252,7 +252,7 @@ def test_a_poller_says_what_is_ready_as_long_as_it_is() -> None:
 
 
 def test_room_again_ends_a_poll_for_writing() -> None:
-    """A full pipe takes nothing, and who polls for room is told when its reader has made some."""
+    """A full pipe accepts nothing, and a poll for room ends when its reader makes some."""
 
     def scenario(world: World) -> None:
         network, near, far = pair(world)
@@ -273,7 +273,7 @@ def test_room_again_ends_a_poll_for_writing() -> None:
 
 
 def test_a_wake_ends_a_poll_of_another_actor() -> None:
-    """Whichever comes first: a wake before the poll is kept for it."""
+    """In either order: a wake before the poll is kept for it."""
 
     def scenario(world: World) -> None:
         network = Network(world)

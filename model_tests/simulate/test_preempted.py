@@ -1,4 +1,4 @@
-"""Critical sections under switches between any two bytecodes: each lock that is taken away is missed."""
+"""Critical sections under switches between any two bytecodes: each removed lock is detected."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ QUEUE: Final = MessageQueue(topic="T", broker_name="b", queue_id=0)
 SEEDS: Final = 150
 """Runs of a quick test, a second; a table without locks fails in one of the first twenty."""
 SEEDS_LONG: Final = 30_000
-"""Runs in which each lock must be missed; most are in the first fifty, the slowest in some thousands."""
+"""Runs within which each removed lock must be detected: most in the first fifty, the slowest in some thousands."""
 SEEDS_CLOCK: Final = 6_000
-"""Runs in which a clock must be seen that passes for asleep while it looks; one in some five hundred shows it."""
+"""Runs within which a clock that counts as asleep while it computes must be detected: one in some five hundred."""
 QUICK: Final = {
     "hold-0",
     "_walk_once-0",
     "drop_channel-0",
     "_wake_all-1",
 }
-"""Locks that are missed in the first few runs."""
+"""Locks whose removal is detected in the first few runs."""
 ONE_READ: Final = {
     "assert_tidy-0": "tests alone look there, when nobody else is at work",
     "_keep-1": "one bytecode makes the list, and whoever walks because of it looks again",
@@ -62,36 +62,36 @@ ONE_READ: Final = {
     "_sweep-1": "one entry is removed by one bytecode",
     "_wake_all-0": "the list of buckets is made by one bytecode",
 }
-"""Locks around what one bytecode does; without them nothing changes as long as bytecodes are not interrupted."""
+"""Locks around a single bytecode, without which nothing changes while bytecodes are atomic."""
 
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """What a policy drops is logged; here it is by the thousand."""
+    """Suppress thousands of log lines about dropped pulls."""
     logging.disable(logging.WARNING)
     yield
     logging.disable(logging.NOTSET)
 
 
 def test_the_hold_table_stands_every_interleaving() -> None:
-    """No pull is lost, run twice, counted wrongly or kept beyond its deadline, whoever comes between whom."""
+    """No interleaving loses a pull, runs it twice, miscounts it, or keeps it beyond its deadline."""
     assert first_fault(range(SEEDS), Stage) is None
 
 
 @pytest.mark.long
 def test_the_hold_table_stands_many_interleavings() -> None:
-    """The same fifty times as long."""
+    """Fifty times as many runs."""
     assert first_fault(range(SEEDS, SEEDS + SEEDS_LONG), Stage) is None
 
 
 def test_a_table_without_its_locks_does_not() -> None:
-    """A run fails where no shard has a lock."""
+    """A run fails without shard locks."""
     assert first_fault(range(SEEDS), without_shard_locks) is not None
 
 
 @pytest.mark.long
 def test_a_clock_that_looks_anew_is_told_of_every_deadline() -> None:
-    """Planted: while it looks, it passes for asleep; a pull that comes to a shard it has left goes unnoticed."""
+    """Injected fault: it counts as asleep while it computes; a pull in a shard it has left goes unnoticed."""
     module = with_stale_sleep()
     found = first_fault(range(SEEDS_CLOCK), lambda seed: Stage(seed, module))
 
@@ -100,7 +100,7 @@ def test_a_clock_that_looks_anew_is_told_of_every_deadline() -> None:
 
 
 def test_every_lock_of_the_hold_service_is_known() -> None:
-    """A new critical section is tried below, or its lock is around one read."""
+    """A new critical section is tested below, or its lock protects one read."""
     assert set(ONE_READ) < set(lock_sites())
     assert len(lock_sites()) == 21
 
@@ -109,7 +109,7 @@ def test_every_lock_of_the_hold_service_is_known() -> None:
     "site", quick_if((site for site in lock_sites() if site not in ONE_READ), lambda site: site in QUICK)
 )
 def test_each_lock_is_missed(site: str) -> None:
-    """Planted: this one `with shard.lock` locks nothing."""
+    """Injected fault: this `with shard.lock` does nothing."""
     module = without_lock_at(site)
 
     assert module.HoldService is not hold_service.HoldService
@@ -117,7 +117,7 @@ def test_each_lock_is_missed(site: str) -> None:
 
 
 def test_a_seed_gives_the_same_run_again() -> None:
-    """As many switches, at the same places: the pulls end alike."""
+    """The same switches at the same places, so the pulls end alike."""
 
     def played(seed: int) -> tuple[int, list[tuple[str, int]]]:
         stage = Stage(seed)
@@ -130,7 +130,7 @@ def test_a_seed_gives_the_same_run_again() -> None:
 
 
 def test_actors_that_wait_for_each_other_are_stuck() -> None:
-    """Two locks in two orders: a run in which both have one ends with the reason."""
+    """Two locks in two orders: a run that deadlocks ends with the reason."""
 
     def crossed(seed: int) -> None:
         preemption = Preemption(seed, [__file__])
@@ -154,7 +154,7 @@ def test_actors_that_wait_for_each_other_are_stuck() -> None:
 
 
 def commits_forward(*, guarded: bool, seed: int) -> bool:
-    """Whether the greater of two offsets stands, when two threads commit them forward only."""
+    """Whether the greater of two offsets wins when two threads commit them forward only."""
     preemption = Preemption(seed, [str(offsets.__file__)])
     table = Offsets(guard=preemption.lock() if guarded else nullcontext())
     table.commit("T", "G", 0, 1)
@@ -165,7 +165,7 @@ def commits_forward(*, guarded: bool, seed: int) -> bool:
 
 
 def forgets_one_topic(*, seed: int) -> bool:
-    """Whether the offsets of a topic are forgotten, and those that another thread commits for another one are there."""
+    """Whether a topic's offsets are deleted while another thread's commits for another topic stay."""
     preemption = Preemption(seed, [str(offsets.__file__)])
     table = Offsets(guard=preemption.lock())
     for number in range(3):
@@ -182,7 +182,7 @@ def forgets_one_topic(*, seed: int) -> bool:
 
 
 def counts_all(*, guarded: bool, seed: int) -> bool:
-    """Whether what two threads count is all there."""
+    """Whether the counts of two threads are complete."""
     preemption = Preemption(seed, [str(statistics.__file__)])
     table = Statistics(preemption.lock() if guarded else nullcontext())
 
@@ -200,7 +200,7 @@ def counts_all(*, guarded: bool, seed: int) -> bool:
 
 
 def locks_for_one(*, guarded: bool, seed: int) -> bool:
-    """Whether one of two clients gets a queue that both ask for at once."""
+    """Whether one of two clients gets a queue that both request at once."""
     preemption = Preemption(seed, [str(queue_locks.__file__)])
     guard: Any = preemption.lock() if guarded else nullcontext()
     no_channel: Any = None
@@ -220,7 +220,7 @@ def locks_for_one(*, guarded: bool, seed: int) -> bool:
 
 @pytest.mark.parametrize("keeps", [commits_forward, counts_all, locks_for_one])
 def test_what_threads_share_needs_its_guard(keeps: Callable[..., bool]) -> None:
-    """Under any interleaving it is right, and without the guard it is not."""
+    """Correct under any interleaving with the guard, incorrect without."""
     assert all(keeps(guarded=True, seed=seed) for seed in range(80))
     assert not all(keeps(guarded=False, seed=seed) for seed in range(150))
 
@@ -230,7 +230,7 @@ def test_one_topic_is_forgotten_while_another_is_committed() -> None:
 
 
 def test_a_broker_guards_what_its_threads_share(tmp_path: pathlib.Path) -> None:
-    """The guards that a broker gives to its tables are locks."""
+    """A broker passes locks as guards to its tables."""
     with Broker.start(RealRuntime(), str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
         for guard in (broker.offsets.guard, broker.shared.statistics.guard, broker.hold_service._room.guard):
             with guard:
@@ -238,7 +238,7 @@ def test_a_broker_guards_what_its_threads_share(tmp_path: pathlib.Path) -> None:
 
 
 class ShownTooSoon(ConsumeQueue):
-    """A planted fault: the end moves before the unit is written."""
+    """An injected fault: the end moves before the unit is written."""
 
     def put(self, arrival: Arrival) -> bool:
         self.offset_end = arrival.offset_end
@@ -249,7 +249,7 @@ class ShownTooSoon(ConsumeQueue):
 
 
 def reads_what_is_shown(kind: type[ConsumeQueue], directory: pathlib.Path, seed: int) -> bool:
-    """Whether every unit below the end is written, whenever a reader looks while a dispatcher writes."""
+    """Whether a reader always finds every unit below the end written while a dispatcher writes."""
     preemption = Preemption(seed, [str(consume_queue.__file__), __file__])
     queue = kind(SegmentList(RealFiles(), str(directory / str(seed)), 4 * UNIT_SIZE), "T", 0)
     seen: list[tuple[int, int, int] | None] = []
@@ -270,6 +270,6 @@ def reads_what_is_shown(kind: type[ConsumeQueue], directory: pathlib.Path, seed:
 
 
 def test_a_unit_is_written_before_it_is_shown(tmp_path: pathlib.Path) -> None:
-    """A reader on another thread finds what the end promises; planted: the end moves first."""
+    """A reader on another thread finds every unit before the end; with the injected fault it does not."""
     assert all(reads_what_is_shown(ConsumeQueue, tmp_path / "good", seed) for seed in range(60))
     assert not all(reads_what_is_shown(ShownTooSoon, tmp_path / "planted", seed) for seed in range(60))

@@ -1,4 +1,4 @@
-"""Each segment of the hold table's real threads is a step of the law, and the law's runs can be followed in code."""
+"""Each segment of the hold table's real threads is a step of the specification, whose runs can be followed in code."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SEED: Final = 11
 
 @pytest.mark.parametrize("policy", [*SAFE, *FAITHFUL], ids=BY_NAME)
 def test_random_schedules_follow_the_law(policy: Policy) -> None:
-    """Three pulls, three messages: whatever is drawn, each segment is a step of the law, and every kind of it comes."""
+    """Three pulls, three messages: each segment of random schedules is a step, and every kind of step occurs."""
     found = wander(policy, LARGER, seed=SEED, runs=20, moves=70)
 
     assert found.moves.total() > 1000
@@ -53,7 +53,7 @@ def test_random_schedules_follow_the_law(policy: Policy) -> None:
 
 @pytest.mark.parametrize("policy", [*SAFE, *FAITHFUL], ids=BY_NAME)
 def test_every_schedule_of_one_pull_follows_the_law(policy: Policy) -> None:
-    """One pull and one message, all of it; where the law says so a wakeup is lost, by both ways, and nowhere else."""
+    """One pull and one message, exhaustively; wakeups are lost only where the specification allows it, in both ways."""
     found = explore(policy, TINIEST)
 
     assert found.places > 100
@@ -64,7 +64,7 @@ def test_every_schedule_of_one_pull_follows_the_law(policy: Policy) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("policy", [*SAFE, *FAITHFUL], ids=BY_NAME)
 def test_every_schedule_with_a_full_executor_follows_the_law(policy: Policy) -> None:
-    """It may become full and be emptied at any time; where the law says so a pull is dropped, and nowhere else."""
+    """The executor may fill and empty at any time; pulls are dropped only where the specification allows it."""
     found = explore(policy, TINIEST, rejects=True)
 
     assert found.moves["fill"] > 100
@@ -76,7 +76,7 @@ def test_every_schedule_with_a_full_executor_follows_the_law(policy: Policy) -> 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("policy", [*SAFE, *FAITHFUL], ids=BY_NAME)
 def test_every_schedule_follows_the_law(policy: Policy) -> None:
-    """Two pulls and one message, all of it."""
+    """Two pulls and one message, exhaustively."""
     found = explore(policy, TINY)
 
     assert found.places > 1000
@@ -85,13 +85,13 @@ def test_every_schedule_follows_the_law(policy: Policy) -> None:
 
 @pytest.fixture
 def settles_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However small a herd is, it is forgotten after it was handed out, as large ones are."""
+    """Make small herds settle after their hand-out, as large ones do."""
     monkeypatch.setattr(notifier, "LARGE_HERD", 1)
 
 
 @pytest.mark.usefixtures("settles_later")
 def test_what_is_settled_later_follows_the_law_as_well() -> None:
-    """Whatever comes between a walk in place and its end, the table is tidy, and nothing is left of it."""
+    """For any steps between an in-place traversal and its end, the table is tidy, and nothing of it remains."""
     found = wander(STRICT, LARGER, seed=SEED, runs=25, moves=70)
 
     assert {"notify_start", "expire", "hold"} <= set(found.law)
@@ -99,7 +99,7 @@ def test_what_is_settled_later_follows_the_law_as_well() -> None:
 
 
 def test_a_schedule_plays_again() -> None:
-    """The way in which 4.9 loses a wakeup by its put-back, as a list of moves, loses it again."""
+    """A list of steps in which 4.9 loses a wakeup by its put-back loses it again."""
     schedule = explore(ROCKETMQ_4_9, TINIEST).lost["by keep"]
     model = specification_of(ROCKETMQ_4_9, TINIEST)
     with run(model, successors(model)) as world:
@@ -110,26 +110,26 @@ def test_a_schedule_plays_again() -> None:
 
 
 def red(policy: Policy) -> None:
-    """Random schedules of a planted fault: one of them must leave the law."""
+    """Run random schedules of an injected fault, one of which must leave the specification."""
     wander(policy, LARGER, seed=SEED, runs=200, moves=80)
 
 
 def test_planted_a_recheck_left_out_is_no_step_of_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The law queues a pull that the code leaves held."""
+    """The specification queues a pull that the code leaves held."""
     monkeypatch.setattr(HoldTable, "recheck", lambda _table, _pull: False)
-    with pytest.raises(AssertionError, match="no step of the law"):
+    with pytest.raises(AssertionError, match="is not a step of the specification"):
         red(STRICT)
 
 
 def test_planted_a_put_back_without_its_recheck_loses_a_wakeup() -> None:
-    """strict-clone without its recheck: the law of that policy allows it, and the loss is seen."""
+    """strict-clone without its recheck: its specification allows this, and the loss is found."""
     policy = attrs.evolve(STRICT_CLONE, recheck_after_keep=False)
 
     assert set(explore(policy, TINIEST).lost) == {"by keep"}
 
 
 def test_a_lock_that_is_never_given_back_is_seen() -> None:
-    """Who waits for it cannot go; the scheduler says so instead of hanging."""
+    """A thread that waits for it cannot continue; the scheduler reports this instead of hanging."""
     scheduler = Scheduler()
     runtime = ScheduledRuntime(scheduler)
     lock = runtime.lock()
@@ -157,7 +157,7 @@ COUNTS: Final = {"strict": (147, 266), "strict-clone": (450, 665), "rocketmq-4.9
     "policy", quick_if((STRICT, STRICT_CLONE, ROCKETMQ_4_9, ROCKETMQ_5), lambda policy: policy is STRICT), ids=BY_NAME
 )
 def test_every_state_is_reached_or_has_a_reason(policy: Policy) -> None:
-    """One pull and one message, with an executor that fills, a stop, and looks that throw."""
+    """One pull and one message, with an executor that fills, a stop, and filters that raise."""
     found = coverage_of(policy, ONE)
 
     assert (found.states, found.of) == COUNTS[policy.name]
@@ -170,7 +170,7 @@ def test_every_state_is_reached_or_has_a_reason(policy: Policy) -> None:
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE, ROCKETMQ_4_9], ids=lambda policy: policy.name)
 def test_every_state_of_two_pulls_is_reached_or_has_a_reason(policy: Policy) -> None:
-    """Two pulls and one message, all of it."""
+    """Two pulls and one message, exhaustively."""
     found = coverage_of(policy, TWO)
 
     assert found.unreached[""] == 0
@@ -178,7 +178,7 @@ def test_every_state_of_two_pulls_is_reached_or_has_a_reason(policy: Policy) -> 
 
 
 def test_planted_a_schedule_that_is_not_tried_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without faults no schedule stops the broker: states have no reason then."""
+    """Without faults no schedule stops the broker, so some states have no reason."""
     monkeypatch.setattr(module, "explore", lambda policy, bounds, **_kinds: explore(policy, bounds))
 
     assert coverage_of(STRICT, ONE).unreached[""] > 5
@@ -190,19 +190,19 @@ QUICK: Final = ("rocketmq-4.9",)
 
 @cache
 def broken(policy: str) -> dict[str, str]:
-    """A token of every property of the plain world that a policy breaks."""
+    """Returns a token for every property of the plain scope that a policy breaks."""
     found = longpoll.check(policy, bounds="small", engine="packed")
     return {each.name: each.token for each in found.verdicts if each.verdict == "violated" and each.token}
 
 
 def trace_of(policy: str, name: str) -> Trace:
-    """The counterexample of one property."""
+    """Returns the counterexample of one property."""
     return replay(broken(policy)[name])
 
 
 @pytest.mark.parametrize("policy", quick_if(ROCKETMQ, lambda policy: policy in QUICK))
 def test_every_counterexample_is_a_schedule_of_the_code(policy: str) -> None:
-    """Step by step, to its end: the real hold service comes where the law says that it can."""
+    """Step by step to its end: the real hold service can do what the specification says."""
     assert broken(policy)
     for name in broken(policy):
         followed = follow(trace_of(policy, name))
@@ -211,7 +211,7 @@ def test_every_counterexample_is_a_schedule_of_the_code(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", quick_if(ROCKETMQ, lambda policy: policy in QUICK))
 def test_strict_cannot_go_there(policy: str) -> None:
-    """Action by action: strict's law or its code does not follow, or it follows and ends well."""
+    """Action by action: strict's specification or code cannot follow, or follows and ends well."""
     for name in broken(policy):
         trace, cannot = under(STRICT, trace_of(policy, name))
         followed = follow(trace)
@@ -221,7 +221,7 @@ def test_strict_cannot_go_there(policy: str) -> None:
 
 
 def test_a_run_with_more_than_one_queue_is_refused() -> None:
-    """A sentence that says what this world has not."""
+    """The error names the missing part of this scope."""
     found = longpoll.check("rocketmq-4.9", bounds="tiny", aspects=["commits"], engine="packed")
     token = found.verdict("commit_never_regresses").token
     assert token is not None
@@ -231,7 +231,7 @@ def test_a_run_with_more_than_one_queue_is_refused() -> None:
 
 
 def test_the_command_follows_a_token_of_the_law() -> None:
-    """Exit code 0 with every move in words; under strict 3, and where it stops."""
+    """Exit code 0 with every step in words; under strict 3, with the place where it stops."""
     token = broken("rocketmq-4.9")["lost_by_keep"]
     done = CliRunner().invoke(main, ["replay", token])
     strict = CliRunner().invoke(main, ["replay", token, "--policy", "strict"])

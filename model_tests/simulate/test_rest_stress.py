@@ -1,4 +1,4 @@
-"""A reader thread that rests keeps no call waiting, whoever comes between; what sees to that is missed."""
+"""A resting reader thread delays no call under any interleaving, and faults that would are detected."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from longpoll_client.remoting import RemotingClient
 from longpoll_simulation.world import NEVER
 
 SEEDS: Final = 30
-"""Runs of a quick test, a second; each plant is seen in one of the first of them."""
+"""Runs of a quick test, a second; each injected fault is found in one of the first."""
 SEEDS_LONG: Final = 4_000
 
 
 def test_a_resting_reader_keeps_no_call_waiting() -> None:
-    """Each is answered at once or ended at its time; and some were indeed made while it rested."""
+    """Each call is answered at once or ends at its timeout, and some began during a rest."""
     stages: list[Stage] = []
 
     def make(seed: int) -> Stage:
@@ -37,7 +37,7 @@ def test_a_resting_reader_keeps_no_call_waiting_in_many_runs() -> None:
 
 
 def looks_and_sleeps_apart(self: RemotingClient) -> float | None:
-    """Look for bytes and for the deadline, and count as asleep a moment later."""
+    """Injected fault: check for bytes and the deadline, and count as asleep a little later."""
     with self._lock:
         if self._output.parts and not self._is_full:
             self._send_output()
@@ -50,12 +50,12 @@ def looks_and_sleeps_apart(self: RemotingClient) -> float | None:
 def calls_without_the_lock(
     self: RemotingClient, code: int, write: Write, callback: Callback, timeout_s: float, *, is_waited_for: bool = False
 ) -> None:
-    """Look whether the reader is awake, and leave the bytes to it, while it may fall asleep in between."""
+    """Injected fault: leave the bytes to a reader that looks awake, while it may fall asleep in between."""
     self._begin_now(code, write, callback, timeout_s, is_waited_for)
 
 
 def sleeps_on(self: RemotingClient) -> float | None:
-    """Rest after the look instead of before it: who comes meanwhile sees one that is awake."""
+    """Injected fault: rest after the check instead of before it, so that callers see it awake."""
     left_s = fall_asleep(self)
     self._is_awake = True
     self._runtime.sleep(remoting.GATHER_S)
@@ -73,10 +73,10 @@ PLANTED_DEEP: Final[dict[str, tuple[str, Any]]] = {"it rests after the look": ("
 
 
 def switched(is_mute: bool, *, twice: bool) -> tuple[int, int] | None:
-    """The first switches by which the call of the smallest world is told late; None where it never is.
+    """Returns the first switches that delay the call of the smallest run; None if there are none.
 
-    Once: from the reader to the caller before each point of the reader's way from its rest to its sleep, and back
-    before each point of a call that is begun as the rest ends. Twice: each with each.
+    Once: from the reader to the caller before each point between its rest and its sleep, and back before each point of
+    a call that begins as the rest ends. Twice: all combinations.
     """
     plain = OneRest(is_mute)
     plain.play()
@@ -94,7 +94,7 @@ def switched(is_mute: bool, *, twice: bool) -> tuple[int, int] | None:
 
 @pytest.mark.parametrize("is_mute", [pytest.param(False, marks=pytest.mark.long), True])
 def test_no_one_switch_loses_a_wakeup(is_mute: bool) -> None:
-    """Wherever it comes: every schedule of one switch, of a call that waits for an answer or for its deadline."""
+    """Every schedule with one switch; the call waits for an answer or its deadline."""
     assert switched(is_mute, twice=False) is None
 
 
@@ -106,7 +106,7 @@ def test_no_two_switches_lose_a_wakeup(is_mute: bool) -> None:
 
 @pytest.mark.parametrize("name", [*PLANTED, *PLANTED_DEEP])
 def test_planted_rests_that_lose_a_wakeup_are_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each by a schedule of one switch, or from a seed where the rest itself is elsewhere."""
+    """Each by a schedule with one switch, or from a seed if the rest is at another place."""
     monkeypatch.setattr(RemotingClient, *(PLANTED | PLANTED_DEEP)[name])
     if name in PLANTED:
         assert any(switched(is_mute, twice=False) is not None for is_mute in (False, True))

@@ -20,12 +20,12 @@ STAGES: Final[dict[str, tuple[Callable[[int], Run], int, int]]] = {
     "store": (store_stress.Stage, 70, 20_000),
     "client": (ClientRun, 15, 3_000),
 }
-"""What makes a run of a seed, how many seeds a quick test plays, and how many a long one."""
+"""For each kind: how to create a run from a seed, and the seeds of a quick and of a long test."""
 
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Stores that open after a power cut, and pools that refuse tasks, log thousands of lines."""
+    """Suppress thousands of log lines of recovering stores and refusing pools."""
     logging.disable(logging.ERROR)
     yield
     logging.disable(logging.NOTSET)
@@ -33,7 +33,7 @@ def quiet() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", STAGES)
 def test_every_interleaving_is_right(name: str) -> None:
-    """Each stage's own checks hold in every run."""
+    """The checks of each kind hold in every run."""
     make, seeds, _seeds_long = STAGES[name]
     assert first_fault(range(seeds), make) is None
 
@@ -47,7 +47,7 @@ def test_many_interleavings_are_right(name: str) -> None:
 
 
 def test_planted_a_connection_without_its_lock_does_not() -> None:
-    """A run fails where two threads send at once."""
+    """A run fails if two threads send at once."""
 
     class Unlocked(channel_stress.Stage):
         def __attrs_post_init__(self) -> None:
@@ -67,7 +67,7 @@ def test_planted_a_flush_that_syncs_nothing_is_seen(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_stages_reach_what_they_are_for() -> None:
-    """Stores flush beside puts, delete topics and remove files; pools run, refuse and reject tasks."""
+    """Stores flush during puts, delete topics and remove files; pools run, refuse and reject tasks."""
     stores = [store_stress.Stage(seed) for seed in range(60)]
     pools = [pool_stress.Stage(seed) for seed in range(60)]
     runs: list[Run] = [*stores, *pools]

@@ -1,4 +1,4 @@
-"""Two pulls and a message under every strategy and grain: strict loses nothing, and what has no recheck does."""
+"""Two pulls and a message under every strategy and granularity: strict loses nothing, a policy without recheck does."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STRATEGIES: Final[dict[str, Callable[[int], Strategy]]] = {
 
 
 def is_red(make: Callable[[int], Strategy], policy: Policy, grain: Grain | None = None) -> bool:
-    """Whether some seed breaks what must hold."""
+    """Whether some seed breaks an invariant."""
     for seed in SEEDS:
         try:
             race(make(seed), policy, grain)
@@ -38,7 +38,7 @@ def is_red(make: Callable[[int], Strategy], policy: Policy, grain: Grain | None 
 
 @pytest.mark.parametrize("make", STRATEGIES.values(), ids=STRATEGIES)
 def test_a_hold_needs_its_recheck(make: Callable[[int], Strategy]) -> None:
-    """Every strategy finds the lost wakeup at operations alone, and none accuses strict."""
+    """Every strategy finds the lost wakeup with points at operations only, and none finds a fault in strict."""
     assert is_red(make, UNSAFE)
     assert not is_red(make, STRICT)
 
@@ -46,7 +46,7 @@ def test_a_hold_needs_its_recheck(make: Callable[[int], Strategy]) -> None:
 @pytest.mark.parametrize("grain", ["line", "access"])
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE], ids=["strict", "strict-clone"])
 def test_from_line_to_line_nothing_is_lost(policy: Policy, grain: Grain) -> None:
-    """Within every critical section and without."""
+    """Inside and outside of critical sections."""
     assert not is_red(lambda seed: FewSwitches(seed, (40, 120)), policy, grain)
 
 
@@ -55,7 +55,7 @@ def test_from_line_to_line_nothing_is_lost(policy: Policy, grain: Grain) -> None
 @pytest.mark.parametrize("policy", [STRICT, STRICT_CLONE], ids=["strict", "strict-clone"])
 @pytest.mark.parametrize("make", STRATEGIES.values(), ids=STRATEGIES)
 def test_many_schedules_lose_nothing(make: Callable[[int], Strategy], policy: Policy) -> None:
-    """A million in all, of each strategy and policy as many; at lines and accesses one in ten."""
+    """A million in total, equally many per strategy and policy; one in ten at lines and accesses."""
     answered = [race(make(seed), policy) for seed in range(1_000, 1_000 + MANY)]
     for grain in GRAINS:
         answered += [race(FewSwitches(seed, (40, 120)), policy, grain) for seed in range(MANY // 20)]

@@ -1,4 +1,4 @@
-"""The whole broker in a simulated world keeps its promises whatever the seed; what breaks one is found and told."""
+"""The whole broker in a simulation keeps its promises for every seed; injected faults are found and reported."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Plant = Callable[[], AbstractContextManager[Any]]
 
 
 def test_promises_are_kept() -> None:
-    """Whoever goes on and whatever goes wrong: kills, power cuts, cut connections, stops, clocks, stalls."""
+    """With every schedule and fault: kills, power cuts, cut connections, stops, clock changes, pauses."""
     kinds = {mishap.kind for seed in SEEDS for mishap in plan_of(seed).mishaps}
 
     assert search(Settings(), SEEDS) is None
@@ -61,7 +61,7 @@ def test_promises_are_kept() -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("policy", ["strict", "strict-clone"])
 def test_promises_are_kept_for_a_day(policy: str) -> None:
-    """Eleven thousand seeds of each of our own policies, and more than a day of the broker's time."""
+    """Eleven thousand seeds of each of our policies, more than a day of the broker's time."""
     lived_ms: list[float] = []
 
     def told(_seed: int, outcome: Outcome) -> bool:
@@ -75,22 +75,22 @@ def test_promises_are_kept_for_a_day(policy: str) -> None:
 
 @pytest.mark.parametrize("grain", quick_if(("line", "access"), lambda grain: grain == "line"))
 def test_promises_are_kept_from_line_to_line(grain: Any) -> None:
-    """The broker's own code may be interrupted anywhere in it."""
+    """The broker's code may be interrupted at any line."""
     assert search(Settings(grain=grain), range(6)) is None
 
 
 def without(kind: type, name: str, result: object = None) -> Plant:
-    """A method that does nothing."""
+    """Replace a method by one that does nothing."""
     return lambda: mock.patch.object(kind, name, return_value=result)
 
 
 def other_queue(service: HoldService, key: tuple[str, int], *rest: Any) -> None:
-    """Wakes as if no queue id were above 7."""
+    """Notify as if queue ids above 7 did not exist."""
     _notify(service, (key[0], key[1] & 7), *rest)
 
 
 def of_whole_frames() -> AbstractContextManager[Any]:
-    """The begin of a frame whose rest comes later is forgotten."""
+    """Forget the begin of a frame whose rest arrives later."""
 
     def receives(connection: Connection, data: bytes) -> None:
         connection._frames = FrameReader(connection._size_max)
@@ -100,7 +100,7 @@ def of_whole_frames() -> AbstractContextManager[Any]:
 
 
 def as_if_closed() -> AbstractContextManager[Any]:
-    """A store is recovered as if nobody had been killed."""
+    """Recover a store as after a clean stop."""
     return mock.patch.object(
         message_store, "recover", lambda *parts, **named: recover(*parts, **(named | {"crashed": False}))
     )
@@ -113,24 +113,24 @@ PLANTED: Final[dict[str, tuple[Plant, set[str], set[str]]]] = {
     "a stop answers nobody": (without(HoldService, "stop"), {"left without a word"}, {"stop"}),
     "a sync that is none": (
         without(SimulatedMappedFile, "sync"),
-        # Moved on: a queue lists what the log has lost.
+        # Moved: a queue lists what the log has lost.
         {"two at one offset", "told nothing", "lost", "moved"},
         {"power"},
     ),
     "half a frame is forgotten": (of_whole_frames, {"closed", "unacknowledged", "late", "lost wakeup"}, {"pieces"}),
     "a crash is recovered as a stop": (as_if_closed, {"told nothing", "lost", "two at one offset"}, {"kill", "power"}),
 }
-"""Each fault with what it breaks, and the troubles of which one is needed to show it."""
+"""Each fault with the promises it breaks, and the troubles of which one is needed."""
 
 
 def troubles(seed: int) -> set[str]:
-    """What goes wrong in the run of a seed."""
+    """Returns the troubles in the run of a seed."""
     plan = plan_of(seed)
     return {mishap.kind for mishap in plan.mishaps} | ({"pieces"} if plan.is_pieced else set())
 
 
 def test_the_weather_is_the_plans() -> None:
-    """Delays up to the longest, pieces of any size; none where the plan has none."""
+    """Delays up to the maximum, pieces of any size; none if the plan has none."""
     stormy = attrs.evolve(plan_of(1), delay_ms_max=5.0, is_pieced=True)
     calm = attrs.evolve(stormy, delay_ms_max=0.0, is_pieced=False)
     delays_ns = [RandomWeather(stormy).delay_ns() for _ in range(3)]
@@ -145,7 +145,7 @@ def test_the_weather_is_the_plans() -> None:
 
 
 def test_who_is_killed_leaves_nothing_behind_on_its_way_out() -> None:
-    """A thread's `finally` runs when the simulation ends it; the disk of a killed process does not see it."""
+    """A thread's `finally` runs when the simulation ends it, but the killed process's disk does not see its writes."""
     spawn, start = SimulatedRuntime.spawn, Run.start
     wrote: list[str] = []
     seen: set[str] = set()
@@ -174,7 +174,7 @@ def test_who_is_killed_leaves_nothing_behind_on_its_way_out() -> None:
 
 
 SLOW = {"a crash is recovered as a stop", "a stop answers nobody"}
-"""Those that many runs are needed for."""
+"""Faults that need many runs."""
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ SLOW = {"a crash is recovered as a stop", "a stop answers nobody"}
     [pytest.param(*PLANTED[name], id=name, marks=[pytest.mark.long] if name in SLOW else []) for name in PLANTED],
 )
 def test_planted_faults_are_found(plant: Plant, kinds: set[str], needed: set[str]) -> None:
-    """Each by the promise that it breaks, in a few hundred runs; what needs a trouble, in one that has it."""
+    """Each by the promise that it breaks, in a few hundred runs; if it needs a trouble, in a run with it."""
     with plant():
         found = search(Settings(), SEEDS_PLANTED)
 
@@ -192,7 +192,7 @@ def test_planted_faults_are_found(plant: Plant, kinds: set[str], needed: set[str
 
 
 def test_an_error_that_the_broker_survives_is_a_failure() -> None:
-    """What is logged as an error, and costs nobody anything, ends the search."""
+    """A logged error without consequences ends the search."""
     with mock.patch.object(Statistics, "sample", raising(LookupError("planted"))):
         found = search(Settings(), SEEDS_PLANTED)
 
@@ -202,7 +202,7 @@ def test_an_error_that_the_broker_survives_is_a_failure() -> None:
 
 
 def flush_that_lies() -> AbstractContextManager[Any]:
-    """What could not be made durable is acknowledged."""
+    """Injected fault: acknowledge data that could not be made durable."""
     flush = MessageStore.flush
 
     def flushes(store: MessageStore) -> int:
@@ -214,12 +214,12 @@ def flush_that_lies() -> AbstractContextManager[Any]:
 
 
 def assert_woken(runtime: SimulatedRuntime) -> None:
-    """Wait for what never comes."""
+    """Wait forever."""
     assert runtime.event().wait()
 
 
 def start_that_leaves_a_thread() -> AbstractContextManager[Any]:
-    """A thread is started before the store is opened, and goes on when that fails."""
+    """Injected fault: a thread starts before the store opens, and stays when that fails."""
     opens = MessageStore.open
 
     def opened(runtime: SimulatedRuntime, *rest: Any) -> MessageStore:
@@ -242,7 +242,7 @@ BAD_DISK: Final[dict[str, tuple[Plant, set[str]]]] = {
 
 @pytest.mark.parametrize("name", quick_if(BAD_DISK, lambda name: name != "what failed is not tried again"))
 def test_a_disk_with_errors_finds(name: str) -> None:
-    """Calls for files that fail for a while; what needs no luck is found in a few hundred runs."""
+    """File calls that fail for a while; faults that need no luck are found in a few hundred runs."""
     plant, kinds = BAD_DISK[name]
     with plant():
         found = search(Settings(), (seed for seed in range(40_000) if "disk" in troubles(seed)))
@@ -253,7 +253,7 @@ def test_a_disk_with_errors_finds(name: str) -> None:
 
 @pytest.mark.long
 def test_errors_of_a_disk_reach_every_kind_of_call() -> None:
-    """They are met in the log, in the queues and beside them, and by starts; and calls of a slow disk take time."""
+    """Errors occur in the log, the queues, other files, and starts; calls of a slow disk take time."""
     met: list[tuple[str, str]] = []
     before = DiskFaults.before
     slow_ms: list[float] = []
@@ -287,7 +287,7 @@ def test_errors_of_a_disk_reach_every_kind_of_call() -> None:
     "settings", [Settings("strict", ("recheck_after_hold=none",)), Settings("rocketmq-4.9"), Settings("rocketmq-5")]
 )
 def test_a_wakeup_is_lost_where_the_law_says_so(settings: Settings) -> None:
-    """Upstream's #7358, on the wire of the whole broker."""
+    """Upstream's #7358, over the network of the whole broker."""
     found = search(settings, range(8_000), promises=("lost wakeup",))
 
     assert found is not None
@@ -295,7 +295,7 @@ def test_a_wakeup_is_lost_where_the_law_says_so(settings: Settings) -> None:
 
 
 def digest(seeds: range) -> str:
-    """All that runs leave: what came of them, and every byte of their recorded histories and stores."""
+    """Returns a hash of all results of runs: outcomes, recorded histories and stores."""
     found = hashlib.sha256()
     for seed in seeds:
         runs: list[Run] = []
@@ -314,7 +314,7 @@ def digest(seeds: range) -> str:
 
 
 def test_a_seed_gives_the_same_run_in_every_process() -> None:
-    """Byte for byte of store and history, whatever the process's own hashes are."""
+    """Byte by byte, in store and history, whatever the process's hash seed."""
     script = "from model_tests.simulate.test_whole_broker import digest; print(digest(range(3)))"
     root = str(Path(__file__).parents[2])
     said = {
@@ -334,7 +334,7 @@ def test_a_seed_gives_the_same_run_in_every_process() -> None:
 
 
 def test_the_turns_of_a_run_give_it_again() -> None:
-    """Whoever chose them, with stalls among them: the same points, times and answers."""
+    """The recorded turns repeat a run with its pauses: the same points, times and answers."""
     stalled = changed = 0
     for seed in SEEDS_AGAIN:
         outcome = one_run(Settings(), seed)
@@ -347,7 +347,7 @@ def test_the_turns_of_a_run_give_it_again() -> None:
 
 
 def test_the_judge_accuses_no_simulated_run() -> None:
-    """What the broker recorded of its lives, up to kills, is a history that may be; and not all of it is unknown."""
+    """The recorded histories, up to kills, are valid or unknown, and not all unknown."""
     verdicts = []
     for seed in range(8):
         runs: list[Run] = []
@@ -365,7 +365,7 @@ def test_the_judge_accuses_no_simulated_run() -> None:
 
 
 def histories(run: Run, scratch: Path) -> list[Path]:
-    """A run's recorded histories, one of each life, as real directories."""
+    """Write a run's recorded histories, one per process, to real directories."""
     files = SimulatedFiles(run.disk)
     for path in run.disk.paths():
         if path.startswith("/record/"):
@@ -376,7 +376,7 @@ def histories(run: Run, scratch: Path) -> list[Path]:
 
 
 def test_a_failure_is_made_short_and_replayed() -> None:
-    """Of a broker that drops what it holds when a connection closes elsewhere: few acts, few turns, and a token."""
+    """For a broker that drops held pulls when another connection closes: few acts, few turns, and a token."""
     settings = Settings("strict", ("on_close=ignore",))
     found = search(settings, range(60, 400), promises=("left behind",))
     assert found is not None
@@ -393,7 +393,7 @@ def test_a_failure_is_made_short_and_replayed() -> None:
 
 
 def test_a_mended_fault_replays_well() -> None:
-    """A token of a planted fault: with the fault gone the same run keeps every promise."""
+    """A token of an injected fault: without the fault, the same run keeps every promise."""
     with mock.patch.object(HoldService, "_tell_clock", return_value=None):
         found = search(Settings(), SEEDS_PLANTED)
         assert found is not None
@@ -408,7 +408,7 @@ def told(*words: str) -> Any:
 
 
 def test_the_command_says_what_was_run() -> None:
-    """Its exit code is 0, and its counts are those of the runs."""
+    """Exit code 0, and the counts of the runs."""
     done = told("simulate-broker", "--runs", "3", "--seed", "5", "--json")
 
     assert done.exit_code == 0, done.output
@@ -417,7 +417,7 @@ def test_the_command_says_what_was_run() -> None:
 
 
 def test_the_command_tells_a_failure_and_replays_it() -> None:
-    """Exit code 1, the plan, the story, a token; and the token alone brings the failure back."""
+    """Exit code 1 with plan, trace and token; the token alone reproduces the failure."""
     done = told(
         "simulate-broker", "--knob", "on_close=ignore", "--promise", "left behind", "--runs", "400", "--seed", "60"
     )
@@ -451,12 +451,12 @@ def test_a_mistake_is_one_sentence(words: tuple[str, ...], said: str) -> None:
 
 
 def test_every_promise_has_a_name_that_can_be_asked_for() -> None:
-    """Names are plain words, and each says itself in a sentence."""
+    """Names are plain words, each with a sentence."""
     assert all(name == name.lower() and said and not said.endswith(".") for name, said in PROMISES.items())
 
 
 def test_a_start_after_a_power_cut_may_log_what_it_cuts_off() -> None:
-    """Seed 1141: the disk kept a whole record behind a torn one. No promise is broken."""
+    """Seed 1141: the disk kept a complete record after a torn one. No promise is broken."""
     done = CliRunner().invoke(main, ["simulate-broker", "--runs", "1", "--seed", "1141"])
 
     assert done.exit_code == 0, done.stdout

@@ -1,4 +1,4 @@
-"""The world of actors: the same turns give the same run, time passes when nobody can go on, who is stuck is told."""
+"""The simulation's scheduler: turns determine a run, time passes only if no actor can run, deadlocks are reported."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STRATEGIES: Final[dict[str, Callable[[int], Strategy]]] = {
 
 
 def spawn_all(world: World, targets: dict[str, Callable[[], None]]) -> Callable[[], None]:
-    """A first actor that starts others and waits for their ends."""
+    """Create a first actor that starts others and waits for them."""
 
     def main() -> None:
         actors = [world.spawn(name, target) for name, target in targets.items()]
@@ -44,7 +44,7 @@ def assert_raised(flag: SimulatedEvent) -> None:
 
 
 class Shared:
-    """A number that actors add to."""
+    """A number that actors increment."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -52,7 +52,7 @@ class Shared:
 
 
 def adding(world: World, shared: Shared, name: str, lock: SimulatedLock | None) -> Callable[[], None]:
-    """Adds twice, reading and writing at different points."""
+    """Increment twice, reading and writing at different points."""
 
     def once() -> None:
         seen = shared.count
@@ -72,7 +72,7 @@ def adding(world: World, shared: Shared, name: str, lock: SimulatedLock | None) 
 
 
 def added(strategy: Strategy, *, locked: bool) -> tuple[int, str, tuple[Turn, ...]]:
-    """Three actors add; what came out, in which order, and the turns."""
+    """Let three actors increment; returns the number, their order, and the turns."""
     world, shared = World(strategy), Shared()
     lock = SimulatedLock(world) if locked else None
     world.run(spawn_all(world, {name: adding(world, shared, name, lock) for name in "abc"}))
@@ -81,14 +81,14 @@ def added(strategy: Strategy, *, locked: bool) -> tuple[int, str, tuple[Turn, ..
 
 @pytest.mark.parametrize("make", STRATEGIES.values(), ids=STRATEGIES)
 def test_a_lock_is_needed_and_enough(make: Callable[[int], Strategy]) -> None:
-    """Under every strategy some seed loses what is added without the lock, and none with it."""
+    """Under every strategy some seed loses an increment without the lock, and none with it."""
     assert all(added(make(seed), locked=True)[0] == 6 for seed in SEEDS)
     assert any(added(make(seed), locked=False)[0] < 6 for seed in SEEDS)
 
 
 @pytest.mark.parametrize("make", STRATEGIES.values(), ids=STRATEGIES)
 def test_a_seed_gives_the_same_run_and_its_turns_give_it_again(make: Callable[[int], Strategy]) -> None:
-    """Whoever chose: the turns say all that the plain order does not."""
+    """For every strategy, the turns contain all that differs from the default order."""
     for seed in range(40):
         run = added(make(seed), locked=False)
         assert added(make(seed), locked=False) == run
@@ -97,12 +97,12 @@ def test_a_seed_gives_the_same_run_and_its_turns_give_it_again(make: Callable[[i
 
 
 def test_the_plain_order_has_no_turns() -> None:
-    """An actor goes on until it must wait; then the one of the lowest number."""
+    """An actor runs until it must wait; then the ready one with the lowest number runs."""
     assert added(Replay(), locked=True) == (6, "aabbcc", ())
 
 
 def test_time_passes_only_when_nobody_can_go_on() -> None:
-    """Sleeps end in the order of their lengths, whatever was begun first, and take no real time."""
+    """Sleeps end in the order of their deadlines, and take no real time."""
     world = World(RandomWalk(1))
     woken: list[tuple[str, int]] = []
 
@@ -120,7 +120,7 @@ def test_time_passes_only_when_nobody_can_go_on() -> None:
 
 
 def test_who_is_stuck_is_told() -> None:
-    """Everybody waits and no time is waited for: the error says who waits for what."""
+    """All actors wait, and none for a time: the error names each one's reason."""
     world = World(RandomWalk(1))
 
     with pytest.raises(StuckError, match="main waits for the end of reader; reader waits for a flag"):
@@ -128,7 +128,7 @@ def test_who_is_stuck_is_told() -> None:
 
 
 def test_an_actor_that_waits_for_itself_is_stuck() -> None:
-    """A lock that is taken twice."""
+    """A lock acquired twice."""
     world = World(Replay())
     lock = SimulatedLock(world)
 
@@ -136,12 +136,12 @@ def test_an_actor_that_waits_for_itself_is_stuck() -> None:
         with lock, lock:
             pass
 
-    with pytest.raises(StuckError, match="waits for a lock that it has itself"):
+    with pytest.raises(StuckError, match="waits for its own lock"):
         world.run(twice)
 
 
 def test_a_run_that_turns_in_circles_ends() -> None:
-    """Two actors that wake each other for ever come to the limit of points."""
+    """Two actors that wake each other forever reach the limit of points."""
     world = World(RandomWalk(1), steps_max=1_000)
     condition = SimulatedCondition(world)
 
@@ -157,7 +157,7 @@ def test_a_run_that_turns_in_circles_ends() -> None:
 
 @pytest.mark.parametrize("grain", ["operation", "line"])
 def test_a_run_that_never_waits_ends_too(grain: str) -> None:
-    """An actor that comes to points for ever, at operations or in its code, is ended with the run."""
+    """An actor with endless points, at operations or in its code, is ended with the run."""
     world = World(RandomWalk(1), steps_max=500)
     if grain == "line":
         LineTracing.of(world, [__file__])
@@ -172,7 +172,7 @@ def test_a_run_that_never_waits_ends_too(grain: str) -> None:
 
 
 def test_a_condition_wants_its_lock() -> None:
-    """As `threading.Condition`: who waits or notifies without it is told."""
+    """As in `threading.Condition`: wait and notify without the lock raise."""
     for use in (lambda condition: condition.notify(), lambda condition: condition.wait(1)):
         world = World(Replay())
         with pytest.raises(RuntimeError, match="not the current actor's"):
@@ -181,7 +181,7 @@ def test_a_condition_wants_its_lock() -> None:
 
 @pytest.mark.parametrize(("count", "woken"), [(1, ["a"]), (2, ["a", "b"]), (9, ["a", "b", "c"])])
 def test_a_notify_wakes_so_many_and_the_first_first(count: int, woken: list[str]) -> None:
-    """As `threading.Condition` does; who is not woken waits until its time is over."""
+    """As in `threading.Condition`; actors not woken wait until their timeout."""
     world = World(Replay())
     condition = SimulatedCondition(world)
     told: list[str] = []
@@ -204,7 +204,7 @@ def test_a_notify_wakes_so_many_and_the_first_first(count: int, woken: list[str]
 
 
 def test_a_lock_is_waited_for_as_long_as_asked() -> None:
-    """`acquire(timeout=...)` gives up when its time is over, and not before; without waiting it says so at once."""
+    """`acquire(timeout=...)` gives up exactly at its timeout; without waiting it returns at once."""
     world = World(Replay())
     lock = SimulatedLock(world)
     said: list[tuple[bool, int]] = []
@@ -227,7 +227,7 @@ def test_a_lock_is_waited_for_as_long_as_asked() -> None:
 
 @pytest.mark.parametrize("give", ["set", "offer"])
 def test_what_is_given_may_be_taken_before_the_giver_goes_on(give: str) -> None:
-    """A flag that is raised, or an item that is offered, is seen by others before the next line of who gave it."""
+    """Other actors see a set flag, or an offered item, before the giver's next line."""
 
     def overtaken(seed: int) -> bool:
         world = World(RandomWalk(seed))
@@ -249,7 +249,7 @@ def test_what_is_given_may_be_taken_before_the_giver_goes_on(give: str) -> None:
 
 
 def test_a_failure_ends_the_run_and_everybody_in_it() -> None:
-    """What one actor raises is raised by the run; the others are ended where they stand, through their `finally`."""
+    """The run raises an actor's exception; the other actors end where they are, through their `finally`."""
     world = World(Replay())
     ended: list[str] = []
 
@@ -268,7 +268,7 @@ def test_a_failure_ends_the_run_and_everybody_in_it() -> None:
 
 
 def test_a_notify_that_comes_too_soon_is_lost_and_seen() -> None:
-    """The oldest lost wakeup: the look is not under the lock. Some schedule waits for ever; looked at again, none."""
+    """The classic lost wakeup, a check outside of the lock: some schedule waits forever; inside of it none does."""
 
     def stuck(seed: int, *, looks_in_lock: bool) -> bool:
         world = World(RandomWalk(seed))
@@ -300,7 +300,7 @@ def test_a_notify_that_comes_too_soon_is_lost_and_seen() -> None:
 
 
 def test_a_queue_gives_each_item_once_and_in_order() -> None:
-    """Two takers, one giver, room for one: nothing is lost or doubled; a take in vain ends by its time."""
+    """Two takers, one giver, room for one: nothing is lost or duplicated; a take in vain times out."""
     for seed in SEEDS:
         world = World(RandomWalk(seed))
         queue: SimulatedQueue[int] = SimulatedQueue(world, 1)
@@ -321,7 +321,7 @@ def test_a_queue_gives_each_item_once_and_in_order() -> None:
 
 
 def test_what_is_taken_while_it_is_looked_at_is_not_taken_again() -> None:
-    """A look at the first item may come to a point of its own, at which another actor takes it."""
+    """`take_if` may reach a scheduling point of its test, at which another actor takes the item."""
     world = World(Replay())
     seen: list[int | None] = []
 
@@ -338,7 +338,7 @@ def test_what_is_taken_while_it_is_looked_at_is_not_taken_again() -> None:
 
 @pytest.mark.parametrize("grain", ["line", "access"])
 def test_points_in_the_code_come_between_reading_and_writing(grain: Grain) -> None:
-    """`count += 1` is one line and two accesses: only the finer grain loses one of two; a line apart, both do."""
+    """`count += 1` is one line and two accesses: only the finer granularity loses one; on two lines both do."""
 
     def lost(seed: int, *, apart: bool) -> bool:
         world, shared = World(FewSwitches(seed, (10,))), Shared()
@@ -359,10 +359,10 @@ def test_points_in_the_code_come_between_reading_and_writing(grain: Grain) -> No
 
 
 def test_points_in_the_code_go_on_after_a_kill() -> None:
-    """An actor that is ended inside of watched code, and whoever goes on then comes to as many points as before."""
+    """If an actor is ended inside of watched code, later actors reach as many points as before."""
 
     def points_after(*, kill: bool) -> int:
-        # The first actor gives way at its second line, and goes on when the victim has come to its own first.
+        # The first actor yields at its second line, and resumes when the victim has reached its first.
         world = World(Replay([Turn(0, 2, 1), Turn(1, 1, 0)]))
         LineTracing.of(world, [__file__])
         operations: list[str] = []
@@ -389,7 +389,7 @@ def test_points_in_the_code_go_on_after_a_kill() -> None:
 
 
 def test_giving_a_lock_back_is_a_point_too() -> None:
-    """What an actor does with what it read under a lock, when it has the lock no more, may come too late."""
+    """A value read under a lock may be outdated after its release."""
 
     def lost(seed: int) -> bool:
         world, shared = World(RandomWalk(seed)), Shared()
@@ -407,7 +407,7 @@ def test_giving_a_lock_back_is_a_point_too() -> None:
 
 
 def test_a_failing_run_is_made_shorter() -> None:
-    """A lost addition of a random walk comes down to two turns: away between reading and writing, and back."""
+    """A lost increment of a random walk shrinks to two turns: away between reading and writing, and back."""
     seed = next(seed for seed in SEEDS if added(RandomWalk(seed), locked=False)[0] < 6)
     found = added(RandomWalk(seed), locked=False)[2]
 
@@ -422,7 +422,7 @@ def test_a_failing_run_is_made_shorter() -> None:
 
 
 def test_shortening_stops_after_its_tries() -> None:
-    """What can be made no shorter in time stays as it is."""
+    """A run that cannot be shortened in time stays as it is."""
     tried: list[int] = []
 
     def never(parts: object) -> None:
@@ -433,7 +433,7 @@ def test_shortening_stops_after_its_tries() -> None:
 
 
 def test_a_story_tells_who_did_what_and_where_the_turn_passed() -> None:
-    """A stretch of one actor after the other, with a mark where the plain order was left."""
+    """One section per actor's turn, with a mark where the default order was left."""
     world, shared, notes = World(RandomWalk(3)), Shared(), Notes()
     world.note = notes
     world.run(spawn_all(world, {name: adding(world, shared, name, None) for name in "ab"}))
@@ -446,7 +446,7 @@ def test_a_story_tells_who_did_what_and_where_the_turn_passed() -> None:
 
 
 def test_points_are_counted_by_actor() -> None:
-    """What a weighted walk is told: the points of a run in the plain order."""
+    """The input of a weighted walk: the points of a run in the default order."""
     world, counts = World(Replay()), PointCount()
     world.note = counts
     world.run(spawn_all(world, {name: adding(world, Shared(), name, None) for name in "ab"}))
@@ -463,7 +463,7 @@ def test_a_token_says_all_of_a_run() -> None:
 
 
 def test_a_damaged_token_is_refused() -> None:
-    """Whatever letter is changed or missing, in a sentence; nor does one that inflates to gigabytes cost any."""
+    """Any changed or missing letter gives a sentence; a token that would inflate to gigabytes is refused cheaply."""
     word = encode_token(RunToken("broker", ("strict",), 7, turns=(Turn(1, 2, 3),)))
 
     for place in range(len(word)):
@@ -475,7 +475,7 @@ def test_a_damaged_token_is_refused() -> None:
 
 
 def test_too_many_turns_are_no_token() -> None:
-    """The error says what to do."""
+    """The error gives the next step."""
     draw = random.Random(5)
     turns = tuple(Turn(draw.randrange(1 << 30), draw.randrange(1 << 30), 1) for _ in range(20_000))
 

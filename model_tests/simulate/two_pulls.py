@@ -1,4 +1,4 @@
-"""The smallest race: two pulls of one queue are held while a message arrives. One run is some dozens of points."""
+"""The smallest race: two pulls of one queue are held while a message arrives. One run has some dozens of points."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ assert str(hold.__file__) in FILES
 
 @define(eq=False)
 class TwoPulls:
-    """One run. Invariant: `ran` are the pulls that were let go."""
+    """One run. Invariant: `ran` has the released pulls."""
 
     world: World
     policy: Policy = STRICT
@@ -50,7 +50,7 @@ class TwoPulls:
         return True
 
     def submit_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
-        """Run pulls that one message woke; noted."""
+        """Run pulls that one message woke: record them."""
         self.ran.extend(pulls)
         return ()
 
@@ -58,7 +58,7 @@ class TwoPulls:
         raise AssertionError(f"{pull} was refused")
 
     def play(self) -> None:
-        """Two pulls, one message; in the end no pull waits for it, and none was run twice. Raises AssertionError."""
+        """Hold two pulls and append one message; no pull may wait or run twice. Raises AssertionError."""
         runtime: Any = self
         service = HoldService(runtime, self.policy, self.queues, self, refuse=self.refuse, held_count_max=10)
         pulls = [Pull("c", number, "G", *KEY, 0, 32, 2, deadline_ms=1 << 50) for number in range(2)]
@@ -84,7 +84,7 @@ class TwoPulls:
 
 
 def race(strategy: Strategy, policy: Policy = STRICT, grain: Grain | None = None) -> World:
-    """One run, with points at each operation, or in the code too; the world as it ended. Raises AssertionError."""
+    """Do one run with points at operations, or in the code too; returns the final state. Raises AssertionError."""
     world = World(strategy)
     if grain is not None:
         LineTracing.of(world, FILES, grain)

@@ -74,7 +74,7 @@ def test_what_a_run_changes_is_said_to_be_written(token: str) -> None:
 
 
 def test_two_policies_differ_where_their_text_does() -> None:
-    """In these knobs, and in each action whose lines are not the same; nothing else is told."""
+    """The knobs that differ, and each action whose lines differ; nothing else is shown."""
     for one, other in pairwise(PRESETS.values()):
         found = difference(one, other)
         assert [knob for knob, _, _ in found.knobs] == [
@@ -109,7 +109,7 @@ def test_a_knob_is_told_by_the_command() -> None:
 
 @pytest.mark.long
 def test_every_action_has_a_page_with_its_slips() -> None:
-    """Each with its places in Java, and a slip on the page of its own action alone; each aspect has one too."""
+    """Each page has the locations in Java, and each mutant is on its own action's page; each feature has a page too."""
     planted = Slipped("hold", "planted slip", "strict", "tiny", "no_lost_wakeup", 9, "the proof stands")
     made = pages([planted])
 

@@ -30,7 +30,7 @@ QUICK: Final = frozenset(
         ("rocketmq-lmq", "buckets+commits"),
     }
 )
-"""The small explorations that see most mutants of the text, besides those of `strict` with few states."""
+"""The small explorations that kill most mutants of the specification, besides those of `strict` with few states."""
 
 
 def _is_quick(key: tuple[str, str]) -> bool:

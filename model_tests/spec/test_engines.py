@@ -158,7 +158,7 @@ def test_states_of_several_words_agree_with_the_python_engine(requests: int, opt
 
 
 def entry_like(result: Exploration) -> object:
-    """What two searches that end at the same level must have in common."""
+    """The results that two searches that end at the same level share."""
     verdicts = [(verdict.name, verdict.verdict, verdict.depth) for verdict in result.verdicts]
     return (result.distinct_states, result.transitions, result.depth, dict(result.fired), verdicts)
 
@@ -241,7 +241,7 @@ def test_alone_is_alone() -> None:
 
 
 def test_an_exploration_that_ends_early_is_the_last() -> None:
-    """What the first one left open is not covered up by what an aspect would say."""
+    """A property left open by the first exploration is not covered up by an exploration of a feature."""
     found = survey(preset("strict"), named("tiny", preset("strict")), _hastily, alone=False)
 
     assert len(found.explorations) == 1

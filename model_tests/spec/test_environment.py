@@ -1,4 +1,4 @@
-"""The environment: whoever restricts it, in any of a dozen ways, makes a `sometimes` property unreached."""
+"""The environment: each of a dozen restrictions makes a `sometimes` property unreached."""
 
 from __future__ import annotations
 

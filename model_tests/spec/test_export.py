@@ -186,7 +186,7 @@ def test_a_parametric_module_is_short_and_the_same_for_all_sizes(policy: str) ->
 
 
 def test_what_is_said_of_one_request_alone_has_no_parametric_text() -> None:
-    """A quantifier stands for what is said of every one; a part that lacks one of them is an error."""
+    """A quantifier replaces statements about every request; a missing part is an error."""
     idle = [("eq", ("var", "phase", False, ("slot", "request", each)), ("word", "idle")) for each in range(3)]
 
     assert generalised(("and", *idle), {})[:3] == ("every", "r", "request")
@@ -195,7 +195,7 @@ def test_what_is_said_of_one_request_alone_has_no_parametric_text() -> None:
         generalised(("and", *idle[:2]), {})
     with pytest.raises(NotUniformError, match="request 1 alone"):
         generalised(idle[1], {("request", 0): "r"})
-    with pytest.raises(NotUniformError, match="does not say the same"):
+    with pytest.raises(NotUniformError, match="is not the same for every"):
         all_alike("Lost", idle[:2])
 
 
@@ -320,7 +320,7 @@ def _spin(states: str = "     4787", transitions: str = "    16459") -> str:
 
 
 def test_looks_are_no_transitions_and_steps_are_steps() -> None:
-    """What SPIN counted for its start and for looks at states is taken off; a deciding step makes a run longer."""
+    """SPIN's count is reduced by its start and the checks of states; a deciding step makes a run longer."""
     run = spin._read(_spin(), seconds=1.0, processor_seconds=1.0)
 
     assert (run.distinct_states, run.transitions, run.depth) == (4787, 16459 - 2 - spin.SPIN_START_TRANSITIONS, 21)
@@ -385,7 +385,7 @@ def test_a_configuration_can_be_cut_to_some_invariants() -> None:
 
 
 def test_why_a_checker_is_not_tried_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Where SPIN, Java or the class path is missing, the reason says what to do."""
+    """If SPIN, Java or the class path is missing, the reason says what to do."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv(tlc.CLASS_PATH, raising=False)
 

@@ -114,7 +114,7 @@ def test_check_takes_sizes_knobs_and_properties() -> None:
 
 
 def test_what_is_not_found_in_time_is_unknown() -> None:
-    """A search that is cut short says so, and exits 3 when nothing is violated by then."""
+    """An interrupted search says so, and exits 3 if no violation was found."""
     made = _json("check", "--bounds", "tiny", "--max-states", "100", code=3)
     shown = _run("check", "--bounds", "tiny", "--max-states", "100")
 
@@ -441,7 +441,7 @@ def test_a_policy_that_holds_says_what_was_covered() -> None:
 
 
 def test_explain_tells_the_worst_at_once() -> None:
-    """The story of the first violation after the verdict; without one it says so, and the exit code stays."""
+    """The story of the first violation follows the verdict; without one a line says so, and the exit code stays."""
     done, good = run(*TINY, *BROKEN, "--explain"), run(*TINY, "--policy", "strict", "--explain", "--requests", "1")
     token = done.stdout.split("longpoll explain ")[1].split()[0]
 
@@ -485,7 +485,7 @@ def _run_coverage(model: Model, *labels: str) -> Trace:
 
 
 def test_a_run_exercises_what_it_does() -> None:
-    """A pull that misses and is held exercises three actions, three moves, and the places that it stands at."""
+    """A pull that misses and is held exercises three actions, three moves, and its places."""
     (found,) = coverage_of([_run_coverage(model_named("strict"), "next_pull(1)", "pull_read(1)", "hold(1)")])
 
     assert found.part("actions").seen == {"next_pull", "pull_read", "hold"}
@@ -564,7 +564,7 @@ def test_the_command_for_people_names_what_is_missing() -> None:
     [(("lp1.no",), "", "damaged"), (("-",), "nothing here", "standard input has no token"), ((), "", "Missing")],
 )
 def test_a_mistake_is_one_line(words: tuple[str, ...], read: str, why: str) -> None:
-    """A damaged token, and an input without any, is told in a line and exits 2."""
+    """A damaged token or an empty input gives one line and exit code 2."""
     code, said = _coverage(*words, read=read)
 
     assert code == 2
@@ -618,7 +618,7 @@ def test_every_claim_is_about_a_change_that_exists() -> None:
 def test_a_wrong_or_missing_reason_is_red(
     monkeypatch: pytest.MonkeyPatch, setting: str, claims: Mapping[tuple[str, str], str], words: str
 ) -> None:
-    """A claim that a needed knob is redundant, and a redundancy without a claim, are told, with exit 1."""
+    """A claim that a needed knob is redundant, and an unclaimed redundancy, are reported with exit code 1."""
     row = row_of(STRICT, setting, claims=claims, requests=2)
     monkeypatch.setattr(engine, "ablate", lambda *_names, **_options: [row])
     done = CliRunner().invoke(main, ["ablate", "--policy", "strict"])

@@ -193,7 +193,7 @@ def test_what_the_law_claims_of_a_step_stays_what_it_is(name: str, data: st.Data
 
 
 def test_a_part_is_decided_by_its_cases_under_the_guard() -> None:
-    """What no case allows goes, what every case allows goes too, and the guard rules cases out."""
+    """A part that is false in all cases disappears, one that is true in all too, and the guard excludes cases."""
     a, b, p = int_variable("a"), int_variable("b"), bool_variable("p")
 
     assert decided((a < b) & (b < a), TRUE, RANGES) is FALSE
@@ -204,7 +204,7 @@ def test_a_part_is_decided_by_its_cases_under_the_guard() -> None:
 
 
 def test_too_many_cases_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part with more cases than the limit stays, its small parts are decided all the same."""
+    """A part with more cases than the limit stays, but its small parts are decided."""
     a, b, c = (int_variable(name) for name in INT_NAMES)
     monkeypatch.setattr(decide, "CASES_MAX", (VALUE_MAX + 1) ** 2)
 
@@ -253,7 +253,7 @@ def test_another_law_is_not_taken_for_it(change: str) -> None:
 
 @pytest.mark.parametrize("part", ["here", "kind", "closing"])
 def test_the_same_law_with_other_statements_has_other_code(part: str) -> None:
-    """A search looks for what it is asked for, not for what somebody asked for before."""
+    """A search checks its own properties, not those of an earlier search."""
     model = small()
     first, *others = properties_of(model)
     slips: dict[str, Any] = {"here": TRUE, "kind": "sometimes", "closing": ((model.actions[0].label, TRUE),)}
@@ -308,7 +308,7 @@ def test_tags_are_compared_by_hash_and_sql_by_its_oracle() -> None:
 @pytest.mark.parametrize("sql", [False, True])
 @pytest.mark.parametrize("tags", [1, 2, 3])
 def test_a_message_passes_only_pulls_for_its_hash_or_for_its_filter(tags: int, sql: bool) -> None:
-    """Whatever the bounds: a hash of a tag that they lack lets nothing through, to SQL pulls nor to nobody's."""
+    """In all bounds: the hash of a tag outside the bounds lets no message through, to SQL pulls or any others."""
     bounds = Bounds("tags", tags=tags, aspects=frozenset({"sql"} if sql else ()))
     hashes, nothing = ("a", "b", "a"), len(wishes_of(bounds))
     for tag in tags_of(bounds):
@@ -435,7 +435,7 @@ def _made(model: Model) -> set[PhaseChange]:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_moves_are_those_that_runs_make(name: str) -> None:
-    """Every move of a run is read off the text, and every one of the text is made, but for those with a reason."""
+    """Every move of a run is derived from the specification; every derived move occurs, or has a listed reason."""
     model = model_named(name)
     read = set(phase_changes_of(model))
 
@@ -458,7 +458,7 @@ def test_every_name_gives_bounds(name: str) -> None:
 
 
 def test_an_override_shows_in_the_name() -> None:
-    """What was set by hand is named, so that no result passes for the preset's."""
+    """Changed knobs are part of the name, so that a result is not taken for the preset's."""
     bounds = named("tiny", STRICT, messages=2, requests=2)
 
     assert (bounds.messages, bounds.name) == (2, "tiny+messages=2")

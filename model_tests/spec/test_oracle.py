@@ -1,4 +1,4 @@
-"""`longpoll oracle`: steps are judged as they come, whoever asks lives on after garbage, and a history is left."""
+"""`longpoll oracle`: steps are checked one by one, garbage does no harm, and a history is written."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def asked(oracle: Oracle, **request: Any) -> dict[str, Any]:
 
 
 def told(oracle: Oracle, steps: Iterable[str], **more: Any) -> list[dict[str, Any]]:
-    """What is answered to steps such as `hold 0`."""
+    """The answers to steps such as `hold 0`."""
     words = (step.split() for step in steps)
     return [asked(oracle, do="did", step=name, actors=",".join(actors), **more) for name, *actors in words]
 
@@ -154,7 +154,7 @@ def test_behind_a_refused_step_nothing_is_known_but_what_was_broken() -> None:
 
 
 def test_hidden_steps_may_have_happened() -> None:
-    """What they lead to is possible, and without them it is not; only some of the states are then lost."""
+    """Hidden steps make more states possible; a later step may exclude some of them."""
     steps = ("next_pull 0", "pull_read 0", "append", "hold 0")
     hides, tells = oracle_of("rocketmq-4.9", hidden=["make_visible", "notify_start", "notify_end"]), oracle_of()
 
@@ -324,7 +324,7 @@ def _did(step: str, actors: str = "") -> str:
 
 
 def test_the_exit_code_says_whether_a_step_was_refused() -> None:
-    """0, or 1; the sum is told on standard error, whose other half are answers alone."""
+    """0 or 1; the summary goes to standard error, so that standard output has only answers."""
     well = _run("--policy", "strict", lines=[_did("append"), _did("make_visible")])
     wrong = _run("--json", lines=[_did("append"), _did("hold", "0")])
 
@@ -372,7 +372,7 @@ def _exchange(stream: IO[Any], *lines: str) -> list[dict[str, Any]]:
 
 
 def test_over_tcp_any_number_of_programs_ask(tmp_path: Path) -> None:
-    """Their sessions are apart by name; SIGTERM closes them, and the code tells of the step that was refused."""
+    """Sessions are separated by name; SIGTERM closes them, and the exit code reports the rejected step."""
     with served("--record", str(tmp_path)) as (process, address):
         with socket.create_connection(address) as one, socket.create_connection(address) as other:
             first, second = one.makefile("rw"), other.makefile("rw")
@@ -422,7 +422,7 @@ def _sent_until_full(slow: socket.socket, text: memoryview) -> int:
 
 
 def test_the_page_says_what_the_command_says(tmp_path: Path) -> None:
-    """Each call in the page is made with the files that the page shows, and says what stands below it."""
+    """Each call in the page, made with the page's files, prints the output shown below it."""
     blocks = re.findall(r"```(\w+)(?: title=(\S+))?\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     ran = 0
     for (kind, title, text), (after, _, expected) in zip(blocks, [*blocks[1:], ("", "", "")], strict=True):

@@ -327,7 +327,7 @@ def test_check_gives_the_same_numbers_however_it_searches() -> None:
     ],
 )
 def test_what_cannot_be_is_one_line_and_exit_2(options: list[str], line: str) -> None:
-    """A mistake in the call is told in one line that says what to do."""
+    """A mistake in the call gives one line that says what to do."""
     done = CliRunner().invoke(main, ["check", "--bounds", "tiny", *options], env={"COLUMNS": "300"})
 
     assert done.exit_code == 2
@@ -353,7 +353,7 @@ def _keys(made: words.Words) -> list[int]:
 
 
 def _wide(numbers: list[int], width: int) -> list[int]:
-    """Keys of so many words: a number says what each word is."""
+    """Keys of this many words; a number determines each word."""
     return [sum((number * (row + 1) % 2**64) << (64 * row) for row in range(width)) for number in numbers]
 
 
@@ -369,7 +369,7 @@ def _check_is_a_set(table: WordTable, batches: list[list[int]], width: int) -> N
 @given(st.lists(st.lists(WORDS, max_size=30), max_size=12), st.integers(1, 6), WIDTHS)
 @settings(max_examples=40)
 def test_a_word_table_is_a_set(batches: list[list[int]], bits: int, width: int) -> None:
-    """What is new comes out once, whatever came before, however small the table began and however it grew."""
+    """A new state is returned once, for every history of inserts, initial size and growth."""
     _check_is_a_set(WordTable(width, bits), [_wide(batch, width) for batch in batches], width)
 
 
@@ -408,7 +408,7 @@ def _colliding() -> list[int]:
 
 
 def test_states_of_one_head_stay_apart() -> None:
-    """A head never stands for a state: with equal heads, the free slot's too, all states are kept, each once."""
+    """A head never represents a state: with equal heads, even the free slot's, all states are kept, each once."""
     keys = _colliding()
     table = WordTable(3, 3)
     wide = words_of([*keys, *keys[::-1], *keys], 3)
@@ -464,7 +464,7 @@ def _orbits(name: str, queues: int) -> Orbits:
 @pytest.mark.parametrize("name", quick_if(PRESETS, lambda name: name == "strict-clone"))
 @given(data=st.data())
 def test_every_arrangement_has_one_canonical_word(name: str, data: st.DataObject) -> None:
-    """Renaming requests and queues changes neither what stands for a state nor how many states it stands for."""
+    """Renaming requests and queues changes neither the canonical state nor the size of its orbit."""
     orbits = _orbits(name, data.draw(st.integers(1, 3)))
     model = orbits.model
     _, state = data.draw(runs(model))
@@ -521,9 +521,9 @@ def test_what_tells_requests_apart_is_refused() -> None:
     partial = attrs.evolve(stated, name="first_only", term=model.state.requests[0].copies <= 1)
     lame = attrs.evolve(model, actions=tuple(each for each in model.actions if each.label != "expire(1)"))
 
-    with pytest.raises(SymmetryError, match="first_only tells requests or queues apart"):
+    with pytest.raises(SymmetryError, match="first_only distinguishes requests or queues"):
         explore(model, [stated, partial], symmetry=True)
-    with pytest.raises(SymmetryError, match="the law tells requests or queues apart"):
+    with pytest.raises(SymmetryError, match="the law distinguishes requests or queues"):
         explore(lame, [stated], symmetry=True)
 
 

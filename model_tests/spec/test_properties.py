@@ -131,7 +131,7 @@ SLIPS: dict[str, tuple[str, Change, str]] = {
 
 
 def _with_requests_in_it(state: State, action: Action) -> Effect:
-    """A sweep that removes the bucket whoever is held in it."""
+    """A sweep that removes a bucket with held requests."""
     return {queue.present.args[0]: FALSE for queue in state.queues if queue.present.args[0] in action.effect}
 
 
@@ -163,12 +163,12 @@ COMMITS: Final = {**dict.fromkeys(("offset_commit", "pull_read", *OUTLIVES), "tr
 
 
 def _keeps_the_commit(_state: State, action: Action) -> Effect:
-    """What is cut or lost leaves what was committed."""
+    """Truncation and loss keep the committed offsets."""
     return {name: int_variable(name) for name in action.effect if name.startswith("committed")}
 
 
 def _commits_what_comes(state: State, action: Action) -> Effect:
-    """A commit of whatever offset is told, or carried."""
+    """A commit of any offset, explicit or carried by a pull."""
     request = state.requests[int(action.actors[0])]
     told = request.offset if action.name == "offset_commit" else request.carried
     return {str(request.committed.args[0]): told}
@@ -261,7 +261,7 @@ SHARED: dict[str, tuple[str, Callable[[State, Request], Any], str, str]] = {
     "no offset is ever gone": ("is_moved", _is_never_moved, "truncate", "moved_is_told"),
     "no role has changed since the read": ("is_told_of_role", _is_never_moved, "role", "told_of_role_change"),
 }
-"""A mistake in a helper that effects and, once, properties shared: where it shows, and who says so."""
+"""A mistake in a helper that effects and properties once shared: where it shows, and the property that fails."""
 
 
 def _broken(policy: str, bounds: Bounds) -> set[str]:
@@ -305,7 +305,7 @@ def test_a_change_of_role_is_told_to_requests_that_no_bucket_has(steps: Sequence
 
 @pytest.mark.parametrize("policy", ["rocketmq-4.9", "rocketmq-5"])
 def test_a_crash_leaves_no_queue_that_begins_after_its_end(policy: str) -> None:
-    """What was deleted as too old need not have been flushed: the queue that loses it begins at its end."""
+    """Deleting old messages does not require a flush: a queue that loses them begins at its end."""
     chosen = preset(policy)
     model = specification_of(chosen, named("crash", chosen, requests=1, messages=1, aspects=["truncate"]))
     steps = ("append", "make_visible", "trim", "crash_and_recover")
@@ -494,7 +494,7 @@ def test_no_bound_is_found_where_none_is_counted() -> None:
 
 
 def test_an_answer_before_its_time_is_seen() -> None:
-    """An `expire` that forgets to look at the deadline answers a pull early, and a property says so."""
+    """An `expire` that ignores the deadline answers a pull early, and a property detects it."""
     policy = preset("strict")
     tiny = named("tiny", policy)
     model = specification_of(policy, tiny)
@@ -580,7 +580,7 @@ def test_nothing_need_happen_without_fairness() -> None:
 
 
 def test_weak_fairness_is_enough_for_one_pull_of_one_queue_without_tags() -> None:
-    """Each urgent action and tick: then a queue that is cut back again and again keeps nobody waiting."""
+    """With fairness of each urgent action and tick, a queue that is truncated repeatedly leaves no pull waiting."""
     model = specification_of(preset("strict"), attrs.evolve(WORLDS["truncate"], requests=1))
 
     assert unanswered(model, attrs.evolve(fairness_of(model), time_passes=False)) is None
@@ -616,7 +616,7 @@ def test_a_pull_that_is_held_for_ever_is_seen() -> None:
 
 @pytest.mark.parametrize(("leads_to", "is_fair"), [(2, False), (1, True)])
 def test_a_step_that_leaves_a_part_is_not_taken_in_it(leads_to: int, is_fair: bool) -> None:
-    """Where time changes nothing any more, what could always come about must come about there, or the run is unfair."""
+    """Where time changes nothing any more, a continuously enabled action must occur there, or the run is unfair."""
     graph: Graph = {(1,): [(STILL, (1,)), ("a", (leads_to,))], (2,): []}
     parts = list(_fair_parts(graph, {(1,)}, Fairness(weak=("a",), time_passes=True)))
     assert parts == ([{(1,)}] if is_fair else [])

@@ -1,4 +1,4 @@
-"""A run is told in RocketMQ's terms, as text, diagram, page, data and picture."""
+"""A run is shown in RocketMQ's terms, as text, diagram, page, data and picture."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ def test_suspend_after_notify_is_told() -> None:
     steps = {scene.action: scene for scene in story.scenes}
 
     assert steps["pull_read(0)"].number < steps["notify_start"].number < steps["hold(0)"].number
-    assert "Pull thread 0 (PullMessageProcessor) reads offset 0 and finds nothing, for maxOffset is 0" in told
+    assert "Pull thread 0 (PullMessageProcessor) reads offset 0 and finds nothing, as maxOffset is 0" in told
     assert "Dispatcher (ReputMessageService) goes to the bucket and finds no request in it" in told
-    assert "puts request 0 into the bucket, waiting for offset 0, though maxOffset is 1 by now" in told
+    assert "puts request 0 into the bucket, waiting for offset 0, although maxOffset is 1 by now" in told
     assert "PullRequestHoldService.suspendPullRequest" in told
     window = (
         f"between step {steps['pull_read(0)'].number}, where PullMessageProcessor.processRequest has read the store, "
@@ -102,12 +102,12 @@ def test_suspend_after_notify_is_told() -> None:
     ("name", "words"),
     [
         ("no_lost_wakeup", "its wakeup is lost"),
-        ("answered_by_deadline", "and time went on"),
+        ("answered_by_deadline", "and time passed"),
         ("woken_within", "Time passes while request"),
-        ("nothing_dropped", "waits for an answer that nobody will send"),
+        ("nothing_dropped", "waits for an answer that will never come"),
         ("dropped_by_reject", "submit() throws RejectedExecutionException"),
         ("dropped_by_throw", "no try/finally"),
-        ("answered_on_stop", "stands in the table of a stopped broker"),
+        ("answered_on_stop", "is in the table of a stopped broker"),
     ],
 )
 def test_every_violation_says_what_is_wrong(name: str, words: str) -> None:
@@ -126,12 +126,12 @@ def test_the_remedy_belongs_to_the_policy_that_lacks_it() -> None:
     assert token is not None
     told = _flat(text.render(story_of(replay(token))))
 
-    assert "time went on" in told
+    assert "time passed" in told
     assert "checkHoldRequest" not in told
 
 
 def test_a_run_that_is_meant_to_be_reached_has_nothing_wrong() -> None:
-    """A witness of a `sometimes` property is told without blame, and so is a run without a property."""
+    """A witness of a `sometimes` property shows no fault, and neither does a run without a property."""
     story = _story("answered_after_wake")
     bare = story_of(attrs.evolve(_trace("answered_after_wake"), property_name=""))
 
@@ -203,7 +203,7 @@ def test_the_page_holds_chart_steps_and_token() -> None:
 
 
 def test_plain_data_has_every_state() -> None:
-    """The JSON form has each step with the state it led to, and the words beside it."""
+    """The JSON form has each step with its words and the state it led to."""
     trace = _trace("lost_by_hold")
     made: dict[str, Any] = json_trace.render(trace, story_of(trace), "token")
 
@@ -238,7 +238,7 @@ def _models() -> list[Model]:
 
 @given(data=st.data())
 def test_any_run_can_be_told(data: st.DataObject) -> None:
-    """Every run of every policy is told: each step by someone, to someone, with words that fit its action."""
+    """Every run of every policy has a description: each step with actor, target, and words that fit its action."""
     model = data.draw(st.sampled_from(_models()))
     actions, _state = data.draw(runs(model))
     story = story_of(trace_of(model, actions))
@@ -253,7 +253,7 @@ def test_any_run_can_be_told(data: st.DataObject) -> None:
 
 
 def test_every_action_has_a_performer_and_a_place() -> None:
-    """No action of the law is without whoever does it and its place in RocketMQ's source."""
+    """Every action of the specification has an actor and a location in RocketMQ's source."""
     seen: set[str] = set()
     for model in _models():
         for action in model.actions:
@@ -299,7 +299,7 @@ def _told(policy: str, bounds: str, name: str) -> Story:
 
 
 def test_a_race_between_queues_names_its_queue() -> None:
-    """With several queues each step says of which it speaks, and each bucket is a lifeline of its own."""
+    """With several queues each step names its queue, and each bucket is a separate lifeline."""
     story = _told("rocketmq-4.9", "queues", "lost_by_keep")
     told = _flat(text.render(story))
 
@@ -330,7 +330,7 @@ def test_a_hazard_of_an_aspect_says_where_it_lies_and_what_closes_it(broken: tup
     story = _told(policy, bounds, name)
 
     assert story.wrong[:2] == WRONG[name]
-    assert story.wrong[1].startswith("Remedy: ")
+    assert story.wrong[1].startswith("Fix: ")
     assert story.wrong[2].startswith(f"This breaks the property {name}: ")
 
 
@@ -412,7 +412,7 @@ def _placed(element: ET.Element, kind: str, x: float, y: float) -> Written:
 
 
 def wrong(picture: str) -> list[str]:
-    """What runs over the sheet, over the box that it stands in, or over another text."""
+    """Everything that overlaps the sheet's edge, its box's edge, or another text."""
     root = ET.fromstring(picture)  # noqa: S314 - it is our own text
     _, _, width, height = map(float, root.attrib["viewBox"].split())
     texts = written(root)
@@ -517,7 +517,7 @@ def drawn(*series: Line) -> str:
 
 def test_a_share_goes_up_by_one_part_at_each_value() -> None:
     assert shares("a", [4.0, 1.0]).points == ((1.0, 0.0), (1.0, 0.0), (1.0, 0.5), (4.0, 0.5), (4.0, 1.0))
-    with pytest.raises(UserError, match="a has no figures; measure first"):
+    with pytest.raises(UserError, match="a has no values; measure first"):
         shares("a", [])
 
 
@@ -534,7 +534,7 @@ def test_a_point_stands_where_its_figure_says() -> None:
 
 
 def test_a_bar_is_as_long_as_its_figure() -> None:
-    """Beside the longest of its group, and none for nothing; the figure stands beside it."""
+    """Bars are proportional to the longest of their group, with none for 0; the number is next to the bar."""
     picture = bars([Bars("head", (("a", 400.0), ("b", 100.0), ("c", 0.0)))], title="Bars")
     root = ET.fromstring(picture)  # noqa: S314 - it is our own text
     widths = [float(each.attrib["width"]) for each in root.iter(f"{SPACE}rect")]
@@ -559,7 +559,7 @@ def test_the_page_has_what_was_measured() -> None:
 
 
 def test_a_file_of_other_figures_is_refused(tmp_path: Path) -> None:
-    """None, one that is no JSON, one without latencies: each with the way to make it anew."""
+    """An empty file, one that is not JSON, one without latencies: each error says how to create it."""
     path = tmp_path / "polling.json"
     for content in (None, "no", "{}", json.dumps({"results": []}), json.dumps({"results": [{"way": "a"}]})):
         if content is not None:

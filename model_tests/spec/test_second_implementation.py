@@ -75,7 +75,7 @@ def urgent(s: State, strict: bool) -> Iterator[Step]:
 
 
 def others(s: State, strict: bool, waits: bool) -> Iterator[Step]:
-    """What time does not wait for, and `make_visible`: for that it waits in `strict` only."""
+    """Actions that are not urgent, and `make_visible`, which is urgent in `strict` only."""
     if s["running"] and s["visible"] < s["log"] and s["dispatcher"] == "idle":
         waits |= strict
         yield "make_visible", changed(s, visible=s["visible"] + 1, dispatcher="due")

@@ -138,7 +138,7 @@ def seen(draw: random.Random) -> list[SeenStep]:
 
 
 def agrees_with_every_order(runs: int) -> bool:
-    """Whether the checker says of random steps what trying every order says; both verdicts must come."""
+    """Whether the checker agrees with trying every order of random steps; both verdicts must occur."""
     draw = random.Random(5)
     checker, verdicts = Checker(MODEL), set()
     for _ in range(runs):
@@ -206,7 +206,7 @@ def test_hidden_actions_may_happen_between() -> None:
 
 
 def test_more_possibilities_than_are_followed_say_nothing() -> None:
-    """Where too much is possible at once the result is undecided, and is no conformance."""
+    """With too many possibilities the result is undecided, and does not count as conforming."""
     steps = [SeenStep((label,), 0, 9) for label in ("next_pull(0)", "next_pull(1)", "append", "make_visible")]
     found = Checker(MODEL, possible_max=2).check(steps)
 

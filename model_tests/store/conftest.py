@@ -44,7 +44,7 @@ def java_store(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def java_expected() -> dict[str, Any]:
-    """What the Java broker and its raw files say is in that store."""
+    """The recorded contents of that store."""
     expected: dict[str, Any] = json.loads(lzma.decompress((GOLDEN / "store-4.9.7-clean.expected.json.xz").read_bytes()))
     return expected
 

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.support.broker.plain import plain_store
 from model_tests.support.broker.stores import HOST, HOST_V6, SMALL, message, open_store, put_and_dispatch
+from model_tests.support.present import present
 from msgspec import structs
 
 from longpoll_broker.errors import SyncFailedError
@@ -41,29 +42,13 @@ from longpoll_protocol.log_record import (
     tags_code_of,
 )
 from longpoll_protocol.properties import decode_properties, encode_properties
-from longpoll_protocol.tags import tags_code
 from longpoll_runtime.files import RealFiles, RealMappedFile
 
 names = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=8)
 
 
-@given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_tags_code_is_javas_hash(text: str) -> None:
-    """The tags code is `String.hashCode` as its definition gives it; no tag is 0."""
-    assert tags_code(text) == plain_store.java_hash(text)
-    assert tags_code(None) == 0
-
-
-def test_tags_codes_known_from_java() -> None:
-    """Three tags of equal hash, and one beyond the basic plane, as Java computes them."""
-    assert tags_code("AaAa") == tags_code("BBBB") == tags_code("AaBB") == 2031744
-    assert tags_code("TagA") == 2598919
-    assert tags_code("polygenelubricants") == -(2**31)
-
-
 @given(st.dictionaries(names, names))
 def test_properties_survive(properties: dict[str, str]) -> None:
-    """Properties come back as they went in, and each one is found without decoding the others."""
     encoded = encode_properties(properties).encode()
     assert decode_properties(encoded) == properties
     assert decode_properties(encoded.removesuffix(b"\x02")) == properties
@@ -73,25 +58,20 @@ def test_properties_survive(properties: dict[str, str]) -> None:
 
 @given(st.binary(max_size=60), names)
 def test_one_property_is_as_all_say(encoded: bytes, name: str) -> None:
-    """Looking one property up gives what decoding all gives, whatever the bytes."""
     mixed = encoded.replace(b"a", b"\x01").replace(b"b", b"\x02" + name.encode() + b"\x01")
     for each in (name, *decode_properties(mixed)):
         if "\ufffd" not in each:
             assert property_of(mixed, each) == decode_properties(mixed).get(each)
 
 
-def test_a_delayed_message_carries_when_it_is_due() -> None:
-    """In the schedule topic the tags code is the store time plus the delay of the level, capped at the last level."""
+def test_delay_levels_say_when_a_message_is_due() -> None:
+    """In the schedule topic the tags code is the store time plus the level's delay."""
     level3 = encode_properties({"DELAY": "3", "TAGS": "a"}).encode()
     assert tags_code_of(SCHEDULE_TOPIC, level3, 1000) == 11_000
     assert tags_code_of(SCHEDULE_TOPIC, encode_properties({"DELAY": "99"}).encode(), 0) == 7_200_000
     assert tags_code_of(SCHEDULE_TOPIC, encode_properties({"DELAY": "x", "TAGS": "a"}).encode(), 0) == 97
     assert tags_code_of(SCHEDULE_TOPIC, encode_properties({"DELAY": "9" * 9000, "TAGS": "a"}).encode(), 0) == 97
     assert tags_code_of("T", level3, 1000) == 97
-
-
-def test_levels_of_ones_own_say_when_a_message_is_due() -> None:
-    """A level beyond the last of them is the last; other topics have none."""
     level3 = encode_properties({"DELAY": "3", "TAGS": "a"}).encode()
     assert tags_code_of(SCHEDULE_TOPIC, level3, 1000, (7, 8, 90, 1000)) == 1090
     assert tags_code_of(SCHEDULE_TOPIC, level3, 1000, (7, 8)) == 1008
@@ -102,8 +82,7 @@ def test_levels_of_ones_own_say_when_a_message_is_due() -> None:
 def test_hosts(address: str, text: str) -> None:
     """A host is its address and a four-byte port, 8 or 20 bytes long."""
     host = host_bytes(address, 10911)
-    assert len(host) == (8 if "." in address else 20)
-    assert host_text(host) == text
+    assert (len(host), host_text(host)) == (8 if "." in address else 20, text)
 
 
 def one_record(directory: object, **fields: object) -> bytes:
@@ -111,16 +90,15 @@ def one_record(directory: object, **fields: object) -> bytes:
     log = CommitLog(RealFiles(), str(directory), 4096)
     made = message("Orders", 3, b"some body", tag="a", **fields)  # type: ignore[arg-type]
     start = log.append(made, b"\x06Orders", 42, 1_800_000_000_000)
-    written = log.slice(start, log.end - start)
-    assert written is not None
+    written = present(log.slice(start, log.end - start))
     content = bytes(written)
     del written
     log.segments.close()
     return content
 
 
-def test_the_second_reader_agrees(tmp_path: object) -> None:
-    """A record we write is read field by field by a reader that shares no code."""
+def test_records_and_the_second_reader_agree(tmp_path: Path) -> None:
+    """A reader that shares no code finds the same fields, in magic V1 and V2."""
     content = one_record(tmp_path, born_host=HOST_V6, sys_flag=1)
     fields = plain_store.read_record(content)
     assert fields == {
@@ -130,10 +108,7 @@ def test_the_second_reader_agrees(tmp_path: object) -> None:
         "reconsumeTimes": 0, "preparedTransactionOffset": 0, "topic": "Orders", "bodyLength": 9, "body": "c29tZSBib2R5",
         "propertiesRaw": "TAGS\x01a\x02", "properties": {"TAGS": "a"},
     }  # fmt: skip
-
-
-def test_the_wide_topic_of_5x_is_read(tmp_path: object) -> None:
-    """A record of magic V2, with two bytes for the topic's length, is decoded to the same fields."""
+    (tmp_path := tmp_path / "next").mkdir()
     content = one_record(tmp_path)
     at = content.index(b"\x06Orders")
     wide = bytearray(content[:at] + b"\x00" + content[at:])
@@ -144,8 +119,8 @@ def test_the_wide_topic_of_5x_is_read(tmp_path: object) -> None:
     assert plain_store.read_record(bytes(wide))["topic"] == "Orders"
 
 
-def test_a_lookup_finds_properties_without_decoding(tmp_path: object) -> None:
-    """Between hosts of both kinds, in V1 and V2; of a record cut anywhere fewer are found, or none."""
+def test_fields_are_found_without_decoding(tmp_path: Path) -> None:
+    """A truncated or changed record gives fewer properties and raises nothing."""
     narrow, wide_host = one_record(f"{tmp_path}/a"), one_record(f"{tmp_path}/b", born_host=HOST_V6)
     at = narrow.index(b"\x06Orders")
     wide_topic = bytearray(narrow[:at] + b"\x00" + narrow[at:])
@@ -154,10 +129,7 @@ def test_a_lookup_finds_properties_without_decoding(tmp_path: object) -> None:
         lookup = lookup_in(memoryview(content))
         assert (lookup("TAGS"), lookup("TAG"), lookup("AGS")) == ("a", None, None)
         assert not any(lookup_in(memoryview(content)[:size])("TAGS") for size in range(len(content) - 2))
-
-
-def test_what_the_index_needs_is_read_without_decoding(tmp_path: object) -> None:
-    """As decoding gives it; of a record with an IPv6 host not at all; one that is cut or changed raises nothing."""
+    (tmp_path := tmp_path / "next").mkdir()
     content, wide_host = one_record(f"{tmp_path}/a", sys_flag=8), one_record(f"{tmp_path}/b", store_host=HOST_V6)
     found = decode(memoryview(content), 0, len(content), 0)
     assert isinstance(found, Record)
@@ -169,16 +141,13 @@ def test_what_the_index_needs_is_read_without_decoding(tmp_path: object) -> None
             keyed_part(content[:index] + bytes((content[index] ^ 1 << bit,)) + content[index + 1 :])
 
 
-def test_every_cut_is_damage(tmp_path: object) -> None:
-    """A record cut short at any byte is damage, never a record and never an exception."""
+def test_every_cut_and_flip_is_damage(tmp_path: Path) -> None:
+    """Truncated records and flipped bits are damage, never an exception."""
     content = one_record(tmp_path)
     for size in range(len(content)):
         assert isinstance(decode(memoryview(content)[:size], 0, size, 0), Damage), size
     assert isinstance(decode(memoryview(content), 0, len(content), 0), Record)
-
-
-def test_every_flip_that_can_be_seen_is_seen(tmp_path: object) -> None:
-    """Any flipped bit of size, magic, CRC, physical offset, inner lengths or body is damage; no flip ever raises."""
+    (tmp_path := tmp_path / "next").mkdir()
     content = one_record(tmp_path)
     body_at, topic_at = content.index(b"some body"), content.index(b"\x06Orders")
     properties_at = topic_at + 7
@@ -211,7 +180,7 @@ def any_numbers() -> list[MessageToStore]:
 
 
 def found_by_verify(directory: Path) -> list[str]:
-    """What a store of such messages looks like."""
+    """Problems in a store of such messages."""
     store = open_store(directory, evolve(SMALL, commit_log_file_size=65_536))
     put_and_dispatch(store, any_numbers())
     store.close()
@@ -219,7 +188,7 @@ def found_by_verify(directory: Path) -> list[str]:
 
 
 def test_no_number_of_a_sender_makes_a_record_unreadable(tmp_path: Path) -> None:
-    """The bits that say how long the hosts are are the store's own: believed, they would end the log for everybody."""
+    """The store sets the bits that give the sizes of the hosts, whatever the sender wrote."""
     assert found_by_verify(tmp_path) == []
 
 
@@ -230,8 +199,7 @@ def test_no_slice_reaches_past_the_end(tmp_path: Path) -> None:
     log = store._log
     assert len(log.segments.segments) > 1, "the log must have rolled over"
     for result in put:
-        found = log.slice(result.physical_offset, result.size)
-        assert found is not None
+        found = present(log.slice(result.physical_offset, result.size))
         assert len(found) == result.size
     end, last = log.end, put[-1]
     assert log.slice(last.physical_offset, last.size + 1) is None
@@ -244,7 +212,6 @@ def test_no_slice_reaches_past_the_end(tmp_path: Path) -> None:
 
 
 def test_a_record_says_what_the_message_said(tmp_path: Path) -> None:
-    """Hosts of either kind, and the ends of every number, are read back; the two bits of the hosts are true of them."""
     store = open_store(tmp_path, evolve(SMALL, commit_log_file_size=65_536))
     for each in any_numbers():
         result = store.put(each)
@@ -260,7 +227,6 @@ def test_a_record_says_what_the_message_said(tmp_path: Path) -> None:
 
 
 def host_bits(told: MessageToStore) -> int:
-    """The bits that say how long its hosts are."""
     born = SYS_FLAG_BORN_HOST_V6 if told.born_host == HOST_V6 else 0
     return born | (SYS_FLAG_STORE_HOST_V6 if told.store_host == HOST_V6 else 0)
 
@@ -270,13 +236,12 @@ TOPIC: Final = b"\x01T"
 
 
 def empty_log(directory: Path) -> tuple[CommitLog, int]:
-    """A log of small files, and the size of a record without a body."""
     return CommitLog(RealFiles(), str(directory), FILE_SIZE), size_of(message(body=b""))
 
 
 @pytest.mark.parametrize("left", [0, 7, 8, 9])
 def test_a_record_fills_a_file_but_for_the_blank_that_ends_it(tmp_path: Path, left: int) -> None:
-    """Eight bytes at the end of a file are the blank's own: with fewer left a record begins the next file."""
+    """A blank needs eight bytes; a record that leaves fewer begins the next file."""
     log, size = empty_log(tmp_path)
     assert log.append(message(body=b""), TOPIC, 0, 1) == 0
     start = log.append(message(body=bytes(FILE_SIZE - 2 * size - left)), TOPIC, 1, 2)
@@ -284,15 +249,14 @@ def test_a_record_fills_a_file_but_for_the_blank_that_ends_it(tmp_path: Path, le
     assert (start, log.end) == ((size, FILE_SIZE - left) if fits else (FILE_SIZE, 2 * FILE_SIZE - size - left))
     following = log.append(message(body=b""), TOPIC, 2, 3)
     assert following == (FILE_SIZE if fits else 2 * FILE_SIZE)
-
     assert log.read(FILE_SIZE - left if fits else size) == FILE_SIZE
     assert isinstance(log.read(start), Record)
     assert isinstance(log.read(following), Record)
     assert log.read(log.end) is None
 
 
-def test_a_record_that_no_file_can_hold_is_refused_and_nothing_is_changed(tmp_path: Path) -> None:
-    """The largest that fits is stored, in a file of its own."""
+def test_records_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    """The log stays unchanged; the largest record that fits gets its own file."""
     log, size = empty_log(tmp_path)
     log.append(message(body=b""), TOPIC, 0, 1)
     largest = FILE_SIZE - size - 8
@@ -301,18 +265,15 @@ def test_a_record_that_no_file_can_hold_is_refused_and_nothing_is_changed(tmp_pa
     assert (log.end, len(log.segments.segments)) == (size, 1)
     assert log.append(message(body=bytes(largest)), TOPIC, 1, 2) == FILE_SIZE
     assert (log.end, log.sure_end) == (2 * FILE_SIZE - 8, 2 * FILE_SIZE - 8)
-
-
-def test_a_number_that_no_field_holds_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
-    """A queue id of 33 bits; the next message stands where it would have."""
+    (tmp_path := tmp_path / "next").mkdir()
     log, _ = empty_log(tmp_path)
     with pytest.raises(MessageRefusedError, match="a number of the message does not fit the record"):
         log.append(message(queue_id=1 << 32), TOPIC, 0, 1)
     assert log.append(message(), TOPIC, 0, 1) == 0
 
 
-def test_a_log_that_was_taken_back_goes_on_in_the_file_of_its_end(tmp_path: Path) -> None:
-    """Recovery forgets a file: nothing is written to that one any more."""
+def test_where_the_log_goes_on(tmp_path: Path) -> None:
+    """After recovery moved its end back, and after room was made for several records."""
     log, size = empty_log(tmp_path)
     for number in range(3):
         log.append(message(body=bytes(900)), TOPIC, number, 1)
@@ -324,10 +285,7 @@ def test_a_log_that_was_taken_back_goes_on_in_the_file_of_its_end(tmp_path: Path
     assert log.append(message(body=bytes(FILE_SIZE - 8 - (size + 900) - size)), TOPIC, 1, 1) == size + 900
     assert isinstance(log.read(size + 900), Record)
     assert (log.end, len(log.segments.segments)) == (FILE_SIZE - 8, 1)
-
-
-def test_room_for_several_is_in_one_file(tmp_path: Path) -> None:
-    """What was made room for begins where it can be written in a row, and no blank comes between."""
+    (tmp_path := tmp_path / "next").mkdir()
     log, size = empty_log(tmp_path)
     log.append(message(body=bytes(FILE_SIZE - 3 * size - 8)), TOPIC, 0, 1)
     end = log.end
@@ -341,8 +299,8 @@ def test_room_for_several_is_in_one_file(tmp_path: Path) -> None:
     assert all(isinstance(log.read(FILE_SIZE + n * size), Record) for n in range(2))
 
 
-def test_a_blank_of_another_size_is_damage(tmp_path: Path) -> None:
-    """Whoever believed it would read on in the middle of a file."""
+def test_damaged_ends_of_files(tmp_path: Path) -> None:
+    """A blank of a wrong size is damage, and so are bytes too few for a blank."""
     log, size = empty_log(tmp_path)
     log.append(message(body=b""), TOPIC, 0, 1)
     log.append(message(body=bytes(FILE_SIZE - size - 8)), TOPIC, 1, 2)
@@ -350,10 +308,15 @@ def test_a_blank_of_another_size_is_damage(tmp_path: Path) -> None:
     log.segments.segments[0].view[size : size + 4] = (FILE_SIZE - size - 1).to_bytes(4, "big")
     rest = FILE_SIZE - size
     assert log.read(size) == Damage(0, f"blank of {rest - 1} bytes", f"a blank of {rest} bytes")
+    (tmp_path := tmp_path / "next").mkdir()
+    log, size = empty_log(tmp_path)
+    for number in range(2):
+        log.append(message(body=bytes(FILE_SIZE - size - 8)), TOPIC, number, 1)
+    assert [isinstance(log.read(FILE_SIZE - left), Damage) for left in (1, 4, 7)] == [True] * 3
+    assert log.read(FILE_SIZE - 8) == FILE_SIZE
 
 
 def test_what_is_flushed_is_told_and_not_flushed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Up to the end; where recovery takes the end back, no further than that."""
     log, size = empty_log(tmp_path)
     flushed: list[tuple[int, int]] = []
     monkeypatch.setattr(SegmentList, "flush", lambda _segments, start, end: flushed.append((start, end)))
@@ -368,7 +331,7 @@ def test_what_is_flushed_is_told_and_not_flushed_again(tmp_path: Path, monkeypat
 
 
 def test_a_blank_is_written_where_the_disk_has_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its blocks are taken before it is written: a full disk is an error of the append, not the end of the process."""
+    """On a full disk the append fails, and the process goes on."""
     monkeypatch.setattr(segment, "RESERVE_SIZE", 0)
     log, size = empty_log(tmp_path)
     log.append(message(body=b""), TOPIC, 0, 1)
@@ -377,24 +340,14 @@ def test_a_blank_is_written_where_the_disk_has_room(tmp_path: Path, monkeypatch:
     assert first.reserved_end == size + 8
 
 
-def test_what_is_too_short_for_anything_is_damage(tmp_path: Path) -> None:
-    """The last bytes of a file, which not even a blank has room in."""
-    log, size = empty_log(tmp_path)
-    for number in range(2):
-        log.append(message(body=bytes(FILE_SIZE - size - 8)), TOPIC, number, 1)
-    assert [isinstance(log.read(FILE_SIZE - left), Damage) for left in (1, 4, 7)] == [True] * 3
-    assert log.read(FILE_SIZE - 8) == FILE_SIZE
-
-
 def test_where_the_next_file_begins(tmp_path: Path) -> None:
-    """From the first byte of a file, from one in it and from its last."""
     store = open_store(tmp_path)
     size = SMALL.commit_log_file_size
     assert [store._log.next_file(each) for each in (0, 1, size - 1, size, size + 1)] == [size] * 3 + [2 * size] * 2
 
 
 def filled(directory: Path) -> CommitLog:
-    """A log of two files that are full, but for their blanks, and a third with one record."""
+    """A log of two full files, and a third with one record."""
     log, size = empty_log(directory)
     for number in range(2):
         log.append(message(body=bytes([number + 1]) * (FILE_SIZE - size - 40)), TOPIC, number, 1)
@@ -417,7 +370,6 @@ def filled(directory: Path) -> CommitLog:
 def test_what_another_process_left_unsynced_is_written_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: int, end: int | None, written: list[tuple[int, int]]
 ) -> None:
-    """In every file from there to the log's end, and nothing outside."""
     log = filled(tmp_path)
     last = log.end - 2 * FILE_SIZE
     log.end = log.end if end is None else end
@@ -428,7 +380,7 @@ def test_what_another_process_left_unsynced_is_written_anew(
 
 
 def test_nothing_is_appended_to_a_file_that_is_not_where_it_was(tmp_path: Path) -> None:
-    """The last one; what is older is written to no more. Nor is anything after a sync that failed."""
+    """Only the last file counts; a failed sync stops appends too."""
     CommitLog(RealFiles(), str(tmp_path / "none"), FILE_SIZE).check_names()
     log = filled(tmp_path)
     log.check_names()
@@ -447,7 +399,6 @@ def test_nothing_is_appended_to_a_file_that_is_not_where_it_was(tmp_path: Path) 
 
 
 def test_what_is_copied_is_the_other_log_to_the_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever stands in its blanks; a file follows each of those at once, and its blocks are taken before."""
     monkeypatch.setattr(segment, "RESERVE_SIZE", 0)
     log = filled(tmp_path / "one")
     # A log that another program has written: nobody says that the rest of a blank is zeros.
@@ -469,7 +420,6 @@ def test_what_is_copied_is_the_other_log_to_the_byte(tmp_path: Path, monkeypatch
 
 
 def test_a_log_without_files_begins_where_a_file_of_the_other_does(tmp_path: Path) -> None:
-    """Be it with a blank alone."""
     log, size = empty_log(tmp_path)
     log.begin_at(3 * FILE_SIZE)
     assert (log.end, log.flushed_end, log.flush()) == (3 * FILE_SIZE,) * 3

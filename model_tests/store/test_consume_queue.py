@@ -13,6 +13,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all
+from model_tests.support.present import present
 from model_tests.support.store import index_all
 
 from longpoll_broker.config import StoreConfig
@@ -38,7 +39,6 @@ BLANK: Final = (0, PRE_BLANK_SIZE, 0)
 
 
 def opened(directory: Path, *, extended: bool = False, size: int = SIZE) -> ConsumeQueue:
-    """A queue over what is in a directory."""
     further = ConsumeQueueExt(SegmentList(RealFiles(), str(directory / "more"), EXTENDED_SIZE)) if extended else None
     return ConsumeQueue(SegmentList(RealFiles(), str(directory / "units"), size), "T", 7, further)
 
@@ -57,7 +57,6 @@ def queue(tmp_path: Path) -> Iterator[ConsumeQueue]:
 
 @pytest.fixture
 def extended(tmp_path: Path) -> Iterator[ConsumeQueue]:
-    """One whose tags codes stand in an extended queue."""
     made = opened(tmp_path, extended=True)
     yield made
     close(made)
@@ -74,41 +73,34 @@ def unit(offset: int) -> tuple[int, int, int]:
 
 
 def filled(queue: ConsumeQueue, count: int) -> ConsumeQueue:
-    """The queue with so many messages."""
     assert all(queue.put(arrival(offset)) for offset in range(count))
     return queue
 
 
 def starts(queue: ConsumeQueue) -> list[int]:
-    """The first queue offset of each file."""
     return [segment.start // UNIT_SIZE for segment in queue.segments.segments]
 
 
 def units_of(queue: ConsumeQueue) -> list[tuple[int, int, int] | None]:
-    """The unit at each offset up to the end."""
     return [queue.unit(offset) for offset in range(queue.offset_end)]
 
 
 def test_a_new_queue_has_nothing(queue: ConsumeQueue) -> None:
-    """All begins at 0, and no record ends before the log's first byte."""
     assert (queue.topic, queue.queue_id, queue.extended) == ("T", 7, None)
     assert (queue.offset_end, queue.offset_min, queue.offset_next, queue.flushed_offset) == (0, 0, 0, 0)
-    assert queue.physical_end == -1
-    assert queue.segment_lists() == [queue.segments]
+    assert (queue.physical_end, queue.segment_lists()) == (-1, [queue.segments])
     assert (queue.unit(0), queue.units_from(0), queue.first_unit()) == (None, None, None)
 
 
 def test_a_queue_that_is_opened_again_stands_at_the_end_of_its_files(tmp_path: Path) -> None:
-    """Until recovery says where the last unit is; what the files hold is durable as far as anybody knows."""
     close(filled(opened(tmp_path), COUNT + 2))
     queue = opened(tmp_path)
     assert (queue.offset_end, queue.offset_next, queue.flushed_offset) == (2 * COUNT, 2 * COUNT, 2 * COUNT)
     assert (queue.offset_min, queue.physical_end) == (0, -1)
-    close(queue)
 
 
 def test_units_stand_one_after_the_other_over_files(queue: ConsumeQueue, tmp_path: Path) -> None:
-    """Twenty bytes each, big-endian; a full file is followed by the next."""
+    """A unit has twenty bytes, big-endian."""
     filled(queue, 2 * COUNT + 1)
     assert (queue.offset_end, queue.physical_end) == (9, 9 * RECORD_SIZE)
     assert units_of(queue) == [unit(offset) for offset in range(9)]
@@ -118,7 +110,7 @@ def test_units_stand_one_after_the_other_over_files(queue: ConsumeQueue, tmp_pat
 
 
 def test_a_message_that_is_there_is_not_written_again(queue: ConsumeQueue) -> None:
-    """A repeated dispatch says the same offsets once more, and changes nothing."""
+    """A repeated dispatch changes nothing."""
     filled(queue, 3)
     assert not queue.put(arrival(2, at=9_999))
     assert not queue.put(arrival(0, at=9_999))
@@ -126,7 +118,7 @@ def test_a_message_that_is_there_is_not_written_again(queue: ConsumeQueue) -> No
 
 
 def test_blocks_are_taken_once_for_many_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mebibyte ahead, and again with the first unit that does not lie wholly in it."""
+    """Disk blocks are reserved a mebibyte ahead."""
     asked: list[tuple[int, int]] = []
     reserve = Segment.reserve
 
@@ -145,23 +137,21 @@ def test_blocks_are_taken_once_for_many_units(tmp_path: Path, monkeypatch: pytes
     segment.reserved_end = 5 * UNIT_SIZE - 1
     queue.put(arrival(4))
     assert asked[1:] == [(4 * UNIT_SIZE, 5 * UNIT_SIZE)]
-    close(queue)
 
 
 @pytest.mark.parametrize("offset", [1, COUNT - 1, COUNT, COUNT + 2])
 def test_a_queue_may_begin_late(queue: ConsumeQueue, offset: int) -> None:
-    """Its file begins with pre-blank units, the minimum is the first message, and files before it are not made."""
+    """Its file begins with pre-blank units, and earlier files are not made."""
     assert queue.put(arrival(offset))
     start = offset // COUNT * COUNT
     assert (starts(queue), queue.offset_min, queue.offset_end) == ([start], offset, offset + 1)
     blanks = offset - start
     assert bytes(queue.segments.segments[0].view[: blanks * UNIT_SIZE]) == PRE_BLANK * blanks
-    assert units_of(queue) == [None] * offset + [unit(offset)]
-    assert queue.first_unit() == unit(offset)
+    assert (units_of(queue), queue.first_unit()) == ([None] * offset + [unit(offset)], unit(offset))
 
 
 def test_a_gap_in_a_queue_is_filled(queue: ConsumeQueue) -> None:
-    """With pre-blank units over as many files as it has; the minimum stays, and writing goes on behind the gap."""
+    """Pre-blank units fill the gap; the minimum stays."""
     filled(queue, 2)
     assert queue.put(arrival(2 * COUNT + 3))
     assert (starts(queue), queue.offset_min) == ([0, COUNT, 2 * COUNT], 0)
@@ -171,7 +161,6 @@ def test_a_gap_in_a_queue_is_filled(queue: ConsumeQueue) -> None:
 
 
 def test_a_gap_takes_blocks_for_itself_alone(queue: ConsumeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """File by file: the blank units that stand there, from the first to the last."""
     filled(queue, 1)
     asked: list[tuple[int, int, int]] = []
     monkeypatch.setattr(Segment, "reserve", lambda self, *part: asked.append((self.start // UNIT_SIZE, *part)))
@@ -180,7 +169,7 @@ def test_a_gap_takes_blocks_for_itself_alone(queue: ConsumeQueue, monkeypatch: p
 
 
 def test_a_gap_on_a_full_disk_is_not_shown(queue: ConsumeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its first file may have the room and its second not; the end stays, and the next try fills it whole."""
+    """The end stays, and the next try fills the whole gap."""
     filled(queue, 2)
     reserve = Segment.reserve
 
@@ -199,7 +188,6 @@ def test_a_gap_on_a_full_disk_is_not_shown(queue: ConsumeQueue, monkeypatch: pyt
 
 
 def test_units_are_given_to_the_end_of_a_file(queue: ConsumeQueue) -> None:
-    """Or to the last one that is written; nothing at the end, nor before the minimum."""
     filled(queue, COUNT + 2)
 
     def read(offset: int) -> list[tuple[int, int, int]] | None:
@@ -207,8 +195,7 @@ def test_units_are_given_to_the_end_of_a_file(queue: ConsumeQueue) -> None:
         return None if found is None else list(UNIT.iter_unpack(found))
 
     assert read(0) == [unit(offset) for offset in range(COUNT)]
-    assert read(COUNT - 1) == [unit(COUNT - 1)]
-    assert read(COUNT) == [unit(COUNT), unit(COUNT + 1)]
+    assert (read(COUNT - 1), read(COUNT)) == ([unit(COUNT - 1)], [unit(COUNT), unit(COUNT + 1)])
     assert read(COUNT + 1) == [unit(COUNT + 1)]
     assert [read(offset) for offset in (-1, COUNT + 2, 2 * COUNT)] == [None] * 3
     queue.offset_min = 2
@@ -216,7 +203,6 @@ def test_units_are_given_to_the_end_of_a_file(queue: ConsumeQueue) -> None:
 
 
 def test_the_first_unit_is_the_first_that_leads_to_a_record(queue: ConsumeQueue, tmp_path: Path) -> None:
-    """Pre-blank units are passed over, also a whole file of them; where nothing is written there is none."""
     queue.put(arrival(1))
     assert queue.first_unit() == unit(1)
     close(queue)
@@ -233,7 +219,6 @@ def test_the_first_unit_is_the_first_that_leads_to_a_record(queue: ConsumeQueue,
 
 
 def test_the_next_file_begins_at_a_whole_number_of_files(queue: ConsumeQueue) -> None:
-    """Also of an offset that is a file's first, or in no file yet."""
     assert [queue.next_file_offset(offset) for offset in (0, 1, 3, 4, 7, 401)] == [4, 4, 4, 8, 8, 404]
 
 
@@ -241,7 +226,7 @@ def test_the_next_file_begins_at_a_whole_number_of_files(queue: ConsumeQueue) ->
     ("log_start", "expected"), [(0, 0), (1, 1), (100, 1), (101, 2), (300, 3), (301, 0), (10_000, 0)]
 )
 def test_the_minimum_is_the_first_message_of_the_log(queue: ConsumeQueue, log_start: int, expected: int) -> None:
-    """Looked for in the oldest file alone; it stays where it is when nothing is found there."""
+    """The search looks at the oldest file only."""
     filled(queue, COUNT + 2)
     queue.correct_min(log_start)
     assert queue.offset_min == expected
@@ -253,7 +238,7 @@ def test_the_minimum_is_the_first_message_of_the_log(queue: ConsumeQueue, log_st
 def test_a_queue_that_follows_an_empty_log_begins_at_its_end(
     queue: ConsumeQueue, log_start: int, expected: int
 ) -> None:
-    """As from 5.x on; while its last record is there the oldest file is searched, and what comes then is read."""
+    """As in 5.x."""
     filled(queue, COUNT + 2)
     queue.follows_log = True
     queue.correct_min(log_start)
@@ -267,14 +252,12 @@ def test_a_queue_that_follows_an_empty_log_begins_at_its_end(
 
 
 def test_a_file_that_has_no_unit_yet_moves_no_minimum(queue: ConsumeQueue) -> None:
-    """Where the log is whole no file is looked into: neither that one's start is a message's place."""
     queue.segments.append(COUNT * UNIT_SIZE)
     queue.correct_min(0)
     assert queue.offset_min == 0
 
 
 def test_the_minimum_is_looked_for_among_the_written(queue: ConsumeQueue) -> None:
-    """What lies after the end is no unit, whatever stands there; without files there is nothing to look at."""
     queue.correct_min(0)
     assert queue.offset_min == 0
     filled(queue, 2)
@@ -286,7 +269,6 @@ def test_the_minimum_is_looked_for_among_the_written(queue: ConsumeQueue) -> Non
 
 
 def test_the_minimum_of_a_later_file_counts_from_that_file(queue: ConsumeQueue) -> None:
-    """Offsets are those of the queue."""
     queue.put(arrival(COUNT))
     queue.put(arrival(COUNT + 1))
     queue.correct_min(COUNT * RECORD_SIZE + 1)
@@ -304,7 +286,6 @@ def test_the_minimum_of_a_later_file_counts_from_that_file(queue: ConsumeQueue) 
     [(300, [0, 4, 8], 3), (301, [4, 8], 4), (401, [4, 8], 5), (700, [4, 8], 7), (701, [8], 8), (10_000, [8], 0)],
 )
 def test_files_go_whose_last_record_is_gone(queue: ConsumeQueue, log_start: int, left: list[int], minimum: int) -> None:
-    """From the oldest on, and never the newest."""
     filled(queue, 2 * COUNT + 2)
     queue.remove_before(log_start)
     assert (starts(queue), queue.offset_min) == (left, minimum)
@@ -312,7 +293,6 @@ def test_files_go_whose_last_record_is_gone(queue: ConsumeQueue, log_start: int,
 
 
 def test_nothing_is_removed_where_nothing_has_to(queue: ConsumeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files are not touched then."""
     filled(queue, COUNT + 1)
     asked: list[int] = []
     monkeypatch.setattr(SegmentList, "remove", lambda _self, count: asked.append(count))
@@ -323,7 +303,6 @@ def test_nothing_is_removed_where_nothing_has_to(queue: ConsumeQueue, monkeypatc
 
 
 def test_writing_goes_on_where_recovery_says(tmp_path: Path) -> None:
-    """What is behind is forgotten, and is not durable any more; the next message takes its place."""
     close(filled(opened(tmp_path), 2 * COUNT))
     queue = opened(tmp_path)
     queue.stand_at(COUNT + 1, 500)
@@ -331,11 +310,9 @@ def test_writing_goes_on_where_recovery_says(tmp_path: Path) -> None:
     assert bytes(queue.segments.segments[1].view[UNIT_SIZE:]) == bytes(3 * UNIT_SIZE)
     assert queue.put(arrival(5))
     assert units_of(queue) == [unit(offset) for offset in range(6)]
-    close(queue)
 
 
 def test_a_queue_that_stood_elsewhere_looks_its_file_up_again(queue: ConsumeQueue) -> None:
-    """Its last file may be one that is gone, or the last but one."""
     filled(queue, 2 * COUNT)
     queue.flush()
     queue.stand_at(1, 100)
@@ -347,7 +324,6 @@ def test_a_queue_that_stood_elsewhere_looks_its_file_up_again(queue: ConsumeQueu
 
 
 def test_a_unit_leads_to_its_tags_code(extended: ConsumeQueue) -> None:
-    """It has an address; an old unit has the code itself. Where no extended queue is an address leads nowhere."""
     filled(extended, 3)
     units = units_of(extended)
     assert [found and found[2] for found in units] == [-(2**63), -(2**63) + 20, -(2**63) + 40]
@@ -359,19 +335,16 @@ def test_a_unit_leads_to_its_tags_code(extended: ConsumeQueue) -> None:
 
 
 def test_without_an_extended_queue_an_address_leads_nowhere(queue: ConsumeQueue) -> None:
-    """As when it was switched off after the unit was written."""
     assert queue.tags_code((0, 1, -(2**63))) is None
     assert queue.tags_code((0, 1, 77)) == 77
 
 
 def extended_starts(queue: ConsumeQueue) -> list[int]:
-    """Where each extended file begins, bytes."""
     assert queue.extended is not None
     return [segment.start for segment in queue.extended.segments.segments]
 
 
 def test_extended_files_go_with_the_units(extended: ConsumeQueue) -> None:
-    """Those that end before what the minimum's unit leads to."""
     filled(extended, 2 * COUNT + 2)
     assert extended_starts(extended) == [0, 64, 128, 192]
     extended.remove_before(650)
@@ -380,7 +353,6 @@ def test_extended_files_go_with_the_units(extended: ConsumeQueue) -> None:
 
 
 def test_extended_files_stay_while_a_unit_says_its_code_itself(extended: ConsumeQueue) -> None:
-    """A number that is no address says nothing of them; nor does a queue of which every unit is gone."""
     filled(extended, COUNT + 1)
     UNIT.pack_into(extended.segments.segments[1].view, 0, *unit(4))
     extended.remove_before(400)
@@ -391,9 +363,8 @@ def test_extended_files_stay_while_a_unit_says_its_code_itself(extended: Consume
 
 
 def test_the_extended_queue_goes_on_after_the_newest_unit(extended: ConsumeQueue) -> None:
-    """The newest that has an address: units without one, and those behind the end, are passed over."""
-    further = extended.extended
-    assert further is not None
+    """Units without an address are skipped."""
+    further = present(extended.extended)
     filled(extended, 2 * COUNT + 1)
     extended.stand_at(7, 700)
     assert further.end == 128 + 20
@@ -408,9 +379,7 @@ def test_the_extended_queue_goes_on_after_the_newest_unit(extended: ConsumeQueue
 
 
 def test_an_address_is_looked_for_file_by_file(extended: ConsumeQueue) -> None:
-    """Newest first, each from its last written unit to its first."""
-    further = extended.extended
-    assert further is not None
+    further = present(extended.extended)
     filled(extended, 2 * COUNT + 2)
     for offset in range(3, 2 * COUNT + 2):
         segment = extended.segments.segments[offset // COUNT]
@@ -420,7 +389,6 @@ def test_an_address_is_looked_for_file_by_file(extended: ConsumeQueue) -> None:
 
 
 def test_what_is_new_becomes_durable(queue: ConsumeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the last flush on, and nothing when nothing is new."""
     asked: list[tuple[int, int]] = []
     monkeypatch.setattr(SegmentList, "flush", lambda _self, start, stop: asked.append((start, stop)))
     queue.flush()
@@ -434,7 +402,7 @@ def test_what_is_new_becomes_durable(queue: ConsumeQueue, monkeypatch: pytest.Mo
 
 
 def test_the_extended_queue_becomes_durable_first(extended: ConsumeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A unit on disk must not lead to what a power cut took."""
+    """Otherwise a power cut could leave a unit that leads nowhere."""
     asked: list[str] = []
     monkeypatch.setattr(SegmentList, "flush", lambda self, _start, _stop: asked.append(self.directory[-5:]))
     filled(extended, 1)
@@ -445,7 +413,6 @@ def test_the_extended_queue_becomes_durable_first(extended: ConsumeQueue, monkey
 
 
 def test_a_flush_that_failed_is_made_up_for(queue: ConsumeQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What could not be made durable is asked for again, whole."""
     filled(queue, 2)
     asked: list[tuple[int, int]] = []
 
@@ -466,12 +433,11 @@ TAGS = ["red", "blue", None]
 
 
 def extended_queue(directory: Path) -> ConsumeQueueExt:
-    """An extended queue by itself."""
     return ConsumeQueueExt(SegmentList(RealFiles(), str(directory), 110))
 
 
 def test_the_layout_is_java_s(tmp_path: Path) -> None:
-    """Units stand one after the other; where one does not fit with four bytes to spare, -1 ends the file."""
+    """A unit that does not fit with four bytes to spare goes to the next file, behind -1."""
     queue = extended_queue(tmp_path)
     addresses = [queue.put(number, 1000 + number) for number in range(7)]
     assert [address + 2**63 for address in addresses] == [0, 20, 40, 60, 80, 110, 130]
@@ -482,11 +448,10 @@ def test_the_layout_is_java_s(tmp_path: Path) -> None:
     assert [queue.tags_code(address) for address in addresses] == list(range(7))
     for nowhere in (addresses[-1] + 20, addresses[-1] + 10_000, -(2**63) + 5):
         assert queue.tags_code(nowhere) is None
-    queue.segments.close()
 
 
 def test_addresses_are_no_tags() -> None:
-    """Every address is below every hash of a tag, which is a signed 32-bit number."""
+    """Addresses are below every 32-bit hash of a tag."""
     assert is_address(-(2**63))
     assert is_address(ADDRESS_MAX)
     assert not any(is_address(tags_code(tag)) for tag in (*TAGS, "polygenelubricants"))
@@ -511,7 +476,7 @@ def tags_read(store: MessageStore, tag: str) -> list[int]:
 def test_readers_see_through_it(
     tmp_path_factory: pytest.TempPathFactory, tags: list[str | None], plain_count: int, dispatched: int, ending: str
 ) -> None:
-    """Switched on after some messages, stopped or killed anywhere: every tag finds its messages, old and new ones."""
+    """Extended queues are switched on late, and the store is stopped or killed: every tag finds its messages."""
     root = tmp_path_factory.mktemp("extended")
     store = open_store(root / "0")
     put_and_dispatch(store, [message(tag=tag) for tag in tags[:plain_count]])
@@ -542,7 +507,7 @@ def test_readers_see_through_it(
 
 
 def test_a_delayed_message_says_when_it_is_due(tmp_path: Path) -> None:
-    """The schedule reads due times through the extended queue; where a unit leads nowhere, from the record."""
+    """The due time comes from the extended queue, or from the record if the unit leads nowhere."""
     store = open_store(tmp_path, CONFIG)
     put, _arrivals = put_and_dispatch(store, [message(SCHEDULE_TOPIC, 2, properties={"DELAY": "3"})])
     due = (put[0].physical_offset, put[0].size, put[0].store_ms + 10_000)
@@ -555,7 +520,7 @@ def test_a_delayed_message_says_when_it_is_due(tmp_path: Path) -> None:
 
 
 def test_it_goes_with_its_queue(tmp_path: Path) -> None:
-    """Deleting a topic removes its extended files too; removing expired files those that nothing points into."""
+    """Deleting a topic, and removing expired files, removes its extended files too."""
     config = evolve(
         CONFIG, delete_when=";".join(str(hour) for hour in range(24)), file_reserved_hours=0, clean_forcibly=False
     )
@@ -585,6 +550,5 @@ def test_it_goes_with_its_queue(tmp_path: Path) -> None:
     ],
 )
 def test_a_size_without_room_is_refused(tmp_path: Path, config: StoreConfig, said: str) -> None:
-    """A file that could hold no unit or entry is the user's mistake."""
     with pytest.raises(StoreUserError, match=said):
         open_store(tmp_path, config)

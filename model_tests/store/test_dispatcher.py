@@ -1,20 +1,32 @@
-"""The cursor between log and queues: what is handed over, what is read, and where it stops."""
+"""The cursor between log and queues, and messages that become visible or are refused."""
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace, TracebackType
 from typing import Any
 
 import pytest
+from attrs import define, evolve, field
+from model_tests.support.broker.simulated.store import DIRECTORY, StoreRuntime
+from model_tests.support.broker.stores import SMALL, message, read_all
 from msgspec import structs
+from msgspec.structs import replace
 
-from longpoll_broker.errors import StoreDamageError
+from longpoll_broker.config import StoreConfig
+from longpoll_broker.errors import StoreDamageError, TopicLeavingError
 from longpoll_broker.store import dispatch
 from longpoll_broker.store.dispatch import Dispatcher, Handed
+from longpoll_broker.store.message_store import DISPATCH, MessageStore
 from longpoll_broker.store.messages import Arrival
+from longpoll_broker.store.verify import verify
 from longpoll_protocol.log_record import MAGIC_V1, SCHEDULE_TOPIC, Damage, Record
+from longpoll_protocol.properties import INNER_QUEUES
+from longpoll_simulation.disk import Disk
+from longpoll_simulation.files import SimulatedFiles
 
 SIZE = 10
 """Bytes of each record here; record n begins at n times that."""
@@ -93,7 +105,6 @@ class Bench:
         return [arrival.physical_offset // SIZE for arrival in self.cursor.dispatch(limit)]
 
     def handed(self) -> list[int]:
-        """The records that are handed over and not visible."""
         return [arrival.physical_offset // SIZE for arrival in self.cursor.waiting()]
 
 
@@ -101,20 +112,15 @@ def arrival_of(number: int) -> Arrival:
     return Arrival("T", 0, number + 1, 3, 4, number * SIZE, SIZE)
 
 
-def test_what_is_handed_over_is_not_read() -> None:
-    """It arrives in the order of the log, as many at a time as are asked for."""
+def test_what_was_appended_is_handed_over() -> None:
+    """The dispatcher gets appended records in log order, without reading them."""
     bench = Bench()
     bench.append(0, 1)
     bench.append(2)
     assert bench.handed() == [0, 1, 2]
     assert (bench.dispatched(2), bench.cursor.cursor, bench.handed()) == ([0, 1], 2 * SIZE, [2])
     assert (bench.dispatched(2), bench.cursor.cursor, bench.handed()) == ([2], 3 * SIZE, [])
-    assert bench.notes == []
-    assert bench.queue.listed == [0, SIZE, 2 * SIZE]
-
-
-def test_a_record_read_arrives_as_one_handed_over() -> None:
-    """Under the append lock it is looked at whether anything was handed over since; the read is outside it."""
+    assert (bench.notes, bench.queue.listed) == ([], [0, SIZE, 2 * SIZE])
     bench = Bench(2)
     assert bench.cursor.dispatch(1) == [arrival_of(0)]
     assert bench.notes == ["lock", "unlock", "read 0"]
@@ -122,22 +128,16 @@ def test_a_record_read_arrives_as_one_handed_over() -> None:
     assert bench.cursor.cursor == 2 * SIZE
 
 
-def test_nothing_is_handed_over_to_a_cursor_that_is_behind() -> None:
-    """Until it has caught up with the log, which it finds under the append lock."""
+def test_a_cursor_that_is_behind_reads_the_log() -> None:
+    """It reads until it has caught up; only then records are handed over again."""
     bench = Bench(1)
     bench.append(1)
-    assert bench.handed() == []
-    assert bench.dispatched(2) == [0, 1]
+    assert (bench.handed(), bench.dispatched(2)) == ([], [0, 1])
     bench.append(2)
-    assert bench.handed() == []
-    assert bench.dispatched() == [2]
+    assert (bench.handed(), bench.dispatched()) == ([], [2])
     bench.append(3, 4)
     bench.append(5)
     assert bench.handed() == [3, 4, 5]
-
-
-def test_after_a_record_that_was_not_handed_over_none_is() -> None:
-    """What comes behind it is read, and so is the next one, until the cursor has caught up."""
     bench = Bench()
     bench.append(0)
     bench.end += SIZE
@@ -145,25 +145,9 @@ def test_after_a_record_that_was_not_handed_over_none_is() -> None:
     bench.end = SIZE
     bench.append(1)
     bench.end = 3 * SIZE
-    assert bench.handed() == [0]
-    assert bench.dispatched() == [0, 1, 2]
+    assert (bench.handed(), bench.dispatched()) == ([0], [0, 1, 2])
     bench.append(3)
     assert bench.handed() == [3]
-
-
-def test_so_many_are_handed_over_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next one is read; none is lost and none comes twice."""
-    monkeypatch.setattr(dispatch, "HANDED_COUNT_MAX", 2)
-    bench = Bench()
-    for number in range(4):
-        bench.append(number)
-    assert bench.handed() == [0, 1]
-    bench.flushed_end = bench.end
-    assert bench.dispatched() == [0, 1, 2, 3]
-
-
-def test_what_was_handed_over_while_the_cursor_read_is_not_read() -> None:
-    """It looks under the lock before each record."""
     bench = Bench()
     bench.append(0)
     bench.cursor.handed.clear()
@@ -173,8 +157,18 @@ def test_what_was_handed_over_while_the_cursor_read_is_not_read() -> None:
     assert bench.notes == ["lock", "unlock"]
 
 
-def test_a_queue_that_is_gone_lists_nothing_more() -> None:
-    """What was handed over for it goes by; other queues, and what no queue listed, stay as they are."""
+def test_so_many_are_handed_over_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "HANDED_COUNT_MAX", 2)
+    bench = Bench()
+    for number in range(4):
+        bench.append(number)
+    assert bench.handed() == [0, 1]
+    bench.flushed_end = bench.end
+    assert bench.dispatched() == [0, 1, 2, 3]
+
+
+def test_records_that_do_not_arrive() -> None:
+    """A deleted queue lists nothing more, and a listed record does not arrive again."""
     bench = Bench()
     gone = Queue()
     bench.append(0)
@@ -185,25 +179,19 @@ def test_a_queue_that_is_gone_lists_nothing_more() -> None:
     bench.cursor.unlist([gone])  # type: ignore[list-item] # the fake one
     assert bench.handed() == [0]
     assert (bench.dispatched(), bench.cursor.cursor, gone.listed) == ([0], 3 * SIZE, [])
-
-
-def test_what_is_listed_already_does_not_arrive_again() -> None:
-    """A recovery may begin before where the queues stand."""
     bench = Bench(2)
     bench.queue.listed.append(0)
     assert (bench.dispatched(), bench.cursor.cursor) == ([1], 2 * SIZE)
 
 
 def test_nothing_is_shown_before_it_is_durable() -> None:
-    """Handed over or read; without that the log's end is the bound."""
     for handed in (True, False):
         bench = Bench(0 if handed else 3)
         if handed:
             bench.append(0, 1, 2)
         bench.cursor.only_durable = True
         bench.flushed_end = 2 * SIZE
-        assert bench.dispatched() == [0, 1]
-        assert bench.dispatched() == []
+        assert (bench.dispatched(), bench.dispatched()) == ([0, 1], [])
         reads = len(bench.notes)
         bench.cursor.only_durable = False
         assert bench.dispatched() == [2]
@@ -212,7 +200,7 @@ def test_nothing_is_shown_before_it_is_durable() -> None:
 
 @pytest.mark.parametrize("handed", [True, False])
 def test_a_queue_that_cannot_grow_keeps_back_its_own_records_only(handed: bool) -> None:
-    """They are tried again with every call, before what comes behind them."""
+    """Every call tries the kept records again first."""
     bench = Bench(0 if handed else 2)
     other = Queue(1)
     if handed:
@@ -230,7 +218,6 @@ def test_a_queue_that_cannot_grow_keeps_back_its_own_records_only(handed: bool) 
 
 
 def test_another_thread_may_ask_at_any_time_what_is_visible(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retention does: it is told neither of a failure nor of more than is visible."""
     bench, seen = Bench(), []
 
     class Watched(deque[Arrival]):
@@ -253,8 +240,8 @@ def test_another_thread_may_ask_at_any_time_what_is_visible(monkeypatch: pytest.
     assert (bench.dispatched(), seen) == ([0, 1, 2], [0, 0, SIZE, 2 * SIZE, 3 * SIZE])
 
 
-def test_arrivals_are_told_of_before_damage() -> None:
-    """The next call meets it, and says where, and what to do."""
+def test_damage_blanks_and_further_queues() -> None:
+    """Arrivals before damage come first; a blank counts towards the limit and is not listed."""
     damage: Sequence[Any] = (None, Damage(0, "zeros", "a record"))
     for found in damage:
         bench = Bench(2)
@@ -263,39 +250,23 @@ def test_arrivals_are_told_of_before_damage() -> None:
         with pytest.raises(StoreDamageError, match=r"physical offset 10: .*longpoll store verify"):
             bench.dispatched()
         assert bench.cursor.cursor == SIZE
-
-
-def test_a_blank_is_passed_over() -> None:
-    """It counts as one of the limit, and lists nowhere."""
     bench = Bench(3)
     bench.special[SIZE] = 2 * SIZE
-    assert bench.dispatched(2) == [0]
-    assert bench.cursor.cursor == 2 * SIZE
-    assert bench.dispatched(1) == [2]
-
-
-def test_further_queues_list_a_record_first() -> None:
-    """Each at its own offset; one that lists it already is passed over."""
+    assert (bench.dispatched(2), bench.cursor.cursor, bench.dispatched(1)) == ([0], 2 * SIZE, [2])
     bench = Bench(1)
     other, known = Queue(7), Queue(8)
     known.listed.append(0)
     bench.inner[0] = [(other, 5), (known, 6)]
     assert bench.cursor.dispatch(1) == [Arrival("T", 7, 6, 3, 4, 0, SIZE), arrival_of(0)]
-
-
-def test_a_log_may_begin_later() -> None:
-    """A copy begins where its master's log does: nothing before that is looked for."""
     bench = Bench()
     bench.cursor.begin_at(3 * SIZE)
     assert bench.cursor.cursor == 3 * SIZE
     bench.end = bench.flushed_end = 5 * SIZE
     bench.cursor.handing = False
-    assert bench.dispatched() == [3, 4]
-    assert bench.notes.count("read 0") == 0
+    assert (bench.dispatched(), bench.notes.count("read 0")) == ([3, 4], 0)
 
 
 def test_a_delayed_message_is_due_by_this_brokers_levels() -> None:
-    """When it is read, too; any other arrives with the hash of its tag."""
     record = Record(
         100, MAGIC_V1, 0, 2, 0, 5, 700, 0, 0, b"", 1_000, b"", 0, 0, memoryview(b""), SCHEDULE_TOPIC, b"DELAY\x012"
     )
@@ -303,3 +274,231 @@ def test_a_delayed_message_is_due_by_this_brokers_levels() -> None:
     assert found == Arrival("T", 1, 10, 78_000, 1_000, 700, 100)
     other = dispatch.arrival_of(structs.replace(record, topic="T"), "T", 1, 9, (3_000, 77_000))
     assert other.tags_code == 0
+
+
+GROWING = ("create", "lengthen", "reserve", "make_directory", "map")
+MULTI = evolve(SMALL, multi_dispatch=True, index=False)
+UNITS_A_FILE = SMALL.consume_queue_file_size // 20
+
+
+@define
+class World:
+    """A store on a simulated disk, whose calls fail where `where` is a part of the path."""
+
+    config: StoreConfig = MULTI
+    disk: Disk = field(factory=Disk)
+    where: str = ""
+    code: int = errno.ENOSPC
+    failing: tuple[str, ...] = GROWING
+    store: MessageStore = field(init=False)
+    runtime: StoreRuntime = field(factory=StoreRuntime)
+
+    def __attrs_post_init__(self) -> None:
+        self.runtime.simulated = SimulatedFiles(self.disk, before=self.before)
+        self.store = MessageStore.open(self.runtime, DIRECTORY, self.config)
+
+    def before(self, operation: str, path: str) -> None:
+        if self.where and self.where in path and operation in self.failing:
+            raise OSError(self.code, os.strerror(self.code), path)
+
+    def show(self) -> None:
+        while self.store.dispatched_end < self.store.log_end or self.store.is_behind:
+            if not self.store.dispatch(100) and self.store.dispatched_end == self.store.log_end:
+                return
+
+    def bodies(self, topic: str, queue_id: int = 0) -> int:
+        return len(read_all(self.store, topic, queue_id))
+
+
+def prepared(store: MessageStore, topic: str) -> None:
+    batch = store.prepare(topic, 0)
+    batch.add([message(topic), message(topic)])
+    store.put_prepared(batch)
+
+
+def further(store: MessageStore, topic: str) -> None:
+    store.put(replace(message("Known", properties={INNER_QUEUES: topic}), inner_queues=((topic, 0),)))
+
+
+WAYS: dict[str, Callable[[MessageStore, str], object]] = {
+    "alone": lambda store, topic: store.put(message(topic)),
+    "batch": lambda store, topic: store.put_batch([message("Known"), message(topic)]),
+    "prepared": prepared,
+    "further": further,
+}
+
+
+@pytest.mark.parametrize("put", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.EIO])
+def test_a_send_to_a_new_topic_is_refused_where_its_queue_cannot_be_made(
+    put: Callable[[MessageStore, str], object], code: int
+) -> None:
+    """The log is unchanged, other topics go on, and the send succeeds once there is room."""
+    world = World(code=code)
+    world.store.put(message("Known"))
+    world.where = "consumequeue/New"
+    end = world.store.log_end
+    with pytest.raises(OSError, match=os.strerror(code)):
+        put(world.store, "New")
+    assert (world.store.log_end, world.store.troubles) == (end, {})
+    world.store.put(message("Known"))
+    world.show()
+    assert world.bodies("Known") == 2
+    world.where = ""
+    put(world.store, "New")
+    world.show()
+    assert world.bodies("New") > 0
+    world.store.close()
+    assert verify(world.runtime.files, DIRECTORY).problems == []
+
+
+@pytest.mark.parametrize("put", WAYS.values(), ids=WAYS)
+def test_a_send_to_a_known_topic_is_refused_where_its_queue_cannot_grow(
+    put: Callable[[MessageStore, str], object],
+) -> None:
+    world = World()
+    for _ in range(UNITS_A_FILE):
+        world.store.put(message("Old"))
+    world.where = "consumequeue/Old"
+    with pytest.raises(OSError, match="No space"):
+        put(world.store, "Old")
+    assert world.store.put_burst([message("Old")]) == []
+    world.show()
+    assert world.bodies("Old") == UNITS_A_FILE
+    world.where = ""
+    put(world.store, "Old")
+    world.show()
+    assert world.bodies("Old") > UNITS_A_FILE
+
+
+def test_a_queue_that_cannot_be_mapped_keeps_back_its_own_messages_only() -> None:
+    """Its next send is refused, and the health check reports it."""
+    world = World(code=errno.EMFILE)
+    first = world.store.put(message("Stuck"))
+    world.store.put(message("Stuck"))
+    stuck = world.store._table.topics["Stuck"].queues[0]
+    # As another queue's map may have taken its place.
+    stuck.segments.segments[0]._mapped = None
+    world.where = "consumequeue/Stuck"
+    world.store.put(message("Other"))
+    world.show()
+    assert (world.bodies("Other"), world.store.visible_end("Stuck", 0)) == (1, 0)
+    assert world.store.dispatched_end == world.store.log_end
+    assert world.store.is_behind
+    assert "Too many open files" in world.store.troubles[DISPATCH]
+    with pytest.raises(OSError, match="earlier messages are not visible yet"):
+        world.store.put(message("Stuck"))
+    assert world.store.put_burst([message("Stuck")]) == []
+    world.store.flush_queues()
+    assert world.store._checkpoint.durable_offset < first.physical_offset
+    world.where = ""
+    world.show()
+    assert (world.bodies("Stuck"), world.store.troubles) == (2, {})
+    world.store.put(message("Stuck"))
+    world.show()
+    world.store.close()
+    assert verify(world.runtime.files, DIRECTORY).problems == []
+
+
+def stuck_world() -> World:
+    """A store with two messages of a queue that cannot be mapped, and one of another behind them."""
+    world = World(code=errno.EMFILE)
+    world.store.put(message("Stuck"))
+    world.store.put(message("Stuck"))
+    world.store._table.topics["Stuck"].queues[0].segments.segments[0]._mapped = None
+    world.where = "consumequeue/Stuck"
+    world.store.put(message("Other"))
+    world.show()
+    assert world.store.is_behind
+    return world
+
+
+def test_stores_that_are_behind() -> None:
+    """A kill, a close and a failing start lose no message that is not visible yet."""
+    world = stuck_world()
+    world.store.flush_queues()
+    world = World(disk=world.disk.kill())
+    assert (world.bodies("Stuck"), world.bodies("Other")) == (2, 1)
+    world = stuck_world()
+    with pytest.raises(OSError, match="Too many open files"):
+        world.store.close()
+    assert world.runtime.files.exists(f"{DIRECTORY}/abort")
+    world = World(disk=world.disk.kill())
+    assert (world.bodies("Stuck"), world.bodies("Other")) == (2, 1)
+    world = stuck_world()
+    with pytest.raises(OSError, match="Too many open files"):
+        World(disk=world.disk.kill(), where="consumequeue/Stuck", code=errno.EMFILE)
+    world = stuck_world()
+    world.store.delete_topic("Stuck")
+    world.show()
+    assert (world.store.is_behind, world.store.troubles) == (False, {})
+    world.where = ""
+    world.store.put(message("Stuck"))
+    world.show()
+    assert world.bodies("Stuck") == 1
+
+
+def test_the_log_keeps_what_is_behind() -> None:
+    """Retention removes no file with invisible messages."""
+    world = stuck_world()
+    while world.store.log_end < 4 * SMALL.commit_log_file_size:
+        world.store.put(message("Other", body=b"b" * 400))
+        world.show()
+    world.store.flush()
+    world.runtime.simulated._used_ratio = lambda: 0.9  # type: ignore[union-attr] # made above
+    assert world.store.remove_expired() == 0
+    world.where = ""
+    world.show()
+    assert world.store.remove_expired() > 0
+
+
+def test_so_many_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy's log may grow beyond the limit: then the cursor stops."""
+    monkeypatch.setattr(dispatch, "BEHIND_COUNT_MAX", 1)
+    world = World()
+    world.store.put(message("Stuck"))
+    world.store.put(message("Stuck"))
+    world.store._table.topics["Stuck"].queues[0].segments.segments[0]._mapped = None
+    world.where = "consumequeue/Stuck"
+    with pytest.raises(OSError, match="too many messages wait"):
+        world.show()
+    assert world.store.dispatched_end < world.store.log_end
+    world.where = ""
+    world.show()
+    assert (world.bodies("Stuck"), world.store.troubles) == (2, {})
+
+
+def test_others_have_their_turn_behind_many_that_fail() -> None:
+    count = 3 * dispatch.RETRIED_COUNT
+    world = World(code=errno.EMFILE)
+    for number in range(count):
+        world.store.put(message(f"Stuck{number}"))
+        world.store._table.topics[f"Stuck{number}"].queues[0].segments.segments[0]._mapped = None
+    world.where = "consumequeue/Stuck"
+    world.show()
+    world.where = "consumequeue/Stuck0/"
+    for _ in range(4):
+        world.store.dispatch(100)
+    assert [world.bodies(f"Stuck{number}") for number in range(count)] == [0] + [1] * (count - 1)
+
+
+def test_a_file_that_is_not_full_yet_stays() -> None:
+    world = World()
+    for _ in range(2 * UNITS_A_FILE + 1):
+        world.store.put(message("T", body=b"b" * 400))
+    world.runtime.simulated._used_ratio = lambda: 0.9  # type: ignore[union-attr] # made above
+    world.store.dispatch(UNITS_A_FILE + 3)
+    world.store.flush()
+    assert world.store.remove_expired() > 0
+    world.show()
+    assert world.store.visible_end("T", 0) == 2 * UNITS_A_FILE + 1
+    assert world.bodies("T") > UNITS_A_FILE - 3
+
+
+def test_a_topic_that_is_leaving_is_told_so() -> None:
+    world = World()
+    world.store.put(message("T"))
+    world.store.begin_deletion("T")
+    with pytest.raises(TopicLeavingError):
+        world.store.put(message("T"))
+    world.store.finish_deletion("T")

@@ -1,4 +1,4 @@
-"""Failed calls of the disk, and what a kill or a power cut makes of unsynced bytes, on a simulated disk."""
+"""Failed calls of the disk, and what a kill or a power cut makes of unsynced pages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 from attrs import evolve
-from model_tests.support.broker.simulated.store import DIRECTORY, StoreRuntime
+from model_tests.support.broker.simulated.store import DIRECTORY, SimulatedStore, StoreRuntime
 from model_tests.support.broker.stores import SMALL, message, put_and_dispatch, read_all
 
 from longpoll_broker.config import StoreConfig
@@ -70,12 +70,10 @@ class World:
             yield World(self.disk.cut(random.Random(seed), "directory"), self.config)
 
     def bodies(self, topic: str = "T") -> list[bytes]:
-        """The bodies, of four bytes at the beginning, of a topic's queue 0."""
         return [record[88:92] for record in read_all(self.store, topic, 0)]
 
 
 def test_names_that_a_killed_process_made_are_synced_with_the_next_flush() -> None:
-    """A kill, then a flush, then a power cut: what the flush promised is there, with the name of its file."""
     world = World()
     put_and_dispatch(world.store, [message(body=b"kept")])
     world = world.killed()
@@ -84,7 +82,7 @@ def test_names_that_a_killed_process_made_are_synced_with_the_next_flush() -> No
 
 
 def bodies_after_a_failed_removal() -> tuple[list[list[bytes]], ...]:
-    """What the topic has whose files could not be removed: while it is so, made again, and after each kind of end."""
+    """Bodies of a topic whose files could not be removed: then, made again, and after each kind of end."""
     world = World()
     put_and_dispatch(world.store, [message(body=b"old%d" % number) for number in range(3)])
     world.failing("remove", "consumequeue", lambda: world.store.delete_topic("T"))
@@ -104,18 +102,15 @@ def bodies_after_a_failed_removal() -> tuple[list[list[bytes]], ...]:
 def test_a_topic_gets_nothing_of_a_deleted_one(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A queue's file that cannot be removed is told, and no later topic's; one that takes it over is seen."""
     while_left, made_again = bodies_after_a_failed_removal()
     assert "the files of the deleted topic T cannot be removed" in caplog.text
-    assert while_left == [[], []]
-    assert {tuple(bodies) for bodies in made_again} == {(b"new0",)}
+    assert (while_left, {tuple(bodies) for bodies in made_again}) == ([[], []], {(b"new0",)})
     monkeypatch.setattr(QueueTable, "remove_left", lambda *_: None)
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
         bodies_after_a_failed_removal()
 
 
 def test_a_second_deletion_removes_what_the_first_could_not() -> None:
-    """And says so only when it has; what is left is known after further deletions and starts."""
     world = World()
     put_and_dispatch(world.store, [message(body=b"old0"), message("U")])
     world.failing("remove", "consumequeue/T", lambda: world.store.delete_topic("T"))
@@ -128,7 +123,6 @@ def test_a_second_deletion_removes_what_the_first_could_not() -> None:
 
 @pytest.mark.parametrize("file_size", [2048, 16_384])
 def test_nothing_old_follows_what_is_new(file_size: int) -> None:
-    """What a recovery cut off does not come back behind a record of the same size that was written in its place."""
     world = World(config=evolve(SMALL, commit_log_file_size=file_size))
     # A record is one sector, so that a cut may leave any of them without its neighbours.
     count = (SECTOR_SIZE - world.store.put(message("X")).size + len(b"body")) // 4
@@ -151,7 +145,7 @@ def test_nothing_old_follows_what_is_new(file_size: int) -> None:
 
 
 def test_a_queue_keeps_its_end_when_its_records_expire() -> None:
-    """A record's file goes only after the unit that speaks of it is durable: else its offset would be given again."""
+    """Its last unit is durable before a file goes, or its offset would be given again."""
     world = World()
     put_and_dispatch(world.store, [message("gone")] + [message(body=b"b" * 700)] * 4)
     world.store.flush()
@@ -161,7 +155,6 @@ def test_a_queue_keeps_its_end_when_its_records_expire() -> None:
 
 
 def test_a_file_that_cannot_be_removed_leaves_no_gap() -> None:
-    """It stays, and is tried again, before any after it goes."""
     world = World()
     put_and_dispatch(world.store, [message(body=b"b" * 700)] * 6)
     world.store.flush()
@@ -174,7 +167,7 @@ def test_a_file_that_cannot_be_removed_leaves_no_gap() -> None:
 
 
 def test_a_file_that_got_no_length_is_no_damage() -> None:
-    """On a full disk a file may get a name and nothing else: it goes again, and the closed store is sound."""
+    """On a full disk a file may get a name but no length."""
     world = World()
     world.failing("lengthen", "commitlog", lambda: world.store.put(message()))
     world.store.close()
@@ -182,7 +175,6 @@ def test_a_file_that_got_no_length_is_no_damage() -> None:
 
 
 def test_a_batch_is_stored_as_a_whole_or_not_at_all() -> None:
-    """Also when the second message's queue cannot be looked for."""
     world = World()
     batch = [message("A"), message("B")]
     world.failing("list", "consumequeue/B", lambda: world.store.put_batch(batch))
@@ -191,7 +183,7 @@ def test_a_batch_is_stored_as_a_whole_or_not_at_all() -> None:
 
 
 def test_a_deleted_topic_stays_deleted_after_a_clean_stop_and_a_kill() -> None:
-    """A recovery after a crash begins before the clean stop, so the note of the deletion is still needed."""
+    """Recovery begins before the clean stop, so it needs the note of the deletion."""
     world = World()
     put_and_dispatch(world.store, [message("gone"), message("kept")])
     world.store.delete_topic("gone")
@@ -201,7 +193,6 @@ def test_a_deleted_topic_stays_deleted_after_a_clean_stop_and_a_kill() -> None:
 
 
 def test_a_deletion_says_nothing_of_what_comes_after_a_lost_end() -> None:
-    """A power cut may take the end of the log that a deletion was noted with: what is written there later is listed."""
     world = World()
     put_and_dispatch(world.store, [message("T", body=b"b" * 700)])
     world.store.delete_topic("T")
@@ -213,7 +204,6 @@ def test_a_deletion_says_nothing_of_what_comes_after_a_lost_end() -> None:
 
 
 def test_a_deletion_that_failed_takes_no_effect_later() -> None:
-    """Its note may stand there though the call failed; it is taken back, and what the topic gets from now on stays."""
     world = World()
     put_and_dispatch(world.store, [message(body=b"old!")])
     world.failing("sync_directory", DIRECTORY, lambda: world.store.delete_topic("T"))
@@ -223,7 +213,6 @@ def test_a_deletion_that_failed_takes_no_effect_later() -> None:
 
 
 def test_one_queue_that_cannot_be_removed_keeps_no_other() -> None:
-    """A deletion removes the files of all queues that it can, though one fails."""
     world = World()
     put_and_dispatch(world.store, [message(queue_id=queue_id) for queue_id in range(3)])
     world.failing("sync_directory", "consumequeue/T/0", lambda: world.store.delete_topic("T"))
@@ -231,22 +220,18 @@ def test_one_queue_that_cannot_be_removed_keeps_no_other() -> None:
 
 
 def test_what_a_killed_process_had_not_flushed_is_durable_before_it_is_shown() -> None:
-    """Where only what is durable may be seen: a kill, an opening that shows it, a power cut; it is there."""
     world = World(config=evolve(SMALL, flush_disk_sync=True, visible_when_durable=True))
     world.store.put(message(body=b"seen"))
     world = world.killed()
     assert world.bodies() == [b"seen"]
-
     assert all(cut.bodies() == [b"seen"] for cut in world.cuts())
 
 
 def test_what_a_clean_stop_leaves_needs_no_power() -> None:
-    """Messages, queues and an index of several sectors stand there after a power cut as when the store was closed."""
     count = 60
     world = World(config=evolve(SMALL, index_entry_count=200))
     put_and_dispatch(world.store, [message(properties={"KEYS": f"k{index}"}, body=b"kept") for index in range(count)])
     world.store.close()
-
     for cut in itertools.islice(world.cuts(), 20):
         assert cut.bodies() == [b"kept"] * count
         found = [len(cut.store.query("T", f"k{index}", 9, 0, 2**60).records) for index in range(count)]
@@ -268,7 +253,7 @@ def failing_world() -> World:
 
 
 def test_after_a_failed_sync_of_the_log_nothing_is_promised_and_no_message_taken() -> None:
-    """Not by a flush, not by any way to append; the queues go on, and opening it again heals it."""
+    """The queues go on, and opening the store again heals the log."""
     world = failing_world()
     store = world.store
     put_and_dispatch(store, [message(body=b"kept")])
@@ -288,12 +273,9 @@ def test_after_a_failed_sync_of_the_log_nothing_is_promised_and_no_message_taken
     ):
         with pytest.raises(SyncFailedError, match=EARLIER):
             call()
-    assert store.put_burst([message()]) == []
-    assert store.flushed_end == kept
-    assert world.bodies() == []
+    assert (store.put_burst([message()]), store.flushed_end, world.bodies()) == ([], kept, [])
     reopened = World(world.disk, CONFIG)
-    assert reopened.bodies() == [b"kept", b"seen"]
-    assert reopened.store.troubles == {}
+    assert (reopened.bodies(), reopened.store.troubles) == ([b"kept", b"seen"], {})
     reopened.store.put(message(body=b"more"))
     assert reopened.store.flush() == reopened.store.log_end
     assert {tuple(each.bodies()) for each in reopened.cuts()} == {(b"kept", b"seen", b"more")}
@@ -309,7 +291,6 @@ def lost_in_some_cut(world: World, expected: list[bytes]) -> bool:
 
 @pytest.mark.parametrize("planted", [False, True])
 def test_what_a_killed_process_could_not_sync_is_written_anew(planted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever opens the store knows nothing of that sync, and promises only what it has written again. Planted: not."""
     world = failing_world()
     world.store.put(message(body=b"seen"))
     world.failing("sync", "commitlog", world.store.flush)
@@ -321,7 +302,7 @@ def test_what_a_killed_process_could_not_sync_is_written_anew(planted: bool, mon
 
 
 def test_what_the_system_reads_again_is_gone_and_was_promised_to_nobody() -> None:
-    """After a failed sync and a kill pages may be as they were before: the log ends there, whole, and goes on."""
+    """After a failed sync the kernel may read old pages back."""
     world = failing_world()
     put_and_dispatch(world.store, [message(body=b"kept")])
     world.store.flush()
@@ -352,7 +333,6 @@ def forgiving(patch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_checkpoint_never_follows_a_failed_sync_of_a_queue() -> None:
-    """Messages are taken and shown; what the queue lacks is made anew from the log when the store is opened again."""
     world = failing_world()
     store = world.store
     put_and_dispatch(store, [message(body=b"kept")])
@@ -363,8 +343,7 @@ def test_a_checkpoint_never_follows_a_failed_sync_of_a_queue() -> None:
     for _ in range(2):
         with pytest.raises(SyncFailedError, match=EARLIER):
             store.flush_queues()
-    assert list(store.troubles) == ["queues"]
-    assert world.bodies() == [b"kept", b"more"]
+    assert (list(store.troubles), world.bodies()) == (["queues"], [b"kept", b"more"])
     found = world.files.read(f"{DIRECTORY}/checkpoint") if world.files.exists(f"{DIRECTORY}/checkpoint") else b""
     assert found == before
     with pytest.raises(SyncFailedError, match=EARLIER):
@@ -376,7 +355,6 @@ def test_a_checkpoint_never_follows_a_failed_sync_of_a_queue() -> None:
 
 
 def test_a_queue_that_was_synced_for_its_map_in_vain_is_known() -> None:
-    """Where the oldest map has to go and its bytes cannot be made durable, a later flush does not say that they are."""
     world = World(config=CONFIG)
     world.code = errno.EIO
     world.files._maps_max = OTHER_MAPS + 1
@@ -394,7 +372,6 @@ def test_a_queue_that_was_synced_for_its_map_in_vain_is_known() -> None:
 
 
 def test_a_full_index_file_that_could_not_be_synced_is_never_believed() -> None:
-    """The checkpoint does not know it; opened again the log is indexed anew, and every message is found by its key."""
     world = failing_world()
     store = world.store
     put_and_dispatch(store, [message(properties={"KEYS": f"k{number}"}) for number in range(8)])
@@ -414,7 +391,7 @@ def test_a_full_index_file_that_could_not_be_synced_is_never_believed() -> None:
 
 @pytest.mark.parametrize(("code", "is_for_ever"), [(errno.EIO, True), (errno.ENOSPC, True), (errno.EMFILE, False)])
 def test_names_that_could_not_be_synced(code: int, is_for_ever: bool) -> None:
-    """For ever where the disk failed; tried again where the directory could not even be opened."""
+    """A failed sync is final; a directory that could not be opened is tried again."""
     world = World(config=CONFIG)
     world.code = code
     end = world.store.put(message(body=b"kept")).physical_offset
@@ -500,11 +477,72 @@ def kept_after_each_failing_sync(cuts: int) -> Iterator[tuple[int, bool]]:
 
 
 def test_whatever_sync_fails_what_was_promised_is_kept() -> None:
-    """Each sync of log, queues, index and names in its turn; then a kill, and power cuts."""
+    """Each sync fails in turn; then a kill and power cuts follow."""
     assert [failing for failing, is_kept in kept_after_each_failing_sync(3) if not is_kept] == []
 
 
 def test_planted_syncs_that_are_tried_again_lose_what_was_promised(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The very same with a store that believes the next sync."""
+    """An injected fault: the store trusts a second sync."""
     forgiving(monkeypatch)
     assert not all(is_kept for _failing, is_kept in kept_after_each_failing_sync(3))
+
+
+QUICK_COUNT = 110
+FOUND_WITHIN = 2000
+
+
+def test_some_hundred_seeds() -> None:
+    runs = [SimulatedStore(seed).run() for seed in range(QUICK_COUNT)]
+    assert sum(run.messages for run in runs) > 5 * QUICK_COUNT
+    assert (
+        min(sum(run.cuts for run in runs), sum(run.ended_inside for run in runs), sum(run.errors for run in runs)) > 25
+    )
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_many_seeds() -> None:
+    for seed in range(QUICK_COUNT, 12_000):
+        assert SimulatedStore(seed).run().openings > 1
+
+
+def test_a_seed_is_a_run() -> None:
+    stories = [[tuple(SimulatedStore(seed).run().story) for seed in range(20)] for _ in range(2)]
+    assert (stories[0], len(set(stories[0]))) == (stories[1], len(stories[0]))
+
+
+def lost_sync(patch: pytest.MonkeyPatch) -> None:
+    """A flush says that it synced, and did not."""
+
+    def flush(self: CommitLog) -> int:
+        self.flushed_end = self.end
+        return self.end
+
+    patch.setattr(CommitLog, "flush", flush)
+
+
+def early_mark(patch: pytest.MonkeyPatch) -> None:
+    """A flush promises what comes after it as well."""
+    flush = MessageStore.flush
+    patch.setattr(MessageStore, "flush", lambda self: max(flush(self), self.log_end + 200))
+
+
+PLANTED: list[Callable[[pytest.MonkeyPatch], None]] = [lost_sync, early_mark]
+
+
+def first_found(planted: Callable[[pytest.MonkeyPatch], None], count: int) -> str | None:
+    """The first failing seed's message."""
+    for seed in range(count):
+        try:
+            SimulatedStore(seed).run()
+        except AssertionError as error:
+            return str(error).partition("\n")[0]
+    return None
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.__name__)
+def test_planted_faults_are_red(monkeypatch: pytest.MonkeyPatch, planted: Callable[[pytest.MonkeyPatch], None]) -> None:
+    planted(monkeypatch)
+    found = first_found(planted, FOUND_WITHIN)
+    assert found is not None, planted.__doc__
+    assert found.startswith(("AssertionError", "StoreUserError", "StoreDamageError")), found

@@ -55,20 +55,17 @@ class Mapped:
 
 
 def made(entry_count: int = 5, slot_count: int = SLOTS, mapped: Mapped | None = None) -> tuple[IndexFile, Mapped]:
-    """A file, new or of these bytes."""
     found = Mapped(index_file_size(slot_count, entry_count)) if mapped is None else mapped
     files = cast("Files", SimpleNamespace(map=lambda *_path, **_how: found))
     return IndexFile(files, "index/1", slot_count, entry_count), found
 
 
 def entry(mapped: Mapped, number: int, slot_count: int = SLOTS) -> tuple[Any, ...]:
-    """Hash, physical offset, seconds and the entry before."""
     return ENTRY.unpack_from(mapped.view, HEADER_SIZE + SLOT.size * slot_count + ENTRY_SIZE * number)
 
 
 @pytest.mark.parametrize(("entry_next", "counts_as"), [(-1, 1), (0, 1), (1, 1), (2, 2)])
 def test_a_header_says_where_the_next_entry_goes(entry_next: int, counts_as: int) -> None:
-    """At 1, in a file that says less; everything else is as it stands there."""
     content = bytearray(HEADER_SIZE)
     HEADER.pack_into(content, 0, 11, 12, 13, 14, 15, entry_next)
     assert read_header(memoryview(content)) == IndexHeader(11, 12, 13, 14, 15, counts_as)
@@ -79,7 +76,6 @@ def test_a_header_says_where_the_next_entry_goes(entry_next: int, counts_as: int
     [(0, 1, True), (SLOTS, 5, True), (0, 6, False), (SLOTS + 1, 5, False), (-1, 1, False), (0, 5, True)],
 )
 def test_a_header_that_leads_out_of_the_file_is_none(slots_used: int, entry_next: int, is_plausible: bool) -> None:
-    """No more slots are in use than there are, and no entry is behind the last."""
     mapped = Mapped(index_file_size(SLOTS, 5))
     HEADER.pack_into(mapped.view, 0, 1, 1, 1, 1, slots_used, entry_next)
     file, _mapped = made(mapped=mapped)
@@ -87,13 +83,12 @@ def test_a_header_that_leads_out_of_the_file_is_none(slots_used: int, entry_next
     assert file.is_full is (entry_next >= 5)
 
 
-def test_an_entry_says_when_and_which_one_was_before_it() -> None:
-    """Seconds count from the first message, none below 0 and none that does not fit; the first one's own are 0."""
+def test_entries_and_slots_of_a_file() -> None:
+    """Seconds count from the first message; a damaged slot counts as unused."""
     file, mapped = made(entry_count=8)
     times = [5_000, 7_999, 4_000, 5_000 + 1000 * (2**31 - 1), 5_000 + 1000 * 2**31]
     entries = [(7 + SLOTS * (number == 4), 100 + number, at) for number, at in enumerate(times)]
-    assert file.put(entries[:1]) == 1
-    assert file.put(entries[1:]) == 4
+    assert (file.put(entries[:1]), file.put(entries[1:])) == (1, 4)
     assert [entry(mapped, number) for number in range(1, 6)] == [
         (7, 100, 0, 0),
         (7, 101, 2, 1),
@@ -104,10 +99,6 @@ def test_an_entry_says_when_and_which_one_was_before_it() -> None:
     header = IndexHeader(5_000, times[-1], 100, 104, 1, 6)
     assert file.header == read_header(mapped.view) == header
     assert list(file.find(7, 5_000, 8_000)) == [None, None, 102, 101, 100]
-
-
-def test_a_slot_that_leads_nowhere_counts_as_unused() -> None:
-    """One below 1, or above the entry that is added: a damaged file leads into no circle."""
     for wrong, is_kept in ((-1, False), (0, False), (1, True), (2, True), (3, False)):
         file, mapped = made()
         file.put([(0, 100, 1_000), (1, 101, 1_000)][:1])
@@ -117,16 +108,13 @@ def test_a_slot_that_leads_nowhere_counts_as_unused() -> None:
         assert file.header.slot_count == 1 + (not is_kept)
 
 
-def test_a_file_takes_as_many_as_fit() -> None:
+def test_where_a_file_begins_and_ends() -> None:
+    """It takes as many entries as fit; its first entry sets its start."""
     file, mapped = made(entry_count=4)
     assert file.put([(0, 100 + number, 1_000) for number in range(9)]) == 3
     assert file.is_full
     assert entry(mapped, 0) == (0, 0, 0, 0)
     assert entry(mapped, 3) == (0, 102, 0, 2)
-
-
-def test_a_file_begins_where_the_one_before_ended() -> None:
-    """In time and place, with nothing in it; its first entry counts from there, and is what it then begins with."""
     before, _mapped = made()
     before.put([(0, 100, 1_000), (0, 200, 4_000)])
     file, mapped = made()
@@ -139,7 +127,6 @@ def test_a_file_begins_where_the_one_before_ended() -> None:
 
 
 def test_disk_blocks_are_taken_before_what_is_written_there_and_once() -> None:
-    """A piece of 64 KiB at a time; of header, slot and entry, also where an entry lies across two pieces."""
     slot_count = 3 * PIECE // SLOT.size
     file, mapped = made(entry_count=10_000, slot_count=slot_count)
     file.put([(2 * PIECE // SLOT.size, 100, 1_000)])
@@ -175,7 +162,6 @@ def test_disk_blocks_are_taken_before_what_is_written_there_and_once() -> None:
     ],
 )
 def test_times_overlap_that_share_a_moment(begin_ms: int, end_ms: int, overlaps: bool) -> None:
-    """The first and the last one count."""
     mapped = Mapped(index_file_size(SLOTS, 5))
     HEADER.pack_into(mapped.view, 0, 10, 20, 0, 0, 0, 1)
     assert made(mapped=mapped)[0].overlaps(begin_ms, end_ms) is overlaps
@@ -183,7 +169,6 @@ def test_times_overlap_that_share_a_moment(begin_ms: int, end_ms: int, overlaps:
 
 @pytest.mark.parametrize(("slot", "found"), [(-1, []), (0, []), (1, [100]), (2, [101, 100]), (3, []), (4, [])])
 def test_a_search_begins_at_an_entry_that_there_is(slot: int, found: list[int]) -> None:
-    """Wherever a damaged slot leads, and ends where an entry leads to none before it."""
     file, mapped = made()
     file.put([(0, 100, 1_000), (0, 101, 1_000)])
     SLOT.pack_into(mapped.view, HEADER_SIZE, slot)
@@ -197,7 +182,6 @@ def test_a_search_begins_at_an_entry_that_there_is(slot: int, found: list[int]) 
 
 
 def test_a_search_ends_before_what_is_older_than_asked_for() -> None:
-    """What is older still is not looked at, and what is as old is given."""
     file, _mapped = made(entry_count=9)
     file.put([(0, 100 + number, 1_000 * number) for number in range(1, 6)])
     assert list(file.find(0, 3_000, 4_000)) == [None, 104, 103, None]
@@ -205,7 +189,7 @@ def test_a_search_ends_before_what_is_older_than_asked_for() -> None:
 
 
 def test_a_sync_that_failed_is_for_ever() -> None:
-    """All of the file is synced; after a failure none is tried, for it would succeed with nothing on the disk."""
+    """A later sync would succeed without the data on disk."""
     file, mapped = made()
     synced: list[tuple[int, int]] = []
     holder = cast("Any", mapped)
@@ -244,13 +228,11 @@ def offsets(
 
 
 def index_files(directory: Path) -> list[bytes]:
-    """The content of every index file, in the order of the names."""
     return [path.read_bytes() for path in sorted((directory / "index").iterdir())]
 
 
 @pytest.mark.parametrize("kept", [1, 2, 3])
 def test_files_are_java_s_byte_for_byte(java_store: Path, java_config: StoreConfig, kept: int) -> None:
-    """Index files made anew from the Java broker's log, after its own first ones, are its own bytes."""
     before = index_files(java_store)
     assert len(before) == 4
     # The first file speaks of records that the broker has deleted since, so it cannot be made again.
@@ -265,7 +247,6 @@ def test_files_are_java_s_byte_for_byte(java_store: Path, java_config: StoreConf
 
 
 def test_javas_queries_find_the_same(java_store: Path, java_config: StoreConfig, java_expected: dict[str, Any]) -> None:
-    """Every key query of the Java broker finds the same messages, without those of another key of its hash."""
     store = open_store(java_store, java_config)
     asked = java_expected["keyQueries"]
     for query in asked:
@@ -292,7 +273,6 @@ def test_javas_queries_find_the_same(java_store: Path, java_config: StoreConfig,
 def test_finds_what_a_plain_search_finds(
     tmp_path_factory: pytest.TempPathFactory, sent: list[tuple[str, list[str]]], built: int, killed: bool
 ) -> None:
-    """Whatever was sent and indexed before a stop or a kill: every key finds its messages, none of another key."""
     root = tmp_path_factory.mktemp("index")
     store = open_store(root / "0")
     stored: Stored = []
@@ -318,7 +298,6 @@ def test_finds_what_a_plain_search_finds(
 
 
 def test_a_crash_keeps_only_what_is_sure(tmp_path: Path) -> None:
-    """After a crash the newest file, and each that the checkpoint does not know, is made again as it was."""
     store = open_store(tmp_path / "0")
     put_and_dispatch(store, [message(properties={"KEYS": f"k{number} x"}) for number in range(50)])
     index_all(store, 7)
@@ -334,12 +313,10 @@ def test_a_crash_keeps_only_what_is_sure(tmp_path: Path) -> None:
     store = open_store(tmp_path / "1")
     index_all(store, 7)
     store.close()
-    assert index_files(tmp_path / "1") == expected
-    assert files[0].stat().st_mtime_ns == sure
+    assert (index_files(tmp_path / "1"), files[0].stat().st_mtime_ns) == (expected, sure)
 
 
 def test_without_an_index_nothing_is_found(tmp_path: Path) -> None:
-    """`messageIndexEnable=false` makes no files; switched on later everything is indexed."""
     store = open_store(tmp_path, evolve(SMALL, index=False))
     put, _arrivals = put_and_dispatch(store, [message(properties={"KEYS": "k"})])
     assert store.index(1)
@@ -355,7 +332,6 @@ def test_without_an_index_nothing_is_found(tmp_path: Path) -> None:
 def test_batched_entries_equal_single_ones(
     tmp_path_factory: pytest.TempPathFactory, gaps: list[int], count_max: int
 ) -> None:
-    """Whatever a disk that is full now and then, the size of a turn, and a file's end cut apart."""
     root = tmp_path_factory.mktemp("index")
     times = iter(range(1_800_000_000_000, 1_800_000_200_000, 700))
     with pytest.MonkeyPatch.context() as patch:
@@ -388,7 +364,6 @@ def test_batched_entries_equal_single_ones(
 
 
 def next_number(_self: index.Index, last: index_file.IndexFile | None) -> str:
-    """Names that do not tell the time."""
     return f"{0 if last is None else int(last.path.rpartition('/')[2]) + 1:017d}"
 
 
@@ -408,7 +383,6 @@ def reserve_sometimes(gaps: list[int]) -> Callable[[RealMappedFile, int, int], N
 
 
 def test_who_reads_meanwhile_finds_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At each moment while entries are added together, all that slots name, older ones in the same slot among them."""
     store = open_store(tmp_path, evolve(SMALL, index_entry_count=400))
     put, _arrivals = put_and_dispatch(store, [message(properties={"KEYS": "a b"}) for _ in range(20)])
     pack, seen = index_file._pack_slot, []
@@ -442,7 +416,6 @@ def found_behind_keyless(directory: Path) -> list[int]:
 
 
 def test_keys_are_seen_behind_messages_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever a stretch or a pass ends."""
     for stretch_size, pass_size in ((16, 1 << 20), (1 << 20, 300), (17, 100)):
         monkeypatch.setattr(indexer, "STRETCH_SIZE", stretch_size)
         monkeypatch.setattr(indexer, "PASS_SIZE", pass_size)

@@ -27,7 +27,7 @@ FOR_EVER: Final = (0, 1 << 60)
 
 
 class Files(RealFiles):
-    """A disk that notes what becomes of names, and is full when a test says so."""
+    """A disk that records changes of names, and can be full."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,17 +64,14 @@ class World(RealRuntime):
 
 
 def index_in(directory: Path, world: World | None = None, *, entries: int = ENTRIES) -> Index:
-    """The index of a store; what it has already is mapped."""
     return Index(world or World(), str(directory / "index"), SLOTS, entries)
 
 
 def keyed(offset: int, *keys: str, ms: int = 0) -> Keyed:
-    """A record of topic T; its time is its offset unless one is given."""
     return Keyed(offset, "T", keys, ms or offset, offset + 1)
 
 
 def found(index: Index, key: str, count_max: int = 64, stored_ms: tuple[int, int] = FOR_EVER) -> list[int]:
-    """What is found in topic T."""
     return result_of(index.find("T", key, count_max, *stored_ms))[0]
 
 
@@ -101,27 +98,23 @@ def filled(directory: Path, *offsets: int, world: World | None = None) -> Index:
     ],
 )
 def test_by_which_keys_a_record_is_found(text: str, keys: list[str]) -> None:
-    """Its own, and first the one that its sender made; a rolled-back one by none, a committed one by its own."""
-    assert keys_of(0, text.encode()) == keys
-    assert keys_of(0x8, text.encode()) == keys
+    """A rolled-back message has no keys; a committed one has its own."""
+    assert (keys_of(0, text.encode()), keys_of(0x8, text.encode())) == (keys, keys)
     assert keys_of(0x1 | SYS_FLAG_TRANSACTION_ROLLBACK, text.encode()) == []
 
 
 def test_records_are_put_with_all_their_keys_over_several_files(tmp_path: Path) -> None:
-    """Those of one record may be in two; work and records are counted."""
     index = index_in(tmp_path)
     records = [keyed(5, "a", "b"), keyed(6), keyed(7, "c", "a", "d"), keyed(8, "e")]
     assert index.put(records, 99) == (7, 4)
     assert [found(index, key) for key in "abcde"] == [[5, 7], [5], [7], [7], [8]]
     assert (index.end_offset, index.end_ms, len(names(tmp_path))) == (8, 8, 2)
-    index.close()
 
 
 @pytest.mark.parametrize(
     ("work_max", "work", "whole"), [(1, 2, 0), (2, 3, 2), (3, 3, 2), (4, 4, 2), (5, 5, 2), (6, 6, 3), (7, 7, 4)]
 )
 def test_what_exceeds_one_turn_is_left_to_the_next(tmp_path: Path, work_max: int, work: int, whole: int) -> None:
-    """It goes on with the first key that is not in; nothing is in twice. One without keys is passed in any case."""
     index = index_in(tmp_path)
     records = [keyed(5, "a", "b"), keyed(6), keyed(7, "a", "a", "a"), keyed(8, "a")]
     assert index.put(records, work_max) == (work, whole)
@@ -129,17 +122,13 @@ def test_what_exceeds_one_turn_is_left_to_the_next(tmp_path: Path, work_max: int
         if whole == len(records):
             break
         whole += index.put(records[whole:], 1)[1]
-    assert found(index, "a") == [5, 7, 7, 7, 8]
-    assert found(index, "b") == [5]
-    index.close()
+    assert (found(index, "a"), found(index, "b")) == ([5, 7, 7, 7, 8], [5])
 
 
 def test_long_keys_count_for_more(tmp_path: Path) -> None:
-    """One, and one for so many characters."""
     index = index_in(tmp_path)
     for size, work in ((KEY_WORTH - 1, 1), (KEY_WORTH, 2), (2 * KEY_WORTH, 3)):
         assert index.put([keyed(5 + size, "k" * size)], 99) == (work, 1)
-    index.close()
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, room: int) -> Callable[[], None]:
@@ -160,7 +149,6 @@ def refuse(monkeypatch: pytest.MonkeyPatch, room: int) -> Callable[[], None]:
 
 @pytest.mark.parametrize("room", range(1, 8))
 def test_a_full_disk_costs_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
-    """What is in stays, and is counted; the next call goes on after it, and with nothing in it raises."""
     index = index_in(tmp_path, entries=99)
     there_is_room = refuse(monkeypatch, room)
     records = [keyed(5, "a", "a"), keyed(6, "a"), keyed(7, "a", "a", "a"), keyed(8, "a")]
@@ -172,11 +160,9 @@ def test_a_full_disk_costs_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     there_is_room()
     assert index.put(records[whole:], 99)[1] == len(records) - whole
     assert found(index, "a") == [5, 5, 6, 7, 7, 7, 8]
-    index.close()
 
 
 def test_a_file_is_named_by_the_time_it_was_made(tmp_path: Path) -> None:
-    """One after another, though the clock stands still or goes back; its directory is made with the first."""
     world = World()
     index = filled(tmp_path, 1, 2, 3, 4, world=world)
     world.now_ms -= 5_000
@@ -186,11 +172,9 @@ def test_a_file_is_named_by_the_time_it_was_made(tmp_path: Path) -> None:
     assert names(tmp_path) == [FIRST_NAME, "20231114221320124", "20231114221320125", "20231114221420130"]
     assert world.noted.notes.count(("names", "index")) == 4, "each name is durable"
     assert found(index, "k") == list(range(1, 11))
-    index.close()
 
 
 def test_an_index_is_made_in_a_store_that_is_there(tmp_path: Path) -> None:
-    """Not in the place of one that somebody took away."""
     index = index_in(tmp_path / "none")
     with pytest.raises(FileNotFoundError, match="the store no longer exists"):
         index.put([keyed(1, "k")], 9)
@@ -198,7 +182,6 @@ def test_an_index_is_made_in_a_store_that_is_there(tmp_path: Path) -> None:
 
 
 def test_a_full_file_is_durable_before_the_next_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And it is told up to when; a flush is of the newest alone."""
     flushed: list[str] = []
     monkeypatch.setattr(IndexFile, "flush", lambda file: flushed.append(Path(file.path).name))
     index = index_in(tmp_path)
@@ -209,12 +192,11 @@ def test_a_full_file_is_durable_before_the_next_begins(tmp_path: Path, monkeypat
     assert (flushed, index.flushed_ms) == ([FIRST_NAME], 3)
     index.flush()
     assert flushed == names(tmp_path)
-    index.close()
 
 
 @pytest.mark.parametrize("step", ["make", "begin", "names"])
 def test_a_file_that_cannot_begin_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    """Neither a name nor a map; where not even the name can be taken away, the next one is another."""
+    """Neither a name nor a map stays."""
     world = World()
     index = filled(tmp_path, 1, 2, 3, world=world)
     closed: list[str] = []
@@ -241,7 +223,6 @@ def test_a_file_that_cannot_begin_leaves_nothing(tmp_path: Path, monkeypatch: py
     assert found(index, "k") == [1, 2, 3]
     assert index.put([keyed(4, "k")], 9) == (1, 1)
     assert found(index, "k") == [1, 2, 3, 4]
-    index.close()
 
 
 def _full() -> None:
@@ -249,18 +230,14 @@ def _full() -> None:
 
 
 def test_what_is_there_is_mapped_and_what_is_no_file_of_it_left_alone(tmp_path: Path) -> None:
-    """A name has seventeen digits, of those that are ASCII."""
     filled(tmp_path, 1, 2, 3, 4).close()
     for name in ("2023111422132012", "202311142213201230", "2023111422132012x", "٣" * 17):
         (tmp_path / "index" / name).write_bytes(b"x")
     index = index_in(tmp_path)
-    assert found(index, "k") == [1, 2, 3, 4]
-    assert len(names(tmp_path)) == 6
-    index.close()
+    assert (found(index, "k"), len(names(tmp_path))) == ([1, 2, 3, 4], 6)
 
 
 def test_a_file_of_another_size_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the numbers that make it; what was mapped is given back. One without bytes is as new."""
     filled(tmp_path, 1, 2, 3, 4).close()
     last = tmp_path / "index" / "20231114221320124"
     last.write_bytes(bytes(7))
@@ -274,21 +251,17 @@ def test_a_file_of_another_size_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     last.write_bytes(b"")
     index = index_in(tmp_path)
     assert (found(index, "k"), index.end_offset) == ([1, 2, 3], 3)
-    index.close()
 
 
 def test_a_file_that_cannot_be_right_goes_with_those_after_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """They are made anew from the log; what is older stays."""
     filled(tmp_path, *range(1, 11)).close()
     second = names(tmp_path)[1]
     content = bytearray((tmp_path / "index" / second).read_bytes())
     content[36:40] = (ENTRIES + 1).to_bytes(4, "big")
     (tmp_path / "index" / second).write_bytes(content)
     index = index_in(tmp_path)
-    assert names(tmp_path) == [FIRST_NAME]
-    assert found(index, "k") == [1, 2, 3]
+    assert (names(tmp_path), found(index, "k")) == ([FIRST_NAME], [1, 2, 3])
     assert f"{second} is damaged" in caplog.text
-    index.close()
 
 
 @pytest.mark.parametrize(
@@ -296,7 +269,7 @@ def test_a_file_that_cannot_be_right_goes_with_those_after_it(tmp_path: Path, ca
     [(99, 99, 2), (6, 7, 2), (5, 99, 1), (99, 6, 1), (3, 4, 1), (2, 99, 0), (99, 3, 0)],
 )
 def test_after_a_crash_full_durable_files_are_kept(tmp_path: Path, durable_ms: int, log_end: int, kept: int) -> None:
-    """Never the newest, though it is full, nor one of a record that the log has no more."""
+    """The newest file is dropped, even if it is full."""
     world = World()
     index = filled(tmp_path, *range(1, 10), world=world)
     all_names = names(tmp_path)
@@ -305,7 +278,6 @@ def test_after_a_crash_full_durable_files_are_kept(tmp_path: Path, durable_ms: i
     index.forget_unsure(durable_ms, log_end)
     assert [note[1] for note in world.noted.notes] == all_names[kept:]
     assert (names(tmp_path), index.flushed_ms, index.end_offset) == (all_names[:kept], 3 * kept, 3 * kept or -1)
-    index.close()
 
 
 @pytest.mark.parametrize(
@@ -313,7 +285,6 @@ def test_after_a_crash_full_durable_files_are_kept(tmp_path: Path, durable_ms: i
     [(0, 1), (0, 2), (0, 3), (0, 4), (0, 7), (1, 1), (1, 2), (1, 3), (1, 8), (2, 1), (3, 1), (3, 4)],
 )
 def test_after_a_stop_it_goes_on_behind_the_last_key_that_is_in(tmp_path: Path, before: int, last_keys: int) -> None:
-    """In however many files those of the last message are; a file without entries says nothing."""
     index = index_in(tmp_path)
     last = keyed(9, *"k" * 12)
     index.put([keyed(offset, "k") for offset in range(1, before + 1)], 99)
@@ -324,7 +295,6 @@ def test_after_a_stop_it_goes_on_behind_the_last_key_that_is_in(tmp_path: Path, 
     assert index.go_on() == 9
     assert index.put([last], 99) == (12 - last_keys, 1)
     assert found(index, "k") == [*range(1, before + 1), *[9] * 12]
-    index.close()
 
 
 def test_an_empty_index_goes_on_at_the_beginning(tmp_path: Path) -> None:
@@ -332,7 +302,6 @@ def test_an_empty_index_goes_on_at_the_beginning(tmp_path: Path) -> None:
     assert (index.go_on(), index.end_offset, index.end_ms) == (-1, -1, 0)
     index.put([keyed(0, "k")], 9)
     assert found(index, "k") == [0]
-    index.close()
 
 
 @pytest.mark.parametrize(("log_start", "gone"), [(0, 0), (3, 0), (4, 1), (6, 1), (7, 2), (10, 2), (99, 2)])
@@ -344,35 +313,28 @@ def test_files_of_what_the_log_has_no_more_are_removed(tmp_path: Path, log_start
     index.remove_before(log_start)
     assert (names(tmp_path), [note[1] for note in world.noted.notes]) == (all_names[gone:], all_names[:gone])
     assert found(index, "k") == list(range(3 * gone + 1, 8))
-    index.close()
 
 
 def test_the_newest_are_found_in_the_order_of_the_log(tmp_path: Path) -> None:
-    """As many as are wanted, over all files, of that topic and key alone."""
     index = filled(tmp_path, *range(1, 8))
     index.put([keyed(8, "other"), Keyed(9, "U", ("k",), 9, 10)], 9)
     for count in range(1, 9):
         assert found(index, "k", count) == list(range(1, 8))[-count:]
-    assert found(index, "other") == [8]
-    assert found(index, "none") == []
-    index.close()
+    assert (found(index, "other"), found(index, "none")) == ([8], [])
 
 
 @pytest.mark.parametrize(("walked_max", "turns"), [(1, 7), (3, 2), (7, 1), (8, 0)])
 def test_a_search_yields_between_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, walked_max: int, turns: int
 ) -> None:
-    """Every so many entries, also those looked at in vain."""
     index = index_in(tmp_path, entries=64)
     index.put([keyed(number, "k", ms=number * 10_000) for number in range(1, 8)], 99)
     monkeypatch.setattr("longpoll_broker.store.index.index.WALKED_MAX", walked_max)
     assert result_of(index.find("T", "k", 64, *FOR_EVER)) == (list(range(1, 8)), turns)
     assert result_of(index.find("T", "k", 64, 10_000, 40_000)) == ([1, 2, 3, 4], turns)
-    index.close()
 
 
 def test_only_files_of_the_time_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the newest on, up to the one that begins before the time: none before that has anything."""
     index = index_in(tmp_path)
     for number in range(1, 13):
         index.put([keyed(number, "k", ms=number * 10_000)], 9)
@@ -398,4 +360,3 @@ def test_only_files_of_the_time_are_looked_at(tmp_path: Path, monkeypatch: pytes
         looked.clear()
         assert found(index, "k", count) == list(range(13 - count, 13))
         assert looked == files, "with as many as are wanted it is over"
-    index.close()

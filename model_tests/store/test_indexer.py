@@ -1,4 +1,4 @@
-"""Who keeps the index up to the log, by itself: which records are given, what counts as work, and where it goes on."""
+"""The indexer: which records it indexes, how it counts work, and where it continues."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class World:
         *,
         is_meant: Callable[[int], bool],
     ) -> Generator[None, None, list[int]]:
-        """What a test says, after two turns; the records have this key."""
+        """Find nothing for two turns, then the given result."""
         assert all(map(is_meant, self.found))
         self.notes.append(("find", topic, key, count_max, begin_ms, end_ms))
         yield
@@ -147,18 +147,15 @@ class World:
 
 
 def replaced(told: Any, text: str) -> Any:
-    """A message with these properties."""
     return type(told)(**{**{name: getattr(told, name) for name in told.__struct_fields__}, "properties": text.encode()})
 
 
 def keyed(place: tuple[int, int], *keys: str) -> Keyed:
-    """What the index is given of a record."""
     return Keyed(place[0], "T", list(keys), 7, place[1])
 
 
 @pytest.mark.parametrize("count_max", [1, 2, 3, 10_000])
 def test_each_record_with_keys_is_given_once(tmp_path: Path, count_max: int) -> None:
-    """Of several files, past blanks, and past what has none."""
     world = World(tmp_path)
     with_keys = []
     for number in range(40):
@@ -167,14 +164,11 @@ def test_each_record_with_keys_is_given_once(tmp_path: Path, count_max: int) -> 
     assert len(world.log.segments.segments) > 2
     world.build(count_max)
     assert world.given == [keyed(place, f"k{number}") for number, place in enumerate(with_keys)]
-    assert world.indexer.cursor == world.log.end
-    assert world.build() == 1
-    assert len(world.given) == 40
+    assert (world.indexer.cursor, world.build(), len(world.given)) == (world.log.end, 1, 40)
 
 
 @pytest.mark.parametrize("hosts", [{}, {"born_host": HOST_V6, "store_host": HOST_V6}])
 def test_what_a_record_is_found_by(tmp_path: Path, hosts: dict[str, bytes]) -> None:
-    """Its properties, read from the whole record also where hosts are of IPv6; one that only looks like it by none."""
     world = World(tmp_path)
     (one,) = world.append("KEYS\x01a b\x02UNIQ_KEY\x01u\x02", **hosts)
     (other,) = world.append("TAGS\x01KEY\x02", **hosts)
@@ -184,7 +178,6 @@ def test_what_a_record_is_found_by(tmp_path: Path, hosts: dict[str, bytes]) -> N
 
 
 def test_a_record_that_is_damaged_is_passed(tmp_path: Path) -> None:
-    """It has no keys; the others are given."""
     world = World(tmp_path)
     one, other, last = world.append(*["KEYS\x01a\x02"] * 3, body=b"body", born_host=HOST_V6)
     view = world.log.segments.segments[0].view
@@ -195,7 +188,6 @@ def test_a_record_that_is_damaged_is_passed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("start", [0, FILE_SIZE])
 def test_only_what_is_before_the_end_is_looked_at(tmp_path: Path, start: int) -> None:
-    """What is not visible yet is not found either; in whatever file."""
     world = World(tmp_path)
     world.log.begin_at(start)
     places = world.append(*["KEYS\x01a\x02"] * 3, *["b\x01c\x02"] * 3, "KEYS\x01a\x02")
@@ -208,7 +200,6 @@ def test_only_what_is_before_the_end_is_looked_at(tmp_path: Path, start: int) ->
 
 
 def test_a_log_that_has_nothing_yet_is_no_work(tmp_path: Path) -> None:
-    """Also one that was told where it begins."""
     world = World(tmp_path)
     assert world.indexer.build(0, 9)
     world.log.begin_at(FILE_SIZE)
@@ -217,7 +208,6 @@ def test_a_log_that_has_nothing_yet_is_no_work(tmp_path: Path) -> None:
 
 
 def test_what_the_log_has_no_more_is_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether it went before, or while it was looked for."""
     world = World(tmp_path)
     world.append(*["KEYS\x01a\x02"] * 100)
     world.log.segments.remove(1)
@@ -239,7 +229,6 @@ def test_what_the_log_has_no_more_is_passed(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_record_with_many_keys_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is decoded once; those after it are looked at when it is in."""
     world = World(tmp_path)
     ((_start, world.indexer.cursor),) = world.append("KEYS\x01first\x02")
     places = world.append("KEYS\x01" + " ".join("abcdefg") + "\x02", "KEYS\x01h\x02")
@@ -259,7 +248,6 @@ def test_a_record_with_many_keys_goes_on_where_it_stopped(tmp_path: Path, monkey
 
 
 def test_records_are_given_together_up_to_a_number_and_up_to_one_without_keys(tmp_path: Path) -> None:
-    """Many are hashed at the cost of a few; what may not be done now is not looked at."""
     world = World(tmp_path, 1 << 20)
     places = world.append(*["KEYS\x01a\x02"] * (HASHED_COUNT + 5))
     world.append("b\x01c\x02", *["KEYS\x01a\x02"] * 3)
@@ -273,20 +261,23 @@ def test_records_are_given_together_up_to_a_number_and_up_to_one_without_keys(tm
     assert world.calls == [(7, 7)]
 
 
-def test_what_only_looks_like_a_key_counts_too(tmp_path: Path) -> None:
+def test_what_counts_towards_a_turn(tmp_path: Path) -> None:
+    """A record without keys and the end of a file count for one."""
     world = World(tmp_path, 1 << 20)
     world.append(*["TAGS\x01KEY\x02"] * (HASHED_COUNT + 1))
     world.build()
     assert [count for count, _work in world.calls] == [HASHED_COUNT, 1]
-
-
-def test_the_end_of_a_file_counts_for_one(tmp_path: Path) -> None:
-    """As a record without keys does."""
+    (tmp_path := tmp_path / "next").mkdir()
     world = World(tmp_path)
     places = world.append(*["KEYS\x01a\x02"] * 60)
     world.indexer.cursor = max(stop for _start, stop in places if stop < FILE_SIZE)
     assert not world.indexer.build(world.log.end, 1)
     assert (world.given, world.indexer.cursor) == ([], FILE_SIZE)
+    (tmp_path := tmp_path / "next").mkdir()
+    world = World(tmp_path, 4 << 20)
+    places = world.append(*["b\x01c\x02"] * 60, body=bytes(RECORD_WORTH))
+    assert world.indexer._pass_some(world.log.end, 10) == 1 + (world.log.end - places[0][1]) // RECORD_WORTH
+    assert world.indexer.cursor == world.log.end
 
 
 @pytest.mark.parametrize(("worth", "count"), [(0, 20), (1, 10), (3, 5)])
@@ -297,19 +288,10 @@ def test_a_long_record_counts_for_several(tmp_path: Path, worth: int, count: int
     assert world.calls == [(count, 20)]
 
 
-def test_what_has_no_keys_counts_by_its_bytes(tmp_path: Path) -> None:
-    """Where all of it is passed at once."""
-    world = World(tmp_path, 4 << 20)
-    places = world.append(*["b\x01c\x02"] * 60, body=bytes(RECORD_WORTH))
-    assert world.indexer._pass_some(world.log.end, 10) == 1 + (world.log.end - places[0][1]) // RECORD_WORTH
-    assert world.indexer.cursor == world.log.end
-
-
 @pytest.mark.parametrize("more", [0, 7])
 def test_records_without_keys_are_passed_in_few_looks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: int
 ) -> None:
-    """So many bytes at once, and no further than to whole records; it counts by its bytes, or by its records."""
     world = World(tmp_path, 1 << 20)
     places = world.append(*["b\x01c\x02"] * 50, "KEYS\x01a\x02", *["b\x01c\x02"] * 50)
     size = places[0][1]
@@ -331,18 +313,16 @@ def test_records_without_keys_are_passed_in_few_looks(
     [(True, -1, True), (False, 299, False), (False, 300, True), (False, -1, False)],
 )
 def test_after_a_stop_the_index_keeps_sure_files(tmp_path: Path, crashed: bool, end_offset: int, forgets: bool) -> None:
-    """All of it, unless it was a crash or it knows more than the log; it goes on with the last message."""
+    """After a clean stop it keeps all files, unless it knows more than the log."""
     world = World(tmp_path)
     world.log.end = 300
     world.end_offset = end_offset
     world.goes_on_at = 200
     world.indexer.recover(crashed=crashed, durable_ms=44)
-    assert world.notes == ([("forget", 44, 300)] if forgets else [])
-    assert world.indexer.cursor == 200
+    assert (world.notes, world.indexer.cursor) == ([("forget", 44, 300)] if forgets else [], 200)
 
 
 def test_others_are_kept_out_while_files_are_written_or_go(tmp_path: Path) -> None:
-    """Not while they are closed, at the end."""
     world = World(tmp_path)
     world.indexer.remove_before(7)
     world.indexer.flush()
@@ -352,12 +332,11 @@ def test_others_are_kept_out_while_files_are_written_or_go(tmp_path: Path) -> No
 
 
 def asked(world: World, count_max: int = 9, log_end: int | None = None) -> tuple[QueryResult, int]:
-    """What a query finds, and how often it gives others their turn."""
     return result_of(world.indexer.query("T", "a", count_max, (3, 4), world.log.end if log_end is None else log_end))
 
 
-def test_a_query_brings_the_index_up_to_the_log_first(tmp_path: Path) -> None:
-    """In turns, and no further than it may; what is found is the log's records, and how far the index is."""
+def test_queries_of_an_index_that_is_behind(tmp_path: Path) -> None:
+    """A query indexes the log first, within a limit of time and room."""
     world = World(tmp_path, 1 << 20)
     places = world.append(*["KEYS\x01a\x02"] * (TURN_COUNT + 1))
     world.found = [places[0][0], places[1][0] + 1, places[2][0], 1 << 30]
@@ -372,10 +351,7 @@ def test_a_query_brings_the_index_up_to_the_log_first(tmp_path: Path) -> None:
     assert asked(world, QUERY_COUNT_MAX + 1)[1] == 2
     assert world.notes[1] == ("find", "T", "a", QUERY_COUNT_MAX, 3, 4)
     assert isinstance(world.log.read(places[0][0]), Record)
-
-
-def test_a_query_does_not_index_for_ever(tmp_path: Path) -> None:
-    """The flush thread does the rest."""
+    (tmp_path := tmp_path / "next").mkdir()
     world = World(tmp_path, 4 << 20)
     world.append(*["KEYS\x01a\x02"] * 700)
     world.keys_a_call = 1
@@ -385,10 +361,7 @@ def test_a_query_does_not_index_for_ever(tmp_path: Path) -> None:
     world.takes_nothing = True
     _result, turns = asked(world)
     assert turns == 2 + -(-CATCH_UP_COUNT_MAX // TURN_COUNT)
-
-
-def test_a_query_finds_what_there_is_where_the_index_has_no_room(tmp_path: Path) -> None:
-    """Nothing found says nothing of how far it is."""
+    (tmp_path := tmp_path / "next").mkdir()
     world = World(tmp_path)
     places = world.append("KEYS\x01a\x02")
     world.error = OSError(errno.ENOSPC, "No space left on device")

@@ -1,4 +1,4 @@
-"""Files of queues share a number of maps: which go, which stay, and that nobody who reads or writes notices."""
+"""Files of queues share a limited number of maps, and readers and writers do not notice."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from model_tests.support.examples import fewer
 from model_tests.support.faults import raising
+from model_tests.support.present import present
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.store.message_store import MessageStore
@@ -29,30 +30,25 @@ QUEUES = [("A", 0), ("A", 1), ("A", 2), ("B", 0), ("B", 5)]
 
 
 def mapped_count(directory: Path) -> int:
-    """How many maps of files below a directory this process has, by what the kernel says."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     return sum(f" {directory}/" in line for line in lines)
 
 
 def made(directory: Path, count: int, maps: Maps) -> list[Segment]:
-    """`count` files, made one after the other."""
     return [Segment(RealFiles(), f"{directory}/{number}", 0, SIZE, maps) for number in range(count)]
 
 
 def write(segment: Segment, content: bytes) -> None:
-    """Write to a file as a queue does."""
     segment.is_dirty = True
     segment.view[: len(content)] = content
 
 
 def close(segments: list[Segment]) -> None:
-    """Unmap all that are mapped."""
     for segment in segments:
         segment.close()
 
 
 def test_the_oldest_map_goes_and_its_bytes_stay(tmp_path: Path) -> None:
-    """Of five files the last two have maps; who looks at the first maps it again, finds its bytes, and another goes."""
     segments = made(tmp_path, 5, Maps(2))
     assert [each._mapped is not None for each in segments] == [False, False, False, True, True]
     write(segments[0], b"written")
@@ -60,19 +56,15 @@ def test_the_oldest_map_goes_and_its_bytes_stay(tmp_path: Path) -> None:
     assert [each._mapped is not None for each in segments] == [True, False, False, False, True]
     assert mapped_count(tmp_path) == 2
     again = [bytes(each.view[:7]) for each in segments]
-
-    assert again == [b"written", *[bytes(7)] * 4]
-    assert mapped_count(tmp_path) == 2
+    assert (again, mapped_count(tmp_path)) == ([b"written", *[bytes(7)] * 4], 2)
     close(segments)
 
 
 def test_a_file_keeps_its_map_while_somebody_has_a_view(tmp_path: Path) -> None:
-    """What a reader holds stays readable, whole or a slice, and shows what is written through a new map."""
     segments = made(tmp_path, 1, Maps(9))
     held, part = segments[0].view, segments[0].view[2:4]
     assert segments[0].give_back()
     write(segments[0], b"abcd")
-
     assert (bytes(held[:4]), bytes(part), mapped_count(tmp_path)) == (b"abcd", b"cd", 2)
     del held
     assert mapped_count(tmp_path) == 2
@@ -83,7 +75,6 @@ def test_a_file_keeps_its_map_while_somebody_has_a_view(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_whole", [False, True])
 def test_a_file_that_was_replaced_without_its_map_is_told(tmp_path: Path, is_whole: bool) -> None:
-    """Who looks at it again finds no other file's units, and who makes it durable is told; put back, all is well."""
     (tmp_path / "0").write_bytes(bytes(SIZE))
     segment = Segment(RealFiles(), f"{tmp_path}/0", 0, SIZE, Maps(9), is_whole=is_whole)
     write(segment, b"ours")
@@ -103,7 +94,6 @@ def test_a_file_that_was_replaced_without_its_map_is_told(tmp_path: Path, is_who
 
 
 def test_a_file_that_was_replaced_under_its_map_is_told(tmp_path: Path) -> None:
-    """What is written goes where nobody finds it: no sync of it counts, and none is called a failure of the disk."""
     (segment,) = made(tmp_path, 1, Maps(9))
     write(segment, b"ours")
     (tmp_path / "0").unlink()
@@ -116,7 +106,7 @@ def test_a_file_that_was_replaced_under_its_map_is_told(tmp_path: Path) -> None:
 
 
 def test_what_is_not_durable_keeps_its_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A map goes before an older one whose file was written to, until that is synced; nothing is synced for it."""
+    """A clean file's map goes before an older dirty one's."""
     synced: list[str] = []
     monkeypatch.setattr(RealMappedFile, "sync", lambda mapped, _start, _stop: synced.append(mapped._path))
     maps = Maps(3)
@@ -127,13 +117,12 @@ def test_what_is_not_durable_keeps_its_map(tmp_path: Path, monkeypatch: pytest.M
     assert synced == []
     segments[0].sync(0, 1)
     segments += made(tmp_path, 7, maps)[4:]
-
     assert (segments[0]._mapped, synced) == (None, [segments[0].path])
     close(segments)
 
 
 def test_where_all_files_are_dirty_the_oldest_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One sync for one map, to the end of the file; it is the first that was not looked at, and all others stay."""
+    """One sync frees one map."""
     synced: list[tuple[str, int, int]] = []
 
     def note(mapped: RealMappedFile, start: int, stop: int) -> None:
@@ -147,7 +136,6 @@ def test_where_all_files_are_dirty_the_oldest_is_synced(tmp_path: Path, monkeypa
         write(segment, b"x")
     (tmp_path / "more").mkdir()
     segments += made(tmp_path / "more", 1, maps)
-
     # The new one stands at the end of the list and was not written to, but eight older ones were looked at first.
     assert synced == [(segments[MAPS_LOOKED_AT].path, 0, SIZE)]
     assert [index for index, each in enumerate(segments) if each._mapped is None] == [MAPS_LOOKED_AT]
@@ -155,10 +143,9 @@ def test_where_all_files_are_dirty_the_oldest_is_synced(tmp_path: Path, monkeypa
 
 
 def test_a_write_is_not_missed_by_a_map_that_goes(tmp_path: Path) -> None:
-    """Somebody begins to write just as the map is given back: it stays, for the write may come by that very map."""
 
     class Between(Segment):
-        """Somebody sets it after the first look at it and before the second."""
+        """An event that is set between the first and the second look at it."""
 
         looks = 0
 
@@ -178,7 +165,6 @@ def test_a_write_is_not_missed_by_a_map_that_goes(tmp_path: Path) -> None:
 
 
 def test_a_sync_covers_what_came_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A unit that is written between the look at the end and the sync is synced too, for it is dirty no more."""
     segments = SegmentList(RealFiles(), str(tmp_path / "q"), SIZE, maps=Maps(1))
     segment = segments.append(0)
     write(segment, b"x")
@@ -191,11 +177,9 @@ def test_a_sync_covers_what_came_before_it(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(OSError, match="no disk"):
         segments.flush(0, 20)
     assert segment.is_dirty
-    segments.close()
 
 
 def test_a_removed_file_is_not_mapped_again_though_its_name_is_there(tmp_path: Path) -> None:
-    """A reader that still has the old one is told that it is gone, and never reads what another queue writes there."""
     maps = Maps(1)
     segments = SegmentList(RealFiles(), str(tmp_path / "q"), SIZE, maps=maps)
     old = segments.append(0)
@@ -203,7 +187,6 @@ def test_a_removed_file_is_not_mapped_again_though_its_name_is_there(tmp_path: P
     segments.remove()
     again = SegmentList(RealFiles(), str(tmp_path / "q"), SIZE, maps=maps)
     write(again.append(0), b"new")
-
     with pytest.raises(FileNotFoundError):
         assert old.view
     assert (old.is_dirty, mapped_count(tmp_path)) == (False, 1)
@@ -211,7 +194,6 @@ def test_a_removed_file_is_not_mapped_again_though_its_name_is_there(tmp_path: P
 
 
 def test_a_file_that_cannot_be_removed_is_there_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever looks at it after the failure maps it again."""
     segments = SegmentList(RealFiles(), str(tmp_path / "q"), SIZE, maps=Maps(1))
     segment = segments.append(0)
 
@@ -224,19 +206,16 @@ def test_a_file_that_cannot_be_removed_is_there_as_before(tmp_path: Path, monkey
             segments.remove()
     assert segment.give_back()
     assert len(segment.view) == SIZE
-    segments.close()
 
 
 def test_a_queue_tells_a_removed_file_from_a_lost_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was removed has no units any more; a file that somebody took away is an error, and skips no message."""
     monkeypatch.setattr(RealFiles, "maps_max", lambda _self: OTHER_MAPS + 1)
     for config in (SMALL, EXTENDED):
         directory = tmp_path / str(config.extended_queues)
         store = open_store(directory, config)
         put_and_dispatch(store, [message("A", queue_id) for queue_id in range(3)])
         store.flush_queues()
-        queue = store._table.find("A", 0)
-        assert queue is not None
+        queue = present(store._table.find("A", 0))
         kept, lists = queue.segments.segments, queue.segment_lists()
         assert all(segment.give_back() for each in lists for segment in each.segments)
         for each in lists:
@@ -247,8 +226,7 @@ def test_a_queue_tells_a_removed_file_from_a_lost_one(tmp_path: Path, monkeypatc
             assert store.unit("A", 0, 0) is not None
             assert all(segment.give_back() for each in lists for segment in each.segments)
         if queue.extended is not None:
-            unit = queue.unit(0)
-            assert unit is not None
+            unit = present(queue.unit(0))
             queue.extended.segments.segments[0].is_gone = True
             assert queue.extended.tags_code(unit[2]) is None
         store.delete_topic("A")
@@ -271,18 +249,17 @@ def test_a_queue_tells_a_removed_file_from_a_lost_one(tmp_path: Path, monkeypatc
 def test_few_maps_make_no_difference(
     tmp_path_factory: pytest.TempPathFactory, config: StoreConfig, steps: list[tuple[str, int]], count: int
 ) -> None:
-    """With one, two or three maps a store answers as with as many as it likes, and has the same bytes in every file."""
+    """With one, two or three maps a store gives the same answers and files."""
     root = tmp_path_factory.mktemp("maps")
     answers = [
         played(root / f"{number}", config, steps, OTHER_MAPS + number) for number in (count, 10_000)
     ]  # fmt: skip
-
     assert answers[0] == answers[1]
     shutil.rmtree(root)
 
 
 def played(directory: Path, config: StoreConfig, steps: list[tuple[str, int]], maps_max: int) -> list[object]:
-    """What a store answers to steps, and the bytes of its queues in the end."""
+    """Answers of a store to steps, and the final bytes of its queues."""
     answers: list[object] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RealFiles, "maps_max", lambda _self: maps_max)
@@ -313,7 +290,7 @@ def played(directory: Path, config: StoreConfig, steps: list[tuple[str, int]], m
 
 
 def test_a_start_maps_no_file_twice_that_still_has_its_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A start looks at all queues three times: with maps for thirty of forty files it maps ten again each time."""
+    """A start looks at all queues three times."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message("T", queue_id) for queue_id in range(40)])
     store.close()
@@ -327,14 +304,12 @@ def test_a_start_maps_no_file_twice_that_still_has_its_map(tmp_path: Path, monke
     monkeypatch.setattr(RealFiles, "maps_max", lambda _self: OTHER_MAPS + 30)
     monkeypatch.setattr(RealFiles, "_map", noted)
     open_store(tmp_path).close()
-
     of_queues = [path for path in mapped if "/consumequeue/" in path]
-    assert len(set(of_queues)) == 40
-    assert len(of_queues) == 40 + 2 * 10
+    assert (len(set(of_queues)), len(of_queues)) == (40, 40 + 2 * 10)
 
 
 def test_a_reader_without_a_map_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no file can be opened a read of a file without a map raises, skips nothing, and goes well afterwards."""
+    """The read raises and skips nothing."""
     monkeypatch.setattr(RealFiles, "maps_max", lambda _self: OTHER_MAPS + 1)
     store: MessageStore = open_store(tmp_path)
     put_and_dispatch(store, [message("T", 0), message("T", 1)])
@@ -349,11 +324,9 @@ def test_a_reader_without_a_map_is_told(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_every_writer_of_a_queue_says_so(tmp_path: Path) -> None:
-    """A unit, the blanks before one, an extended unit, and the end of an extended file: each keeps the map it needs."""
     store = open_store(tmp_path, EXTENDED)
     put_and_dispatch(store, [message("T")])
-    queue = store._table.find("T", 0)
-    assert queue is not None
+    queue = present(store._table.find("T", 0))
     assert queue.extended is not None
     (units,), (extended,) = queue.segments.segments, queue.extended.segments.segments
     assert (units.is_dirty, extended.is_dirty) == (True, True)

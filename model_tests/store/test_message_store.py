@@ -1,4 +1,4 @@
-"""The facade: what goes in comes out, what is refused leaves nothing, and what each call returns and leaves behind."""
+"""The store's public methods: messages, bursts and prepared batches, and refusals that leave nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import errno
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,17 +17,30 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.support.broker.plain.plain_store import read_log, read_queues, read_record
-from model_tests.support.broker.stores import SMALL, message, mixed_messages, open_store, put_and_dispatch, read_all
+from model_tests.support.broker.stores import (
+    HOST_V6,
+    SMALL,
+    StillRuntime,
+    message,
+    mixed_messages,
+    open_store,
+    put_and_dispatch,
+    read_all,
+)
 from model_tests.support.examples import fewer
 from model_tests.support.faults import raising
+from model_tests.support.present import present
 from model_tests.support.store import Clock
 from msgspec import structs
 
+from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import StoreUserError
 from longpoll_broker.shared.filter.filters import sql_filter
 from longpoll_broker.store import dispatch
+from longpoll_broker.store.dispatch import Dispatcher
 from longpoll_broker.store.inspect import StoreDirectory
 from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.store.messages import Arrival, MessageToStore, PutResult
 from longpoll_broker.store.read import GetStatus
 from longpoll_broker.store.verify import verify
 from longpoll_protocol.errors import MessageRefusedError
@@ -36,7 +50,7 @@ from longpoll_runtime.files import RealFiles, RealMappedFile
 
 
 def test_what_is_written_is_read_back_equal(tmp_path: Path) -> None:
-    """By the store itself, the inspector and a reader that shares no code: the same messages, units and blanks."""
+    """The store, the inspector and an independent reader agree."""
     messages = mixed_messages(120)
     store = open_store(tmp_path)
     put, arrivals = put_and_dispatch(store, messages)
@@ -71,19 +85,16 @@ def test_what_is_written_is_read_back_equal(tmp_path: Path) -> None:
 
 
 def test_nothing_is_visible_before_dispatch(tmp_path: Path) -> None:
-    """A message appended and not dispatched is in the log but in no queue, and a pull does not find it."""
     store = open_store(tmp_path)
     result = store.put(message())
     assert (store.visible_end("T", 0), store.log_end) == (0, result.log_end)
     assert store.get("T", 0, 0, 32).status is GetStatus.NO_MESSAGE_IN_QUEUE
-    assert store.queues() == []
-    assert len(store.dispatch(10)) == 1
-    assert store.dispatch(10) == []
+    assert (store.queues(), len(store.dispatch(10)), store.dispatch(10)) == ([], 1, [])
     assert (store.visible_end("T", 0), store.queues()) == (1, [("T", 0)])
 
 
 def test_statuses_and_next_offsets(tmp_path: Path) -> None:
-    """Each status of getMessage with RocketMQ's correction of the next offset."""
+    """Each status of getMessage has RocketMQ's next offset."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(tag="a" if index < 4 else "b") for index in range(15)])
     asked = {offset: store.get("T", 0, offset, 32) for offset in (-1, 0, 8, 10, 14, 15, 16, 1000)}
@@ -109,7 +120,6 @@ def test_statuses_and_next_offsets(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("topic", ["", "../x", "a/b", ".", "..", "x" * 128, "nul\0", "new\nline", "ü" * 64])
 def test_bad_topics_are_refused(tmp_path: Path, topic: str) -> None:
-    """A topic that is too long or no safe file name is refused, and nothing is written."""
     store = open_store(tmp_path)
     with pytest.raises(MessageRefusedError):
         store.put(message(topic))
@@ -117,7 +127,6 @@ def test_bad_topics_are_refused(tmp_path: Path, topic: str) -> None:
 
 
 def test_too_large_is_refused(tmp_path: Path) -> None:
-    """A body or properties over the limit, a bad queue id, a record that no file can hold: refused, nothing written."""
     store = open_store(tmp_path, evolve(SMALL, message_size_max=5000))
     for refused in (
         message(body=b"x" * 5001),
@@ -130,13 +139,12 @@ def test_too_large_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(MessageRefusedError):
             store.put(refused)
-    assert store.log_end == 0
-    assert store.put(message("x" * 127)).queue_offset == 0
+    assert (store.log_end, store.put(message("x" * 127)).queue_offset) == (0, 0)
 
 
 @pytest.mark.parametrize("value", ["\0", "a \0 byte", "at the end\0", "\0" * 511, "\0at the start"])
 def test_zero_bytes_are_taken(tmp_path: Path, value: str) -> None:
-    """Zero bytes in properties are stored as RocketMQ stores them, and are whole after a crash wherever they stand."""
+    """Zero bytes in properties are stored as in RocketMQ."""
     store = open_store(tmp_path / "0")
     count = 16
     for size in range(count):
@@ -156,14 +164,12 @@ def test_zero_bytes_are_taken(tmp_path: Path, value: str) -> None:
 
 
 def test_a_batch_stands_in_one_file(tmp_path: Path) -> None:
-    """A batch that does not fit moves to the next file as a whole, whoever reads it; its offsets are neighbours."""
     store = open_store(tmp_path)
     for size in range(0, 900, 36):
         store.put(message(body=b"x" * size))
         results = store.put_batch([message(body=b"y" * 100, tag="t"), message(body=b"z"), message("U", 1)])
         starts = {result.physical_offset // SMALL.commit_log_file_size for result in results}
-        assert len(starts) == 1
-        assert results[1].physical_offset == results[0].log_end
+        assert (len(starts), results[1].physical_offset) == (1, results[0].log_end)
         assert results[1].queue_offset == results[0].queue_offset + 1
     count = store.visible_end("T", 0)
     while store.dispatched_end < store.log_end:
@@ -175,7 +181,6 @@ def test_a_batch_stands_in_one_file(tmp_path: Path) -> None:
 
 
 def test_a_refused_batch_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One bad message, a batch that no file can hold, a full disk: none of its messages is stored."""
     store = open_store(tmp_path)
     for batch in (
         [message(), message(body=b"x" * 1025)],
@@ -211,7 +216,6 @@ def put_until_full(store: MessageStore) -> int:
 
 
 def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When no block is left, a put fails, reads go on, and after room is made everything goes on where it stood."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message() for _ in range(5)])
     reserve = RealMappedFile.reserve
@@ -221,8 +225,7 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, monkeypatch: py
     end = store.log_end
     with pytest.raises(OSError, match="No space"):
         store.put(message())
-    assert store.log_end == end
-    assert len(read_all(store, "T", 0)) == 5
+    assert (store.log_end, len(read_all(store, "T", 0))) == (end, 5)
     assert len(store.dispatch(100)) == count
     visible = store.visible_end("T", 0)
     monkeypatch.setattr(RealMappedFile, "reserve", reserve)
@@ -234,7 +237,6 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, monkeypatch: py
 
 
 def test_a_full_disk_at_a_file_end_can_be_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the disk is full just after a blank was written, nothing waits for ever: the store closes and is whole."""
     store = open_store(tmp_path)
     put, _arrivals = put_and_dispatch(store, [message(body=b"x" * 800) for _ in range(2)])
     reserve = RealMappedFile.reserve
@@ -248,14 +250,13 @@ def test_a_full_disk_at_a_file_end_can_be_closed(tmp_path: Path, monkeypatch: py
     with pytest.raises(OSError, match="No space"):
         store.put(message(body=b"x" * 800))
     assert store.log_end == SMALL.commit_log_file_size > put[-1].log_end
-    assert store.dispatch(10) == []
-    assert store.dispatched_end == store.log_end
+    assert (store.dispatch(10), store.dispatched_end) == ([], store.log_end)
     store.close()
     assert verify(RealFiles(), str(tmp_path)).messages == 2
 
 
 def test_two_openers(tmp_path: Path) -> None:
-    """A store that is open is refused to a second opener, in this process and in another, and free after closing."""
+    """A second opener, in this process or another, is refused."""
     script = (
         "import sys\n"
         "from longpoll_broker.errors import StoreUserError\n"
@@ -276,7 +277,6 @@ def test_two_openers(tmp_path: Path) -> None:
 @fewer(2)
 @given(limits=st.lists(st.integers(1, 9), min_size=1, max_size=8), handed_max=st.integers(0, 6))
 def test_handed_over_equals_read(tmp_path_factory: pytest.TempPathFactory, limits: list[int], handed_max: int) -> None:
-    """Whether the dispatcher is handed the units or must read the log, the arrivals are the same and none is missed."""
     arrivals: list[list[object]] = []
     for count_max in (10_000, handed_max):
         store = open_store(tmp_path_factory.mktemp("store"))
@@ -295,12 +295,11 @@ def test_handed_over_equals_read(tmp_path_factory: pytest.TempPathFactory, limit
 
 
 def test_the_properties_of_one_message_are_looked_up(tmp_path: Path) -> None:
-    """By its queue and offset, as a pull that is held with a filter asks; where no message is there is nothing."""
+    """A held pull with a filter looks up the properties."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(queue_id=index % 2, properties={"color": f"c{index}"}) for index in range(6)])
     for index in range(6):
-        lookup = store.properties_at("T", index % 2, index // 2)
-        assert lookup is not None
+        lookup = present(store.properties_at("T", index % 2, index // 2))
         assert (lookup("color"), lookup("size")) == (f"c{index}", None)
     store.put(message())
     nowhere = (("T", 0, 3), ("T", 0, -1), ("T", 2, 0), ("U", 0, 0))
@@ -308,7 +307,6 @@ def test_the_properties_of_one_message_are_looked_up(tmp_path: Path) -> None:
 
 
 def test_a_store_can_be_opened_after_a_failed_recovery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A recovery that fails lets go of the directory; the next one finds every message."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message()] * 5)
     store.abandon()
@@ -340,15 +338,12 @@ def store_times(directory: Path) -> list[int]:
 
 
 def test_store_times_never_go_back(tmp_path: Path) -> None:
-    """A search by time and a recovery go by them; a clock that was set back stands still until it is caught up."""
+    """Searches by time and recovery need increasing store times."""
     times = store_times(tmp_path)
-
-    assert times == sorted(times)
-    assert times == [2_000] * 6 + [2_200] + [2_200] * 7
+    assert (times, times) == (sorted(times), [2_000] * 6 + [2_200] + [2_200] * 7)
 
 
 def prepared(store: MessageStore) -> int:
-    """The store time of a prepared batch."""
     batch = store.prepare("T", 0)
     batch.add([message(), message()])
     return store.put_prepared(batch).store_ms
@@ -365,7 +360,6 @@ WAYS: Final[dict[str, Callable[[MessageStore], list[int]]]] = {
 @pytest.mark.parametrize("later", WAYS)
 @pytest.mark.parametrize("first", WAYS)
 def test_each_way_to_store_is_remembered_by_every_other(first: str, later: str, tmp_path: Path) -> None:
-    """The clock is set back between two of them."""
     runtime = Clock()
     runtime.now_ms = 2_000
     store = MessageStore.open(runtime, str(tmp_path), SMALL)
@@ -376,6 +370,228 @@ def test_each_way_to_store_is_remembered_by_every_other(first: str, later: str, 
     runtime.now_ms = 4_000
     times += WAYS[later](store)
     store.close()
-
     assert len(times) >= 2
     assert set(times) == {5_000}
+
+
+MESSAGES = st.builds(
+    message,
+    st.sampled_from(["T", "U", "SCHEDULE_TOPIC_XXXX", "bad/topic"]),
+    st.integers(-1, 2),
+    st.sampled_from([b"", b"body", b"x" * 300, b"y" * 1024, b"z" * 1025]),
+    tag=st.sampled_from([None, "a", "ä", "zero\0", "\0" * 600]),
+    born_host=st.sampled_from([message().born_host] * 5 + [HOST_V6]),
+    sys_flag=st.sampled_from([0, 0, 1, 0x4, 0x8, 0xC, 0x30]),
+)
+
+
+def put_each(store: MessageStore, messages: Sequence[MessageToStore]) -> list[Arrival]:
+    """Put messages one by one; their arrivals."""
+    found: list[Arrival] = []
+    for each in messages:
+        try:
+            store.put(each)
+        except MessageRefusedError:
+            continue
+        found += store.dispatch(10)
+    return found
+
+
+def put_bursts(store: MessageStore, messages: Sequence[MessageToStore]) -> list[Arrival]:
+    """Put messages in bursts; the first message after a burst goes alone."""
+    found: list[Arrival] = []
+    while messages:
+        burst = store.put_burst(messages)
+        arrivals = store.dispatch(len(messages))
+        assert list(arrivals) == list(burst)
+        found += [*arrivals, *put_each(store, messages[len(burst) : len(burst) + 1])]
+        messages = messages[len(burst) + 1 :]
+    return found
+
+
+def stored(messages: Sequence[MessageToStore], config: StoreConfig, *, in_bursts: bool) -> tuple[list[Arrival], bytes]:
+    """The arrivals of messages, and the whole log."""
+    with tempfile.TemporaryDirectory() as directory:
+        store = MessageStore.open(StillRuntime(), directory, config)
+        try:
+            arrivals = (put_bursts if in_bursts else put_each)(store, messages)
+            log = b"".join(bytes(segment.view) for segment in store._log.segments.segments)
+        finally:
+            store.close()
+    return arrivals, log
+
+
+@given(st.lists(MESSAGES, max_size=20))
+def test_a_burst_is_stored_as_its_messages_are(messages: list[MessageToStore]) -> None:
+    assert stored(messages, SMALL, in_bursts=False) == stored(messages, SMALL, in_bursts=True)
+
+
+def test_what_a_burst_takes() -> None:
+    """It ends before a message with special needs, at the end of the file, and without disk blocks."""
+    with tempfile.TemporaryDirectory() as directory:
+        store = open_store(directory, evolve(SMALL, commit_log_file_size=65_536))
+        plain = message()
+        assert not store.put_burst([plain]), "the queue is not there yet"
+        put_each(store, [plain])
+        assert len(store.put_burst([plain, message("T", 0, born_host=HOST_V6), plain])) == 3
+        for other in (
+            message("T", 1),
+            message("U", 0),
+            message("T", 0, sys_flag=0x4),
+            message("T", 0, b"x" * (SMALL.message_size_max + 1)),
+            message("T", 0, tag="zero\0"),
+            structs.replace(plain, inner_queues=(("U", 0),)),
+            structs.replace(plain, flag=2**31),
+        ):
+            store.put(plain)
+            (arrival,) = store.put_burst([plain, other, plain])
+            assert store.log_end == arrival.log_end
+        store.abandon()
+    with tempfile.TemporaryDirectory() as directory:
+        store = open_store(directory, evolve(SMALL, consume_queue_file_size=4_000))
+        put_each(store, [message()])
+        size = store.log_end
+        assert len(store.put_burst([message()] * 100)) == (SMALL.commit_log_file_size - 8) // size - 1
+        assert store.put(message()).physical_offset == SMALL.commit_log_file_size
+        assert len(store.put_burst([message()] * 2)) == 2
+        store.abandon()
+    with tempfile.TemporaryDirectory() as directory:
+        store = open_store(directory, evolve(SMALL, commit_log_file_size=65_536))
+        put_each(store, [message()])
+        segment = store._log.segments.segments[0]
+        segment.reserved_end = store.log_end + 2 * store.log_end
+        assert len(store.put_burst([message()] * 5)) == 2
+        store.abandon()
+
+
+class _KilledError(Exception):
+    """The process is gone."""
+
+
+class _LastView:
+    """A map into which the last write of a process goes only as far as `left` bytes."""
+
+    def __init__(self, view: memoryview, left: int) -> None:
+        self.view = view
+        self.left = left
+
+    def __setitem__(self, part: slice, content: memoryview) -> None:
+        """Copy what is left to copy; the process ends with the last of it."""
+        count = min(self.left, len(content))
+        self.view[part.start : part.start + count] = content[:count]
+        self.left -= count
+        if count < len(content):
+            raise _KilledError
+
+
+def kept_after_kill(written: int) -> int:
+    """How many messages of a burst of three are found after a kill that came with `written` bytes of it written."""
+    with tempfile.TemporaryDirectory() as directory:
+        store = open_store(directory)
+        put_each(store, [message()])
+        segment = store._log.segments.segments[0]
+        mapped, view = segment.mapped, segment.view
+        mapped.view = _LastView(view, written)  # type: ignore[misc,assignment]
+        with pytest.raises(_KilledError):
+            store.put_burst([message(tag="a")] * 3)
+        mapped.view = view  # type: ignore[misc]
+        store.abandon()
+        store = open_store(directory)
+        found = store.visible_end("T", 0) - 1
+        store.close()
+    return found
+
+
+CUTS = (0, 1, 40, 120, 200, 250, 300)
+
+
+def test_bursts_that_end_early() -> None:
+    """A kill leaves none of a burst; a number that fits no field ends it."""
+    assert [kept_after_kill(written) for written in CUTS] == [0] * len(CUTS)
+    with tempfile.TemporaryDirectory() as directory:
+        store = open_store(directory)
+        put_each(store, [message()])
+        burst = store.put_burst([message(), structs.replace(message(), reconsume_times=2**40), message()])
+        assert [arrival.offset_end for arrival in burst] == [2]
+        assert store.put(message()).queue_offset == 2
+        store.abandon()
+
+
+PARTS: Final = st.lists(
+    st.lists(
+        st.builds(
+            message,
+            body=st.sampled_from([b"", b"body", b"x" * 300, b"z" * (SMALL.message_size_max + 1)]),
+            tag=st.sampled_from([None, "a", "ä", "zero\0"]),
+            born_host=st.just(HOST_V6),
+        )
+        | st.builds(
+            message, body=st.sampled_from([b"body", b"x" * 300]), tag=st.sampled_from([None, "a"]), sys_flag=st.just(1)
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    min_size=1,
+    max_size=3,
+).map(lambda parts: [[each for each in part if each.born_host == parts[0][0].born_host] for part in parts])
+
+
+def put_prepared(store: MessageStore, parts: Sequence[Sequence[MessageToStore]]) -> list[PutResult]:
+    """Have a batch made in parts, and put."""
+    batch = store.prepare("T", 0)
+    for part in parts:
+        batch.add(part)
+    first = store.put_prepared(batch)
+    results = list(batch.results(first))
+    assert [each.physical_offset for each in results] == list(batch.starts(first))
+    return results
+
+
+def stored_in_parts(
+    parts: Sequence[Sequence[MessageToStore]], *, prepared: bool
+) -> tuple[list[PutResult] | str, Sequence[Arrival], bytes]:
+    """Where the messages stand, how they and one behind them arrive, and the whole log."""
+    with tempfile.TemporaryDirectory() as directory:
+        store = MessageStore.open(StillRuntime(), directory, SMALL)
+        store.put(message(queue_id=0))
+        found: list[PutResult] | str
+        try:
+            found = (
+                put_prepared(store, parts) if prepared else store.put_batch([each for part in parts for each in part])
+            )
+        except MessageRefusedError as error:
+            found = str(error)
+        store.put(message(queue_id=0))
+        arrivals = store.dispatch(100)
+        store.close()
+        files = sorted(Path(directory, "commitlog").iterdir())
+        return found, arrivals, b"".join(file.read_bytes() for file in files)
+
+
+@given(PARTS)
+def test_a_prepared_batch_is_that_batch(parts: list[list[MessageToStore]]) -> None:
+    parts = [part for part in parts if part]
+    assert stored_in_parts(parts, prepared=True) == stored_in_parts(parts, prepared=False)
+
+
+def test_a_prepared_batch_moves_to_the_next_file_as_a_whole(tmp_path: Path) -> None:
+    large = [message(body=b"x" * 500)] * 3
+    store = open_store(tmp_path, evolve(SMALL, commit_log_file_size=2048))
+    for _ in range(3):
+        store.put(message())
+    results = put_prepared(store, [large[:2], large[2:]])
+    assert [each.queue_offset for each in results] == [3, 4, 5]
+    assert results[0].physical_offset == 2048
+    with pytest.raises(MessageRefusedError, match="cannot hold it"):
+        put_prepared(store, [large, large])
+    assert put_prepared(store, [[message()]])[0].queue_offset == 6
+    assert [arrival.offset_end for arrival in store.dispatch(100)] == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_prepared_batch_is_handed_over_and_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(tmp_path)
+    monkeypatch.setattr(Dispatcher, "_read", lambda *_told: None)
+    put_prepared(store, [[message()], [message()]])
+    assert len(store.dispatch(10)) == 2
+    with pytest.raises(MessageRefusedError, match="cannot be a directory"):
+        store.prepare("..", 0)

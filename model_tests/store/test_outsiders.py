@@ -1,7 +1,6 @@
-"""What somebody did to a store that was closed, or killed: each start is right, or refused in clear words.
+"""Starts after another program changed a closed or killed store: each start is right, or refused with an error.
 
-What was acknowledged and is gone is told, and nothing that is whole is taken away. Damage in older files than those
-that a start looks at is `longpoll store verify`'s to name.
+Lost acknowledged messages are reported. `longpoll store verify` finds damage in older files.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ import pytest
 from click.testing import CliRunner
 from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all
 from model_tests.support.faults import raising
+from model_tests.support.present import present
 from msgspec import structs
 
 from longpoll.cli import main
@@ -69,12 +69,10 @@ def made(directory: Path, *, closed: bool) -> None:
 
 
 def logs(store: Path) -> list[Path]:
-    """The files of the log, oldest first."""
     return sorted((store / "commitlog").iterdir())
 
 
 def units(store: Path, topic: str = "T") -> list[Path]:
-    """The files of a queue, oldest first."""
     return sorted((store / "consumequeue" / topic / "0").iterdir())
 
 
@@ -88,19 +86,16 @@ def whole(store: MessageStore) -> bool:
 
 
 def whole_bodies(store: MessageStore) -> list[bytes]:
-    """How the bodies of both queues begin, in order."""
     return sorted(bytes(record[88:92]) for topic in "TU" for record in read_all(store, topic, 0))
 
 
 def changed(file: Path, position: int, content: bytes) -> None:
-    """Write some bytes into a file."""
     with file.open("r+b") as opened:
         opened.seek(position)
         opened.write(content)
 
 
 def flipped(file: Path, position: int) -> None:
-    """Turn one bit of a file round."""
     changed(file, position, bytes([file.read_bytes()[position] ^ 1]))
 
 
@@ -126,7 +121,6 @@ def index_zeroed(store: Path) -> None:
 
 
 def index_noise(store: Path) -> None:
-    """Index files of random bytes."""
     for each in (store / "index").iterdir():
         each.write_bytes(random.Random(2).randbytes(each.stat().st_size))
 
@@ -136,17 +130,16 @@ def index_removed(store: Path) -> None:
 
 
 def no_abort(store: Path) -> None:
-    """A killed store without the file that says so."""
+    """A killed store without its abort file."""
     (store / "abort").unlink(missing_ok=True)
 
 
 def empty_file(store: Path) -> None:
-    """A file of no bytes behind the log's last."""
     (store / "commitlog" / f"{int(logs(store)[-1].name) + 2048:020d}").touch()
 
 
 def strangers(store: Path) -> None:
-    """Files that are nobody's, in every directory."""
+    """Unknown files in every directory."""
     for name in (
         "commitlog/README",
         "consumequeue/.DS_Store",
@@ -158,7 +151,6 @@ def strangers(store: Path) -> None:
 
 
 def file_for_queue(store: Path) -> None:
-    """A file where a queue's directory would be."""
     (store / "consumequeue" / "T" / "7").write_text("x")
 
 
@@ -171,7 +163,6 @@ RIGHT: list[Fault] = [
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
 @pytest.mark.parametrize("fault", RIGHT, ids=lambda fault: fault.__name__)
 def test_a_start_after_it_is_right(tmp_path: Path, fault: Fault, closed: bool) -> None:
-    """Every message is where it was, and after one more start as well."""
     made(tmp_path / "store", closed=closed)
     fault(tmp_path / "store")
     for _ in range(2):
@@ -184,7 +175,7 @@ def test_a_start_after_it_is_right(tmp_path: Path, fault: Fault, closed: bool) -
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
 @pytest.mark.parametrize("which", ["directory", "first", "last"])
 def test_lost_queues_are_rebuilt(tmp_path: Path, caplog: pytest.LogCaptureFixture, which: str, closed: bool) -> None:
-    """After a clean stop too, where nothing would be dispatched again: the checkpoint says how many there were."""
+    """Also after a clean stop: the checkpoint has the number of queue files."""
     made(tmp_path / "store", closed=closed)
     if which == "directory":
         shutil.rmtree(tmp_path / "store" / "consumequeue" / "T")
@@ -217,7 +208,7 @@ REFUSED: list[tuple[str, Fault, str]] = [
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
 @pytest.mark.parametrize(("fault", "said"), [each[1:] for each in REFUSED], ids=[each[0] for each in REFUSED])
 def test_a_start_after_it_is_refused(tmp_path: Path, fault: Fault, said: str, closed: bool) -> None:
-    """In words that name the file; nothing is changed, so that who restores it has everything."""
+    """The error names the file, and the start changes nothing."""
     made(tmp_path / "store", closed=closed)
     shutil.copytree(tmp_path / "store", tmp_path / "kept")
     fault(tmp_path / "store")
@@ -234,7 +225,6 @@ def test_a_start_after_it_is_refused(tmp_path: Path, fault: Fault, said: str, cl
 
 @pytest.mark.parametrize("how", ["bit", "length"])
 def test_damage_before_whole_records_takes_nothing_away(tmp_path: Path, how: str) -> None:
-    """A closed log ends no earlier than it did: it is refused, and with the bytes as they were all is there."""
     made(tmp_path / "store", closed=True)
     last = logs(tmp_path / "store")[-1]
     before = last.read_bytes()
@@ -252,7 +242,6 @@ def test_damage_before_whole_records_takes_nothing_away(tmp_path: Path, how: str
 
 
 def test_without_its_checkpoint_a_damaged_log_is_opened_up_to_the_damage(tmp_path: Path) -> None:
-    """As the refusal says: who has nothing to restore goes on with what stands before it."""
     made(tmp_path / "store", closed=True)
     last = logs(tmp_path / "store")[-1]
     flipped(last, 120)
@@ -265,7 +254,6 @@ def test_without_its_checkpoint_a_damaged_log_is_opened_up_to_the_damage(tmp_pat
     "fault", [lambda file: file.unlink(), lambda file: os.truncate(file, 0)], ids=["gone", "empty"]
 )
 def test_a_closed_log_that_lost_its_end_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: Fault) -> None:
-    """Nothing whole stands behind it, so it is opened, and an error says that acknowledged messages are missing."""
     made(tmp_path / "store", closed=True)
     fault(logs(tmp_path / "store")[-1])
     open_store(tmp_path / "store").close()
@@ -273,7 +261,6 @@ def test_a_closed_log_that_lost_its_end_is_told(tmp_path: Path, caplog: pytest.L
 
 
 def cut(store: Path) -> dict[str, bytes]:
-    """What starts have put aside, by the names of the files."""
     return {file.name: file.read_bytes() for file in sorted((store / "commitlog_cut").glob("*"))}
 
 
@@ -286,7 +273,6 @@ def records_of(store: Path) -> list[tuple[int, int]]:
 
 
 def rotted(store: Path, physical_offset: int, byte: int = BODY_AT) -> None:
-    """Turn one bit of a record round."""
     file = [each for each in logs(store) if int(each.name) <= physical_offset][-1]
     flipped(file, physical_offset - int(file.name) + byte)
 
@@ -296,7 +282,7 @@ def rotted(store: Path, physical_offset: int, byte: int = BODY_AT) -> None:
 def test_rot_after_the_checkpoint_is_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, number: int, byte: int
 ) -> None:
-    """Nobody can tell it from what a power cut tore, so the log ends there; what goes was acknowledged, and is kept."""
+    """A start cannot tell rot from a torn write, so it keeps a copy of the cut records."""
     store = tmp_path / "store"
     made(store, closed=False)
     records = records_of(store)
@@ -337,7 +323,6 @@ PLACES = [
 def test_a_record_that_cannot_be_where_it_says_is_shown_to_nobody(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, number: int, byte: int, content: bytes
 ) -> None:
-    """It alone, and it is told. A queue used to be filled up to it: with one wrong bit until the disk was full."""
     store = tmp_path / "store"
     made(store, closed=False)
     place, _size = records_of(store)[number]
@@ -356,7 +341,6 @@ def test_a_record_that_cannot_be_where_it_says_is_shown_to_nobody(
 
 
 def test_lost_units_are_skipped_as_far_as_the_log_has_room(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What a disk lost is no reason to show nobody what came after it."""
     store = tmp_path / "store"
     made(store, closed=False)
     last = units(store)[-1]
@@ -371,7 +355,7 @@ def test_lost_units_are_skipped_as_far_as_the_log_has_room(tmp_path: Path, caplo
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "killed"])
 def test_a_record_of_the_future_is_lost_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture, closed: bool) -> None:
-    """What is stored after it is of today. One wrong bit used to have all that followed in the future, for good."""
+    """One wrong bit must not give all later messages a future time."""
     store = tmp_path / "store"
     made(store, closed=closed)
     place, _size = records_of(store)[-1]
@@ -418,7 +402,6 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_what_checksums_may_cost_grows_with_what_is_looked_through() -> None:
-    """By four times as much; and what may not be checked costs nothing."""
     checks = ChecksumBudget()
     assert not checks.may(SPARE_SIZE + 1)
     assert checks.may(SPARE_SIZE)
@@ -434,7 +417,7 @@ def test_what_checksums_may_cost_grows_with_what_is_looked_through() -> None:
     [(91, 707, 91), (193, 707, 193), (194, 707, 0), (90, 707, 0), (-1, 707, 0), (91, 708, 0), (91, 7, 0)],
 )
 def test_a_head_claims_what_fits_where_it_stands(size: int, place: int, claimed: int) -> None:
-    """A copy of another place's record, as a message may hold many, costs no checksum; nor does one without room."""
+    """A copied record, or one that does not fit, costs no checksum."""
     content = bytearray(200)
     struct.pack_into(">iIiiiqqiq", content, 7, size, MAGIC_V1, 1, 0, 0, 0, place, 0, 0)
     assert claimed_size(memoryview(content), 7, 707) == claimed
@@ -442,7 +425,7 @@ def test_a_head_claims_what_fits_where_it_stands(size: int, place: int, claimed:
 
 
 def test_a_body_of_heads_slows_no_start(tmp_path: Path, caplog: pytest.LogCaptureFixture, checked: list[int]) -> None:
-    """Where its record rotted each head was checked, over all that follows it: 4 MiB took a start fifteen seconds."""
+    """Checking each head over all that follows took fifteen seconds for 4 MiB."""
     place = full_of_heads(tmp_path / "store", MIB)
     checked.clear()
     opened = open_store(tmp_path / "store", HEADS)
@@ -453,7 +436,6 @@ def test_a_body_of_heads_slows_no_start(tmp_path: Path, caplog: pytest.LogCaptur
 
 
 def test_a_body_full_of_heads_makes_no_verification_slow(tmp_path: Path, checked: list[int]) -> None:
-    """It is one damaged place, and what stands behind it is found."""
     full_of_heads(tmp_path / "store", MIB)
     with logs(tmp_path / "store")[0].open("r+b") as file:
         content = file.read()
@@ -484,7 +466,6 @@ NAMING: Final = attrs.evolve(SMALL, commit_log_file_size=16 * 1024, multi_dispat
 
 @pytest.mark.parametrize("fault", ["queue id", "digits"])
 def test_impossible_further_queues_stop_no_start(tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: str) -> None:
-    """Neither by one wrong bit of its queue id, nor by more digits than Python reads, which anybody may send."""
     store = open_store(tmp_path / "store", NAMING)
     offsets = "9" * 5000 if fault == "digits" else ""
     put_and_dispatch(store, [naming(b"a", ["A"], 3)])
@@ -501,7 +482,6 @@ def test_impossible_further_queues_stop_no_start(tmp_path: Path, caplog: pytest.
 
 
 def test_no_further_queue_is_filled_up_to_a_wrong_number(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The offset in it stands among the properties, which no checksum covers either; its own queue lists the record."""
     store = open_store(tmp_path / "store", NAMING)
     put_and_dispatch(store, [naming(b"x", ["A"]) for _ in range(12)])
     store.abandon()
@@ -516,7 +496,7 @@ def test_no_further_queue_is_filled_up_to_a_wrong_number(tmp_path: Path, caplog:
 
 
 def test_a_message_that_names_its_own_queue_hides_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """RocketMQ gives it two numbers, so the next one's is one more than the log has room for."""
+    """RocketMQ gives such a message two offsets."""
     store = open_store(tmp_path / "store", NAMING)
     for number in range(9):
         each = naming(b"0", ["T"]) if number % 4 == 1 else message("T", body=b"%d" % number)
@@ -530,14 +510,13 @@ def test_a_message_that_names_its_own_queue_hides_none(tmp_path: Path, caplog: p
 
 
 def test_the_long_topic_of_a_group_of_rocketmq_5_is_made_anew(tmp_path: Path) -> None:
-    """Its groups have up to 255 characters, and the names of their retry topics more than those of others."""
+    """A group of 5.x has up to 255 characters, and its retry topic more."""
     topic = "%RETRY%" + "g" * 248
     (tmp_path / "store" / "consumequeue" / topic / "0").mkdir(parents=True)
     (tmp_path / "store" / "consumequeue" / topic / "0" / FIRST).write_bytes(bytes(SMALL.consume_queue_file_size))
     store = open_store(tmp_path / "store")
     put_and_dispatch(store, [message(topic, body=b"long")])
-    content = store.log_part(0, MIB)
-    assert content is not None
+    content = present(store.log_part(0, MIB))
     copy = open_store(tmp_path / "copy")
     assert copy.put_copied(0, content) == len(content)
     copy.dispatch(9)
@@ -551,7 +530,7 @@ def test_the_long_topic_of_a_group_of_rocketmq_5_is_made_anew(tmp_path: Path) ->
 
 
 def test_a_rotted_size_behind_damage_hides_no_whole_record(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It used to use up what all the checksums of a search may cost: nothing behind it was found, or counted."""
+    """One large size must not use up the search's checksums."""
     big = attrs.evolve(SMALL, commit_log_file_size=256 * MIB)
     store = open_store(tmp_path / "store", big)
     places = [each.physical_offset for each in put_and_dispatch(store, [message() for _ in range(9)])[0]]
@@ -568,7 +547,7 @@ def test_a_rotted_size_behind_damage_hides_no_whole_record(tmp_path: Path, caplo
 
 
 def test_damage_upon_damage_is_not_read_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each search begins with a little: a megabyte for each of thousands took a verification many minutes."""
+    """A megabyte for each of thousands of searches took minutes."""
     sizes: list[int] = []
     monkeypatch.setattr(ChecksumBudget, "passed", lambda _self, size: sizes.append(size))
     store = open_store(tmp_path / "store", HEADS)
@@ -581,7 +560,6 @@ def test_damage_upon_damage_is_not_read_again_and_again(tmp_path: Path, monkeypa
 
 
 def test_verification_goes_on_when_it_may_check_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What lies within is passed over, and no more than that."""
     monkeypatch.setattr(ChecksumBudget, "may", lambda *_: False)
     store = open_store(tmp_path / "store")
     places = [each.physical_offset for each in put_and_dispatch(store, [message() for _ in range(9)])[0]]
@@ -595,7 +573,6 @@ def test_verification_goes_on_when_it_may_check_no_more(tmp_path: Path, monkeypa
 
 
 def test_verification_reads_no_holes_and_tells_of_cuts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a sparse file of a gigabyte a few pages are looked through; and what starts kept beside the log is told."""
     sizes: list[int] = []
     monkeypatch.setattr(ChecksumBudget, "passed", lambda _self, size: sizes.append(size))
     big = attrs.evolve(SMALL, commit_log_file_size=64 * MIB)
@@ -618,7 +595,6 @@ def test_verification_reads_no_holes_and_tells_of_cuts(tmp_path: Path, monkeypat
 
 
 def test_verification_counts_messages_that_lack_a_sector(tmp_path: Path) -> None:
-    """RocketMQ stores such, so they are no damage; a disk that lost a sector leaves them too, so they are counted."""
     store = open_store(tmp_path / "store")
     places = [each.physical_offset for each in put_and_dispatch(store, [message(tag="abc") for _ in range(3)])[0]]
     store.close()
@@ -630,7 +606,6 @@ def test_verification_counts_messages_that_lack_a_sector(tmp_path: Path) -> None
 
 
 def test_what_rotted_twice_at_one_place_is_kept_twice(tmp_path: Path) -> None:
-    """The second start takes nothing away of what the first one kept."""
     store = tmp_path / "store"
     made(store, closed=False)
     place, _size = records_of(store)[BEFORE_CHECKPOINT]
@@ -663,7 +638,7 @@ def with_much_rotten(store: Path) -> int:
 
 @pytest.mark.parametrize("written", [0, 1, 2])
 def test_what_cannot_be_kept_is_not_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int) -> None:
-    """The start is refused, and all is as it was: one that is tried again and again fills no disk with copies."""
+    """The start is refused and changes nothing."""
     store = tmp_path / "store"
     place = with_much_rotten(store)
     before = {file.name: file.read_bytes() for file in logs(store)}
@@ -682,8 +657,7 @@ def test_what_cannot_be_kept_is_not_cut_off(tmp_path: Path, monkeypatch: pytest.
         ):
             open_store(store)
     assert not room
-    assert {file.name: file.read_bytes() for file in logs(store)} == before
-    assert cut(store) == {}
+    assert ({file.name: file.read_bytes() for file in logs(store)}, cut(store)) == (before, {})
     opened = open_store(store)
     assert opened.log_end == place
     opened.close()
@@ -691,11 +665,10 @@ def test_what_cannot_be_kept_is_not_cut_off(tmp_path: Path, monkeypatch: pytest.
 
 
 class KilledError(BaseException):
-    """Stands for the end of the process."""
+    """The process was killed."""
 
 
 def test_a_killed_start_leaves_no_half_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody could tell it from a whole one; the next start writes what is unfinished anew."""
     store = tmp_path / "store"
     place = with_much_rotten(store)
     before = b"".join(file.read_bytes() for file in logs(store))
@@ -712,7 +685,7 @@ def test_a_killed_start_leaves_no_half_copy(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_what_is_looked_through_makes_no_data_of_holes() -> None:
-    """On a tmpfs reading makes data of them: a start took a gigabyte of memory for a log of a few messages."""
+    """On a tmpfs, reading a hole allocates memory."""
     size, written = 16 * segment.PIECE_SIZE, 5000
     descriptor = os.memfd_create("log")
     try:
@@ -730,7 +703,6 @@ def test_what_is_looked_through_makes_no_data_of_holes() -> None:
 
 @pytest.mark.parametrize("before", range(8))
 def test_a_record_is_found_across_two_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int) -> None:
-    """Wherever the pieces part its size and its mark."""
     store = tmp_path / "store"
     made(store, closed=True)
     place, _size = records_of(store)[-1]
@@ -741,7 +713,6 @@ def test_a_record_is_found_across_two_pieces(tmp_path: Path, monkeypatch: pytest
 
 
 def test_rot_in_the_last_millisecond_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its time alone nothing is missing; the checkpoint names the last record, and that stands behind the damage."""
     monkeypatch.setattr(RealRuntime, "unix_ms", lambda _: 1_800_000_000_000)
     store = tmp_path / "store"
     made(store, closed=True)
@@ -760,7 +731,7 @@ def test_rot_in_the_last_millisecond_removes_nothing(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("position", [8, 40, 100])
 def test_a_partial_record_of_a_kill_is_no_loss(tmp_path: Path, caplog: pytest.LogCaptureFixture, position: int) -> None:
-    """Its mark is written last, so what has none was never acknowledged: it goes without a word, as before."""
+    """Its mark is written last, so it was never acknowledged."""
     store = tmp_path / "store"
     made(store, closed=False)
     place, size = records_of(store)[-1]

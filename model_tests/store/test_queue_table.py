@@ -1,26 +1,35 @@
-"""The table of queues: what a directory has, what is made and when, and how a topic goes."""
+"""The table of queues, shared maps of their files, gaps that a start fills, and unread parts of a store."""
 
 from __future__ import annotations
 
 import errno
+import logging
 import threading
 from pathlib import Path
 
 import pytest
 from attrs import evolve
-from model_tests.support.broker.stores import SMALL
+from click.testing import CliRunner
+from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all
+from model_tests.support.present import present
+from msgspec.structs import replace
 
+from longpoll.cli import main
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import StoreUserError, TopicLeavingError
+from longpoll_broker.store.queues.consume_queue import UNIT_SIZE
+from longpoll_broker.store.queues.inner_queues import inner_places
 from longpoll_broker.store.queues.queue_table import MAPS_MAX, OTHER_MAPS, QueueTable, Topic
 from longpoll_broker.store.segment import SegmentList
+from longpoll_broker.store.verify import verify
+from longpoll_protocol.log_record import Record
+from longpoll_protocol.properties import INNER_OFFSETS, INNER_QUEUES
 from longpoll_runtime.files import RealFiles
 
 EXTENDED = evolve(SMALL, extended_queues=True)
 
 
 def table_of(store: Path, config: StoreConfig = SMALL, *, lengthen: bool = False) -> QueueTable:
-    """The table of a store's directory, before it has looked there."""
     return QueueTable(RealFiles(), str(store), config, threading.Lock(), lengthen=lengthen)
 
 
@@ -43,13 +52,12 @@ def close(table: QueueTable) -> None:
 
 
 def test_a_topic_has_its_name_as_a_record_carries_it() -> None:
-    """A byte says how many bytes follow, which are more than letters where these are not ASCII."""
     assert Topic("TopicA").part == b"\x06TopicA"
     assert Topic("Größe").part == b"\x07" + "Größe".encode()
 
 
-def test_a_directory_is_a_queue_when_it_has_a_number_and_files(tmp_path: Path) -> None:
-    """Other names, and directories in which nothing is, make no queue; nor does looking for one."""
+def test_queues_of_a_directory(tmp_path: Path) -> None:
+    """A queue needs a number and files; other names are ignored."""
     for topic, queue in (("A", "0"), ("A", "12"), ("B", "3"), ("B", "lost"), ("B", "\N{ARABIC-INDIC DIGIT THREE}")):
         write(tmp_path, topic, queue)
     (tmp_path / "consumequeue" / "A" / "7").mkdir()
@@ -57,27 +65,21 @@ def test_a_directory_is_a_queue_when_it_has_a_number_and_files(tmp_path: Path) -
     assert (places(table), table.find("A", 0)) == ([], None)
     table.load()
     assert places(table) == [("A", 0), ("A", 12), ("B", 3)]
-    found = table.find("A", 12)
-    assert found is not None
+    found = present(table.find("A", 12))
     assert (found.topic, found.queue_id) == ("A", 12)
     assert [table.find(*place) for place in (("A", 7), ("B", 0), ("C", 0))] == [None, None, None]
     assert places(table) == [("A", 0), ("A", 12), ("B", 3)]
-    close(table)
-
-
-def test_files_that_are_nobodys_are_passed_over(tmp_path: Path) -> None:
-    """Beside the topics, beside the queues, and where a queue's directory would be."""
+    (tmp_path := tmp_path / "next").mkdir()
     write(tmp_path, "T", "0")
     for name in ("stray", "T/note", "T/7"):
         (tmp_path / "consumequeue" / name).write_text("x")
     table = table_of(tmp_path)
     table.load()
     assert places(table) == [("T", 0)]
-    close(table)
 
 
-def test_a_queue_stands_once_and_makes_no_file(tmp_path: Path) -> None:
-    """Who makes it again gets the one that is there; its files come with its first unit, in its own directory."""
+def test_queues_that_are_made(tmp_path: Path) -> None:
+    """A queue's files come with its first unit; extended units have their own."""
     table = table_of(tmp_path)
     first = table.make("T", 2)
     topic = table.topics["T"]
@@ -89,10 +91,7 @@ def test_a_queue_stands_once_and_makes_no_file(tmp_path: Path) -> None:
     assert first.segments.size == SMALL.consume_queue_file_size
     assert first.extended is None
     assert list(tmp_path.iterdir()) == []
-
-
-def test_extended_units_have_files_of_their_own(tmp_path: Path) -> None:
-    """With `enableConsumeQueueExt` a queue has two lists of files, each with its own directory and size of file."""
+    (tmp_path := tmp_path / "next").mkdir()
     queue = table_of(tmp_path, EXTENDED).make("T", 2)
     assert [(each.directory, each.size) for each in queue.segment_lists()] == [
         (f"{tmp_path}/consumequeue/T/2", EXTENDED.consume_queue_file_size),
@@ -101,18 +100,16 @@ def test_extended_units_have_files_of_their_own(tmp_path: Path) -> None:
 
 
 def test_only_a_crash_explains_a_short_file(tmp_path: Path) -> None:
-    """After one it is filled up; after a clean stop it is damage, and the user is told."""
     write(tmp_path, "T", "0", size=40)
     with pytest.raises(StoreUserError, match="has 40 bytes"):
         table_of(tmp_path).load()
     table = table_of(tmp_path, lengthen=True)
     table.load()
     assert places(table) == [("T", 0)]
-    close(table)
 
 
-def test_a_forgotten_topic_goes_alone_and_its_files_later(tmp_path: Path) -> None:
-    """Forgetting gives its queues, whose files stay till they are removed; an unknown topic has none."""
+def test_topics_and_queues_that_go(tmp_path: Path) -> None:
+    """Forgetting a topic keeps its files until they are removed."""
     for topic, queue in (("A", "0"), ("A", "1"), ("B", "0")):
         write(tmp_path, topic, queue)
     table = table_of(tmp_path)
@@ -125,27 +122,21 @@ def test_a_forgotten_topic_goes_alone_and_its_files_later(tmp_path: Path) -> Non
     assert len(files) == 3
     table.remove_files(queues)
     assert [path.exists() for path in files] == [False, False, True]
-    close(table)
-
-
-def test_single_queues_go_and_the_others_stay_with_their_topic(tmp_path: Path) -> None:
-    """Those that there are of the named ones; with all of them, or more, the topic goes as a whole."""
+    (tmp_path := tmp_path / "next").mkdir()
     for queue in ("0", "1", "2", "3"):
         write(tmp_path, "T", queue)
     table = table_of(tmp_path)
     table.load()
     assert sorted(queue.queue_id for queue in table.forget("T", {1, 9})) == [1]
     assert places(table) == [("T", 0), ("T", 2), ("T", 3)]
-    topic = table.topics["T"]
+    kept = table.topics["T"]
     assert [queue.queue_id for queue in table.forget("T", {0})] == [0]
-    assert table.topics == {"T": topic}
+    assert table.topics == {"T": kept}
     assert sorted(queue.queue_id for queue in table.forget("T", {2, 3})) == [2, 3]
     assert table.topics == {}
-    close(table)
 
 
 def test_leftover_files_of_a_queue_go_before_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its topic is known all the while, and its other queues are found; it is made only when its old file is gone."""
     file = write(tmp_path, "T", "0") / ("0" * 20)
     write(tmp_path, "T", "1")
     table = table_of(tmp_path)
@@ -164,11 +155,10 @@ def test_leftover_files_of_a_queue_go_before_it_is_made(tmp_path: Path, monkeypa
     assert (places(table), file.exists()) == ([("T", 1)], True)
     table.make("T", 0)
     assert (places(table), file.exists()) == ([("T", 1), ("T", 0)], False)
-    close(table)
 
 
 def test_names_that_went_are_gone_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each directory that lost files is made durable, or a power cut could bring a deleted topic's messages back."""
+    """Otherwise a power cut could bring a deleted topic's messages back."""
     for queue_name in ("0", "1"):
         write(tmp_path, "T", queue_name)
     table = table_of(tmp_path)
@@ -182,7 +172,6 @@ def test_names_that_went_are_gone_for_good(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_one_queue_that_cannot_go_keeps_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others are removed all the same, and the first failure is told when all were tried."""
     directories = [write(tmp_path, "T", queue_name) for queue_name in ("0", "1", "2")]
     table = table_of(tmp_path)
     table.load()
@@ -203,7 +192,6 @@ def test_one_queue_that_cannot_go_keeps_no_other(tmp_path: Path, monkeypatch: py
 
 
 def test_leftover_files_of_a_topic_go_before_its_name_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until it can be removed nothing of that name is made, and other names are; then its files are gone, and it is."""
     file = write(tmp_path, "T", "0") / ("0" * 20)
     table = table_of(tmp_path)
     table.load()
@@ -226,7 +214,6 @@ def test_leftover_files_of_a_topic_go_before_its_name_is_used(tmp_path: Path, mo
 
 
 def test_a_topic_that_leaves_is_found_by_nobody_and_may_stay(tmp_path: Path) -> None:
-    """It stands among all queues meanwhile, and nothing of its name is made; then it is as it was."""
     write(tmp_path, "T", "0")
     table = table_of(tmp_path)
     table.load()
@@ -242,7 +229,6 @@ def test_a_topic_that_leaves_is_found_by_nobody_and_may_stay(tmp_path: Path) -> 
         assert raised.value.errno == errno.EBUSY
     table.stay("T")
     assert (table.find("T", 0), table.make("T", 0), table.leaving) == (queue, queue, {})
-    close(table)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +238,6 @@ def test_a_topic_that_leaves_is_found_by_nobody_and_may_stay(tmp_path: Path) -> 
 def test_files_get_the_remaining_maps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, maps_max: int, count: int
 ) -> None:
-    """What the system lets a process have, without those of the program, the log and the index; one at least."""
     monkeypatch.setattr(RealFiles, "maps_max", lambda _self: maps_max)
     table = table_of(tmp_path)
     assert table._maps.count_max == count
@@ -260,7 +245,6 @@ def test_files_get_the_remaining_maps(
 
 @pytest.mark.parametrize("config", [SMALL, EXTENDED], ids=["plain", "extended"])
 def test_all_its_files_share_maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: StoreConfig) -> None:
-    """However many queues there are, and with extended units too: as many files are mapped as may be."""
     monkeypatch.setattr(RealFiles, "maps_max", lambda _self: OTHER_MAPS + 3)
     for queue_id in range(5):
         write(tmp_path, "A", str(queue_id))
@@ -272,7 +256,129 @@ def test_all_its_files_share_maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             each.append(0)
     segments = [segment for each in lists for segment in each.segments]
     assert {len(segment.view) for segment in segments} <= {config.consume_queue_file_size, config.extended_file_size}
-
     assert len(segments) == (10 if config.extended_queues else 5)
     assert sum(segment._mapped is not None for segment in segments) == 3
-    close(table)
+
+
+COUNT = 25
+UNITS_A_FILE = SMALL.consume_queue_file_size // UNIT_SIZE
+
+
+def holed(store: Path, offsets: range, content: bytes = bytes(UNIT_SIZE)) -> None:
+    """A closed store whose queue T lacks these units."""
+    opened = open_store(store)
+    put_and_dispatch(opened, [message(queue_id=number % 2) for number in range(2 * COUNT)])
+    opened.close()
+    for offset in offsets:
+        at = offset * UNIT_SIZE
+        name = f"{at - at % SMALL.consume_queue_file_size:020}"
+        with (store / "consumequeue" / "T" / "0" / name).open("r+b") as file:
+            file.seek(at % SMALL.consume_queue_file_size)
+            file.write(content)
+
+
+@pytest.mark.parametrize(
+    "offsets", [range(12, 13), range(3), range(9, 11), range(10, 20), range(23, 24)],
+    ids=["one", "first", "two files", "a file", "before the last"],
+)  # fmt: skip
+def test_a_hole_is_found_and_filled(tmp_path: Path, caplog: pytest.LogCaptureFixture, offsets: range) -> None:
+    holed(tmp_path, offsets)
+    store = open_store(tmp_path)
+    assert [len(read_all(store, "T", queue_id)) for queue_id in (0, 1)] == [COUNT, COUNT]
+    assert store.put(message()).queue_offset == COUNT
+    store.close()
+    assert f"{tmp_path}/consumequeue/T/0 lacks units before others" in caplog.text
+    assert verify(RealFiles(), str(tmp_path)).problems == []
+
+
+def test_a_queue_that_ends_early_has_no_hole(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    holed(tmp_path, range(COUNT, COUNT))
+    open_store(tmp_path).close()
+    stale = (7).to_bytes(8) + (96).to_bytes(4) + bytes(8)
+    with (tmp_path / "consumequeue" / "T" / "0" / f"{2 * SMALL.consume_queue_file_size:020}").open("r+b") as file:
+        file.seek((COUNT - 2 * UNITS_A_FILE + 2) * UNIT_SIZE)
+        file.write(stale)
+    store = open_store(tmp_path)
+    assert len(read_all(store, "T", 0)) == COUNT
+    store.close()
+    assert "lacks units" not in caplog.text
+
+
+LIGHT = evolve(SMALL, multi_dispatch=True, light_queues=True)
+DEVICE = "%LMQ%device.1"
+FILE = "0" * 20
+PARTS = {
+    "batchconsumequeue": (f"batchconsumequeue/B/0/{FILE}", "batch consume queues"),
+    "consumequeue_r": ("consumequeue_r/CURRENT", "consume queues in RocksDB"),
+    "compaction": ("compaction/compactionLog/C/0/x", "compacted topics"),
+    "config/topics": ("config/topics/CURRENT", "a RocksDB database"),
+    "transrocksdb": ("transrocksdb/CURRENT", "a RocksDB database"),
+}
+
+
+def filled(store: Path) -> None:
+    opened = open_store(store)
+    put_and_dispatch(opened, [message()])
+    opened.close()
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_store_with_parts_that_are_not_read_is_refused_and_never_sound(tmp_path: Path, part: str) -> None:
+    path, what = PARTS[part]
+    filled(tmp_path)
+    file = tmp_path / path
+    (tmp_path / part).mkdir(parents=True)
+    assert verify(RealFiles(), str(tmp_path)).unread == []
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(b"x")
+    before = {each: each.stat().st_mtime_ns for each in tmp_path.rglob("*")}
+    with pytest.raises(StoreUserError, match=f"has {what} in {part}, which this broker does not read"):
+        open_store(tmp_path)
+    assert {each: each.stat().st_mtime_ns for each in tmp_path.rglob("*")} == before
+    shown = CliRunner().invoke(main, ["store", "verify", str(tmp_path)])
+    assert (shown.exit_code, "sound" in shown.output) == (3, False)
+    assert f"{part} was not checked" in " ".join(shown.output.split())
+
+
+def test_extended_queues_that_the_settings_leave_out_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    extended = evolve(SMALL, extended_queues=True)
+    opened = open_store(tmp_path, extended)
+    put_and_dispatch(opened, [message()])
+    opened.close()
+    with caplog.at_level(logging.WARNING):
+        open_store(tmp_path, extended).close()
+        assert "enableConsumeQueueExt" not in caplog.text
+        open_store(tmp_path).close()
+    assert "set enableConsumeQueueExt=true" in caplog.text
+    assert [part.path for part in verify(RealFiles(), str(tmp_path)).unread] == ["consumequeue_ext"]
+
+
+@pytest.mark.parametrize("name", [DEVICE, "%LMQ%a b", "%LMQ%ü", "%LMQ%" + "x" * 250], ids=len)
+@pytest.mark.parametrize("crashed", [False, True])
+def test_a_light_queue_may_have_any_name_of_a_directory(tmp_path: Path, name: str, crashed: bool) -> None:
+    """As in RocketMQ."""
+    store = open_store(tmp_path, LIGHT)
+    sent = replace(message(properties={INNER_QUEUES: name}), inner_queues=((name, 0),))
+    put_and_dispatch(store, [sent])
+    if crashed:
+        store.flush_queues()
+        store.abandon()
+    else:
+        store.close()
+    for config in (LIGHT, LIGHT) if crashed else (SMALL, LIGHT):
+        again = open_store(tmp_path, config)
+        assert again.visible_end(name, 0) == 1
+        again.close()
+        assert verify(RealFiles(), str(tmp_path)).problems == []
+
+
+def places_of(names: str, offsets: str) -> list[tuple[str, int, int]]:
+    properties = f"{INNER_QUEUES}\x01{names}\x02{INNER_OFFSETS}\x01{offsets}".encode()
+    record = Record(100, 0, 0, 7, 0, 5, 700, 0, 0, b"", 1_000, b"", 0, 0, memoryview(b""), "T", properties)
+    return inner_places(record, light=True)
+
+
+def test_a_name_that_is_no_directorys_is_passed_over() -> None:
+    assert places_of(f"%LMQ%../x,../x,a.b,U,{DEVICE}", "1,2,3,4,5") == [("U", 7, 4), (DEVICE, 0, 5)]
+    assert places_of("%LMQ%" + "x" * 251 + ",%LMQ%\x07,%LMQ%", "1,2,3") == [("%LMQ%", 0, 3)]
+    assert places_of("U,V", "1") == []

@@ -43,7 +43,6 @@ def assert_sound(directory: Path, messages: int) -> None:
 def test_a_kill_loses_nothing(
     tmp_path_factory: pytest.TempPathFactory, appended: int, dispatched: int, flushed: bool, queues_flushed: bool
 ) -> None:
-    """Killed after any number of appends, dispatches and flushes: every message is there and visible after opening."""
     root = tmp_path_factory.mktemp("kill")
     store = open_store(root / "store")
     for each in mixed_messages(appended):
@@ -77,7 +76,7 @@ def cut_places(directory: Path) -> tuple[list[int], int, int]:
     [(True, 11), (False, 17), *(pytest.param(is_cut, 1, marks=pytest.mark.long) for is_cut in (True, False))],
 )
 def test_lost_from_every_byte(tmp_path: Path, is_cut: bool, step: int) -> None:
-    """The last log file cut at, or zeroed from, each byte of its last three records: exactly the whole are kept."""
+    """The last log file is truncated or zeroed at each byte of its last three records."""
     store = open_store(tmp_path / "store")
     put_and_dispatch(store, [message(queue_id=index % 2, body=b"\x01\xff\x02" * 5, tag="t") for index in range(15)])
     store.close()
@@ -102,7 +101,6 @@ def test_lost_from_every_byte(tmp_path: Path, is_cut: bool, step: int) -> None:
 
 
 def test_queues_are_rebuilt_from_the_safe_point(tmp_path: Path) -> None:
-    """After a crash units of records past the safe point are not believed: wrong ones are written anew."""
     store = open_store(tmp_path / "store")
     put_and_dispatch(store, mixed_messages(50))
     store.close()
@@ -120,7 +118,7 @@ def test_queues_are_rebuilt_from_the_safe_point(tmp_path: Path) -> None:
 
 
 def test_a_queue_that_begins_later(tmp_path: Path) -> None:
-    """When the log's oldest files are gone, rebuilt queues begin with pre-blank units and their minimum is right."""
+    """When the log's oldest files are gone, rebuilt queues begin with pre-blank units."""
     store = open_store(tmp_path / "store")
     put_and_dispatch(store, [message(queue_id=index % 2, body=b"x" * 50) for index in range(60)])
     store.close()
@@ -140,7 +138,7 @@ def test_a_queue_that_begins_later(tmp_path: Path) -> None:
 
 
 def test_safe_point_goes_by_the_checkpoint(tmp_path: Path) -> None:
-    """The safe point is the newest file that begins with a record stored up to the checkpoint, 3 s taken off."""
+    """The safe point is the newest file whose first record is 3 s older than the checkpoint."""
     log = CommitLog(RealFiles(), str(tmp_path), SMALL.commit_log_file_size)
     for index in range(60):
         log.append(message(body=b"x" * 100), b"\x01T", index, 10_000 + 1000 * index)
@@ -155,7 +153,6 @@ def test_safe_point_goes_by_the_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_names_a_durable_record(tmp_path: Path) -> None:
-    """The last that was visible when queues were flushed; none of a log that lacks it, or after RocketMQ wrote it."""
     store = open_store(tmp_path / "store", evolve(SMALL, commit_log_file_size=65_536))
     put, _arrivals = put_and_dispatch(store, mixed_messages(20))
     store.put(message())
@@ -183,7 +180,6 @@ def test_a_checkpoint_names_a_durable_record(tmp_path: Path) -> None:
 
 
 def test_what_another_log_had_durable_is_forgotten(tmp_path: Path) -> None:
-    """Else a record that begins at the same place one day, and that nobody has synced, would be taken for durable."""
     config = evolve(SMALL, commit_log_file_size=65_536)
     store = open_store(tmp_path / "store", config)
     put_and_dispatch(store, mixed_messages(20))
@@ -197,7 +193,6 @@ def test_what_another_log_had_durable_is_forgotten(tmp_path: Path) -> None:
 
 
 def test_what_was_durable_before_a_kill_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what stands behind the checkpoint, be the file as long as it may; without its queues all of it is."""
     clock = [1_800_000_000_000]
     monkeypatch.setattr(RealRuntime, "unix_ms", lambda _: clock[0])
     config = evolve(SMALL, commit_log_file_size=65_536)
@@ -232,7 +227,6 @@ def test_what_was_durable_before_a_kill_is_not_read_again(tmp_path: Path, monkey
 
 @given(st.lists(st.integers(0, 2**62), min_size=5, max_size=5))
 def test_checkpoint_survives(fields: list[int]) -> None:
-    """The checkpoint file comes back as it was written; a short one counts as never written."""
     checkpoint = Checkpoint(*fields)
     assert decode_checkpoint(encode_checkpoint(checkpoint)) == checkpoint
     assert encode_checkpoint(checkpoint)[40:] == bytes(4056), "as RocketMQ writes it"
@@ -254,7 +248,6 @@ LACKING = b"a\x01" + bytes(4)
 
 
 def test_an_empty_newest_queue_file_is_dropped(tmp_path: Path) -> None:
-    """A crash between making a queue's next file and writing its first unit leaves zeros: they are no units."""
     store = open_store(tmp_path / "store")
     put_and_dispatch(store, [message() for _ in range(10)])
     store.close()
@@ -267,7 +260,7 @@ def test_an_empty_newest_queue_file_is_dropped(tmp_path: Path) -> None:
 
 
 def test_units_of_records_that_the_log_has_lost_are_forgotten(tmp_path: Path) -> None:
-    """After a clean stop too: where no checkpoint says more a log that ends early is believed, and queues follow it."""
+    """Also after a clean stop, if the log ends early and no checkpoint contradicts it."""
     store = open_store(tmp_path)
     kept, _ = put_and_dispatch(store, [message("T", 0), *(message("T", 1) for _ in range(10)), message("T", 0)])
     lost, _ = put_and_dispatch(store, [message("T", queue_id) for queue_id in (0, 1, 1, 2, 2, 0)])
@@ -280,7 +273,6 @@ def test_units_of_records_that_the_log_has_lost_are_forgotten(tmp_path: Path) ->
     content[position : position + 8] = bytes(8)
     file.write_bytes(content)
     (tmp_path / "checkpoint").unlink()
-
     opened = open_store(tmp_path)
     assert opened.log_end == lost[0].physical_offset
     assert [opened.visible_end("T", queue_id) for queue_id in range(3)] == [2, 10, 0]
@@ -322,17 +314,15 @@ def queue_of(directory: Path, *records: tuple[int, int]) -> ConsumeQueue:
 
 
 def listing(directory: Path, log: CommitLog) -> ConsumeQueue:
-    """A queue that lists every record of a log."""
     return queue_of(directory, *((each.physical_offset, each.size) for each in records_of(log)))
 
 
 def standing(queue: ConsumeQueue) -> tuple[int, int]:
-    """Where a queue goes on, and the end of the last record that it lists."""
     return queue.offset_end, queue.physical_end
 
 
-def test_what_was_dispatched_is_not_dispatched_again_after_a_clean_stop(tmp_path: Path) -> None:
-    """Else a topic that was deleted with its queues would come back; what the queues miss is dispatched."""
+def test_what_a_start_dispatches_again(tmp_path: Path) -> None:
+    """After a clean stop only what queues lack; after a crash everything from the safe point."""
     log = log_of(tmp_path, 10, 20, 30)
     second = records_of(log)[1].physical_offset
     log.stand_at(log.end)
@@ -341,33 +331,24 @@ def test_what_was_dispatched_is_not_dispatched_again_after_a_clean_stop(tmp_path
     assert recover(log, [], early, crashed=False, had_queues=True) == Recovered(0, 30)
     queue = queue_of(tmp_path, (0, second))
     assert recover(log, [queue], early, crashed=False, had_queues=True) == Recovered(second, 30)
-
-
-def test_without_queues_all_of_the_log_is_dispatched_again(tmp_path: Path) -> None:
-    """Whatever the checkpoint says, also records of the first millisecond of 1970."""
+    (tmp_path := tmp_path / "next").mkdir()
     for number, store_ms in enumerate((0, 30)):
         log = log_of(tmp_path / str(number), store_ms, store_ms, store_ms)
         found = recover(log, [], Checkpoint(store_ms, store_ms), crashed=False, had_queues=False)
         assert found == Recovered(0, store_ms)
-
-
-def test_a_crash_is_recovered_from_the_safe_point(tmp_path: Path) -> None:
-    """And not from where the queues end."""
+    (tmp_path := tmp_path / "next").mkdir()
     log = log_of(tmp_path, 10, 20, 30)
     found = recover(log, [listing(tmp_path, log)], Checkpoint(30, 30), crashed=True, had_queues=True)
     assert found == Recovered(0, 30)
-
-
-def test_an_empty_store_is_whole(tmp_path: Path) -> None:
-    """No record was walked: the time of the last one is 0."""
+    (tmp_path := tmp_path / "next").mkdir()
     log, queue = log_of(tmp_path), queue_of(tmp_path)
     assert recover_clean(log, [queue], -1) == Recovered(0, 0)
     assert recover_crashed(log, [queue], Checkpoint()) == Recovered(0, 0)
     assert standing(queue) == (0, -1)
 
 
-def test_damage_before_the_newest_files_forgets_nothing(tmp_path: Path) -> None:
-    """A clean stop left the older ones whole: `verify` names what is not, and neither log nor queue is cut there."""
+def test_where_a_recovered_log_ends(tmp_path: Path) -> None:
+    """A blank counts if a file follows it; damage in older files does not count."""
     log = log_of(tmp_path, *range(1, 41))
     end = log.end
     queue = listing(tmp_path, log)
@@ -376,23 +357,16 @@ def test_damage_before_the_newest_files_forgets_nothing(tmp_path: Path) -> None:
     recover_clean(log, [queue], -1)
     assert log.end == end
     assert standing(queue) == (40, end)
-
-
-def test_a_blank_counts_if_a_file_follows_it(tmp_path: Path) -> None:
-    """Also an empty one, where writing goes on; without one it goes on before the blank."""
+    (tmp_path := tmp_path / "next").mkdir()
     log = log_of(tmp_path, 1, 2, 3, 4)
     *_, before, third, _ = records_of(log)
     assert third.physical_offset == LOG_SIZE
     log.segments.segments[1].view[:] = bytes(LOG_SIZE)
-    assert recover_clean(log, [], -1).store_ms == 2
-    assert log.end == LOG_SIZE
+    assert (recover_clean(log, [], -1).store_ms, log.end) == (2, LOG_SIZE)
     log.segments.truncate(LOG_SIZE)
     recover_clean(log, [], -1)
     assert log.end == before.physical_offset + before.size
-
-
-def test_a_time_of_0_is_no_safe_point(tmp_path: Path) -> None:
-    """A checkpoint that was never written says nothing of records from 1970; of those a millisecond later one may."""
+    (tmp_path := tmp_path / "next").mkdir()
     times_ms = [0, 0, 0, 0], [1, 1, 1, 1]
     logs = [log_of(tmp_path / str(number), *each) for number, each in enumerate(times_ms)]
     checkpoint = Checkpoint(1 + SLACK_MS, 1 + SLACK_MS)
@@ -407,7 +381,6 @@ def test_a_time_of_0_is_no_safe_point(tmp_path: Path) -> None:
 def test_a_record_without_a_sector_needs_a_flush(
     tmp_path: Path, lacking: int | None, physic_ms: int, kept: int
 ) -> None:
-    """What the log's flushes had not reached, by the checkpoint, may have been torn, and so may the last record."""
     log = log_of(tmp_path, 10, 20, 30, body=b"small", lacking=lacking)
     ends = [0, *(each.physical_offset + each.size for each in records_of(log))]
     recover_crashed(log, [], Checkpoint(physic_ms, physic_ms))
@@ -415,7 +388,6 @@ def test_a_record_without_a_sector_needs_a_flush(
 
 
 def test_zeros_are_no_units_also_where_an_older_file_has_lost_some(tmp_path: Path) -> None:
-    """A queue goes on after the last unit of the newest file that begins with one."""
     log = log_of(tmp_path, *range(1, 12), body=b"small")
     records = records_of(log)
     queue = listing(tmp_path, log)
@@ -428,7 +400,6 @@ def test_zeros_are_no_units_also_where_an_older_file_has_lost_some(tmp_path: Pat
 @pytest.mark.parametrize("crashed", [False, True])
 @pytest.mark.parametrize("place", ["another's", "its own, at another offset", "of another size", "inside"])
 def test_a_unit_that_a_power_cut_brought_back_is_not_believed(tmp_path: Path, place: str, *, crashed: bool) -> None:
-    """It was cleared once, as its record was lost; where that stood, others stand now, durable and before any doubt."""
     log = log_of(tmp_path, *range(1, 9), body=b"small")
     first, second, third, *_, last = records_of(log)
     stale = {
@@ -450,18 +421,8 @@ def test_a_unit_that_a_power_cut_brought_back_is_not_believed(tmp_path: Path, pl
     assert bytes(queue.segments.segments[0].view[UNIT_SIZE:]) == bytes(QUEUE_SIZE - UNIT_SIZE)
 
 
-def test_a_queue_of_stale_units_alone_begins_anew(tmp_path: Path) -> None:
-    """There is no unit before them whose record would tell where the queue ends in the log."""
-    log = log_of(tmp_path, 1, 2, 3, body=b"small")
-    first, second, last = records_of(log)
-    queue = queue_of(tmp_path, (second.physical_offset, second.size), (first.physical_offset, first.size))
-    recover_crashed(log, [queue], Checkpoint(durable_offset=last.physical_offset))
-    assert standing(queue) == (0, -1)
-
-
 @pytest.mark.parametrize(("damaged", "end"), [(0, 1), (4, 1), (8, 2), (88, 2)], ids=["size", "magic", "sum", "body"])
 def test_a_unit_of_a_damaged_record_is_believed(tmp_path: Path, damaged: int, end: int) -> None:
-    """Its offset is not given twice, as long as what stands there begins as a record does."""
     log = log_of(tmp_path, 1, 2, 3, body=b"small")
     *_, second, last = records_of(log)
     queue = listing(tmp_path, log)
@@ -472,18 +433,7 @@ def test_a_unit_of_a_damaged_record_is_believed(tmp_path: Path, damaged: int, en
     assert queue.offset_end == end
 
 
-def test_a_unit_of_a_record_that_expired_is_believed(tmp_path: Path) -> None:
-    """The log has nothing to say of it any more, and its offset is not given twice."""
-    log = log_of(tmp_path, 1, 2, 3, 4)
-    queue = queue_of(tmp_path, *((each.physical_offset, each.size) for each in records_of(log)[:2]))
-    last = records_of(log)[-1].physical_offset
-    log.segments.remove(1)
-    recover_crashed(log, [queue], Checkpoint(durable_offset=last))
-    assert queue.offset_end == 2
-
-
 def test_a_record_is_borne_out_by_each_of_its_queues(tmp_path: Path) -> None:
-    """A light queue lists a message of another topic; what it says of an offset there is what counts."""
     listed = message(properties={"INNER_MULTI_DISPATCH": "T,%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": "0,1"})
     log = CommitLog(RealFiles(), f"{tmp_path}/commitlog", LOG_SIZE)
     for index in range(3):
@@ -496,8 +446,8 @@ def test_a_record_is_borne_out_by_each_of_its_queues(tmp_path: Path) -> None:
         assert queue.offset_end == end
 
 
-def test_a_queue_whose_records_the_log_has_lost_goes_on_before_them(tmp_path: Path) -> None:
-    """A file that begins with such a record is not one to go on in, so the end of the record before it is known."""
+def test_where_a_queue_goes_on(tmp_path: Path) -> None:
+    """Offsets are not given twice, also if the log or the queue lost files."""
     log = log_of(tmp_path, *range(1, 12), body=b"small")
     last = records_of(log)[-1].physical_offset
     queue = listing(tmp_path, log)
@@ -505,27 +455,33 @@ def test_a_queue_whose_records_the_log_has_lost_goes_on_before_them(tmp_path: Pa
     log.segments.segments[last // LOG_SIZE].view[last % LOG_SIZE :][:8] = bytes(8)
     assert recover_clean(log, [queue], -1) == Recovered(last, 10)
     assert standing(queue) == (10, last)
-
-
-def test_a_queue_of_which_nothing_is_believed_begins_anew(tmp_path: Path) -> None:
-    """Its units are written again from the log, by their offsets; also when its oldest file is gone."""
+    (tmp_path := tmp_path / "next").mkdir()
     queue = queue_of(tmp_path, *((start, 100) for start in range(5000, 5015)))
     queue.segments.remove(1)
     recover_crashed(log_of(tmp_path, 1, 2), [queue], Checkpoint())
     assert standing(queue) == (0, -1)
-
-
-def test_a_queue_whose_newest_file_is_empty_keeps_its_offset(tmp_path: Path) -> None:
-    """The files before it are gone with the log's: an offset is not given twice."""
+    (tmp_path := tmp_path / "next").mkdir()
     queue = queue_of(tmp_path, *((0, 1) for _ in range(11)))
     queue.segments.remove(1)
     queue.segments.segments[0].view[:UNIT_SIZE] = bytes(UNIT_SIZE)
     recover_clean(log_of(tmp_path, 1, 2), [queue], -1)
     assert standing(queue) == (10, -1)
+    (tmp_path := tmp_path / "next").mkdir()
+    log = log_of(tmp_path, 1, 2, 3, body=b"small")
+    one, other, newest = records_of(log)
+    queue = queue_of(tmp_path, (other.physical_offset, other.size), (one.physical_offset, one.size))
+    recover_crashed(log, [queue], Checkpoint(durable_offset=newest.physical_offset))
+    assert standing(queue) == (0, -1)
+    (tmp_path := tmp_path / "next").mkdir()
+    log = log_of(tmp_path, 1, 2, 3, 4)
+    queue = queue_of(tmp_path, *((each.physical_offset, each.size) for each in records_of(log)[:2]))
+    last = records_of(log)[-1].physical_offset
+    log.segments.remove(1)
+    recover_crashed(log, [queue], Checkpoint(durable_offset=last))
+    assert queue.offset_end == 2
 
 
 def test_a_unit_before_the_log_began_lists_no_record(tmp_path: Path) -> None:
-    """Those that fill a gap have a size that no record has; what they say of a record's end is not taken for one."""
     log = log_of(tmp_path, 1, 2)
     first = records_of(log)[0]
     queue = queue_of(tmp_path, (0, 1), (0, 1), (0, first.size))
@@ -542,7 +498,6 @@ def test_a_unit_before_the_log_began_lists_no_record(tmp_path: Path) -> None:
 
 
 def test_queues_whose_files_were_removed_are_made_anew(tmp_path: Path) -> None:
-    """Those of one among several, after a crash: the checkpoint says that there were more."""
     config = evolve(SMALL, commit_log_file_size=65_536)
     store = open_store(tmp_path, config)
     put_and_dispatch(store, mixed_messages(20))
@@ -555,4 +510,3 @@ def test_queues_whose_files_were_removed_are_made_anew(tmp_path: Path) -> None:
     # Those that were made anew are not synced: a power cut now must not meet a checkpoint that says so.
     assert load_checkpoint(RealFiles(), str(tmp_path / "checkpoint")).durable_offset == -1
     assert {queue: [bytes(each) for each in read_all(store, *queue)] for queue in store.queues()} == expected
-    store.close()

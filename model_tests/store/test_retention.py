@@ -57,35 +57,28 @@ def counted(
 
 
 def test_which_files_go(segments: SegmentList) -> None:
-    """By age at the hour, by age on a filling disk, by force on a full one; ten at most, none still needed."""
+    """By age at the hour or on a filling disk, by force on a full one; ten at most."""
     waiting = evolve(CONFIG, delete_when=ANOTHER_HOUR)
-    assert counted(segments) == REMOVED_COUNT_MAX
-    assert counted(segments, old=4) == 4
-    assert counted(segments, waiting) == 0
-    assert counted(segments, waiting, used=0.75) == 0
+    assert (counted(segments), counted(segments, old=4)) == (REMOVED_COUNT_MAX, 4)
+    assert (counted(segments, waiting), counted(segments, waiting, used=0.75)) == (0, 0)
     assert counted(segments, waiting, used=0.76) == REMOVED_COUNT_MAX
     assert counted(segments, waiting, used=0.76, old=4) == 4
     assert counted(segments, waiting, used=0.85, old=0) == 0
     assert counted(segments, waiting, used=0.86, old=0) == REMOVED_COUNT_MAX
     assert counted(segments, evolve(waiting, clean_forcibly=False), used=0.86, old=0) == 0
-    assert counted(segments, needed_from=35) == 3
-    assert counted(segments, needed_from=0) == 0
+    assert (counted(segments, needed_from=35), counted(segments, needed_from=0)) == (3, 0)
     segments.remove(12)
-    assert [each.start for each in segments.segments] == [120, 130, 140]
-    assert counted(segments) == 2
-    segments.close()
+    assert ([each.start for each in segments.segments], counted(segments)) == ([120, 130, 140], 2)
 
 
 @pytest.mark.parametrize("hours", ["04", "4", "00;04;16"])
 def test_hours_are_read(hours: str) -> None:
-    """One hour or several, by the machine's clock."""
     four = int(dt.datetime(2026, 1, 1, 4, 59).astimezone().timestamp() * 1000)
     assert is_hour(hours, four)
     assert not is_hour(hours, four + HOUR_MS)
 
 
 def make_old(store: Path, count: int) -> None:
-    """Let the oldest log files be a day old."""
     for path in sorted((store / "commitlog").iterdir())[:count]:
         changed_s = path.stat().st_mtime - 24 * 3600
         os.utime(path, (changed_s, changed_s))
@@ -93,12 +86,10 @@ def make_old(store: Path, count: int) -> None:
 
 @pytest.fixture
 def any_hour() -> StoreConfig:
-    """Files expire after an hour, looked for at every hour."""
     return evolve(CONFIG, delete_when=";".join(str(hour) for hour in range(24)), clean_forcibly=False)
 
 
 def test_queues_and_index_follow_the_log(tmp_path: Path, any_hour: StoreConfig) -> None:
-    """After files went, minimum, queue files and index are right; a reader before the minimum is told; all reopens."""
     store = open_store(tmp_path, any_hour)
     put, _arrivals = put_and_dispatch(
         store, [message(queue_id=index % 2, properties={"KEYS": f"k{index}"}) for index in range(200)]
@@ -108,8 +99,7 @@ def test_queues_and_index_follow_the_log(tmp_path: Path, any_hour: StoreConfig) 
     before = [bytes(view) for view in held.records]
     store.flush()
     make_old(tmp_path, 6)
-    assert store.remove_expired() == 6
-    assert store.remove_expired() == 0
+    assert (store.remove_expired(), store.remove_expired()) == (6, 0)
     assert store.log_start == 6 * SMALL.commit_log_file_size
     assert store.log_part(0, 10) is None
     assert [bytes(view) for view in held.records] == before
@@ -137,7 +127,7 @@ def test_queues_and_index_follow_the_log(tmp_path: Path, any_hour: StoreConfig) 
 
 
 def test_a_removed_file_stays_removed(tmp_path: Path, any_hour: StoreConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last one's name is synced too: with it a power cut would bring back messages whose deletion is forgotten."""
+    """After a power cut its messages would come back, without the note of the deletion."""
     store = open_store(tmp_path, any_hour)
     put_and_dispatch(store, [message() for _ in range(100)])
     index_all(store)
@@ -158,12 +148,10 @@ def test_a_removed_file_stays_removed(tmp_path: Path, any_hour: StoreConfig, mon
 
     monkeypatch.setattr(RealFiles, "remove", removed)
     monkeypatch.setattr(RealFiles, "sync_directory", synced)
-    assert store.remove_expired() == 2
-    assert done[-4:] == ["removed", "synced"] * 2
+    assert (store.remove_expired(), done[-4:]) == (2, ["removed", "synced"] * 2)
 
 
 def test_nothing_goes_that_is_not_safe(tmp_path: Path, any_hour: StoreConfig) -> None:
-    """What is not visible, not indexed or not durable yet stays, however old its file is."""
     store = open_store(tmp_path, any_hour)
     for index in range(200):
         store.put(message(properties={"KEYS": f"k{index}"}))
@@ -178,7 +166,7 @@ def test_nothing_goes_that_is_not_safe(tmp_path: Path, any_hour: StoreConfig) ->
 
 
 class Clock(RealRuntime):
-    """A clock that only moves when it is told to."""
+    """A clock that only tests move."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -187,7 +175,7 @@ class Clock(RealRuntime):
 
 
 def test_the_service_waits_and_retries(tmp_path: Path, any_hour: StoreConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It first looks a minute after the start, then every ten seconds, also after a disk that failed."""
+    """It looks a minute after the start and then every ten seconds."""
     clock = Clock()
     store = MessageStore.open(clock, str(tmp_path), any_hour)
     asked: list[int] = []
@@ -208,12 +196,10 @@ def test_the_service_waits_and_retries(tmp_path: Path, any_hour: StoreConfig, mo
 
 
 def queue_files(store: Path, topic: str) -> list[Path]:
-    """The files of a topic's queues."""
     return sorted((store / "consumequeue" / topic).glob("*/*"))
 
 
 def test_files_go_and_a_later_topic_begins_at_zero(tmp_path: Path) -> None:
-    """Another topic keeps what it has, and a slice handed out before stays readable."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(topic=topic) for topic in ("gone", "kept", "gone")])
     before = store.get("gone", 0, 0, 32)
@@ -221,11 +207,9 @@ def test_files_go_and_a_later_topic_begins_at_zero(tmp_path: Path) -> None:
     store.delete_topic("gone")
     store.delete_topic("gone")
     store.delete_topic("never")
-
     assert queue_files(tmp_path, "gone") == []
     assert (store.visible_start("gone", 0), store.visible_end("gone", 0)) == (0, 0)
-    assert store.visible_end("kept", 0) == 1
-    assert bytes(before.records[0]) == record
+    assert (store.visible_end("kept", 0), bytes(before.records[0])) == (1, record)
     put_and_dispatch(store, [message(topic="gone", body=b"again")])
     assert [b"again" in found for found in read_all(store, "gone", 0)] == [True]
     store.flush_queues()
@@ -237,7 +221,6 @@ def test_files_go_and_a_later_topic_begins_at_zero(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("handed", [True, False])
 def test_a_dispatch_in_flight_remakes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, handed: bool) -> None:
-    """What was appended before the deletion is passed over, whether it was handed over or is read from the log."""
     if not handed:
         monkeypatch.setattr(dispatch, "HANDED_COUNT_MAX", 0)
     store = open_store(tmp_path)
@@ -246,13 +229,11 @@ def test_a_dispatch_in_flight_remakes_nothing(tmp_path: Path, monkeypatch: pytes
     store.delete_topic("gone")
     store.put(message(topic="gone", body=b"new"))
     arrivals = [(each.topic, each.offset_end) for each in store.dispatch(100)]
-
     assert arrivals == [("kept", 1), ("gone", 1)]
     assert [b"new" in found for found in read_all(store, "gone", 0)] == [True]
 
 
 def test_after_a_crash_it_stays_gone(tmp_path: Path) -> None:
-    """Recovery dispatches the deleted topic's records again, and no queue lists them; a later topic does."""
     store = open_store(tmp_path / "0")
     put_and_dispatch(store, [message(topic=topic) for topic in ("gone", "kept", "again")])
     for topic in ("gone", "again"):
@@ -269,7 +250,6 @@ def test_after_a_crash_it_stays_gone(tmp_path: Path) -> None:
 
 
 def test_old_deletions_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once no recovery reaches the records from before, be it after a crash, the note goes; a spoiled one is told."""
     now_ms = 1_800_000_000_000
     monkeypatch.setattr(RealRuntime, "unix_ms", lambda _: now_ms)
     store = open_store(tmp_path)
@@ -291,7 +271,6 @@ def test_old_deletions_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("visible", [True, False], ids=["visible", "not visible yet"])
 def test_a_further_queue_that_is_gone_stays_gone(tmp_path: Path, visible: bool) -> None:
-    """A record of a topic that stays had named it: neither the dispatcher nor a recovery lists it there again."""
     config = evolve(SMALL, multi_dispatch=True)
     store = open_store(tmp_path / "0", config)
     told = message("kept", properties={"INNER_MULTI_DISPATCH": "gone"})
@@ -310,7 +289,6 @@ def test_a_further_queue_that_is_gone_stays_gone(tmp_path: Path, visible: bool) 
 
 
 def test_while_a_topic_leaves_nobody_finds_it_or_puts_into_it(tmp_path: Path) -> None:
-    """Also not as a further queue, nor in a batch or a burst; what was on its way is listed in vain."""
     store = open_store(tmp_path, evolve(SMALL, multi_dispatch=True))
     put_and_dispatch(store, [message(topic="gone", body=b"old")])
     store.put(message(topic="gone", body=b"not visible yet"))
@@ -340,7 +318,6 @@ def test_while_a_topic_leaves_nobody_finds_it_or_puts_into_it(tmp_path: Path) ->
 def test_a_deletion_that_cannot_be_noted_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, handed: bool
 ) -> None:
-    """With everything in it, also what became visible meanwhile, and after a kill."""
     if not handed:
         monkeypatch.setattr(dispatch, "HANDED_COUNT_MAX", 0)
     store = open_store(tmp_path / "0")
@@ -374,7 +351,6 @@ def test_a_deletion_that_cannot_be_noted_fails(
 def test_nobody_else_is_at_work_while_a_topic_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, step: str, held: tuple[str, ...]
 ) -> None:
-    """Nobody puts into it or shows it as it leaves; one deletion ends at a time, also of what one before has left."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(topic="gone")])
     free: list[bool] = []

@@ -1,8 +1,13 @@
-"""A sequence of mapped files: where each byte lies, what is removed, made durable and refused."""
+"""Files: the real file layer, and a list of mapped segments with its removals, syncs and disk blocks."""
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import os
+import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,7 +26,7 @@ LARGE_SIZE = 4 * RESERVE_SIZE
 
 @define
 class Disk:
-    """What the files were asked for, in order, by their names; a disk with as much room as a test gives it."""
+    """Records file operations by name; its room is limited."""
 
     room: int = LARGE_SIZE
     """Blocks up to this position of a file are to be had, bytes."""
@@ -72,7 +77,6 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 
 def names(*starts: int) -> list[str]:
-    """The names of the files that begin there."""
     return [segment_name(start) for start in starts]
 
 
@@ -86,19 +90,16 @@ def filled(directory: Path, *starts: int) -> SegmentList:
 
 
 def left(store: Path) -> list[str]:
-    """The files that are there, oldest first."""
     return sorted(each.name for each in (store / "log").iterdir())
 
 
 def write(directory: Path, sizes: dict[int, int]) -> None:
-    """Files as a process left them: their sizes, by where they begin."""
     directory.mkdir(exist_ok=True)
     for start, size in sizes.items():
         (directory / segment_name(start)).write_bytes(b"x" * size)
 
 
 def test_blocks_are_taken_a_mebibyte_ahead(tmp_path: Path, disk: Disk) -> None:
-    """From where the writing stands, never beyond the file's end, and never fewer than are about to be written."""
     segment = Segment(RealFiles(), str(tmp_path / "file"), 0, LARGE_SIZE)
     assert segment.reserved_end == 0
     segment.reserve(100, 200)
@@ -112,7 +113,6 @@ def test_blocks_are_taken_a_mebibyte_ahead(tmp_path: Path, disk: Disk) -> None:
 
 
 def test_a_file_of_a_queue_takes_as_much_again_as_it_has(tmp_path: Path, disk: Disk) -> None:
-    """A page at first, for most queues are short and there are many; a mebibyte at most, for the long ones."""
     segment = Segment(RealFiles(), str(tmp_path / "file"), 0, LARGE_SIZE, Maps(1))
     for position in (0, 100, 5000, RESERVE_SIZE, 3 * RESERVE_SIZE, LARGE_SIZE - 40):
         segment.reserve(position, position + 20)
@@ -131,12 +131,10 @@ def test_a_file_of_a_queue_takes_as_much_again_as_it_has(tmp_path: Path, disk: D
 
 @pytest.mark.parametrize("refusal", [errno.ENOSPC, errno.EDQUOT])
 def test_a_disk_that_is_nearly_full_takes_what_still_fits(tmp_path: Path, disk: Disk, refusal: int) -> None:
-    """Without room to spare the bytes alone are asked for; when those do not fit either, the caller is told."""
     disk.room, disk.refusal = 500, refusal
     segment = Segment(RealFiles(), str(tmp_path / "file"), 0, LARGE_SIZE)
     segment.reserve(0, 500)
-    assert segment.reserved_end == 500
-    assert disk.reserved == [(0, RESERVE_SIZE), (0, 500)]
+    assert (segment.reserved_end, disk.reserved) == (500, [(0, RESERVE_SIZE), (0, 500)])
     with pytest.raises(OSError, match="no"):
         segment.reserve(500, 501)
     assert segment.reserved_end == 500
@@ -144,7 +142,6 @@ def test_a_disk_that_is_nearly_full_takes_what_still_fits(tmp_path: Path, disk: 
 
 
 def test_what_cannot_be_had_is_asked_for_once(tmp_path: Path, disk: Disk) -> None:
-    """A disk that fails is not asked again for less, nor a full one for the same bytes."""
     disk.room = 0
     segment = Segment(RealFiles(), str(tmp_path / "file"), 0, LARGE_SIZE)
     with pytest.raises(OSError, match="no"):
@@ -158,7 +155,6 @@ def test_what_cannot_be_had_is_asked_for_once(tmp_path: Path, disk: Disk) -> Non
 
 
 def test_each_byte_is_in_one_file(tmp_path: Path, disk: Disk) -> None:
-    """A file has its first byte and not the first one after it; before the oldest and after the newest is none."""
     segments = SegmentList(RealFiles(), str(tmp_path / "log"), SIZE)
     assert (segments.start, segments.find(0), segments.segments) == (0, None, ())
     made = [segments.append(start) for start in (20, 30)]
@@ -176,7 +172,6 @@ def test_each_byte_is_in_one_file(tmp_path: Path, disk: Disk) -> None:
 
 
 def test_what_was_written_is_there_when_opened_again(tmp_path: Path, disk: Disk) -> None:
-    """Every file of twenty digits, in order; other names that stand beside them are nobody's."""
     filled(tmp_path / "log", 20, 30, 40).close()
     for stranger in ("x" * 20, "1" * 19, "1" * 21, "\N{ARABIC-INDIC DIGIT THREE}" * 20):
         (tmp_path / "log" / stranger).touch()
@@ -185,12 +180,10 @@ def test_what_was_written_is_there_when_opened_again(tmp_path: Path, disk: Disk)
     assert [(each.start, bytes(each.view)) for each in segments.segments] == [(n, b"x" * SIZE) for n in (20, 30, 40)]
     segments.flush(0, 100)
     assert disk.directories == [], "after a clean stop every name is durable"
-    segments.close()
 
 
 @pytest.mark.parametrize(("size", "after_a_crash"), [(0, False), (0, True), (1, True), (SIZE - 1, True)], ids=str)
 def test_a_newest_file_left_short_is_filled_up(tmp_path: Path, disk: Disk, size: int, after_a_crash: bool) -> None:
-    """With zeros; a file that has its name and no length yet is taken for that even if nobody knows of a crash."""
     write(tmp_path / "log", {0: SIZE, 10: SIZE, 20: size})
     segments = SegmentList(RealFiles(), str(tmp_path / "log"), SIZE, lengthen=after_a_crash)
     assert [each.start for each in segments.segments] == [0, 10, 20]
@@ -198,7 +191,6 @@ def test_a_newest_file_left_short_is_filled_up(tmp_path: Path, disk: Disk, size:
     segments.flush(0, 30)
     # The names may be of a process that was killed before it had made them durable.
     assert disk.directories == ([f"{tmp_path}/log", str(tmp_path), str(tmp_path.parent)] if after_a_crash else [])
-    segments.close()
 
 
 @pytest.mark.parametrize(
@@ -218,7 +210,7 @@ def test_a_newest_file_left_short_is_filled_up(tmp_path: Path, disk: Disk, size:
 def test_files_that_are_not_one_string_are_refused(
     tmp_path: Path, disk: Disk, sizes: dict[int, int], after_a_crash: bool, found: str
 ) -> None:
-    """Other sizes than the settings say, or a file missing; what was mapped till then is let go, nothing changed."""
+    """Files of another size, and gaps between files, change nothing."""
     write(tmp_path / "log", sizes)
     with pytest.raises(StoreUserError, match=found):
         SegmentList(RealFiles(), str(tmp_path / "log"), SIZE, lengthen=after_a_crash)
@@ -228,7 +220,6 @@ def test_files_that_are_not_one_string_are_refused(
 
 
 def test_a_file_that_cannot_be_made_leaves_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a clean stop a name without length would be damage; the first error is told if it cannot go either."""
 
     def no_length(files: RealFiles, path: str, _size: int, **_how: bool) -> RealMappedFile:
         Path(path).touch()
@@ -238,16 +229,14 @@ def test_a_file_that_cannot_be_made_leaves_no_name(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(RealFiles, "map", no_length)
     with pytest.raises(OSError, match="the disk is full"):
         segments.append(10)
-    assert left(tmp_path) == names(0)
-    assert [each.start for each in segments.segments] == [0]
+    assert (left(tmp_path), [each.start for each in segments.segments]) == (names(0), [0])
     monkeypatch.setattr(RealFiles, "remove", raising(OSError(errno.EIO, "it stays")))
     with pytest.raises(OSError, match="the disk is full"):
         segments.append(10)
-    segments.close()
 
 
 def test_a_first_file_may_come_with_its_directories(tmp_path: Path, disk: Disk) -> None:
-    """A queue's first file makes its directory and its topic's, and all three names are made durable."""
+    """All three new names are made durable."""
     segments = SegmentList(RealFiles(), f"{tmp_path}/T/0", SIZE)
     segments.append(0)
     segments.append(10)
@@ -262,7 +251,6 @@ def test_a_first_file_may_come_with_its_directories(tmp_path: Path, disk: Disk) 
     segments.append(20)
     segments.flush(20, 30)
     assert disk.directories == [f"{tmp_path}/T/0"]
-    segments.close()
 
 
 @pytest.mark.parametrize(
@@ -275,7 +263,6 @@ def test_a_first_file_may_come_with_its_directories(tmp_path: Path, disk: Disk) 
     ],
 )
 def test_a_relative_path_begins_at_the_process(tmp_path: Path, disk: Disk, directory: str, expected: list[str]) -> None:
-    """Not at the root: the name of a store's directory stands in the directory that the process was started in."""
 
     class Within(RealFiles):
         """Files whose root, and where the process stands, are the test's own directory."""
@@ -293,29 +280,25 @@ def test_a_relative_path_begins_at_the_process(tmp_path: Path, disk: Disk, direc
     segments.append(0)
     segments.flush(0, SIZE)
     assert disk.directories == expected
-    segments.close()
 
 
 def test_only_the_bytes_asked_for_are_made_durable(tmp_path: Path, disk: Disk) -> None:
-    """Of each file that has some of them, and of no other: a sync of a file costs a wait for the disk."""
+    """A sync of another file would wait for the disk in vain."""
     segments = filled(tmp_path / "log", 20, 30, 40, 50)
     asked = {(35, 50): [(30, 5, 10), (40, 0, 10)], (40, 45): [(40, 0, 5)], (20, 21): [(20, 0, 1)], (60, 70): []}
     for (start, stop), expected in asked.items():
         disk.synced.clear()
         segments.flush(start, stop)
         assert disk.synced == [(segment_name(first), *part) for first, *part in expected]
-    segments.close()
 
 
 def test_what_is_cut_off_does_not_come_back(tmp_path: Path, disk: Disk) -> None:
-    """Later files go, the newest first so that no kill leaves a gap, and durably; of its own file the rest is zeros."""
     segments = filled(tmp_path / "log", 20, 30, 40, 50, 60)
     for each in segments.segments:
         each.reserve(0, SIZE)
     disk.directories.clear()
     segments.truncate(45)
-    assert disk.removed == names(60, 50)
-    assert disk.closed == names(60, 50)
+    assert (disk.removed, disk.closed) == (names(60, 50), names(60, 50))
     assert disk.directories == [f"{tmp_path}/log"] * 2
     assert [bytes(each.view) for each in segments.segments] == [b"x" * SIZE, b"x" * SIZE, b"xxxxx" + bytes(5)]
     assert [each.reserved_end for each in segments.segments] == [SIZE, SIZE, 0]
@@ -326,11 +309,9 @@ def test_what_is_cut_off_does_not_come_back(tmp_path: Path, disk: Disk) -> None:
     assert [(bytes(each.view), each.reserved_end) for each in segments.segments] == [(b"x" * SIZE, SIZE)] * 2
     segments.truncate(20)
     assert (left(tmp_path), segments.segments) == ([], ())
-    segments.close()
 
 
 def test_the_oldest_files_go_first(tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as are told, or all; one that cannot go keeps those after it, and slices of what went stay readable."""
     segments = filled(tmp_path / "log", 0, 10, 20, 30)
     oldest = segments.segments[0].view[2:4]
     segments.remove(2)
@@ -350,7 +331,7 @@ def test_the_oldest_files_go_first(tmp_path: Path, disk: Disk, monkeypatch: pyte
 def test_a_durable_file_is_not_made_so_again(
     tmp_path: Path, disk: Disk, *, lengthen: bool, expected: list[tuple[str, int, int]]
 ) -> None:
-    """Neither after a flush nor after a clean start; after a crash its name may be nowhere but in memory."""
+    """After a crash a file's name may not be durable."""
     segments = filled(tmp_path / "log", 0)
     segments.flush(0, 1)
     segments = SegmentList(RealFiles(), f"{tmp_path}/log", SIZE, lengthen=lengthen)
@@ -361,33 +342,22 @@ def test_a_durable_file_is_not_made_so_again(
     assert disk.synced == [*expected, ("0" * 18 + "10", 0, 10)]
 
 
-def test_old_files_go_one_after_the_other(tmp_path: Path, disk: Disk) -> None:
-    """Each is gone for good before the next, so that no power cut leaves a gap; after the last the owner syncs."""
-    segments = filled(tmp_path / "log", 0, 10, 20)
-    disk.directories.clear()
-    segments.remove()
-    assert disk.removed == names(0, 10, 20)
-    assert disk.directories == [f"{tmp_path}/log"] * 2
-
-
 def test_a_file_is_durable_before_the_next_one_has_a_name(tmp_path: Path, disk: Disk) -> None:
-    """Its last one alone, unless a flush was there before: a log whose middle file a power cut takes is damaged."""
+    """Otherwise a power cut could take a middle file."""
     segments = SegmentList(RealFiles(), str(tmp_path / "log"), SIZE)
     made = [segments.append(start) for start in (20, 30, 40)]
     first, second = names(20, 30)
     assert disk.synced == [(first, 0, 1), (second, 0, 1)]
     assert disk.directories == [str(tmp_path / "log")] * 2
     assert [segment.is_durable for segment in made] == [True, True, False]
-
     segments.flush(40, 50)
     disk.synced.clear()
     segments.append(50)
     assert disk.synced == []
-    segments.close()
 
 
 def test_removed_names_are_durable_one_by_one(tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest first, also on the disk: what a failure or a power cut leaves has no gap. The last may come back."""
+    """A power cut leaves no gap."""
     segments = filled(tmp_path / "log", 20, 30, 40)
     disk.directories.clear()
     remove = RealFiles.remove
@@ -400,28 +370,6 @@ def test_removed_names_are_durable_one_by_one(tmp_path: Path, disk: Disk, monkey
     monkeypatch.setattr(RealFiles, "remove", removing)
     segments.remove(2)
     assert (seen, disk.directories) == ([0, 1], [str(tmp_path / "log")])
-    segments.close()
-
-
-def test_names_that_could_not_be_made_durable_are_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a flush that could not open a directory the next one syncs it; else a power cut could take the file."""
-    store = open_store(tmp_path)
-    store.put(message())
-    synced: list[str] = []
-    sync = RealFiles.sync_directory
-
-    def failing(files: RealFiles, path: str) -> None:
-        synced.append(path)
-        if len(synced) == 1:
-            raise OSError(errno.EMFILE, "too many open files")
-        sync(files, path)
-
-    monkeypatch.setattr(RealFiles, "sync_directory", failing)
-    with pytest.raises(OSError, match="too many open files"):
-        store.flush()
-    assert store.flushed_end == 0
-    assert store.flush() == store.log_end
-    assert synced == [synced[0], f"{tmp_path}/commitlog", str(tmp_path), str(tmp_path.parent)]
 
 
 def first_messages(directory: Path, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -445,5 +393,204 @@ def first_messages(directory: Path, monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 def test_the_first_message_of_a_queue_waits_for_no_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Making a queue's files costs a few system calls, none of which waits for the disk to write."""
     assert first_messages(tmp_path, monkeypatch) == 64
+
+
+def test_a_mapped_file_is_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    mapped = RealFiles().map(str(path), 1 << 20, writable=True, create=True)
+    assert path.read_bytes() == bytes(1 << 20)
+    assert path.stat().st_blocks * 512 < 1 << 20
+    mapped.reserve(0, 8192)
+    assert path.stat().st_blocks * 512 >= 8192
+    mapped.view[5000:5004] = b"here"
+    mapped.sync(5000, 5004)
+    assert path.read_bytes()[5000:5004] == b"here"
+    assert mapped.data_from(0) <= 5000
+    assert mapped.data_from(500_000) == mapped.data_from(1 << 20) == 1 << 20
+    mapped.clear_from(5002)
+    assert (bytes(mapped.view[5000:5004]), path.stat().st_size) == (b"he\0\0", 1 << 20)
+    mapped.close()
+
+
+def test_a_file_keeps_its_length_while_it_is_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill while clearing must not leave a short file."""
+    mapped = RealFiles().map(str(tmp_path / "file"), 8192, writable=True, create=True)
+    mapped.view[:] = b"x" * 8192
+    cut_short: list[int] = []
+    truncate = os.ftruncate
+
+    def cut(descriptor: int, size: int) -> None:
+        cut_short.append(size)
+        truncate(descriptor, size)
+
+    monkeypatch.setattr(os, "ftruncate", cut)
+    mapped.clear_from(5000)
+    assert (bytes(mapped.view), cut_short) == (b"x" * 5000 + bytes(3192), [])
+    mapped.clear_from(8192)
+
+    class NoHoles:
+        def fallocate(self, *_: object) -> int:
+            ctypes.set_errno(errno.EOPNOTSUPP)
+            return -1
+
+    monkeypatch.setattr("longpoll_runtime.files._LIBC", NoHoles())
+    mapped.clear_from(100)
+    assert (bytes(mapped.view), cut_short) == (b"x" * 100 + bytes(8092), [100, 8192])
+    mapped.close()
+
+
+def test_what_is_clear_is_not_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zeros and holes stay as they are."""
+
+    class Counting:
+        calls = 0
+
+        def fallocate(self, *arguments: int) -> int:
+            self.calls += 1
+            done: int = libc.fallocate(*arguments)
+            return done
+
+    libc, counting = ctypes.CDLL(None, use_errno=True), Counting()
+    libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
+    mapped = RealFiles().map(str(tmp_path / "file"), 1 << 20, writable=True, create=True)
+    mapped.view[:5000] = b"x" * 5000
+    monkeypatch.setattr("longpoll_runtime.files._LIBC", counting)
+    mapped.clear_from(5000)
+    mapped.clear_from(8192)
+    assert counting.calls == 0
+    for place in (5000, 8191, 8192, (1 << 20) - 1):
+        mapped.view[place] = 1
+        mapped.clear_from(5000)
+        assert bytes(mapped.view) == b"x" * 5000 + bytes((1 << 20) - 5000)
+    assert counting.calls == 4
+    monkeypatch.undo()
+    mapped.close()
+
+
+def test_mapped_files_that_fail(tmp_path: Path) -> None:
+    """A slice outlives the closing; errors name the file and the reason."""
+    mapped = RealFiles().map(str(tmp_path / "file"), 4096, writable=True, create=True)
+    mapped.view[:3] = b"abc"
+    held = mapped.view[:3]
+    mapped.close()
+    assert bytes(held) == b"abc"
+    (tmp_path := tmp_path / "next").mkdir()
+    files = RealFiles()
+    with pytest.raises(FileNotFoundError):
+        files.map(str(tmp_path / "none"), 10, writable=False)
+    (tmp_path / "long").write_bytes(b"x" * 20)
+    with pytest.raises(OSError, match="20 bytes, not 10"):
+        files.map(str(tmp_path / "long"), 10, writable=True, create=True)
+    read_only = files.map(str(tmp_path / "long"), 20, writable=False)
+    with pytest.raises(TypeError):
+        read_only.view[0] = 1
+    read_only.close()
+    (tmp_path / "empty").touch()
+    empty = files.map(str(tmp_path / "empty"), 0, writable=False)
+    assert len(empty.view) == 0
+    empty.close()
+    (tmp_path := tmp_path / "next").mkdir()
+    mapped = RealFiles().map(str(tmp_path / "file"), 4096, writable=True, create=True)
+    mapped._address = 4096
+    with pytest.raises(OSError, match="file") as raised:
+        mapped.sync(0, 4096)
+    assert raised.value.errno == errno.ENOMEM
+    mapped.close()
+
+
+def test_replacing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, path = RealFiles(), tmp_path / "file"
+    files.write_atomic(str(path), b"old")
+    assert files.read(str(path)) == b"old"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", raising(OSError(errno.ENOSPC, "No space left on device")))
+        with pytest.raises(OSError, match="No space"):
+            files.write_atomic(str(path), b"new")
+    assert (files.read(str(path)), files.list(str(tmp_path))) == (b"old", ["file"])
+
+
+def test_files_directories_and_locks(tmp_path: Path) -> None:
+    files, path = RealFiles(), str(tmp_path / "file")
+    for part in (b"one", b"two"):
+        file = files.open_append(path)
+        file.write(part)
+        file.sync()
+        file.close()
+        file.close()
+    assert (files.read(path), files.size(path)) == (b"onetwo", 6)
+    (tmp_path := tmp_path / "next").mkdir()
+    files = RealFiles()
+    files.make_directory(f"{tmp_path}/a/b")
+    files.make_directory(f"{tmp_path}/a/b")
+    files.sync_directory(f"{tmp_path}/a")
+    for name in ("z", "y"):
+        files.write_atomic(f"{tmp_path}/a/{name}", b"")
+    assert (files.list(f"{tmp_path}/a"), files.list(f"{tmp_path}/none")) == (["b", "y", "z"], [])
+    files.remove(f"{tmp_path}/a/y")
+    files.remove(f"{tmp_path}/a/y")
+    assert (files.exists(f"{tmp_path}/a/y"), files.exists(f"{tmp_path}/a/z")) == (False, True)
+    (tmp_path := tmp_path / "next").mkdir()
+    files = RealFiles()
+    (tmp_path / "other").symlink_to(tmp_path / "lock")
+    unlock = files.lock(str(tmp_path / "lock"))
+    for name in ("lock", "other"):
+        with pytest.raises(BlockingIOError):
+            RealFiles().lock(str(tmp_path / name))
+    unlock()
+    RealFiles().lock(str(tmp_path / "lock"))()
+
+
+def test_many_files_raise_the_limit(tmp_path: Path) -> None:
+    script = (
+        "import resource, sys\n"
+        "from longpoll_runtime.files import RealFiles\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (32, int(sys.argv[2])))\n"
+        "taken = [open(sys.executable) for _ in range(32 - 3)]\n"
+        "held = RealFiles().map(f'{sys.argv[1]}/file', 10, writable=True, create=True)\n"
+        "print(len(held.view))\n"
+    )
+    hard = min(1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    arguments = [sys.executable, "-c", script, str(tmp_path)]
+    raised = subprocess.run([*arguments, str(hard)], capture_output=True, text=True, check=False, timeout=60)
+    assert raised.stdout == "10\n", raised.stderr
+    kept = subprocess.run([*arguments, "32"], capture_output=True, text=True, check=False, timeout=60)
+    assert "Too many open files" in kept.stderr
+
+
+def test_a_mapped_file_keeps_no_descriptor(tmp_path: Path) -> None:
+    """A process may map more files than it may have open."""
+    script = (
+        "import os, resource, sys\n"
+        "from longpoll_runtime.files import RealFiles\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))\n"
+        "maps = lambda: open('/proc/self/maps').read().count(sys.argv[1])\n"
+        "files = RealFiles()\n"
+        "held = [files.map(f'{sys.argv[1]}/{n}', 10, writable=True, create=True) for n in range(64)]\n"
+        "part = held[0].view[2:5]\n"
+        "print(maps())\n"
+        "for each in held: each.close()\n"
+        "print(maps(), bytes(part))\n"
+        "del part\n"
+        "print(maps())\n"
+    )
+    arguments = [sys.executable, "-c", script, str(tmp_path)]
+    ended = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.stdout == "64\n1 b'\\x00\\x00\\x00'\n0\n", ended.stderr
+
+
+def test_exists_raises_when_the_disk_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a crashed store would open without recovery."""
+    file = tmp_path / "file"
+    file.touch()
+    files = RealFiles()
+    assert files.exists(str(file))
+    assert not files.exists(str(tmp_path / "none"))
+    assert not files.exists(str(file / "below"))
+
+    def fail(path: str) -> os.stat_result:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    monkeypatch.setattr(os, "stat", fail)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        files.exists(str(file))

@@ -11,6 +11,7 @@ from attrs import define, evolve, field
 from hypothesis import given
 from hypothesis import strategies as st
 from model_tests.support.broker.stores import message, open_store
+from model_tests.support.present import present
 
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.store import selection
@@ -92,7 +93,6 @@ Units = Sequence[tuple[int, int] | tuple[int, int, int]]
 
 
 def queue_of(*units: tuple[int, int] | tuple[int, int, int], **changes: Any) -> Queue:
-    """A queue of units: where a record begins, how long it is, and its tags code."""
     return Queue(b"".join(UNIT.pack(*(*unit, 0)[:3]) for unit in units), **changes)
 
 
@@ -115,18 +115,15 @@ PLACES: Final = [(1_000 + 50 * number, 50) for number in range(38)]
 
 
 def runs(result: GetResult) -> list[bytes]:
-    """The slices of the log."""
     return [bytes(record) for record in result.records]
 
 
 def log_bytes(*parts: tuple[int, int]) -> list[bytes]:
-    """What stands in the log from one offset to another, part by part."""
     return [WHOLE[start:stop] for start, stop in parts]
 
 
 @pytest.fixture
 def only_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No read goes message by message."""
     monkeypatch.setattr(selection, "_Scan", lambda _log: 1 / 0)
 
 
@@ -141,7 +138,6 @@ def only_together(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_an_offset_outside_of_the_queue_is_put_right(offset: int, status: GetStatus, offset_next: int) -> None:
-    """To the end that it is beyond; both ends are told."""
     result = read(queue_of(*PLACES[:3], offset_min=11), offset)
     assert (result.status, result.offset_next) == (status, offset_next)
     assert (result.offset_min, result.offset_max, result.suggest_slave) == (11, 13, False)
@@ -150,7 +146,6 @@ def test_an_offset_outside_of_the_queue_is_put_right(offset: int, status: GetSta
 
 
 def test_a_queue_without_messages() -> None:
-    """Is read from 0 on; both ends are told."""
     queue = queue_of(offset_min=0)
     queue_type: Any = type("Empty", (Queue,), {"offset_end": 0})
     result = read(queue_type(queue.units, 3), 7)
@@ -159,7 +154,6 @@ def test_a_queue_without_messages() -> None:
 
 
 def test_a_file_of_the_queue_that_is_gone_is_passed() -> None:
-    """The reader goes on in the next one."""
     result = read(queue_of(*PLACES[:3], is_there=False), 11)
     assert (result.status, result.offset_next) == (GetStatus.OFFSET_FOUND_NULL, 111)
     assert (result.offset_min, result.offset_max) == (10, 13)
@@ -169,7 +163,7 @@ def test_a_file_of_the_queue_that_is_gone_is_passed() -> None:
     ("count_max", "count"), [(1, 800), (800, 800), (801, 801), (900, 900), (901, 900), (5_000, 900)]
 )
 def test_so_many_units_are_looked_at(monkeypatch: pytest.MonkeyPatch, count_max: int, count: int) -> None:
-    """Sixteen thousand bytes of them, or as many as were asked for, and never more than the most."""
+    """At most 800 units, or as many as the request asks for."""
     monkeypatch.setattr(selection, "SCAN_COUNT_MAX", 900)
     queue = queue_of(*PLACES[:1] * 950)
     result = read(queue, 10, count_max, (lambda _code: False, None))
@@ -179,7 +173,6 @@ def test_so_many_units_are_looked_at(monkeypatch: pytest.MonkeyPatch, count_max:
 @EACH_WAY
 @pytest.mark.parametrize(("count_max", "count"), [(-1, 1), (0, 1), (1, 1), (2, 2), (5, 5), (6, 6), (7, 6)])
 def test_as_many_messages_as_were_asked_for(matches: Matches, count_max: int, count: int) -> None:
-    """One always; in memory up to the limit of that."""
     result = read(queue_of(*PLACES[:9]), 10, count_max, matches)
     assert (result.status, result.offsets) == (GetStatus.FOUND, list(range(10, 10 + count)))
     assert (result.offset_next, result.size_bytes) == (10 + count, 50 * count)
@@ -189,7 +182,6 @@ def test_as_many_messages_as_were_asked_for(matches: Matches, count_max: int, co
 @EACH_WAY
 @pytest.mark.parametrize(("bytes_max", "count"), [(1, 1), (99, 1), (100, 2), (149, 2), (150, 3), (151, 3)])
 def test_as_many_bytes_as_may_be_in_memory(matches: Matches, bytes_max: int, count: int) -> None:
-    """The first message whatever its size."""
     result = read(queue_of(*PLACES[:4]), matches=matches, transfer_bytes_max_in_memory=bytes_max)
     assert (len(result.offsets), result.offset_next) == (count, 10 + count)
 
@@ -212,7 +204,7 @@ def test_less_is_read_from_the_disk(matches: Matches, bytes_max: int, count_max:
 @EACH_WAY
 @pytest.mark.parametrize(("memory", "count"), [(1_851, 4), (1_850, 4), (1_849, 1)])
 def test_where_memory_ends_is_asked_of_each_message(matches: Matches, memory: int, count: int) -> None:
-    """The first is on the disk, and the second at 1,050, so 1,850 bytes before the log's end."""
+    """The second message is at 1,050, so 1,850 bytes before the log's end."""
     result = read(
         queue_of(*PLACES[:9]),
         matches=matches,
@@ -228,7 +220,7 @@ def test_where_memory_ends_is_asked_of_each_message(matches: Matches, memory: in
 @pytest.mark.parametrize("behind", [-1, 0, 1])
 @pytest.mark.parametrize("is_last", [False, True])
 def test_who_is_further_behind_than_memory_is_sent_to_a_slave(matches: Matches, behind: int, is_last: bool) -> None:
-    """By the last message that was looked at, which is one that is not given where there is one more."""
+    """The last message looked at decides, even if it is not returned."""
     count = 2 if is_last else 3
     result = read(
         queue_of(*PLACES[20 : 20 + count]),
@@ -244,7 +236,6 @@ def test_who_is_further_behind_than_memory_is_sent_to_a_slave(matches: Matches, 
 
 @EACH_WAY
 def test_neighbours_are_one_slice(matches: Matches) -> None:
-    """What lies apart is given apart, and what lies in two files in two."""
     queue = queue_of((1_000, 50), (1_050, 30), (1_100, 20), (1_200, 10), (1_210, 40))
     assert runs(read(queue, matches=matches)) == log_bytes((1_000, 1_080), (1_100, 1_120), (1_200, 1_250))
     across = queue_of((1_900, 50), (1_950, 50), (2_000, 50), (2_050, 50))
@@ -272,7 +263,6 @@ def test_a_damaged_queue_whose_records_overlap_gives_each_of_them(matches: Match
     ],
 )
 def test_what_may_be_read_together_is(units: Units, changes: dict[str, Any]) -> None:
-    """To the last byte of the file, of the log, of memory, and of what one read may give."""
     assert read(queue_of(*units), **changes).offsets == list(range(10, 10 + len(units)))
 
 
@@ -299,7 +289,6 @@ def test_what_may_be_read_together_is(units: Units, changes: dict[str, Any]) -> 
     ],
 )
 def test_gone_or_wrong_units_are_passed(matches: Matches, units: Units, offsets: list[int], status: GetStatus) -> None:
-    """And the reader goes on after it."""
     result = read(queue_of(*units), matches=matches)
     assert (result.status, result.offsets, result.offset_next) == (status, offsets, 10 + len(units))
     given = [units[offset - 10] for offset in offsets]
@@ -309,7 +298,6 @@ def test_gone_or_wrong_units_are_passed(matches: Matches, units: Units, offsets:
 
 @EACH_WAY
 def test_a_unit_before_any_log_is_passed_without_a_word(matches: Matches) -> None:
-    """Only a damaged queue has one."""
     for units, status, offsets in (
         ([(-50, 50)], GetStatus.NO_MATCHED_MESSAGE, []),
         ([(-50, 50), (1_000, 50)], GetStatus.FOUND, [11]),
@@ -318,8 +306,8 @@ def test_a_unit_before_any_log_is_passed_without_a_word(matches: Matches) -> Non
         assert (result.status, result.offsets, result.offset_next) == (status, offsets, 10 + len(units))
 
 
-def test_the_last_that_was_passed_names_the_status() -> None:
-    """As in Java: gone, or not wanted."""
+def test_what_was_passed_names_the_status() -> None:
+    """As in Java, the last skipped message decides."""
     gone, unwanted = (900, 50, 1), (1_000, 50, 2)
     wanted: Matches = (lambda code: code == 1, None)
     for units, status in (
@@ -330,9 +318,6 @@ def test_the_last_that_was_passed_names_the_status() -> None:
     ):
         queue = queue_of(*units) if units else queue_of(*PLACES[:1])
         assert read(queue, matches=wanted).status is status
-
-
-def test_what_is_gone_counts_for_how_far_behind_a_reader_is() -> None:
     queue = queue_of((2_500, 50), (100, 50))
     found = read(queue, memory_size=LOG_END - 101, memory_ratio_max=100)
     assert (found.offsets, found.offset_next, found.suggest_slave) == ([10], 12, True)
@@ -341,12 +326,8 @@ def test_what_is_gone_counts_for_how_far_behind_a_reader_is() -> None:
     queue = queue_of((2_851, 50), (2_500, 50))
     found = read(queue, memory_size=LOG_END - 2_501, memory_ratio_max=100)
     assert (found.offsets, found.suggest_slave) == ([], True)
-
-
-def test_only_what_is_wanted_is_given() -> None:
-    """By its tags code; what is not wanted does not count for any limit, and is apart from what is."""
-    units = [(1_000 + 50 * number, 50, number % 3) for number in range(12)]
-    result = read(queue_of(*units), 10, 3, (lambda code: code == 1, None))
+    queue = queue_of(*((1_000 + 50 * number, 50, number % 3) for number in range(12)))
+    result = read(queue, 10, 3, (lambda code: code == 1, None))
     assert (result.offsets, result.offset_next, result.size_bytes) == ([11, 14, 17], 18, 150)
     assert runs(result) == log_bytes((1_050, 1_100), (1_200, 1_250), (1_350, 1_400))
 
@@ -360,7 +341,6 @@ class ByProperties:
         self.asked: list[str] = []
 
     def matches_properties(self, lookup: Callable[[str], Any], /) -> bool:
-        """By the name that stands for a record here."""
         self.asked.append(lookup("name"))
         return self.wanted(self.asked[-1])
 
@@ -379,7 +359,6 @@ def properties(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("properties")
 def test_properties_are_asked_of_what_the_tags_let_through() -> None:
-    """And of what the log has; each by its own."""
     wanted = ByProperties(lambda name: name != "1100")
     units = [(1_000, 50, 1), (1_050, 50, 2), (1_100, 50, 1), (1_150, 50, 1), (2_851, 50, 1)]
     result = read(queue_of(*units), 10, 32, (lambda code: code == 1, wanted))
@@ -393,7 +372,6 @@ def test_properties_are_asked_of_what_the_tags_let_through() -> None:
 @pytest.mark.usefixtures("properties")
 @pytest.mark.parametrize(("work_max", "count"), [(15_999, 1), (16_000, 2), (31_999, 2), (32_000, 3), (48_000, 4)])
 def test_what_filtering_costs_ends_a_read(monkeypatch: pytest.MonkeyPatch, work_max: int, count: int) -> None:
-    """Ten characters of an expression by sixteen hundred bytes are 16,000 of it, a message; the next read goes on."""
     monkeypatch.setattr(selection, "WORK_MAX", work_max)
     wanted = ByProperties(lambda _name: False)
     result = read(queue_of(*PLACES[:9]), 10, 32, (None, wanted))
@@ -424,8 +402,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def _read(store: MessageStore, config: StoreConfig, place: tuple[int, int, int], *, quick: bool) -> GetResult:
     """One read of (queue, offset, count), with the short loop or without it."""
     queue_id, offset, count_max = place
-    queue = store._table.find("T", queue_id)
-    assert queue is not None
+    queue = present(store._table.find("T", queue_id))
     # A filter that lets everything through means the same and takes the long loop.
     matches = (None, None) if quick else (lambda _code: True, None)
     return selection.read_queue(store._log, queue, config, offset, count_max, matches=matches)
@@ -442,10 +419,8 @@ LIMITS = st.tuples(st.integers(1, 40), st.sampled_from([1, 300, 2_000, 100_000])
 
 @given(READS, LIMITS)
 def test_both_loops_agree(store: MessageStore, place: tuple[int, int, int], limits: tuple[int, int, int]) -> None:
-    """Messages, slices, status, next offset, and whether the reader is far behind; over files, limits and ends."""
     count, size, memory = limits
     config = _config(
         transfer_count_max_in_memory=count, transfer_bytes_max_in_memory=size, memory_size=memory, memory_ratio_max=100
     )
-
     assert _plain(_read(store, config, place, quick=False)) == _plain(_read(store, config, place, quick=True))

@@ -1,4 +1,4 @@
-"""What each call of a store says and leaves behind where nothing goes wrong: every number, and small files."""
+"""Each call of a store without faults, on small files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 from model_tests.support.broker.stores import SMALL, message, open_store, put_and_dispatch, read_all
+from model_tests.support.present import present
 from model_tests.support.store import Clock, index_all, killed
 from msgspec import structs
 
@@ -38,23 +39,18 @@ BIG = b"b" * 700
 
 
 def opened(clock: Clock, directory: Path, config: StoreConfig = SMALL) -> MessageStore:
-    """A store by this clock."""
     return MessageStore.open(clock, str(directory), config)
 
 
 def checkpoint_of(directory: Path) -> Checkpoint:
-    """What stands in the file."""
     return load_checkpoint(RealFiles(), str(directory / "checkpoint"))
 
 
-def test_a_store_tells_where_it_is_and_what_it_takes(tmp_path: Path) -> None:
-    """Its directory, and the largest body."""
+def test_a_new_store(tmp_path: Path) -> None:
+    """Without messages all offsets are 0 and no message is found."""
     store = open_store(tmp_path)
     assert (store.directory, store.message_size_max) == (str(tmp_path), SMALL.message_size_max)
-
-
-def test_a_store_without_messages_answers_with_nothing(tmp_path: Path) -> None:
-    """Also for queues that are not there: zeros, and None where a message would be."""
+    (tmp_path := tmp_path / "next").mkdir()
     store = open_store(tmp_path, evolve(SMALL, index=False))
     found = store.get("T", 0, 7, 32)
     numbers = (found.offset_next, found.offset_min, found.offset_max, found.size_bytes)
@@ -69,7 +65,7 @@ def test_a_store_without_messages_answers_with_nothing(tmp_path: Path) -> None:
 
 
 def test_what_waits_is_told_as_it_will_arrive(tmp_path: Path) -> None:
-    """Whether it was put alone, in a burst or in a batch; a prepared message never arrives."""
+    """A prepared message never arrives."""
     store = open_store(tmp_path)
     store.put(message())
     store.put_burst([message(), message()])
@@ -83,7 +79,7 @@ def test_what_waits_is_told_as_it_will_arrive(tmp_path: Path) -> None:
 
 
 def test_only_what_is_durable_may_be_seen_where_that_is_asked_for(tmp_path: Path) -> None:
-    """Nothing is shown before a flush; a clean stop shows and keeps the rest."""
+    """Nothing is visible before a flush."""
     config = evolve(SMALL, visible_when_durable=True)
     store = open_store(tmp_path, config)
     first = store.put(message())
@@ -98,7 +94,7 @@ def test_only_what_is_durable_may_be_seen_where_that_is_asked_for(tmp_path: Path
 
 
 def test_the_machine_is_asked_for_its_memory(tmp_path: Path) -> None:
-    """Where no size is configured: a reader further behind than a share of it reads from the disk."""
+    """Without a configured size the store asks the system."""
     for memory_size, count in ((0, 6), (1_000, 2)):
         config = evolve(
             SMALL, commit_log_file_size=8192, memory_size=memory_size, transfer_count_max_on_disk=2,
@@ -112,21 +108,27 @@ def test_the_machine_is_asked_for_its_memory(tmp_path: Path) -> None:
         store.close()
 
 
-def test_a_record_is_decoded_only_where_one_begins(tmp_path: Path) -> None:
-    """Not inside of one, behind the end, or before the beginning."""
+def test_records_and_units_by_their_offsets(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     put, _arrivals = put_and_dispatch(store, [message(tag="red"), message()])
     for physical_offset in (-1, 1, put[1].physical_offset - 1, store.log_end):
         assert (store.read_record(physical_offset), store.record_at(physical_offset)) == (None, None)
-    record = store.read_record(put[1].physical_offset)
-    assert record is not None
+    record = present(store.read_record(put[1].physical_offset))
     assert (record.queue_offset, record.size) == (1, put[1].size)
     assert store.unit("T", 0, 0) == (0, put[0].size, tags_code("red"))
     assert (store.unit("T", 0, 2), store.unit("T", 1, 0)) == (None, None)
+    (tmp_path := tmp_path / "next").mkdir()
+    store = open_store(tmp_path, evolve(SMALL, extended_queues=True, extended_file_size=200))
+    (only,), _arrivals = put_and_dispatch(store, [message(tag="red")])
+    queue = present(store._table.find("T", 0))
+    view = queue.segments.segments[0].view
+    view[12:20] = (-(2**63) + 10_000).to_bytes(8, signed=True)
+    assert store.unit("T", 0, 0) == (0, only.size, tags_code("red"))
+    view[0:8] = store.log_end.to_bytes(8, signed=True)
+    assert store.unit("T", 0, 0) == (store.log_end, only.size, 0)
 
 
 def test_times_are_searched_in_the_queue_that_is_asked_for(tmp_path: Path) -> None:
-    """From its first message to its last."""
     clock = Clock()
     store = opened(clock, tmp_path)
     for number in range(5):
@@ -141,7 +143,7 @@ def test_times_are_searched_in_the_queue_that_is_asked_for(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("reads", ["the unit", "the queue"])
 def test_an_extended_queue_that_is_switched_off_hides_no_message(tmp_path: Path, reads: str) -> None:
-    """Units still hold addresses in it: their messages come to every reader of tags, who looks at the tag itself."""
+    """Its units still hold addresses, so readers check the tag themselves."""
     extended = evolve(SMALL, extended_queues=True, extended_file_size=200)
     store = open_store(tmp_path, extended)
     put_and_dispatch(store, [message(tag="red"), message(tag="blue"), message()])
@@ -158,41 +160,25 @@ def test_an_extended_queue_that_is_switched_off_hides_no_message(tmp_path: Path,
         del found
 
 
-def test_a_unit_that_leads_nowhere_is_told_without_a_tag(tmp_path: Path) -> None:
-    """Its record is gone from the log, and so is what the extended queue said of it."""
-    store = open_store(tmp_path, evolve(SMALL, extended_queues=True, extended_file_size=200))
-    (put,), _arrivals = put_and_dispatch(store, [message(tag="red")])
-    queue = store._table.find("T", 0)
-    assert queue is not None
-    view = queue.segments.segments[0].view
-    view[12:20] = (-(2**63) + 10_000).to_bytes(8, signed=True)
-    assert store.unit("T", 0, 0) == (0, put.size, tags_code("red"))
-    view[0:8] = store.log_end.to_bytes(8, signed=True)
-    assert store.unit("T", 0, 0) == (store.log_end, put.size, 0)
-
-
 @pytest.mark.parametrize("sys_flag", [PREPARED, ROLLED_BACK])
 def test_a_message_that_no_queue_lists_has_offset_0(tmp_path: Path, sys_flag: int) -> None:
-    """Wherever its queue stands, and takes no place there: neither as the first nor as a later one."""
     store = open_store(tmp_path)
     puts = [store.put(message(sys_flag=flag)) for flag in (sys_flag, 0, 0, sys_flag, 0)]
     assert [put.queue_offset for put in puts] == [0, 0, 1, 0, 2]
     assert [arrival.offset_end for arrival in store.dispatch(1)] == []
     assert store.visible_end("T", 0) == 0
     assert [arrival.offset_end for arrival in store.dispatch(10)] == [1, 2, 3]
-    record = store.read_record(puts[3].physical_offset)
-    assert record is not None
+    record = present(store.read_record(puts[3].physical_offset))
     assert (record.queue_offset, record.sys_flag & SYS_FLAG_TRANSACTION_MASK) == (0, sys_flag)
 
 
 def listed(names: str, *places: tuple[str, int], **properties: str) -> MessageToStore:
-    """A message that further queues list."""
     made = message("T", 1, properties={"INNER_MULTI_DISPATCH": names, **properties})
     return structs.replace(made, inner_queues=places)
 
 
-def test_further_queues_number_their_messages(tmp_path: Path) -> None:
-    """Each by itself, beside the message's own queue; the record says all the offsets, and a reader finds it there."""
+def test_further_queues_of_a_message(tmp_path: Path) -> None:
+    """Each queue numbers its messages, and the record holds all the offsets."""
     store = open_store(tmp_path, MULTI)
     store.put(message(LIGHT))
     puts = [store.put(listed(f"{LIGHT},B", (LIGHT, 0), ("B", 1))) for _ in range(3)]
@@ -206,13 +192,17 @@ def test_further_queues_number_their_messages(tmp_path: Path) -> None:
     assert [store.visible_end(*place) for place in ((LIGHT, 0), ("B", 1), ("T", 1))] == [4, 4, 3]
     for offset, put in enumerate(puts):
         for place in ((LIGHT, 0, offset + 1), ("B", 1, offset), ("T", 1, offset)):
-            unit = store.unit(*place)
-            assert unit is not None
+            unit = present(store.unit(*place))
             assert unit[0] == put.physical_offset
+    (tmp_path := tmp_path / "next").mkdir()
+    store = open_store(tmp_path, MULTI)
+    store.put(listed(LIGHT, (LIGHT, 0), color="r\0"))
+    record = present(store.read_record(0))
+    assert b"\0" in record.properties
+    assert not record.properties.endswith(b"\0")
 
 
 def test_offsets_of_further_queues_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    """To the byte; nothing of the message is left, and its queues give the offset to the next one."""
     store = open_store(tmp_path, evolve(MULTI, commit_log_file_size=100_000))
     fixed = structs.replace(message("T", 1), inner_queues=((LIGHT, 0),))
 
@@ -221,8 +211,7 @@ def test_offsets_of_further_queues_that_do_not_fit_are_refused(tmp_path: Path) -
         store.put(structs.replace(fixed, properties=encode_properties(properties).encode()))
 
     put(1)
-    record = store.read_record(0)
-    assert record is not None
+    record = present(store.read_record(0))
     room = PROPERTIES_SIZE_MAX - len(record.properties)
     end = store.log_end
     with pytest.raises(MessageRefusedError, match="the properties with 1 inner queues do not fit a record"):
@@ -233,21 +222,10 @@ def test_offsets_of_further_queues_that_do_not_fit_are_refused(tmp_path: Path) -
     assert (store.visible_end("T", 1), store.visible_end(LIGHT, 0)) == (2, 2)
 
 
-def test_a_zero_byte_beside_further_queues_is_marked(tmp_path: Path) -> None:
-    """At the end of the properties, where a crash could have put it."""
-    store = open_store(tmp_path, MULTI)
-    store.put(listed(LIGHT, (LIGHT, 0), color="r\0"))
-    record = store.read_record(0)
-    assert record is not None
-    assert b"\0" in record.properties
-    assert not record.properties.endswith(b"\0")
-
-
 @pytest.mark.parametrize("multi_dispatch", [True, False])
 def test_unknown_further_queues_are_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, multi_dispatch: bool
 ) -> None:
-    """What a message says that another broker numbered is then a property like any other."""
     monkeypatch.setattr(dispatch, "HANDED_COUNT_MAX", 0)
     store = open_store(tmp_path, evolve(SMALL, multi_dispatch=multi_dispatch, light_queues=True))
     properties = {"INNER_MULTI_DISPATCH": LIGHT, "INNER_MULTI_QUEUE_OFFSET": "0"}
@@ -255,8 +233,8 @@ def test_unknown_further_queues_are_ignored(
     assert store.queues() == ([(LIGHT, 0)] if multi_dispatch else []) + [("T", 0)]
 
 
-def test_the_checkpoint_says_up_to_when_each_part_is_durable(tmp_path: Path) -> None:
-    """Log and queues, the last record that is so in both, and what of the log was flushed besides; none moves back."""
+def test_checkpoints(tmp_path: Path) -> None:
+    """The checkpoint has the durable times of log and queues, and never moves back."""
     clock = Clock()
     store = opened(clock, tmp_path)
     starts = []
@@ -264,8 +242,7 @@ def test_the_checkpoint_says_up_to_when_each_part_is_durable(tmp_path: Path) -> 
         clock.now_ms = now_ms
         starts.append(store.put(message()).physical_offset)
     store.flush_queues()
-    assert checkpoint_of(tmp_path) == Checkpoint(3_000)
-    assert len(store.dispatch(2)) == 2
+    assert (checkpoint_of(tmp_path), len(store.dispatch(2))) == (Checkpoint(3_000), 2)
     store.flush_queues()
     assert checkpoint_of(tmp_path) == Checkpoint(3_000, 2_000, 0, durable_offset=starts[1], queue_file_count=1)
     store.flush()
@@ -282,9 +259,7 @@ def test_the_checkpoint_says_up_to_when_each_part_is_durable(tmp_path: Path) -> 
     unlisted = store.put(message(sys_flag=PREPARED)).physical_offset
     store.close()
     assert checkpoint_of(tmp_path) == Checkpoint(4_000, 4_000, 0, durable_offset=unlisted, queue_file_count=1)
-
-
-def test_the_checkpoint_has_no_index_where_there_is_none(tmp_path: Path) -> None:
+    (tmp_path := tmp_path / "next").mkdir()
     store = open_store(tmp_path, evolve(SMALL, index=False))
     put_and_dispatch(store, [message(properties={"KEYS": "k"})])
     store.flush()
@@ -294,7 +269,6 @@ def test_the_checkpoint_has_no_index_where_there_is_none(tmp_path: Path) -> None
 
 
 def maps_of(directory: Path) -> list[str]:
-    """Files below a directory that this process has mapped."""
     lines = Path("/proc/self/maps").read_text("utf-8").splitlines()
     return sorted({line.rpartition(" ")[2] for line in lines if str(directory) in line})
 
@@ -302,7 +276,6 @@ def maps_of(directory: Path) -> list[str]:
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux tells what is mapped")
 @pytest.mark.parametrize("end", ["close", "abandon"])
 def test_a_store_that_is_closed_has_nothing_open(tmp_path: Path, end: str) -> None:
-    """No file of its log, its queues or its index is mapped, and another may open it."""
     store = open_store(tmp_path, evolve(SMALL, extended_queues=True, extended_file_size=200))
     put_and_dispatch(store, [message(properties={"KEYS": "k"})])
     store.index(10)
@@ -315,7 +288,6 @@ def test_a_store_that_is_closed_has_nothing_open(tmp_path: Path, end: str) -> No
 
 @pytest.mark.parametrize("first", ["close", "abandon"])
 def test_a_store_that_is_closed_again_harms_nobody(tmp_path: Path, first: str) -> None:
-    """Who has opened it meanwhile keeps it for itself, with the mark that it is open."""
     store = open_store(tmp_path)
     getattr(store, first)()
     other = open_store(tmp_path)
@@ -327,16 +299,13 @@ def test_a_store_that_is_closed_again_harms_nobody(tmp_path: Path, first: str) -
     other.close()
 
 
-def test_deleting_a_topic_that_is_not_there_leaves_nothing(tmp_path: Path) -> None:
-    """No note that it was deleted: its messages of later are its own."""
+def test_notes_of_deletions(tmp_path: Path) -> None:
+    """A note goes once no recovery can reach the deleted records."""
     store = open_store(tmp_path)
     store.put(message())
     store.delete_topic("never")
     assert not (tmp_path / "deletedTopics.json").exists()
-
-
-def test_a_deletion_that_no_recovery_reaches_is_forgotten_by_the_next(tmp_path: Path) -> None:
-    """Once a later file of the log begins with what the checkpoint knows to be durable."""
+    (tmp_path := tmp_path / "next").mkdir()
     clock = Clock()
     store = opened(clock, tmp_path)
     put_and_dispatch(store, [message(topic) for topic in ("first", "second")])
@@ -354,7 +323,7 @@ def test_a_deletion_that_no_recovery_reaches_is_forgotten_by_the_next(tmp_path: 
 
 @pytest.mark.parametrize("again", [False, True], ids=["gone", "made again"])
 def test_an_interrupted_deletion_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, again: bool) -> None:
-    """Killed before its files were removed, when a recovery would believe them: they go, and no other topic's do."""
+    """Killed before the files were removed; other topics stay."""
     clock = Clock()
     store = opened(clock, tmp_path / "0")
     put_and_dispatch(store, [message(topic) for topic in ("gone", "kept", "other")])
@@ -378,7 +347,6 @@ def test_an_interrupted_deletion_is_finished(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_store_opened_again_knows_where_its_queues_begin(tmp_path: Path) -> None:
-    """After files of the log have gone, as before it was closed."""
     store = open_store(tmp_path, EXPIRING)
     put_and_dispatch(store, [message()] * 60)
     store.flush()
@@ -392,7 +360,6 @@ def test_a_store_opened_again_knows_where_its_queues_begin(tmp_path: Path) -> No
 
 
 def test_nobody_appends_beside_a_batch_that_was_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has its place in the log, and its offsets in the queue, under the append lock."""
     store = open_store(tmp_path)
     batch = store.prepare("T", 0)
     batch.add([message()])
@@ -409,7 +376,6 @@ def test_nobody_appends_beside_a_batch_that_was_prepared(tmp_path: Path, monkeyp
 
 
 def test_nobody_else_is_at_work_while_files_of_the_log_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither who appends, nor who makes visible, nor who makes durable."""
     store = open_store(tmp_path, EXPIRING)
     locks = store._append_lock, store._dispatch_lock, store._flush_lock
     free: list[bool] = []
@@ -428,7 +394,6 @@ def test_nobody_else_is_at_work_while_files_of_the_log_go(tmp_path: Path, monkey
 
 
 def test_files_of_the_index_go_with_those_of_the_log(tmp_path: Path) -> None:
-    """Only those that speak of nothing else; without an index there are none to look after."""
     for is_indexed in (True, False):
         directory = tmp_path / str(is_indexed)
         store = open_store(directory, evolve(EXPIRING, index=is_indexed))
@@ -445,7 +410,6 @@ def test_files_of_the_index_go_with_those_of_the_log(tmp_path: Path) -> None:
 
 
 def test_a_queue_counts_before_its_message_is_seen(tmp_path: Path) -> None:
-    """A queue whose message is not visible yet is among all queues, and not among those that have visible ones."""
     with closing(open_store(tmp_path)) as store:
         for queue_id in (1, 0):
             store.put(message("T", queue_id, b""))
@@ -457,7 +421,6 @@ def test_a_queue_counts_before_its_message_is_seen(tmp_path: Path) -> None:
 
 
 def test_a_part_of_the_log_ends_with_its_file_and_with_what_may_be_seen(tmp_path: Path) -> None:
-    """As much as is asked for at most, and nothing from where nothing is."""
     with closing(open_store(tmp_path)) as store:
         first = store.put(message("T", 0, BIG))
         store.put(message("T", 0, BIG))
@@ -472,6 +435,5 @@ def test_a_part_of_the_log_ends_with_its_file_and_with_what_may_be_seen(tmp_path
 
         assert part(0, 10) == 10
         assert bytes(store.log_part(first.physical_offset, 4) or b"") == bytes(store._log.slice(0, 4) or b"none")
-        assert part(0, end) == file_size
-        assert part(file_size, end) == end - file_size
+        assert (part(0, end), part(file_size, end)) == (file_size, end - file_size)
         assert [part(end, 10), part(end - 1, 10), part(100 * file_size, 10)] == [None, 1, None]

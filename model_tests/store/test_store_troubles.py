@@ -31,7 +31,6 @@ from longpoll_runtime.real import RealRuntime
 
 
 def put_prepared(store: MessageStore) -> None:
-    """A long batch of one."""
     batch = store.prepare("T", 0)
     batch.add([message()])
     store.put_prepared(batch)
@@ -63,7 +62,7 @@ def log_file(directory: Path) -> Path:
 def test_nothing_is_appended_where_it_could_not_be_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put: Callable[[MessageStore], object]
 ) -> None:
-    """The log's file is gone: it is looked for once a flush has failed; what is put back is taken as it was."""
+    """After a failed flush the store checks that the log's file is still there."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message()])
     path, elsewhere = log_file(tmp_path), tmp_path / "elsewhere"
@@ -77,9 +76,7 @@ def test_nothing_is_appended_where_it_could_not_be_kept(
     assert (store.log_end, store.put_burst([message()])) == (end, []), "a burst leaves each to be put alone"
     elsewhere.rename(path)
     put(store)
-    assert store.put_burst([message()]) == []
-    assert store.flush() == store.log_end
-    assert store.troubles == {}
+    assert (store.put_burst([message()]), store.flush(), store.troubles) == ([], store.log_end, {})
     assert len(store.put_burst([message()])) == 1
 
 
@@ -87,7 +84,6 @@ def test_nothing_is_appended_where_it_could_not_be_kept(
 def test_other_troubles_keep_nobody_from_appending(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put: Callable[[MessageStore], object]
 ) -> None:
-    """Queues are made anew from the log; so nothing is looked for."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message()])
     fail_once(monkeypatch, ConsumeQueue, store.flush_queues)
@@ -108,7 +104,7 @@ def test_the_index_has_troubles_of_its_own(tmp_path: Path, monkeypatch: pytest.M
 
 @define
 class Watched:
-    """What was done to which queue, and which locks of the store somebody had meanwhile."""
+    """Operations by queue, with the locks of the store that were held."""
 
     store: MessageStore
     notes: list[tuple[str, int, set[str]]] = field(factory=list)
@@ -140,7 +136,6 @@ def watched(monkeypatch: pytest.MonkeyPatch, store: MessageStore) -> Watched:
 
 
 def test_each_queue_is_made_durable_once_and_a_few_in_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While no topic begins to leave they are listed; then others have their turn in between."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(queue_id=queue_id) for queue_id in range(5)])
     with monkeypatch.context() as patched:
@@ -154,7 +149,6 @@ def test_each_queue_is_made_durable_once_and_a_few_in_a_turn(tmp_path: Path, mon
 
 
 def test_each_queue_forgets_what_the_log_has_no_more_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few at a time without anybody who shows messages, and all without who flushes or deletes queues."""
     monkeypatch.setattr(message_store, "QUEUES_A_TURN", 2)
     store = open_store(tmp_path, EXPIRING)
     put_and_dispatch(store, [message(queue_id=number % 5) for number in range(60)])
@@ -168,7 +162,7 @@ def test_each_queue_forgets_what_the_log_has_no_more_once(tmp_path: Path, monkey
 
 
 def test_files_are_removed_without_the_locks_of_a_send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A send takes the append and the flush lock, so it never waits for the removal."""
+    """So a send never waits for the removal."""
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(queue_id=queue_id) for queue_id in range(2)])
     with monkeypatch.context() as patched:
@@ -177,8 +171,7 @@ def test_files_are_removed_without_the_locks_of_a_send(tmp_path: Path, monkeypat
     assert [note for note in seen.notes if note[0] == "remove_files"] == [("remove_files", -1, {"deletion"})]
 
 
-def test_a_long_batch_waits_as_it_will_arrive(tmp_path: Path) -> None:
-    """Handed over as what is put alone is."""
+def test_batches_and_odd_records(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     batch = store.prepare("T", 3)
     batch.add([message(queue_id=3), message(queue_id=3)])
@@ -187,10 +180,7 @@ def test_a_long_batch_waits_as_it_will_arrive(tmp_path: Path) -> None:
     assert [(each.queue_id, each.offset_end) for each in waiting] == [(3, 1), (3, 2)]
     assert [each.physical_offset for each in waiting] == [first.physical_offset, first.physical_offset + first.size]
     assert store.dispatch(10) == waiting
-
-
-def test_a_record_of_what_cannot_be_a_queue_makes_none(tmp_path: Path) -> None:
-    """However it came into the log: no path leads out of the store."""
+    (tmp_path := tmp_path / "next").mkdir()
     store = open_store(tmp_path / "store")
     for topic, queue_id in (("../../out", 0), ("T", -1)):
         with pytest.raises(MessageRefusedError):
@@ -198,10 +188,7 @@ def test_a_record_of_what_cannot_be_a_queue_makes_none(tmp_path: Path) -> None:
     assert store.all_queues() == []
     store.close()
     assert [each.name for each in tmp_path.iterdir()] == ["store"]
-
-
-def test_a_deletion_of_a_whole_topic_is_noted_as_such(tmp_path: Path) -> None:
-    """And one of some of its queues by these: what the log has of any other is none of it."""
+    (tmp_path := tmp_path / "next").mkdir()
     store = open_store(tmp_path)
     put_and_dispatch(store, [message(topic, queue_id) for topic in ("T", "U") for queue_id in (0, 1)])
     store.delete_topic("T")
@@ -210,7 +197,7 @@ def test_a_deletion_of_a_whole_topic_is_noted_as_such(tmp_path: Path) -> None:
 
 
 def test_a_cut_short_deletion_of_one_queue_keeps_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its files go as the store is opened again, and no other one's, though no recovery looks that far back."""
+    """Its files go when the store is opened again."""
     clock = Clock()
     store = opened(clock, tmp_path / "0")
     put_and_dispatch(store, [message("U", queue_id) for queue_id in (0, 1, 2)])
@@ -234,7 +221,6 @@ QUEUE_COUNT = 5
 
 
 def test_what_opening_a_store_cuts_off_is_told(tmp_path: Path) -> None:
-    """How many bytes; none of a whole log."""
     store = open_store(tmp_path)
     first, second, third = (store.put(message(body=b"b" * 50, properties={"k": "v"})) for _ in range(3))
     store.abandon()
@@ -264,7 +250,6 @@ def expire(store: MessageStore) -> None:
 
 
 def test_a_topic_may_go_while_its_queues_are_made_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A queue that is removed, and made anew, before its turn or in the middle of it costs the others nothing."""
     store = queues_of(tmp_path)
     turns = store.flush_queues_in_turns(2)
     next(turns)
@@ -291,7 +276,6 @@ def test_a_topic_may_go_while_its_queues_are_made_durable(tmp_path: Path, monkey
 
 
 def test_what_was_not_gone_on_with_promises_nothing(tmp_path: Path) -> None:
-    """The checkpoint comes after the last queue; two that go on beside each other write it once each, and none back."""
     store = queues_of(tmp_path)
     before = load_checkpoint(RealFiles(), str(tmp_path / "checkpoint"))
     turns = store.flush_queues_in_turns(1)
@@ -319,7 +303,6 @@ class Turns:
         self.stops_at = turn_count
 
     def wait(self, _timeout_s: float) -> bool:
-        """Rounds up to the one in which queues are flushed."""
         self.log_end += 1
         self.waits += 1
         return self.waits > 20
@@ -357,14 +340,14 @@ def served(turns: Turns) -> FlushService:
 
 
 def test_rounds_go_on_while_queues_are_made_durable() -> None:
-    """Between two turns there is a round whenever one is due, so that the log is durable as soon as ever."""
+    """A due round comes between two turns, so the log is durable early."""
     turns = Turns(9)
     served(turns)
     assert turns.flushes_in_turns == [2, 4, 6, 8]
 
 
 def test_a_broker_that_stops_does_not_wait_for_all_queues() -> None:
-    """The thread ends after the turn that is under way; closing the store makes the rest durable."""
+    """Closing the store makes the rest durable."""
     turns = Turns(1000)
     turns.stops_at = 3
     served(turns)

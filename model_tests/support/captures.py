@@ -1,4 +1,4 @@
-"""What a capture of loopback has written: tests wait for it before they stop tcpdump."""
+"""Waits for packets in a capture of loopback, before a test stops tcpdump."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 
 
 def wait_until_captured(process: subprocess.Popen[str], port: int, file: Path, patience_s: float) -> None:
-    """Wait until a connection to the port that is made now is in the file.
+    """Wait until the file has a connection to the port that is made now.
 
-    Packets that a stopped tcpdump has not read are lost. Raises TimeoutError where the connection never comes or
-    tcpdump has ended.
+    A stopped tcpdump loses packets it has not read. Raises TimeoutError if the connection does not appear or tcpdump
+    ended.
     """
     here = socket.inet_aton("127.0.0.1")
     with socket.create_connection(("127.0.0.1", port)) as last:

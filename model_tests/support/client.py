@@ -1,4 +1,4 @@
-"""What client tests share: listeners, groups, scripted brokers, and what a client leaves behind."""
+"""Shared by client tests: listeners, groups, scripted brokers, and checks for leftovers."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from longpoll_client import (
     TransactionProducer,
     TransactionState,
 )
+from longpoll_client.consume.listener.workers import Listener
+from longpoll_client.consume.offsets import is_retry
 from longpoll_client.consume.puller import Puller
-from longpoll_client.consume.workers import Listener
-from longpoll_client.offsets import is_retry
 from longpoll_client.produce.hooks import Outcome
 from longpoll_client.produce.outgoing import single_parcel
 from longpoll_client.settings import MemberConfig
@@ -49,9 +49,9 @@ from longpoll_runtime.real import RealRuntime
 
 RUNTIME: Final = RealRuntime()
 PATIENCE_S: Final = 20.0
-"""How long something that must come is waited for; only a failing test waits so long."""
+"""Time limit for expected events; only a failing test waits so long."""
 BAD: Final = b"not packed"
-"""A body that no client can decompress when it is sent as a compressed one."""
+"""A body that no client can decompress when sent as a compressed one."""
 QUEUE: Final = MessageQueue(topic="T", broker_name="b", queue_id=0)
 STORED: Final = SendMessageResponseHeader(msg_id="id", queue_id=0, queue_offset=7).encode()
 """A broker's answer to a send."""
@@ -59,13 +59,13 @@ STORED: Final = SendMessageResponseHeader(msg_id="id", queue_id=0, queue_offset=
 
 @contextmanager
 def serving(directory: Path) -> Iterator[str]:
-    """The name server of an embedded broker."""
+    """Start a broker; yields the address of its name server."""
     with Broker.start(RUNTIME, str(directory / "store"), store_config=SMALL_STORE) as broker:
         yield name_server_of(broker)
 
 
 def name_server_of(broker: Broker) -> str:
-    """The address of its own, HOST:PORT."""
+    """Returns HOST:PORT of a broker's name server."""
     return "{}:{}".format(*broker.name_server_address)
 
 
@@ -81,26 +81,26 @@ async def awaited(_messages: Sequence[ReceivedMessage]) -> None:
 
 
 def from_first(group: str = "G", **options: Any) -> MemberConfig:
-    """A group that starts at the first message."""
+    """Returns the configuration of a group that starts at the first message."""
     return MemberConfig(group=group, start_at="first", **options)
 
 
 def listening(
     name_server: str, topic: str, listener: Listener, *, is_orderly: bool = False, group: str = "G", **options: Any
 ) -> PushConsumer:
-    """A consumer of one topic, from the first message; `with` starts it."""
+    """Create a push consumer of one topic, from the first message; `with` starts it."""
     return PushConsumer(
         name_server, topics=topic, listener=listener, **member_options(from_first(group, **options)), orderly=is_orderly
     )
 
 
 def polling(name_server: str, topic: str, group: str = "G", **options: Any) -> PullConsumer:
-    """A consumer to poll, from the first message; `with` starts it."""
+    """Create a pull consumer, from the first message; `with` starts it."""
     return PullConsumer(name_server, topics=topic, **member_options(from_first(group, **options)))
 
 
 def polled(consumer: PullConsumer, count: int, most: int | None = None) -> list[ReceivedMessage]:
-    """The next messages, `count` at least, `most` at a time."""
+    """Poll at least `count` messages, at most `most` at a time."""
     found: list[ReceivedMessage] = []
     while len(found) < count:
         came = consumer.poll(PATIENCE_S, most)
@@ -110,7 +110,7 @@ def polled(consumer: PullConsumer, count: int, most: int | None = None) -> list[
 
 
 def bodies_of(consumer: PullConsumer, count: int) -> list[bytes]:
-    """The bodies of the next messages."""
+    """Returns the bodies of the next messages."""
     return [message.body for message in polled(consumer, count)]
 
 
@@ -130,7 +130,7 @@ async def fill(name_server: str, topic: str, count: int) -> None:
 
 
 def lag(name_server: str, topic: str, group: str = "G") -> int:
-    """How many messages the group has not consumed, by its broker."""
+    """Returns how many messages the group has not consumed, according to its broker."""
     with Admin(name_server) as admin:
         return sum(row.lag for row in admin.offsets(group, [topic]))
 
@@ -139,7 +139,7 @@ def lag(name_server: str, topic: str, group: str = "G") -> int:
 
 
 def run(story: Callable[[], Awaitable[None]]) -> None:
-    """Run a story on an event loop, and check that it leaves no task."""
+    """Run a coroutine on an event loop, and check that it leaves no task."""
 
     async def limited() -> None:
         async with asyncio.timeout(PATIENCE_S):
@@ -150,7 +150,7 @@ def run(story: Callable[[], Awaitable[None]]) -> None:
 
 
 class Loop(Closeable):
-    """An event loop on a thread of its own, so that a plain test can call asynchronous clients."""
+    """An event loop on a separate thread, so that a plain test can call asynchronous clients."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -158,7 +158,7 @@ class Loop(Closeable):
         self._thread.start()
 
     def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Call it on the loop, and wait for what it returns."""
+        """Call a function on the loop, and wait for its result."""
 
         async def called() -> Any:
             found = function(*arguments, **options)
@@ -167,7 +167,7 @@ class Loop(Closeable):
         return asyncio.run_coroutine_threadsafe(called(), self.loop).result(2 * PATIENCE_S)
 
     def close(self) -> None:
-        """End the loop, once its tasks have ended."""
+        """End the loop after its tasks."""
 
         async def rest() -> None:
             await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}), return_exceptions=True)
@@ -179,7 +179,7 @@ class Loop(Closeable):
 
 
 class OnLoop(Closeable):
-    """An asynchronous client whose calls wait, as those of a plain one."""
+    """An asynchronous client with blocking calls."""
 
     def __init__(self, loop: Loop, client: Any) -> None:
         self.client = client
@@ -194,7 +194,7 @@ class OnLoop(Closeable):
 
 
 class Clients:
-    """Makes clients of one name server, on threads or on an event loop, for tests that hold for both."""
+    """Creates clients of one name server, on threads or on an event loop, for tests of both."""
 
     def __init__(self, name_server: str, stack: ExitStack, *, is_loop: bool) -> None:
         self.name_server = name_server
@@ -206,7 +206,7 @@ class Clients:
         return self._made(AsyncProducer if self.is_loop else Producer, group=group, **options)
 
     def transactions(self, check: Callable[[ReceivedMessage], TransactionState], **options: Any) -> Any:
-        """A producer of transactions, of the group PG."""
+        """Create a producer of transactions in the group PG."""
         kind = AsyncTransactionProducer if self.is_loop else TransactionProducer
         return self._made(kind, group="PG", check_transaction=self.plain(check), **options)
 
@@ -215,13 +215,13 @@ class Clients:
         return self._made(kind, **member_options(config), **options)
 
     def push(self, config: MemberConfig, listener: Listener, *, is_orderly: bool = False, **options: Any) -> Any:
-        """A consumer that calls a listener, which may wait: on an event loop it runs on a thread."""
+        """Create a consumer with a listener that may block: on an event loop it runs on a thread."""
         kind = AsyncPushConsumer if self.is_loop else PushConsumer
         called = self.plain(listener)
         return self._made(kind, topics=(), listener=called, orderly=is_orderly, **member_options(config), **options)
 
     def plain(self, called: Callable[..., Any]) -> Any:
-        """What these clients call: the function, or a coroutine that runs it on a thread."""
+        """Returns the callable for these clients: the function, or a coroutine that runs it on a thread."""
 
         async def on_a_thread(*arguments: Any) -> Any:
             return await asyncio.to_thread(called, *arguments)
@@ -230,14 +230,14 @@ class Clients:
 
     def persist(self, consumer: Any) -> None:
         if self._loop is not None:
-            self._loop.call(consumer.client._member._persist)
+            member = consumer.client._member
+            self._loop.call(lambda: member.run(member.rebalancer.persist()))
         else:
-            consumer._member._queues.persist()
+            consumer._member.run(consumer._member.rebalancer.persist())
 
     def pullers(self, consumer: Any) -> Mapping[MessageQueue, Puller]:
-        found: Mapping[MessageQueue, Puller] = (
-            consumer.client._member.own.pullers() if self.is_loop else consumer._member._queues.pullers()
-        )
+        member = (consumer.client if self.is_loop else consumer)._member
+        found: Mapping[MessageQueue, Puller] = member.assigned_queues.pullers()
         return {queue: puller for queue, puller in found.items() if not is_retry(queue)}
 
     def _made(self, kind: Callable[..., Any], **options: Any) -> Any:
@@ -248,7 +248,7 @@ class Clients:
 
 
 def client_threads() -> set[threading.Thread]:
-    """Threads that a client may have started."""
+    """Returns threads that a client may have started."""
     return {each for each in threading.enumerate() if each.name.startswith(("client-", "listener-", "consumer-"))}
 
 
@@ -266,7 +266,7 @@ def socket_count() -> int:
 
 
 def route_of(*brokers: tuple[str, str], queue_count: int = 2) -> bytes:
-    """What a name server says of a topic: brokers by name and address, with so many queues each."""
+    """Encode a name server's route: brokers by name and address, with `queue_count` queues each."""
     return TopicRouteData(
         broker_datas=[BrokerData(broker_name=name, broker_addrs={0: address}) for name, address in brokers],
         queue_datas=[
@@ -285,7 +285,7 @@ def mute(_peer: Peer, _command: Command) -> None:
 
 
 class OneServer:
-    """A name server and broker in one that stores what is sent, or answers with these codes first."""
+    """A combined name server and broker that stores sends, or answers with these codes first."""
 
     def __init__(self, *codes: int, route: Callable[[str], bytes] = lambda address: route_of(("b", address))) -> None:
         self.codes = list(codes)
@@ -300,7 +300,7 @@ class OneServer:
 
     @contextmanager
     def served(self, wrapped: Callable[[Peer, Command], None] | None = None) -> Iterator[ScriptedServer]:
-        """Serve, by `wrapped` if it is given."""
+        """Serve, with `wrapped` if given."""
         with ScriptedServer(wrapped or self) as server:
             self.address = server.address
             yield server
@@ -308,17 +308,17 @@ class OneServer:
 
 @define
 class Cluster:
-    """A name server whose topics are each on a broker of their own."""
+    """A name server with topics on different brokers."""
 
     stack: ExitStack
     brokers: dict[str, str] = field(factory=dict)
     """Topic -> its broker's address."""
     is_mute: bool = False
-    """The name server answers nothing."""
+    """Whether the name server answers nothing."""
     is_empty: bool = False
-    """The name server knows no topic."""
+    """Whether the name server knows no topic."""
     asked: int = 0
-    """How often it was asked for a route."""
+    """Number of route requests."""
     name_server: str = field(default="", init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -345,7 +345,7 @@ class Cluster:
 
 @define
 class Told:
-    """What a hook was told, in order; with `is_bad` it raises each time."""
+    """Records a hook's calls in order; with `is_bad` it raises each time."""
 
     is_bad: bool = False
     events: list[tuple[Any, ...]] = field(factory=list)
@@ -353,8 +353,8 @@ class Told:
     def before_send(self, sending: Sending) -> None:
         self._note("before", sending)
 
-    def after_send(self, sending: Sending, outcome: Outcome, latency_ns: int, address: str) -> None:
-        self._note("after", sending, outcome, latency_ns, address)
+    def after_send(self, sending: Sending, outcome: Outcome, latency_s: float, address: str) -> None:
+        self._note("after", sending, outcome, latency_s, address)
 
     def before_consume(self, group: str, delivery: str, messages: Sequence[ReceivedMessage]) -> None:
         self._note("before", group, delivery, messages)
@@ -367,9 +367,9 @@ class Told:
         error: Exception | None,
         *,
         is_consumed: bool,
-        latency_ns: int,
+        latency_s: float,
     ) -> None:
-        self._note("after", group, delivery, messages, error, is_consumed, latency_ns)
+        self._note("after", group, delivery, messages, error, is_consumed, latency_s)
 
     def _note(self, *event: object) -> None:
         self.events.append(event)

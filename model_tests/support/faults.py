@@ -1,4 +1,4 @@
-"""Calls that fail, for tests that put them in the place of real ones."""
+"""Failing functions, for tests that replace real ones by them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def raising(error: BaseException) -> Callable[..., Any]:
-    """Return a function that raises this error, whatever its arguments."""
+    """Returns a function that raises this error for any arguments."""
 
     def fail(*_arguments: object, **_options: object) -> None:
         raise error

@@ -1,4 +1,4 @@
-"""Ports of this machine on which nobody listens."""
+"""Ports of this machine without a listener."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def closed_port() -> Iterator[tuple[str, int]]:
-    """An address that refuses connections, and that no other test is given meanwhile.
+    """Yields an address that refuses connections and that no other test gets meanwhile.
 
-    The socket is bound and does not listen. A server that is told this address may listen on it.
+    The socket is bound but does not listen. A server that gets this address may listen on it.
     """
     with socket.socket() as bound:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

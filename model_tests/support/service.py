@@ -1,4 +1,4 @@
-"""Fakes and helpers that tests of the broker's services share."""
+"""Fakes and helpers shared by tests of the broker's services."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def in_turns(turns: Generator[None, None, T]) -> tuple[T, int]:
-    """What work in turns gives, and how often others had theirs before."""
+    """Returns the result of work in turns, and how often it yielded."""
     count = 0
     while True:
         try:
@@ -32,17 +32,17 @@ def in_turns(turns: Generator[None, None, T]) -> tuple[T, int]:
 
 
 def whole(turns: Generator[None, None, T]) -> T:
-    """What work in turns gives."""
+    """Returns the result of work in turns."""
     return in_turns(turns)[0]
 
 
 class ShiftedRuntime(RealRuntime):
-    """A real runtime whose clocks a test moves, so that nothing waits for an hour."""
+    """A real runtime with clocks that a test moves, so that no test waits for an hour."""
 
     ahead_ms = 0
-    """By how much the wall clock is ahead."""
+    """How far the wall clock is ahead."""
     gone_ms = 0
-    """By how much the monotonic clock is ahead."""
+    """How far the monotonic clock is ahead."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -54,7 +54,7 @@ class ShiftedRuntime(RealRuntime):
 
 
 class Noting:
-    """Notes each call of a method that it does not define: the name, with the arguments if there are any."""
+    """Records each call of an undefined method: its name, with any arguments."""
 
     def __init__(self) -> None:
         self.notes: list[Any] = []
@@ -65,13 +65,13 @@ class Noting:
         return lambda *words: self.notes.append((name, *words) if words else name)
 
     def told(self) -> list[Any]:
-        """What was noted since this was asked."""
+        """Returns the calls since the last query."""
         notes, self.notes = self.notes, []
         return notes
 
 
 def decoded(parts: Parts) -> Command:
-    """The one command of these buffers."""
+    """Returns the one command of these buffers."""
     connection = Connection()
     connection.receive_data(b"".join(map(bytes, parts)))
     command = connection.next_event()
@@ -96,32 +96,32 @@ class Box(Outbox):
 
 
 def answer_of(client: RawClient, opaque: int) -> Command:
-    """The reply to a request; an AssertionError when none comes."""
+    """Returns the reply to a request; AssertionError without one."""
     reply = client.reply(opaque)
     assert reply is not None, "no reply came"
     return reply
 
 
 def fields_of(reply: Command) -> dict[str, str]:
-    """The fields of a reply that must have some."""
+    """Returns the fields of a reply that must have some."""
     assert reply.ext_fields is not None
     return reply.ext_fields
 
 
 def served(start_broker: StartBroker, connect: Connect, **options: Any) -> tuple[Broker, RawClient]:
-    """A broker, and a client of it."""
+    """Start a broker and a client."""
     broker = start_broker(**options)
     return broker, connect(broker.address)
 
 
 def served_two(start_broker: StartBroker, connect: Connect, **options: Any) -> tuple[Broker, RawClient, RawClient]:
-    """A broker, and two clients of it."""
+    """Start a broker and two clients."""
     broker = start_broker(**options)
     return broker, connect(broker.address), connect(broker.address)
 
 
 class ScriptedMaster(PeerClient):
-    """A master that answers a slave's questions for tables from a script, and refuses the others."""
+    """A master that answers requests for tables from a script, and refuses others."""
 
     def __init__(self, answers: Mapping[int, Command | bytes]) -> None:
         self._answers = answers
@@ -137,7 +137,7 @@ class ScriptedMaster(PeerClient):
 
 
 def copies_of(slave: Broker) -> TableSync:
-    """What copies a master's tables to a slave, on the test's thread."""
+    """Create the copying of a master's tables to a slave, on the test's thread."""
     shared = slave.shared
     tables = (shared.topics, shared.groups, shared.offsets, shared.delays, shared.timers)
     return TableSync(shared.runtime, MasterAddress(None, None), *tables, lambda: slave.store.log_end)

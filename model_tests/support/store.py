@@ -1,4 +1,4 @@
-"""What tests of the store share: a clock, and the directory that a kill leaves."""
+"""Shared by tests of the store: a clock, and the directory after a kill."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Clock(RealRuntime):
 
 
 def killed(store: Path, name: str = "killed") -> Path:
-    """Copy the directory of an open store, as a kill leaves it, to a sibling of this name."""
+    """Copy the directory of an open store, as after a kill, to a sibling of this name."""
     copy = store.parent / name
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(store, copy)
@@ -30,6 +30,6 @@ def killed(store: Path, name: str = "killed") -> Path:
 
 
 def index_all(store: MessageStore, count: int = 1_000) -> None:
-    """Index every message of the log, so many at a time."""
+    """Index every message of the log, `count` at a time."""
     while not store.index(count):
         pass

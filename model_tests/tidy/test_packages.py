@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 from model_tests.service.cold_conversions import NEVER_DECODED, is_decodable, struct_classes
-from model_tests.service.test_threads_end_loudly import THREADS
+from model_tests.service.test_runtime import THREADS
 from model_tests.support.broker import protocol_page
 from model_tests.support.broker.protocol_page import anchor, contents, heading, section_text
 from model_tests.tidy.duplicates import Pair, pairs, sources
@@ -106,7 +106,7 @@ STARTERS = {"Thread", "Timer", "start_new_thread", "ThreadPoolExecutor", "Thread
 HOMES = {"threading", "_thread", "concurrent.futures", "http.server", "prometheus_client"}
 ALLOWED = {
     "longpoll_runtime/threads.py": "the one place",
-    "longpoll_judge/run/sweep.py": "a pool hands what is raised to whoever asks for the result",
+    "longpoll_judge/run/window_sweep.py": "a pool hands what is raised to whoever asks for the result",
     "longpoll_judge/run/local.py": "the same",
     "longpoll_judge/read/incremental.py": "the same",
     "longpoll_conform/capabilities.py": "the same",

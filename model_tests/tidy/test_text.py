@@ -84,13 +84,11 @@ def test_every_module_says_what_it_is() -> None:
 SUPPORT = "model_tests/support/broker"
 SLEEPERS = {
     f"{SUPPORT}/brokers.py": "polls for a condition, with a limit",
-    f"{SUPPORT}/harness/latency.py": "a load's pauses between messages",
-    f"{SUPPORT}/harness/workers.py": "how long a measurement takes",
 }
 
 
 def test_tests_do_not_sleep() -> None:
-    """One helper of theirs polls, and the load of the benchmarks has pauses."""
+    """Only one helper polls."""
     sleeping = re.compile(r"\btime\.sleep\(|\bfrom time import .*\bsleep\b")
     found = {str(path.relative_to(ROOT)) for path in python_files("model_tests") if sleeping.search(path.read_text())}
 

@@ -34,8 +34,8 @@ from longpoll.wire.suite.connection import SuiteConnection
 from longpoll.wire.suite.driver import Driver
 from longpoll.wire.suite.example import Example, Links
 from longpoll.wire.suite.model import Message
-from longpoll_client import RemotingClient
 from longpoll_client.errors import ClientError
+from longpoll_client.remoting import RemotingClient
 from longpoll_conform import capabilities
 from longpoll_conform.vectors import recorded
 from longpoll_judge.contract.rate import rate
@@ -55,7 +55,7 @@ from longpoll_judge.contract.result import (
 from longpoll_judge.faults.fault import Fault
 from longpoll_judge.faults.plant import plant
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
-from longpoll_judge.run.job import judge
+from longpoll_judge.run.pipeline import judge
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
 from longpoll_runtime.real import RealRuntime

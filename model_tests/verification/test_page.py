@@ -36,7 +36,7 @@ from longpoll_judge.contract.result import Result
 from longpoll_judge.faults.plant import plant
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.read.source import find
-from longpoll_judge.run.job import LATE_MS, WAKE_MS, judge, judge_on
+from longpoll_judge.run.pipeline import LATE_MS, WAKE_MS, judge, judge_on
 from longpoll_judge.run.spark.engine import SparkEngine
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, NAMES, TIMEOUTS, named
@@ -425,7 +425,7 @@ def test_a_broker_that_does_not_start_is_one_clear_error(tmp_path: Path, monkeyp
     """A process that ends without its ready line is an error for the user, and no process is left."""
     monkeypatch.setattr(sys, "executable", "/bin/true")
 
-    with pytest.raises(ServeError, match="was not ready"):
+    with pytest.raises(ServeError, match="ended before it was ready"):
         ServedBroker(tmp_path / "store", None)
 
 

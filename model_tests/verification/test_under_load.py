@@ -54,9 +54,10 @@ from longpoll_conform.connection import Address
 from longpoll_conform.suite import Outcome
 from longpoll_conform.vectors import recorded
 from longpoll_judge.contract.result import Result as Judged
-from longpoll_judge.run import job
+from longpoll_judge.run import pipeline
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
+from longpoll_runtime.host_pauses import HostPauseWatch
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.policy import ROCKETMQ_4_9, STRICT, Policy
 
@@ -257,7 +258,7 @@ def test_the_row_of_verify_names_the_first_clause_that_fails(good: Broker, monke
 @pytest.mark.long
 @pytest.mark.usefixtures("small")
 def test_a_record_with_a_hole_passes_nothing(good: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = job.judge
+    honest = pipeline.judge
 
     def judge(sources: list[Path], **more: Any) -> Judged:
         part = next(sources[0].rglob("part-*"))
@@ -300,7 +301,6 @@ def test_without_the_judge_conversations_are_asked_all_the_same(good: Broker) ->
 
 BUSY_MS = 1_000
 """What a machine busy with other tests may delay a good broker."""
-TRIES = 5
 LIMITS = limits_of(0, wake_ms=BUSY_MS, late_ms=BUSY_MS)
 FOUR = RaceTopic("T", dict.fromkeys(range(4), 1), {})
 
@@ -341,10 +341,11 @@ def test_a_good_broker_loses_no_wake_and_a_wake_of_the_wrong_queue_is_found(
         assert raced(broker, 0.2).outcome == "ok"
     with serving(tmp_path / "planted") as broker:
         monkeypatch.setattr(HoldService, "notify", astray)
-        # A machine that stands still excuses what came late meanwhile.
-        row = next((row for _ in range(TRIES) if (row := raced(broker, 0.1)).outcome == "violated"), None)
+        # A pause of the host would excuse a late delivery. A lost wakeup is late on a busy host, too.
+        monkeypatch.setattr(HostPauseWatch, "stalled_ms", lambda *_interval: 0.0)
+        row = raced(broker, 0.1)
 
-    assert row is not None
+    assert row.outcome == "violated", row
     first = row.detail.partition("the first: queue ")[2]
     assert int(first.partition(",")[0]) > 7
     assert "its send acknowledged at" in first

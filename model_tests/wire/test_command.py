@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from model_tests.support.broker.plain import plain_codec
 from model_tests.support.broker.wire_strategies import commands
 from model_tests.support.faults import raising
+from model_tests.support.present import present
 
 from longpoll_protocol.codes import OPAQUE_MADE_UP, VERSION
 from longpoll_protocol.errors import LocalProtocolError, RemoteProtocolError
@@ -36,14 +37,12 @@ def read(stream: bytes) -> Command:
     """The one command of a stream."""
     reader = FrameReader()
     reader.feed(stream)
-    frame = reader.next_frame()
-    assert frame is not None
+    frame = present(reader.next_frame())
     assert reader.next_frame() is None
     return decode_frame(frame)
 
 
 def read_json(text: str | bytes, body: bytes = b"") -> Command:
-    """The command whose JSON header is this text."""
     header = text.encode() if isinstance(text, str) else text
     return read(frame_head(Serialisation.JSON, header, len(body)) + body)
 
@@ -141,13 +140,12 @@ def test_json_that_is_no_object_is_refused(text: str) -> None:
 @pytest.mark.parametrize("value", ["1.5", "{}", "[]", "true", "2147483648", "-2147483649", '"x"', '""'])
 @pytest.mark.parametrize("key", ["code", "version", "opaque", "flag"])
 def test_a_number_that_is_none_is_refused(key: str, value: str) -> None:
-    """The four numbers are int32, or text that is one."""
     with pytest.raises(RemoteProtocolError):
         read_json(f'{{"{key}":{value}}}')
 
 
-def test_odd_but_accepted_json() -> None:
-    """Missing keys, unknown keys, numbers as text, nulls and any language are read as 4.9.7 reads them."""
+def test_odd_but_accepted_headers() -> None:
+    """Unknown keys, numbers as text, nulls, negative sizes and trailing bytes, as 4.9.7 reads them."""
     assert read_json("{}") == Command(code=0, opaque=OPAQUE_MADE_UP, version=0)
     assert read_json('{"code":"310","opaque":"7"}').code == RequestCode.SEND_MESSAGE_V2
     assert read_json('{"language":"KLINGON"}').language == "KLINGON"
@@ -156,27 +154,6 @@ def test_odd_but_accepted_json() -> None:
     assert nulls == Command(code=0, opaque=OPAQUE_MADE_UP, version=0)
     assert read_json('{"code":11,"extFields":null,"more":[1,{"x":[]}]}').ext_fields is None
     assert read_json('{"remark":5}').remark == "5"
-
-
-def test_numbers_and_booleans_in_extension_fields_become_text() -> None:
-    """C++ and Node clients send numbers: they are kept as they were written, and null is absent."""
-    found = read_json(
-        '{"code":11,"opaque":3,"extFields":{"queueId":3,"offset": 9223372036854775807 ,"big":1e3,"no":false,'
-        '"none":null,"text":"a\\"\\u00e9","list":[1, 2]}}'
-    )
-    assert found.ext_fields == {
-        "queueId": "3",
-        "offset": "9223372036854775807",
-        "big": "1e3",
-        "no": "false",
-        "text": 'a"\u00e9',
-        "list": "[1, 2]",
-    }
-    assert (found.code, found.opaque) == (11, 3)
-
-
-def test_rocketmq_oddities() -> None:
-    """An unknown language is OTHER, a text of size zero is none, and bytes after the fields are passed over."""
     fields = (
         struct.pack(">h1si", 1, b"a", 0) + struct.pack(">h1si1s", 1, b"b", 1, b"c") + struct.pack(">hi1s", 0, 1, b"d")
     )
@@ -190,6 +167,26 @@ def test_rocketmq_oddities() -> None:
         version=401,
         serialisation=Serialisation.ROCKETMQ,
     )
+    header = struct.pack(">hbhii", 11, 0, 401, 1, 0) + struct.pack(">ii", 0, -1)
+    command = decode_frame(Frame(Serialisation.ROCKETMQ, memoryview(header), memoryview(b"")))
+    assert (command.code, command.ext_fields) == (11, None)
+
+
+def test_numbers_and_booleans_in_extension_fields_become_text() -> None:
+    """C++ and Node clients send numbers: they stay as written, and null is absent."""
+    found = read_json(
+        '{"code":11,"opaque":3,"extFields":{"queueId":3,"offset": 9223372036854775807 ,"big":1e3,"no":false,'
+        '"none":null,"text":"a\\"\\u00e9","list":[1, 2]}}'
+    )
+    assert found.ext_fields == {
+        "queueId": "3",
+        "offset": "9223372036854775807",
+        "big": "1e3",
+        "no": "false",
+        "text": 'a"\u00e9',
+        "list": "[1, 2]",
+    }
+    assert (found.code, found.opaque) == (11, 3)
 
 
 @pytest.mark.parametrize(
@@ -206,21 +203,12 @@ def test_rocketmq_oddities() -> None:
     ],
 )
 def test_sizes_in_a_rocketmq_header_are_checked(tail: bytes) -> None:
-    """Negative sizes, sizes past the end and bytes that are not UTF-8 are refused."""
     header = struct.pack(">hbhii", 11, 0, 401, 1, 0) + tail
     with pytest.raises(RemoteProtocolError):
         decode_frame(Frame(Serialisation.ROCKETMQ, memoryview(header), memoryview(b"")))
 
 
-def test_fields_of_a_negative_size_are_none() -> None:
-    """As on 4.9.7 and 5.5.0; what follows is passed over."""
-    header = struct.pack(">hbhii", 11, 0, 401, 1, 0) + struct.pack(">ii", 0, -1)
-    command = decode_frame(Frame(Serialisation.ROCKETMQ, memoryview(header), memoryview(b"")))
-    assert (command.code, command.ext_fields) == (11, None)
-
-
 def header_of(count: int, value: object, between: str = ":") -> str:
-    """A JSON header with so many fields of one value."""
     fields = ",".join(f'"n{number}"{between}{json.dumps(value)}' for number in range(count))
     return f'{{"code":12,"extFields":{{{fields}}}}}'
 
@@ -228,7 +216,6 @@ def header_of(count: int, value: object, between: str = ":") -> str:
 @pytest.mark.parametrize("value", ["", "x" * 9, 7, None, {"a": 1}])
 @pytest.mark.parametrize("between", [":", " \t\n: "])
 def test_a_json_header_has_no_more_fields_than_it_may(value: object, between: str) -> None:
-    """However they are written; the last that may be is read."""
     read = read_json(header_of(FIELD_COUNT_MAX, value, between))
     assert len(read.ext_fields or {}) == (0 if value is None else FIELD_COUNT_MAX)
     for count in (FIELD_COUNT_MAX + 1, 25_000):
@@ -237,7 +224,7 @@ def test_a_json_header_has_no_more_fields_than_it_may(value: object, between: st
 
 
 def test_a_json_header_that_has_far_too_many_fields_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading 60,000 would keep the thread that serves everybody; texts that only look like fields are read."""
+    """Reading 60,000 fields would block the thread that serves all clients."""
     looks_so = json.dumps({"code": 12, "extFields": {"properties": '":' * 16_000}})
     assert read_json(looks_so).ext_fields == {"properties": '":' * 16_000}
     for name in ("_decoder", "_odd_decoder"):
@@ -250,7 +237,6 @@ def test_a_json_header_that_has_far_too_many_fields_is_not_read(monkeypatch: pyt
 
 
 def test_a_rocketmq_header_has_no_more_fields_than_it_may() -> None:
-    """The last that may be is read, and of more no further one."""
 
     def of(count: int) -> bytes:
         fields = {f"n{number}": "x" for number in range(count)}
@@ -264,8 +250,8 @@ def test_a_rocketmq_header_has_no_more_fields_than_it_may() -> None:
         read(of(FIELD_COUNT_MAX + 1)[:-8] + b"\xff" * 8)
 
 
-def test_a_reply_copies_opaque_and_serialisation_and_sets_the_flag() -> None:
-    """What makes a reply one, by both ways of writing it."""
+def test_replies() -> None:
+    """A reply copies the opaque and sets the flag; 4.9 answers woken pulls in JSON."""
     for kind in Serialisation:
         request = Command(code=11, opaque=-5, flag=0, serialisation=kind, version=63, language="CPP")
         answer = reply(request, ResponseCode.PULL_NOT_FOUND, remark="nothing", ext_fields={"a": "1"}, body=b"xy")
@@ -281,19 +267,23 @@ def test_a_reply_copies_opaque_and_serialisation_and_sets_the_flag() -> None:
         )
         head = encode_reply_head(request, 19, remark="nothing", ext_fields={"a": "1"}, body_size=2)
         assert [head, b"xy"] == encode(answer)
-
-
-def test_a_reply_may_be_json_to_a_rocketmq_request() -> None:
-    """4.9 answers woken pulls in JSON whatever the request was in."""
     request = Command(code=11, opaque=5, serialisation=Serialisation.ROCKETMQ)
     assert read(encode_reply_head(request, 0, serialisation=Serialisation.JSON)).serialisation is Serialisation.JSON
+    assert Command(code=0, flag=1).is_response
+    assert not Command(code=0, flag=2).is_response
+    assert Command(code=0, flag=CommandFlag.ONE_WAY).is_one_way
+    assert Command(code=0, flag=-1).is_one_way
 
 
-def test_no_fields_and_empty_fields_differ_in_json() -> None:
-    """None is left out and {} is written: Java clients look into a send's fields without checking for null."""
+def test_fields_and_body_of_a_written_command() -> None:
+    """None is left out and {} is written; the body is passed on uncopied."""
     assert b"extFields" not in encode_head(Command(code=0), 0)
     assert b'"extFields":{}' in encode_head(Command(code=0, ext_fields={}), 0)
     assert b"remark" not in encode_head(Command(code=0), 0)
+    body = memoryview(bytearray(b"records"))
+    buffers = encode(Command(code=0, body=body))
+    assert buffers[1] is body
+    assert len(encode(Command(code=0))) == 1
 
 
 @pytest.mark.parametrize("kind", Serialisation)
@@ -317,19 +307,3 @@ def test_what_cannot_be_written_is_our_own_error(kind: Serialisation) -> None:
                 encode(wrong)
         longest = Command(code=0, version=1, ext_fields={"n" * (2**15 - 1): "v"}, serialisation=kind)
         assert read(b"".join(encode(longest))) == longest
-
-
-def test_a_body_is_passed_on_uncopied() -> None:
-    """What is sent is the very object that was given."""
-    body = memoryview(bytearray(b"records"))
-    buffers = encode(Command(code=0, body=body))
-    assert buffers[1] is body
-    assert len(encode(Command(code=0))) == 1
-
-
-def test_flags() -> None:
-    """The two bits mean what they say, whatever other bits are set."""
-    assert Command(code=0, flag=1).is_response
-    assert not Command(code=0, flag=2).is_response
-    assert Command(code=0, flag=CommandFlag.ONE_WAY).is_one_way
-    assert Command(code=0, flag=-1).is_one_way

@@ -26,7 +26,7 @@ INSTALLED: Final = importlib.util.find_spec("atheris") is not None
 
 
 def run(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """Fuzz in a process of its own; what it finds is left in the directory."""
+    """Fuzz in a separate process; findings are files in the directory."""
     if not INSTALLED:
         pytest.skip("no coverage-guided fuzzing: atheris is not installed: make setup")
     (directory / "corpus").mkdir()
@@ -55,9 +55,8 @@ def serve_corpus(directory: Path, corpus: list[bytes]) -> None:
 
 @pytest.mark.long
 def test_nothing_that_a_peer_sends_is_an_unexpected_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A hundred thousand inputs, each led by what the last ones covered; and it covers more than its corpus did."""
+    """A hundred thousand inputs, guided by coverage."""
     done = run(tmp_path, "CORPUS", "-runs=100000", "-max_len=4096", "-seed=1")
-
     assert done.returncode == 0, done.stderr[-3000:]
     found = [int(count) for count in re.findall(r"cov: (\d+)", done.stderr)]
     assert found[-1] > found[0]
@@ -67,8 +66,7 @@ def test_nothing_that_a_peer_sends_is_an_unexpected_error(tmp_path: Path, caplog
 
 @pytest.mark.long
 def test_planted_an_error_that_is_not_covered_is_found(tmp_path: Path) -> None:
-    """The protocol's own errors count as unexpected: the fuzzer ends with one."""
+    """With the protocol's own errors counted as unexpected, the fuzzer finds one."""
     done = run(tmp_path, "planted", "CORPUS", "-runs=100000", "-max_len=4096", "-seed=1")
-
     assert done.returncode != 0
     assert list(tmp_path.glob("crash-*"))

@@ -1,14 +1,22 @@
-"""Frames: cutting, gathering and every limit, at it and over it."""
+"""Frames and connections: chunks, limits, errors, and recorded frames."""
 
 from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from model_tests.support.broker.wire_strategies import chunkings
+from model_tests.support.broker.wire_strategies import chunkings, commands
+from model_tests.support.present import present
 
 from longpoll_broker.config import BrokerConfig
 from longpoll_protocol.errors import LocalProtocolError, RemoteProtocolError
+from longpoll_protocol.frames.command import Command, ResponseCode, encode_reply_head
+from longpoll_protocol.frames.connection import CLOSED, NEED_DATA, Connection
 from longpoll_protocol.frames.frame import (
     FRAME_SIZE_MAX,
     HEAD,
@@ -36,7 +44,6 @@ frames = st.tuples(st.sampled_from(Serialisation), st.binary(min_size=1, max_siz
 
 @given(st.lists(frames, max_size=8), st.data())
 def test_chunking_changes_no_frame(wanted: list[tuple[Serialisation, bytes, bytes]], data: st.DataObject) -> None:
-    """However the stream is cut, the frames are those that were written."""
     stream = b"".join(frame_head(kind, header, len(body)) + body for kind, header, body in wanted)
     reader = FrameReader()
     assert read_all(reader, data.draw(chunkings(stream))) == wanted
@@ -54,7 +61,7 @@ def test_chunks_may_wait_unread(wanted: list[tuple[Serialisation, bytes, bytes]]
     assert read_all(reader, [b""]) == wanted
 
 
-def test_one_byte_at_a_time_checks_the_length_at_its_fourth_byte() -> None:
+def test_lengths_are_checked_as_bytes_come() -> None:
     """A hostile length is refused before anything of its frame arrives."""
     reader = FrameReader()
     for byte in b"\x7f\xff\xff":
@@ -63,19 +70,6 @@ def test_one_byte_at_a_time_checks_the_length_at_its_fourth_byte() -> None:
     reader.feed(b"\xff")
     with pytest.raises(RemoteProtocolError, match="over the limit"):
         reader.next_frame()
-
-
-@pytest.mark.parametrize("length", [-(2**31), -1, 0, 3])
-def test_a_length_below_four_is_refused(length: int) -> None:
-    """A frame has at least its mark; 4.9.7 closes on each of these."""
-    reader = FrameReader()
-    reader.feed(length.to_bytes(4, "big", signed=True))
-    with pytest.raises(RemoteProtocolError, match="too short"):
-        reader.next_frame()
-
-
-def test_nothing_is_read_or_refused_before_the_first_bytes_are_there() -> None:
-    """However they come; what follows them is read as ever."""
     frame = b"".join((HEAD.pack(LENGTH_SIZE + 2, 2), b"{}"))
     for data, is_refused in ((frame * 2, False), (b"\x00" * 12, True)):
         for chunk_size in (1, 3, 12, 20):
@@ -95,8 +89,17 @@ def test_nothing_is_read_or_refused_before_the_first_bytes_are_there() -> None:
             assert reader.next_frame() is not None
 
 
-def test_the_frame_limit_holds_at_the_limit_and_breaks_over_it() -> None:
-    """A frame as long as the limit passes, one byte more is refused by both sides."""
+@pytest.mark.parametrize("length", [-(2**31), -1, 0, 3])
+def test_a_length_below_four_is_refused(length: int) -> None:
+    """A frame has at least its mark; 4.9.7 closes on each of these."""
+    reader = FrameReader()
+    reader.feed(length.to_bytes(4, "big", signed=True))
+    with pytest.raises(RemoteProtocolError, match="too short"):
+        reader.next_frame()
+
+
+def test_the_limits_of_a_frame() -> None:
+    """A frame as long as the limit passes; one byte more is refused by both sides."""
     limit = 100
     header = b"{}"
     body = bytes(limit - 4 - len(header))
@@ -106,10 +109,6 @@ def test_the_frame_limit_holds_at_the_limit_and_breaks_over_it() -> None:
         frame_head(Serialisation.JSON, header, len(body) + 1, limit)
     with pytest.raises(RemoteProtocolError, match="over the limit of 100"):
         read_all(FrameReader(limit), [frame_head(Serialisation.JSON, header, len(body) + 1)])
-
-
-def test_the_default_limit_is_the_brokers() -> None:
-    """The wire's own limit and the broker's setting are one number, and a 16 MiB frame passes."""
     assert BrokerConfig().frame_size_max == FRAME_SIZE_MAX
     body = bytes(FRAME_SIZE_MAX - 4 - 2)
     stream = frame_head(Serialisation.JSON, b"{}", len(body)) + body
@@ -118,6 +117,18 @@ def test_the_default_limit_is_the_brokers() -> None:
     assert [len(body) for _kind, _header, body in found] == [len(body)]
     with pytest.raises(RemoteProtocolError, match="over the limit"):
         read_all(FrameReader(), [HEAD.pack(FRAME_SIZE_MAX + 1, 2)])
+    assert read_all(FrameReader(), [HEAD.pack(10, 6) + b"123456"]) == [(Serialisation.JSON, b"123456", b"")]
+    longest = bytes(HEADER_SIZE_MAX)
+    stream = frame_head(Serialisation.ROCKETMQ, longest, 0)
+    assert read_all(FrameReader(), [stream]) == [(Serialisation.ROCKETMQ, longest, b"")]
+    with pytest.raises(LocalProtocolError, match="header of"):
+        frame_head(Serialisation.ROCKETMQ, longest + b"x", 0)
+    connection = Connection(frame_size_max=1000)
+    with pytest.raises(LocalProtocolError, match="over the limit of 1000"):
+        connection.send(Command(code=1, body=bytes(1000)))
+    connection.receive_data((1001).to_bytes(4, "big"))
+    with pytest.raises(RemoteProtocolError, match="over the limit of 1000"):
+        connection.next_event()
 
 
 @pytest.mark.parametrize(
@@ -133,49 +144,31 @@ def test_the_default_limit_is_the_brokers() -> None:
     ],
 )
 def test_a_bad_mark_is_refused(mark: int, length: int, words: str) -> None:
-    """The serialisation is known and the header is neither empty, nor longer than its frame, nor than its limit."""
     for cut in (8, 5):
         with pytest.raises(RemoteProtocolError, match=words):
             read_all(FrameReader(), [HEAD.pack(length, mark)[:cut], HEAD.pack(length, mark)[cut:], bytes(length)])
 
 
-def test_a_header_fills_its_frame_or_its_limit() -> None:
-    """A header as long as the frame allows, or as the limit allows, passes."""
-    assert read_all(FrameReader(), [HEAD.pack(10, 6) + b"123456"]) == [(Serialisation.JSON, b"123456", b"")]
-    longest = bytes(HEADER_SIZE_MAX)
-    stream = frame_head(Serialisation.ROCKETMQ, longest, 0)
-    assert read_all(FrameReader(), [stream]) == [(Serialisation.ROCKETMQ, longest, b"")]
-    with pytest.raises(LocalProtocolError, match="header of"):
-        frame_head(Serialisation.ROCKETMQ, longest + b"x", 0)
-
-
-def test_a_whole_frame_is_not_copied_and_an_empty_body_keeps_nothing_alive() -> None:
-    """The body is a view into the received bytes themselves."""
+def test_bodies_are_views_of_what_was_received() -> None:
+    """A buffer that is not `bytes` is copied first, so a body never changes."""
     stream = frame_head(Serialisation.JSON, b"{}", 3) + b"abc"
     reader = FrameReader()
     reader.feed(stream)
-    frame = reader.next_frame()
-    assert frame is not None
+    frame = present(reader.next_frame())
     assert frame.body.obj is stream
     reader.feed(frame_head(Serialisation.JSON, b"{}", 0))
-    frame = reader.next_frame()
-    assert frame is not None
+    frame = present(reader.next_frame())
     assert frame.body.obj == b""
-
-
-def test_a_body_stays_valid_when_the_callers_buffer_is_reused() -> None:
-    """A buffer that is not `bytes` is copied on the way in, so the next receive cannot change an older body."""
     buffer = bytearray(frame_head(Serialisation.JSON, b"{}", 3) + b"abc")
     reader = FrameReader()
     reader.feed(memoryview(buffer))
-    frame = reader.next_frame()
+    frame = present(reader.next_frame())
     buffer[:] = bytes(len(buffer))
-    assert frame is not None
     assert bytes(frame.body) == b"abc"
 
 
 def test_a_long_frame_in_tiny_chunks_is_gathered_in_linear_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten times the bytes in chunks of one size cost ten times the work, counted in bytes copied, not in time."""
+    """Ten times the bytes cost ten times the copied bytes."""
 
     def copied_bytes(size: int) -> int:
         """Sum of the lengths of all slices taken of chunks while one frame of this size is gathered."""
@@ -198,3 +191,109 @@ def test_a_long_frame_in_tiny_chunks_is_gathered_in_linear_work(monkeypatch: pyt
 
     small, large = copied_bytes(1_000), copied_bytes(10_000)
     assert large < 11 * small
+
+
+GOLDEN = [json.loads(line) for line in (Path(__file__).parent / "golden" / "frames.jsonl").read_text().splitlines()]
+
+
+def events(connection: Connection) -> list[Command]:
+    """Every command that is there."""
+    found = []
+    while isinstance(event := connection.next_event(), Command):
+        found.append(event)
+    return found
+
+
+@given(st.lists(commands(), max_size=6), st.data())
+def test_any_chunking_gives_the_same_commands(wanted: list[Command], data: st.DataObject) -> None:
+    sender, receiver = Connection(), Connection()
+    stream = b"".join(b"".join(sender.send(command)) for command in wanted)
+    found = []
+    for chunk in data.draw(chunkings(stream)):
+        receiver.receive_data(memoryview(bytearray(chunk)))
+        found += events(receiver)
+    receiver.receive_eof()
+    assert found == wanted
+    assert receiver.next_event() is CLOSED
+
+
+@given(st.lists(st.binary(max_size=50), max_size=6))
+def test_arbitrary_bytes_never_crash_and_an_error_stays(chunks: list[bytes]) -> None:
+    """Only a RemoteProtocolError comes out, and after the first one nothing else ever does."""
+    connection = Connection()
+    failed = False
+    for chunk in chunks:
+        connection.receive_data(chunk)
+        try:
+            events(connection)
+        except RemoteProtocolError:
+            failed = True
+        else:
+            assert not failed
+
+
+def test_an_error_is_raised_again_and_whole_commands_before_it_are_returned() -> None:
+    good = b"".join(Connection().send(Command(code=1, opaque=1)))
+    connection = Connection()
+    connection.receive_data(good + b"\xff\xff\xff\xff" + good)
+    assert connection.next_event() == Command(code=1, opaque=1)
+    with pytest.raises(RemoteProtocolError) as first:
+        connection.next_event()
+    connection.receive_data(good)
+    with pytest.raises(RemoteProtocolError) as second:
+        connection.next_event()
+    assert first.value is second.value
+
+
+def test_the_end_of_the_stream() -> None:
+    """It is CLOSED between two commands, and an error within one."""
+    good = b"".join(Connection().send(Command(code=1, opaque=1)))
+    connection = Connection()
+    assert connection.next_event() is NEED_DATA
+    connection.receive_data(good)
+    connection.receive_eof()
+    assert connection.next_event() == Command(code=1, opaque=1)
+    assert connection.next_event() is CLOSED
+    with pytest.raises(LocalProtocolError):
+        connection.receive_data(good)
+    cut = Connection()
+    cut.receive_data(good[:-1])
+    cut.receive_eof()
+    with pytest.raises(RemoteProtocolError, match="middle of a frame"):
+        cut.next_event()
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=[case["id"] for case in GOLDEN])
+def test_recorded_frames_end_as_on_a_real_broker(case: dict[str, Any]) -> None:
+    """We refuse what 4.9.7 closed on; other answers have its opaque, flag and encoding."""
+    connection = Connection()
+    connection.receive_data(base64.b64decode(case["raw"]))
+    recorded = case["response"]
+    if recorded == {"closed": True}:
+        with pytest.raises(RemoteProtocolError):
+            connection.next_event()
+        return
+    request = connection.next_event()
+    assert isinstance(request, Command)
+    assert request.code == 9999
+    if recorded is None:
+        assert request.opaque != case["opaque"]
+        return
+    other = Connection()
+    other.receive_data(encode_reply_head(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=recorded["remark"]))
+    answer = other.next_event()
+    assert isinstance(answer, Command)
+    assert answer.opaque == case["opaque"]
+    assert (answer.code, answer.flag, answer.language, answer.remark, answer.serialisation.name) == (
+        recorded["code"],
+        recorded["flag"],
+        recorded["language"],
+        recorded["remark"],
+        recorded["serialize"],
+    )
+
+
+def test_the_recording_has_both_kinds() -> None:
+    """Some recorded frames were answered, and some closed the connection."""
+    kinds = {"closed" if case["response"] == {"closed": True} else type(case["response"]).__name__ for case in GOLDEN}
+    assert (kinds, len(GOLDEN)) == ({"closed", "dict", "NoneType"}, 11)

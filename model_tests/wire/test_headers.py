@@ -1,17 +1,19 @@
-"""Typed headers: round trips, missing and wrong fields by name, and how Java reads numbers."""
+"""Typed headers, message properties, batches and delay levels."""
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
-from model_tests.support.broker.wire_strategies import int32, int64, texts
+from model_tests.support.broker.plain import plain_store
+from model_tests.support.broker.wire_strategies import filled_texts, int32, int64, texts
 
-from longpoll_protocol import headers
-from longpoll_protocol.errors import HeaderError
+from longpoll_protocol import headers, tags
+from longpoll_protocol.errors import HeaderError, LocalProtocolError, MessageRefusedError
 from longpoll_protocol.headers import (
     EmptyHeader,
     GetConsumerListByGroupRequestHeader,
@@ -22,6 +24,24 @@ from longpoll_protocol.headers import (
     SendMessageRequestHeaderV2,
     UnregisterClientRequestHeader,
 )
+from longpoll_protocol.message import (
+    BATCH_COUNT_MAX,
+    PROPERTIES_SIZE_MAX,
+    BatchMessage,
+    decode_batch,
+    encode_batch,
+    message_id,
+    message_id_position,
+)
+from longpoll_protocol.properties import (
+    DELAY_LEVELS_MS,
+    LEVEL_COUNT_MAX,
+    LEVEL_DAYS_MAX,
+    delay_levels_ms,
+    encode_properties,
+    read_properties,
+)
+from longpoll_protocol.tags import java_hash, java_hashes, tags_code
 
 ALL: list[type[Header]] = [getattr(headers, name) for name in headers.__all__ if name != "Header"]
 
@@ -77,7 +97,6 @@ def test_a_missing_required_field_is_named(header: Header, data: st.DataObject) 
 
 @pytest.mark.parametrize("text", ["", "x", " 1", "1 ", "0x1", "1_000", "--1", "1.5", "٣", "9" * 1000, str(2**40)])
 def test_a_wrong_number_is_named(text: str) -> None:
-    """What Java's parseInt refuses we refuse, and the error says which field it was."""
     with pytest.raises(HeaderError) as caught:
         QueryConsumerOffsetRequestHeader.decode({"consumerGroup": "g", "topic": "t", "queueId": text})
     assert caught.value.field == "queueId"
@@ -86,7 +105,6 @@ def test_a_wrong_number_is_named(text: str) -> None:
 
 @given(st.integers(-(2**31), 2**31 - 1), st.sampled_from(["", "+"]), st.integers(0, 9))
 def test_a_number_as_java_reads_it(number: int, sign: str, zeros: int) -> None:
-    """A plus sign and leading zeros are fine."""
     text = f"-{'0' * zeros}{-number}" if number < 0 else f"{sign}{'0' * zeros}{number}"
     fields = {"consumerGroup": "g", "topic": "t", "queueId": text}
     assert QueryConsumerOffsetRequestHeader.decode(fields).queue_id == number
@@ -96,7 +114,6 @@ def test_a_number_as_java_reads_it(number: int, sign: str, zeros: int) -> None:
     ("number", "fits"), [(2**31 - 1, True), (2**31, False), (-(2**31), True), (-(2**31) - 1, False)]
 )
 def test_the_range_of_a_number(number: int, fits: bool) -> None:
-    """An int32 takes its limits and nothing beyond, with or without the slow way."""
     for prefix in ("", "0" if number > 0 else ""):
         fields = {"consumerGroup": "g", "topic": "t", "queueId": f"{prefix}{number}"}
         if fits:
@@ -116,7 +133,6 @@ def test_a_boolean_as_java_reads_it(text: str, value: bool) -> None:
 
 
 def test_both_forms_of_a_send_are_one_header() -> None:
-    """The one-letter names mean the same fields, in RocketMQ's order."""
     long = SendMessageRequestHeader.__struct_encode_fields__
     short = SendMessageRequestHeaderV2.__struct_encode_fields__
     assert dict(zip(long, short, strict=True)) == {
@@ -160,10 +176,187 @@ def test_a_pull_needs_what_its_flag_calls_for(sys_flag: int, missing: str) -> No
     assert PullMessageRequestHeader.decode(fields | {"sysFlag": "4"}).has_subscription
 
 
-def test_no_fields_at_all() -> None:
-    """A command without extension fields has the same effect as one with none set."""
+plain_texts = filled_texts.map(lambda text: text.replace("\x01", "").replace("\x02", "")).filter(bool)
+
+
+@given(st.dictionaries(plain_texts, plain_texts))
+def test_properties_are_read_back(properties: dict[str, str]) -> None:
+    """With the last mark or, as old producers write it, without."""
+    text = encode_properties(properties)
+    assert read_properties(text) == properties
+    assert read_properties(text.removesuffix("\x02")) == properties
+
+
+@pytest.mark.parametrize("wrong", ["a\x01", "\x02"])
+def test_a_mark_in_a_property_is_our_own_error(wrong: str) -> None:
+    """It would make two properties out of one."""
+    for properties in ({wrong: "v"}, {"n": wrong}):
+        with pytest.raises(LocalProtocolError, match="separate"):
+            encode_properties(properties)
+
+
+def test_odd_text_of_properties_and_fields() -> None:
+    """A part of a property text without a mark, or with an empty side, is skipped."""
+    assert read_properties("a\x01\x02\x01b\x02") == {}
+    assert read_properties("a\x01b\x02junk\x02c\x01d\x01e") == {"a": "b", "c": "d\x01e"}
+    assert read_properties(None) == read_properties("") == {}
     assert EmptyHeader.decode(None) == EmptyHeader.decode({}) == EmptyHeader()
     assert EmptyHeader().encode() == {}
     assert UnregisterClientRequestHeader.decode(None) == UnregisterClientRequestHeader.decode({})
     with pytest.raises(HeaderError, match="consumerGroup"):
         GetConsumerListByGroupRequestHeader.decode(None)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("", 0),
+        ("a", 97),
+        ("TagA", 2598919),
+        ("Aa", 2112),
+        ("BB", 2112),
+        ("AaAa", 2031744),
+        ("BBBB", 2031744),
+        ("polygenelubricants", -(2**31)),
+        ("\U0001f600", 1772899),
+    ],
+)
+def test_java_hash(text: str, code: int) -> None:
+    """`String.hashCode` of known strings: collisions, the smallest number, and two UTF-16 units."""
+    assert (java_hash(text), tags_code(text)) == (code, code)
+
+
+@given(texts)
+def test_java_hash_is_an_int32_and_goes_unit_by_unit(text: str) -> None:
+    assert -(2**31) <= java_hash(text) < 2**31
+    assert java_hash(text + "x") == ((31 * java_hash(text) + ord("x") + 2**31) & 0xFFFFFFFF) - 2**31
+
+
+@given(st.lists(texts | st.text("\0 ~\x7f", min_size=60, max_size=70), max_size=70))
+@example(["longer than the others"] * 65)
+def test_hashes_made_together_are_those_made_alone(many: list[str]) -> None:
+    assert list(java_hashes(many)) == [plain_store.java_hash(text) for text in many]
+    assert [java_hash(text) for text in many] == [plain_store.java_hash(text) for text in many]
+
+
+def test_short_texts_are_hashed_together_however_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = [f"T#{number}" for number in range(66)]
+    alone = [java_hash(text) for text in many]
+    monkeypatch.setattr(tags, "java_hash", lambda _text: pytest.fail("one was hashed by itself"))
+    assert java_hashes(many) == alone
+
+
+@given(st.ip_addresses(), st.integers(0, 65_535), st.integers(0, 2**63 - 1))
+def test_message_ids_are_read_back(host: object, port: int, offset: int) -> None:
+    """Both lengths of id, IPv4 and IPv6."""
+    text = message_id(str(host), port, offset)
+    assert text == text.upper()
+    assert len(text) in {32, 56}
+    assert message_id_position(text) == (str(host), port, offset)
+
+
+@pytest.mark.parametrize("text", ["", "xyz", "7F000001", "7F00000100002A9F000000000000000500"])
+def test_a_wrong_message_id_is_a_header_error(text: str) -> None:
+    """Neither 32 nor 56 hexadecimal digits."""
+    with pytest.raises(HeaderError, match="msgId"):
+        message_id_position(text)
+
+
+batches = st.lists(st.builds(BatchMessage, body=st.binary(max_size=50), properties=texts, flag=int32), max_size=10)
+
+
+@given(batches)
+def test_batches_are_read_back(messages: list[BatchMessage]) -> None:
+    """Flag, body and properties of every message, in order."""
+    found = decode_batch(encode_batch(messages))
+    assert [(bytes(message.body), message.properties, message.flag) for message in found] == [
+        (message.body, message.properties, message.flag) for message in messages
+    ]
+
+
+def test_bytes_and_limits_of_a_batch() -> None:
+    """The layout is that of `MessageDecoder.encodeMessage`."""
+    raw = encode_batch([BatchMessage(b"ab", "k\x01v\x02", 7)])
+    assert raw == struct.pack(">iiiii2sh4s", 28, 0, 0, 7, 2, b"ab", 4, b"k\x01v\x02")
+    assert len(decode_batch(encode_batch([BatchMessage(b"", "x" * PROPERTIES_SIZE_MAX)]))) == 1
+    with pytest.raises(LocalProtocolError, match="over the limit"):
+        encode_batch([BatchMessage(b"", "x" * (PROPERTIES_SIZE_MAX + 1))])
+    one = encode_batch([BatchMessage(b"", "")])
+    assert len(decode_batch(one * BATCH_COUNT_MAX)) == BATCH_COUNT_MAX
+    with pytest.raises(MessageRefusedError, match="more than"):
+        decode_batch(one * (BATCH_COUNT_MAX + 1))
+
+
+def check_any_bytes(raw: bytes) -> None:
+    """The bytes are a batch that can be written again in the same size, or a HeaderError."""
+    try:
+        messages = decode_batch(raw)
+    except HeaderError:
+        return
+    assert len(encode_batch(messages)) == len(raw)
+
+
+@given(batches.filter(bool), st.data())
+def test_a_damaged_batch_is_a_header_error(messages: list[BatchMessage], data: st.DataObject) -> None:
+    """A batch cut within a message is refused, and any byte changed is refused or read, never a crash."""
+    raw = encode_batch(messages)
+    ends = {len(encode_batch(messages[:count])) for count in range(len(messages) + 1)}
+    cut = data.draw(st.integers(1, len(raw) - 1))
+    if cut not in ends:
+        with pytest.raises(HeaderError):
+            decode_batch(raw[:cut])
+    at = data.draw(st.integers(0, len(raw) - 1))
+    changed = bytes([*raw[:at], data.draw(st.integers(0, 255)), *raw[at + 1 :]])
+    check_any_bytes(changed)
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes_are_a_batch_or_a_header_error(raw: bytes) -> None:
+    check_any_bytes(raw)
+
+
+def test_rocketmqs_own_levels() -> None:
+    minutes = [60_000 * count for count in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)]
+    assert [*DELAY_LEVELS_MS] == [1_000, 5_000, 10_000, 30_000, *minutes, 3_600_000, 7_200_000]
+    assert len(delay_levels_ms("1s " * LEVEL_COUNT_MAX)) == LEVEL_COUNT_MAX
+
+
+@pytest.mark.parametrize(
+    ("text", "levels_ms"),
+    [
+        ("1s", (1_000,)),
+        ("0s 2m  3h\t4d", (0, 120_000, 10_800_000, 345_600_000)),
+        ("9s 1s", (9_000, 1_000)),
+        (f"{LEVEL_DAYS_MAX}d", (LEVEL_DAYS_MAX * 86_400_000,)),
+        ("007s", (7_000,)),
+    ],
+)
+def test_levels_are_numbers_with_a_unit(text: str, levels_ms: tuple[int, ...]) -> None:
+    """Seconds, minutes, hours and days, in any order."""
+    assert delay_levels_ms(text) == levels_ms
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "0 levels; write 1 to 1024"),
+        ("1s 5", "level 2 is '5'"),
+        ("1s s", "level 2 is 's'"),
+        ("1S", "level 1 is '1S'"),
+        ("1ms", "level 1 is '1ms'"),
+        ("1.5s", "level 1 is '1.5s'"),
+        ("-1s", "level 1 is '-1s'"),
+        ("+1s", r"level 1 is '\+1s'"),
+        ("1s,5s", "level 1 is '1s,5s'"),
+        ("\u0661s", "level 1 is '\u0661s'"),
+        ("1234567890s", "level 1 is '1234567890s'"),
+        (f"1s {LEVEL_DAYS_MAX + 1}d", f"level 2 is {LEVEL_DAYS_MAX + 1}d; write at most {LEVEL_DAYS_MAX}d"),
+        ("x" * 9_999, f"level 1 is '{'x' * 40}'"),
+        ("1s " * (LEVEL_COUNT_MAX + 1), f"{LEVEL_COUNT_MAX + 1} levels; write 1 to"),
+    ],
+)
+def test_what_is_no_list_of_levels_is_named(text: str, said: str) -> None:
+    """The error names the level and the allowed values."""
+    with pytest.raises(ValueError, match=said) as caught:
+        delay_levels_ms(text)
+    assert len(str(caught.value)) < 200

@@ -1,21 +1,20 @@
-"""Broker long polling: a broker to embed, clients, the law, and a judge of recorded histories.
+"""Broker long polling: an embeddable broker, clients, the specification, and a judge of recorded histories.
 
     import longpoll
 
     with longpoll.Broker() as broker, longpoll.Producer(broker.name_server) as producer:
         producer.send("Greetings", b"hello")
 
-`Broker` is a broker in this process, `NameServer` a name server for brokers that register at it. `Producer`,
-`TransactionProducer`, `PushConsumer`, `PullConsumer` and `Admin` are clients, for it and for any RocketMQ broker;
-`RealRuntime` is what they stand on. `check`, `prove` and `explain` ask the law, `judge` weighs a history, `observe`
-records one of a broker that runs elsewhere. `LongPollMachine` looks for faults in any long-polling service, of which a
-`LongPollSubject` says how to use it, and `HistoryWriter` records what such a service does. What a user can do wrong is
-a `UserError`, and every exception that is raised on purpose a `LongpollError`.
+`Broker` is a broker in this process, `NameServer` a name server for brokers that register with it. `Producer`,
+`TransactionProducer`, `PushConsumer`, `PullConsumer` and `Admin` are clients for any RocketMQ broker; they run on
+`RealRuntime`. `check`, `prove` and `explain` query the specification, `judge` checks a history, `observe` records one
+from a running broker. `LongPollMachine` tests any long-polling service, given a `LongPollSubject` that adapts it;
+`HistoryWriter` records such a service. A user's mistake raises `UserError`; every exception raised on purpose is a
+`LongpollError`.
 
-These names are stable: from one minor version to the next they take what they took and give what they gave. What else
-the packages have may change.
+These names are stable between minor versions. Everything else in the packages may change.
 
-Nothing is imported before it is asked for.
+Modules are imported on first use.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ _HOMES: Final = {name: module for module, names in _MODULES.items() for name in 
 
 
 def __getattr__(name: str) -> Any:
-    """A name of the door, imported now."""
+    """Import a public name on first use."""
     if name == "__version__":
         from importlib.metadata import version  # noqa: PLC0415 - who does not ask need not read it
 
@@ -114,5 +113,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """What there is to ask for."""
+    """The public names."""
     return sorted({*globals(), *__all__})

@@ -15,7 +15,7 @@ from longpoll_spec.errors import UserError
 from longpoll_spec.policy import STRICT, Policy, policy_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from longpoll_judge.contract.result import Result
     from longpoll_observe import Observer
@@ -98,7 +98,7 @@ def explain(token: str) -> str:
 
 
 def judge(
-    *histories: str | Path | Sequence[str | Path],
+    *histories: str | Path | Sequence[str | Path] | DataFrame,
     engine: Literal["local", "spark"] = "local",
     wake_ms: float | None = None,
     late_ms: float | None = None,
@@ -110,7 +110,8 @@ def judge(
     """Judge recorded histories as one, and report each broken promise with its reason.
 
     Args:
-        histories: Directories or URIs of recorded histories, such as `s3a://bucket/history`, or a list of them.
+        histories: Directories or URIs of recorded histories, such as `s3a://bucket/history`, or a list of them; or one
+            Spark DataFrame of events (docs/judge.md).
         engine: `local` judges in this process; `spark` uses Spark, for histories larger than memory or remote ones.
         wake_ms: Most ms from a message's arrival to the answer of a held pull. Default: the judge's own limit.
         late_ms: Most ms from a pull's deadline to its answer. Default: the judge's own limit.
@@ -124,17 +125,21 @@ def judge(
         UserError: There is no history, or Spark cannot start.
     """
     with needing("judge"):
-        from longpoll_judge.run import job  # noqa: PLC0415 - a slow import
-    places = [place for each in histories for place in ([each] if isinstance(each, str | Path) else each)]
+        from longpoll_judge.run import pipeline  # noqa: PLC0415 - a slow import
+    frames: list[Any] = [each for each in histories if hasattr(each, "mapInArrow")]
+    if frames and len(histories) > 1:
+        raise UserError("judge one DataFrame at a time: join several with df.unionByName(other)")
+    each_place: Any = () if frames else histories
+    places = [place for each in each_place for place in ([each] if isinstance(each, str | Path) else each)]
     with needing("judge"):
-        return job.judge(
-            places,
-            engine="local" if engine == "local" and session is None else "spark",
+        return pipeline.judge(
+            frames[0] if frames else places,
+            engine="local" if engine == "local" and session is None and not frames else "spark",
             master=master,
             conf=conf,
             session=session,
-            wake_ms=job.WAKE_MS if wake_ms is None else wake_ms,
-            late_ms=job.LATE_MS if late_ms is None else late_ms,
+            wake_ms=pipeline.WAKE_MS if wake_ms is None else wake_ms,
+            late_ms=pipeline.LATE_MS if late_ms is None else late_ms,
             properties=properties,
         )
 

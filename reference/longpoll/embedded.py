@@ -1,6 +1,6 @@
 """A broker or a name server in this process, for tests and examples: real sockets on loopback, one `with` block.
 
-Leaves out serving for others (`longpoll serve`), with its signals, logs and metrics.
+As a separate process with signals, logs and metrics: `longpoll serve`.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from longpoll_spec.policy import STRICT, Policy, policy_of
 
 
 class Broker(Closeable):
-    """A broker with its name server. It serves from the moment it is made until `close`, or the end of its block.
+    """A broker with its name server. It serves from construction until `close` or the end of the block.
 
     Args:
-        store: The store's directory, made if it is missing; with None a temporary one, which `close` removes.
-        policy: How it behaves: a preset's name (`longpoll policies` lists them), which may go on with
-            `+KNOB=VALUE`, or a policy of your own.
-        port: Where it listens on 127.0.0.1; 0 takes any free port.
+        store: The store's directory, created if missing; None for a temporary one, which `close` removes.
+        policy: Its behaviour: a preset's name (see `longpoll policies`), optionally followed by `+KNOB=VALUE`, or
+            your own policy.
+        port: Its port on 127.0.0.1; 0 takes any free port.
         name_server_port: The same for its name server.
-        record: A directory for a history of what it does, for `longpoll.judge`; one that has some is added to.
+        record: A directory for a history that `longpoll.judge` can check; an existing history is continued.
         config: Names, limits and times of the broker.
         store_config: Sizes and times of the store.
 
     Raises:
-        UserError: a port is taken, no policy has this name, or the store is in use or none.
-        OSError: the store's directory cannot be used.
+        UserError: A port is taken, no policy has this name, or the store is in use or not a store.
+        OSError: The store's directory cannot be used.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Broker(Closeable):
     ) -> None:
         """See the class."""
         self.runtime = RealRuntime()
-        """Threads, clock, sockets and files: clients of this process may use the same."""
+        """Threads, clock, sockets and files; clients in this process may use the same runtime."""
         self._own_runtime = _PausableRuntime()
         with ExitStack() as undo:
             directory = store or undo.enter_context(tempfile.TemporaryDirectory(prefix="longpoll-store-"))
@@ -75,17 +75,17 @@ class Broker(Closeable):
 
     @property
     def address(self) -> str:
-        """Where it listens, as HOST:PORT."""
+        """The broker's address, HOST:PORT."""
         return "{}:{}".format(*self.broker.address)
 
     @property
     def name_server(self) -> str:
-        """Where its name server listens, as HOST:PORT: what clients are given."""
+        """The name server's address for clients, HOST:PORT."""
         return "{}:{}".format(*self.broker.name_server_address)
 
     @property
     def record_trouble(self) -> str:
-        """After `close`: what the recorded history lacks, as a sentence; empty when it is whole."""
+        """After `close`: what is missing from the recorded history, as a sentence; empty if it is complete."""
         return self.broker.record_trouble
 
     def stop(self) -> None:
@@ -96,14 +96,14 @@ class Broker(Closeable):
     def restart(self) -> None:
         """Stop, and serve the same store at the same addresses; raises UserError after `close`."""
         if self._is_closed:
-            raise UserError("the broker is closed and its store may be gone; make a new one")
+            raise UserError("the broker is closed and its store may be gone; create a new one")
         self.stop()
         broker = self.broker
         assert broker.name_server_address is not None
         self.broker = self._serve(listen=broker.address, name_server=broker.name_server_address)
 
     def pause(self) -> None:
-        """Read and answer nothing until `resume`; the system still accepts connections, as for a stopped process."""
+        """Stop reading and answering until `resume`; the kernel still accepts connections, as for a stopped process."""
         self._own_runtime.goes_on.clear()
 
     def resume(self) -> None:
@@ -111,13 +111,13 @@ class Broker(Closeable):
         self._own_runtime.goes_on.set()
 
     def close(self) -> None:
-        """Answer what is held, stop, and remove a temporary store. A second call does nothing."""
+        """Answer held pulls, stop, and remove a temporary store. A second call does nothing."""
         self._is_closed = True
         self._undo.close()
 
 
 class _PausablePoller(RealPoller):
-    """A poller whose thread stands still after each wait while its runtime is paused."""
+    """A poller whose thread blocks after each wait while its runtime is paused."""
 
     __slots__ = ("_goes_on",)
 
@@ -126,7 +126,7 @@ class _PausablePoller(RealPoller):
         self._goes_on = goes_on
 
     def poll(self, timeout: float | None) -> list[tuple[object, bool, bool]]:
-        """Wait, and then until the runtime goes on."""
+        """Wait for events, then until the runtime is not paused."""
         found = super().poll(timeout)
         self._goes_on.wait()
         return found
@@ -146,13 +146,13 @@ class _PausableRuntime(RealRuntime):
 
 
 class NameServer(Closeable):
-    """A name server by itself, at which brokers of any kind register; it serves until `close`, or its block's end.
+    """A name server alone, with which brokers of any kind register. It serves until `close` or the end of its block.
 
     Args:
-        port: Where it listens on 127.0.0.1; 0 takes any free port.
+        port: Its port on 127.0.0.1; 0 takes any free port.
 
     Raises:
-        UserError: the port is taken.
+        UserError: The port is taken.
     """
 
     def __init__(self, *, port: int = 0) -> None:
@@ -169,7 +169,7 @@ class NameServer(Closeable):
 
     @property
     def address(self) -> str:
-        """Where it listens, as HOST:PORT: what brokers and clients are given."""
+        """Its address for brokers and clients, HOST:PORT."""
         return "{}:{}".format(*self._address)
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ PACKAGES: Final = {
     "dpkt": "import",
     "lz4": "compression",
     "zstandard": "compression",
+    "opentelemetry": "opentelemetry",
 }
 """A package that may be missing -> the extra that installs it."""
 COMMANDS: Final = {
@@ -56,7 +57,7 @@ def missing(error: BaseException, command: str = "") -> str | None:
 def install(extra: str) -> str:
     """The command that adds an extra to this installation of longpoll.
 
-    pip takes the longpoll that is installed, from a checkout or a wheel, and looks for none on an index. That holds for
-    this interpreter's own pip only.
+    pip uses the installed longpoll, from a checkout or a wheel, not one from an index. This requires the pip of this
+    interpreter.
     """
     return f"{sys.executable} -m pip install 'longpoll[{extra}]'"

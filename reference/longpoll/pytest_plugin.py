@@ -84,7 +84,7 @@ class BrokerOfTest:
 
 
 class RelayOfTest(Closeable):
-    """Passes all bytes between clients and a broker, until it is told to fail."""
+    """Passes all bytes between clients and a broker until told to fail."""
 
     def __init__(self, broker: Broker) -> None:
         from longpoll.addresses import address_of  # noqa: PLC0415 - not every test needs one

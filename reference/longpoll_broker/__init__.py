@@ -1,4 +1,1 @@
-"""The broker: threads over RocketMQ's bytes on disk and on the wire.
-
-Leaves out replication and POP.
-"""
+"""The reference broker: RocketMQ's storage format and wire protocol. It has no POP."""

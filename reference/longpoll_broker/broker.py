@@ -1,16 +1,18 @@
-"""One broker with its name server: made, started in order and stopped in the reverse one.
+"""One broker with its name server: creates, starts and stops its parts.
 
     with Broker.start(RealRuntime(), directory) as broker:
         broker.address, broker.name_server_address
 
-Threads: `io` (one or more; serve connections, and under `strict` do everything up to the answer), `flusher`,
-`table-saver`; under `notify=dispatcher_poll` also `dispatcher`, the pull pool and `pull-watcher`, under `expiry=scan`
-also `scanner`; under `SYNC_FLUSH` also `committer` and `commit-watcher`; where slaves may connect `replicator`, on a
-slave that copies `follower` and `table-copier`; where name servers are named `registrar`; while recording
-`history-writer`.
-`docs/broker.md` draws them.
+Threads:
 
-Leaves out what any of the parts does, and how they are put together (`assembly`). Source: `BrokerController.java`,
+- `io` (one or more): serve connections, and under `strict` do everything up to the answer.
+- `flusher` and `table-saver`.
+- Under `notify=dispatcher_poll`: `dispatcher`, the pull pool and `pull-watcher`; under `expiry=scan` also `scanner`.
+- Under `SYNC_FLUSH`: `committer` and `commit-watcher`.
+- `replicator` if slaves may connect; `follower` and `table-copier` on a slave that copies.
+- `registrar` with name servers configured; `history-writer` while recording.
+
+`docs/broker.md` has a diagram. How the parts are put together: see `assembly`. Source: `BrokerController.java`,
 `NamesrvController.java`.
 """
 
@@ -59,7 +61,7 @@ from longpoll_spec.policy import STRICT, Policy
 
 
 class Broker(Stoppable):
-    """A running broker. `start` makes one, `stop` ends it; a stopped one is not started again."""
+    """A running broker. Create it with `start`, end it with `stop`; it cannot be started again."""
 
     def __init__(
         self,
@@ -76,7 +78,7 @@ class Broker(Stoppable):
         self.runtime, self.policy, self.config, self.store = shared.runtime, shared.policy, shared.config, shared.store
         self.topics, self.groups, self.offsets = shared.topics, shared.groups, shared.offsets
         self.record_trouble = ""
-        """After `stop`: what the recorded history lacks, as a sentence for the user; empty when it is whole."""
+        """After `stop`: what the recorded history lacks, as a sentence for the user; empty if it is complete."""
         self.address: Address = shared.address
         self.name_server_address: Address = listeners[1].address
         config_files = ConfigFiles(
@@ -150,10 +152,9 @@ class Broker(Stoppable):
         self.loops = self._loops(listeners)
         if vip_listener is not None:
             self.loops[0].add_listener(vip_listener, self.handler)
-        """The first one has the listeners and the clock of deadlines."""
         self._stopped = False
         self._queue_count = 0
-        """Of which the topics are known, on a slave that copies."""
+        """Number of queues with known topics, on a slave that copies."""
 
     def _loops(self, listeners: tuple[Listener, Listener]) -> list[IoLoop]:
         shared, config = self.shared, self.config
@@ -179,7 +180,7 @@ class Broker(Stoppable):
         return loops
 
     def _flushed(self, outbox: Outbox) -> None:
-        """Make visible what a sync of `SYNC_FLUSH` made durable."""
+        """Make visible what a sync under `SYNC_FLUSH` made durable."""
         self.handler.appended(outbox)
 
     def _show_copied(self) -> None:
@@ -206,14 +207,14 @@ class Broker(Stoppable):
         hooks: Sequence[RpcHook] = (),
         is_fast: bool = True,
     ) -> Broker:
-        """Open the store in `directory` (absolute), listen, and serve; `hooks` are called around every request.
+        """Open the store in `directory` (absolute), listen, and serve; `hooks` run around every request.
 
-        Slaves may connect at `ha`, else on loopback at the port that `config` says, which for a SYNC_MASTER is the one
-        after the broker's unless it is given. With `is_fast` false only plain services serve, none of `fast`: what they
-        answer and store is the same.
+        Slaves connect at `ha`. Without it, they connect on loopback at the port in `config`; the default of a
+        SYNC_MASTER is the port after the broker's. With `is_fast` false only the plain services run, without `fast`;
+        answers and stored data are the same.
 
-        Raises ListenError, StoreUserError, ConfigError or RecordError with a text for the user; OSError when the
-        store's directory cannot be used. Nothing is left running then.
+        Raises ListenError, StoreUserError, ConfigError or RecordError with a text for the user, and OSError when the
+        store's directory cannot be used. On an error nothing is left running.
         """
         config = config or BrokerConfig()
         store_config = _store_config(store_config or StoreConfig(), config, policy)
@@ -248,11 +249,11 @@ class Broker(Stoppable):
             loop.start()
 
     def stop(self) -> None:
-        """Stop serving, answer what is held as the policy says, and close the store. A second stop does nothing."""
+        """Stop serving, answer held pulls as the policy says, and close the store. A second call does nothing."""
         if self._stopped:
             return
         self._stopped = True
-        # First those that could still put held pulls back or hold new ones, then the table, then the sockets.
+        # First the services that could put pulls back or hold new ones, then the table, then the sockets.
         self.keeping.stop_delivering()
         self.replicating.stop_following()
         self.pulling.stop_notifying()
@@ -273,16 +274,16 @@ class Broker(Stoppable):
 
     @property
     def connection_count(self) -> int:
-        """Open connections, to broker and name server."""
+        """Number of open connections, to broker and name server."""
         return sum(loop.channel_count for loop in self.loops)
 
 
 def _store_config(store_config: StoreConfig, config: BrokerConfig, policy: Policy) -> StoreConfig:
-    """The store's settings as the broker's role and policy want them; raises ConfigError."""
+    """Adapt the store's settings to the broker's role and policy; raises ConfigError."""
     if config.role == "SLAVE":
         if config.broker_id == MASTER_ID:
             raise ConfigError("brokerRole is SLAVE, so brokerId must be above 0; only a master has 0")
-        # As `BrokerStartup`: a slave takes less of its log to be in memory.
+        # As in `BrokerStartup`: a slave assumes that less of its log is in memory.
         store_config = attrs.evolve(store_config, memory_ratio_max=max(store_config.memory_ratio_max - 10, 0))
     if policy.visible_after != "append":
         store_config = attrs.evolve(store_config, visible_when_durable=store_config.flush_disk_sync)

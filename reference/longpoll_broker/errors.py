@@ -1,17 +1,17 @@
-"""Every exception of the broker and its store, one class a fault.
+"""Exceptions of the broker and its store, one class per fault.
 
-Leaves out what is wrong with bytes and values (`longpoll_protocol.errors`) and with settings (`ConfigError`).
+Faulty bytes and values: see `longpoll_protocol.errors`. Settings: see `ConfigError`.
 """
 
 from longpoll_spec.errors import LongpollError, UserError
 
 
 class BrokerError(LongpollError):
-    """Whatever the broker's own code raises on purpose."""
+    """Base class of the errors that the broker raises."""
 
 
 class BrokerUserError(BrokerError, UserError):
-    """The user asked the broker for something that cannot be; the text says what to do next."""
+    """A mistake of the user; the text gives the next step."""
 
 
 class StoreError(BrokerError):
@@ -19,16 +19,16 @@ class StoreError(BrokerError):
 
 
 class StoreUserError(StoreError, BrokerUserError):
-    """The named store directory is not there, not a store, or in use."""
+    """The store directory does not exist, is not a store, or is in use."""
 
 
 class TopicLeavingError(StoreError, OSError):
-    """Something was put into a topic that is being deleted at this moment; it can be put there soon after."""
+    """A write to a topic that is being deleted; it can be retried soon."""
 
 
 class SyncFailedError(StoreError, OSError):
-    """A sync failed before, and a later one would not say what the disk lacks; opening the store writes it anew."""
+    """An earlier sync failed, so a later one would not report the lost data. Opening the store rewrites it."""
 
 
 class StoreDamageError(StoreError):
-    """Bytes in a store file are not what they must be: names file, offset, found and expected."""
+    """A store file has wrong bytes; the text names file, offset, expected and found bytes."""

@@ -1,8 +1,7 @@
-"""What the broker does with its connections and their requests: the handler of its listener.
+"""The handler of the broker's listener: serves connections and requests.
 
-A request passes the accounts and the broker's role, then goes to the processor of its code, on the thread that read it
-or, where the policy has one, in the pull pool. Leaves out what the processors do (`service`) and sockets
-(`io.transport`).
+A request passes access control and the role check. Then its code's processor runs, on the thread that read the request
+or, if the policy has one, in the pull pool.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from longpoll_runtime.recoverable import FAULTS
 
 
 class CodeServedTwiceError(BrokerError):
-    """Two services say that they serve one code; the text names it."""
+    """Two services serve the same code; the text names it."""
 
 
 @define(slots=True, eq=False)
@@ -63,17 +62,19 @@ class BrokerHandler:
     access: AccessControl | None
     hooks: Sequence[RpcHook]
     registrar: Registrar | None
-    """Whose name servers hear of a change of the topics before it is answered."""
+    """Registers a changed topic at name servers before the change is answered."""
     request_counts: RequestCounts = field(init=False)
     reads_fields: bool = field(init=False)
-    """Whether fields of sends and pulls are read with their headers: signatures and hooks are about fields as they
-    came, and 5.x looks for some before it reads any."""
+    """Whether sends and pulls are parsed with their headers.
+
+    Signatures and hooks need the raw fields, and 5.x checks some before it parses any.
+    """
     _serve: Callable[[Channel, Command, Outbox], None] = field(init=False)
-    """Has a processor serve a request, and queues its answer."""
+    """Runs a request's processor and queues the answer."""
     send_bursts: SendBursts | None = field(init=False)
-    """Who serves sends that lie side by side, where nothing more belongs to each."""
+    """Serves adjacent sends together, if each needs no other work."""
     pull_bursts: PullBursts | None = field(init=False)
-    """The same of pulls."""
+    """Serves adjacent pulls together, if each needs no other work."""
 
     def __attrs_post_init__(self) -> None:
         shared = self.shared
@@ -102,7 +103,7 @@ class BrokerHandler:
 
     @property
     def quotas(self) -> tuple[Quota, ...]:
-        """Of every table that clients fill."""
+        """The quotas of all tables that clients fill."""
         clients, administering = self.shared.clients, self.administering
         return (
             self.shared.topics.quota,
@@ -117,7 +118,7 @@ class BrokerHandler:
         )
 
     def opened(self, channel: Channel) -> None:
-        """Note a new connection."""
+        """Set up a new connection."""
         if self.reads_fields:
             channel.connection = TypedConnection(self.shared.config.frame_size_max)
         else:
@@ -125,7 +126,7 @@ class BrokerHandler:
         self.shared.recording.opened(channel)
 
     def received(self, channel: Channel, command: Command, outbox: Outbox) -> None:
-        """Serve a request, or have the pull pool serve it; what that raises is answered, too. Pass an answer on."""
+        """Serve a request here or in the pull pool, and answer its errors; pass a response on."""
         if command.is_response:
             self.administering.calls.answered(channel, command, outbox)
             return
@@ -139,26 +140,26 @@ class BrokerHandler:
             self.request_counts.add(command.code, bursts.serve_following(channel, outbox))
 
     def end_pass(self, outbox: Outbox) -> None:
-        """End a pass of a loop: wake the pulls that wait for what its sends appended, before its answers leave."""
+        """End a pass of a loop: wake pulls for the appended messages before the answers leave."""
         self.appended(outbox)
         self.pulling.turn(outbox)
         self.administering.clients.turn(outbox)
 
     @property
     def has_more(self) -> bool:
-        """Whether the end of another pass has something to do."""
+        """Whether another pass has work to do."""
         return self.administering.clients.has_more or self.pulling.has_more
 
     def appended(self, outbox: Outbox) -> None:
-        """Messages were appended, or made durable: make them visible, notify their pulls, and send them to slaves."""
+        """Make appended or durable messages visible, notify pulls, and send the messages to slaves."""
         self.pulling.dispatch_service.appended(outbox)
         self.replicating.appended()
 
     def closed(self, channel: Channel) -> None:
-        """Forget what is held for a closed connection, and its memberships."""
+        """Remove a closed connection's pulls and memberships."""
         self.shared.recording.closed(channel)
         if self.shared.policy.on_close == "drop":
-            # RocketMQ leaves them in its table: the next scan runs them for nobody.
+            # RocketMQ leaves them in its table: the next scan runs them in vain.
             self.pulling.hold_service.drop_channel(channel)
         outbox = Outbox()
         self.administering.clients.closed(channel, outbox)
@@ -168,7 +169,7 @@ class BrokerHandler:
         outbox.flush()
 
     def _receive(self, channel: Channel, command: Command, outbox: Outbox) -> SendBursts | PullBursts | None:
-        """Serve one request, or refuse it; who serves those like it that came right behind it, if anybody may."""
+        """Serve one request or refuse it; returns the server of adjacent requests like it, if there is one."""
         if self.shared.traits.answers_in_json and command.serialisation is not Serialisation.JSON:
             command = structs.replace(command, serialisation=Serialisation.JSON)
         refusal = self._refusal(channel, command)
@@ -190,7 +191,7 @@ class BrokerHandler:
         return None
 
     def _refusal(self, channel: Channel, command: Command) -> Parts | None:
-        """The answer to what this peer must not ask, or this broker, as a slave, not do; None for everything else."""
+        """Returns the refusal of a request without access or not for a slave; None otherwise."""
         refusal = None if self.access is None else self.access.refusal(channel, command)
         if refusal is None and self.shared.standing.is_slave:
             refusal = self.pulling.roles.refusal(command)
@@ -199,7 +200,7 @@ class BrokerHandler:
 
 
 def combine_processors(rooms: Sequence[Mapping[int, Processor]]) -> Mapping[int, Processor]:
-    """The processors of all rooms, by their codes; raises CodeServedTwiceError."""
+    """Merge the processors of all services, by code; raises CodeServedTwiceError."""
     found: dict[int, Processor] = {}
     for room in rooms:
         twice = found.keys() & room.keys()

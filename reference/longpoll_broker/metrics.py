@@ -1,8 +1,7 @@
-"""What a broker tells Prometheus: connections, requests, held pulls, how far the log is, and groups that lag.
+"""Metrics for Prometheus: connections, requests, held pulls, the log's position, and lagging groups.
 
-Beside it `/health` says whether the disk keeps what is stored, for a supervisor that restarts what is not well.
-Everything is read when it is asked for; serving costs one count a request. Leaves out serving HTTP, which the program
-that starts the broker does (`longpoll serve --metrics`).
+`/health` reports disk failures to a supervisor. Values are read on request; serving costs one counter per request. The
+HTTP server: see `longpoll serve --metrics`.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ from longpoll_broker.io.processors import NAMES
 from longpoll_broker.store.message_store import PARTS
 
 App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
-"""An application of WSGI (PEP 3333)."""
+"""A WSGI application (PEP 3333)."""
 HttpServer: TypeAlias = Any
-"""A threaded `socketserver.TCPServer`, as `prometheus_client.start_http_server` makes one."""
+"""A threaded `socketserver.TCPServer`, as `prometheus_client.start_http_server` creates."""
 HEALTH: Final = "/health"
 HTTP_COUNT_MAX: Final = 16
-"""Most connections that are served at a time: Prometheus needs one."""
+"""Maximum connections served at a time: Prometheus needs one."""
 HTTP_NS_MAX: Final = 10_000_000_000
-"""How long one may take, from its start to the last byte of its answer."""
+"""Maximum time of one connection, from its start to the last byte of the answer."""
 LAG_COUNT_MAX: Final = 10_000
-"""Most pairs of a group and a topic that are told of: each is a time series, and clients make groups."""
+"""Maximum reported pairs of group and topic: each is a time series, and clients create groups."""
 
 
 def with_health(metrics: App, broker: Broker) -> App:
-    """The HTTP application that tells metrics, and at `/health` 200, or 503 and what the disk does not keep."""
+    """Returns the HTTP application: metrics, and at `/health` 200, or 503 with the failing parts."""
 
     def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         if environ["PATH_INFO"] != HEALTH:
@@ -50,9 +49,9 @@ def with_health(metrics: App, broker: Broker) -> App:
 
 
 def limit(server: HttpServer, now_ns: Callable[[], int]) -> None:
-    """Have an HTTP server serve a few connections at a time, and each for some seconds; the others are closed.
+    """Limit an HTTP server to a few connections at a time, each for some seconds.
 
-    Each has a thread and a descriptor, which clients of the broker need too. Before the server gets its first request.
+    Each uses a thread and a descriptor, which clients of the broker need too. Call before the first request.
     """
     begin, end = server.process_request, server.shutdown_request
     deadlines_ns: dict[socket, int] = {}
@@ -72,7 +71,7 @@ def limit(server: HttpServer, now_ns: Callable[[], int]) -> None:
         """Called between requests, and twice a second."""
         for request, deadline_ns in list(deadlines_ns.items()):
             if now_ns() > deadline_ns:
-                # The thread that serves it sees the end, and lets go of it.
+                # The thread that serves the request sees the end and closes it.
                 with suppress(OSError):
                     request.shutdown(SHUT_RDWR)
 
@@ -88,7 +87,7 @@ class BrokerCollector(Collector):
     broker: Broker
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric with its value now."""
+        """Yield every metric with its current value."""
         broker = self.broker
         yield GaugeMetricFamily("longpoll_connections", "Open connections.", broker.connection_count)
         yield from self._limits()
@@ -154,7 +153,7 @@ class BrokerCollector(Collector):
         return found
 
     def _copies(self) -> Iterator[Metric]:
-        """Who copies this broker's log, and whether it copies another's."""
+        """Yield the metrics of slaves, or of this slave's copying."""
         replicating = self.broker.replicating
         if replicating.replicator is not None:
             found = GaugeMetricFamily(

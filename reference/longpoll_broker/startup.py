@@ -1,6 +1,6 @@
-"""What a broker does before it serves: it opens its listeners and accounts, and knows what its store has queues of.
+"""Steps before a broker serves: open listeners and access control, correct offsets, restore topics from queues.
 
-Leaves out opening the store (`store.message_store`) and what listens (`broker`).
+Opening the store: see `store.message_store`.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from longpoll_spec.errors import ConfigError
 log = logging.getLogger(__name__)
 
 VIP_DISTANCE: Final = 2
-"""How far below its port a Java broker has another one (`MixAll.brokerVIPChannel`)."""
+"""How far below its port a Java broker has a second one (`MixAll.brokerVIPChannel`)."""
 CORRECTED_TOLD_MAX: Final = 100
-"""Lines in the log about positions; a log that was cut may correct those of every group."""
+"""Maximum log lines about corrected offsets; a truncated log may affect those of every group."""
 ANY_PORT: Final[Address] = ("127.0.0.1", 0)
 
 
 class ListenError(BrokerUserError):
-    """An address cannot be listened on."""
+    """The broker cannot listen on an address."""
 
 
 def open_listener(runtime: Runtime, address: Address, undo: ExitStack) -> Listener:
@@ -51,9 +51,9 @@ def open_listener(runtime: Runtime, address: Address, undo: ExitStack) -> Listen
 
 
 def open_vip_listener(runtime: Runtime, address: Address, undo: ExitStack) -> Listener | None:
-    """Listen two ports below the broker's, where a Java slave asks for the table of topics (`brokerVIPChannel`).
+    """Listen two ports below the broker's, where a Java slave requests the topic table (`brokerVIPChannel`).
 
-    None, with a line in the log, where that port cannot be had: then Java slaves know no topics.
+    Returns None and logs a warning if that port is taken: then Java slaves know no topics.
     """
     host, port = address
     try:
@@ -64,19 +64,19 @@ def open_vip_listener(runtime: Runtime, address: Address, undo: ExitStack) -> Li
 
 
 def ha_address(config: BrokerConfig, address: Address) -> Address | None:
-    """Where slaves may connect by the settings, on loopback alone; None: nowhere."""
+    """The address for slaves from the settings, on loopback; None: nowhere."""
     if config.ha_port is not None:
         return "127.0.0.1", config.ha_port
     return ("127.0.0.1", address[1] + 1) if config.role == "SYNC_MASTER" else None
 
 
 def ha_text(address: Address, advertised: str) -> str:
-    """Where slaves are told to connect; `advertised` is this broker's host for others."""
+    """The address that slaves get; `advertised` is this broker's public host."""
     return f"{advertised if address[0] in {'0.0.0.0', '::'} else address[0]}:{address[1]}"  # noqa: S104 - compared
 
 
 def limits_of(config: BrokerConfig) -> Limits:
-    """What one connection may cost, and all of them."""
+    """Returns the limits of one connection, and of all."""
     return Limits(
         config.frame_size_max,
         config.output_bytes_max,
@@ -90,7 +90,7 @@ def limits_of(config: BrokerConfig) -> Limits:
 
 
 def adopt_topics(topics: Topics, store: MessageStore) -> None:
-    """A topic that has queues but no entry in `topics.json` (a crash came between) becomes known again."""
+    """Restore topics that have queues but no entry in `topics.json`, because of a crash."""
     counts: dict[str, int] = {}
     for topic, queue_id in store.queues():
         counts[topic] = max(counts.get(topic, 0), queue_id + 1)
@@ -101,10 +101,10 @@ def adopt_topics(topics: Topics, store: MessageStore) -> None:
 
 
 def correct_positions(offsets: Offsets, delays: DelayOffsets, timers: TimerOffsets, store: MessageStore) -> bool:
-    """Move each position that is beyond its queue's end to that end; whether there was one.
+    """Move each offset beyond its queue's end to that end; returns whether there was one.
 
-    A log that was cut at a damaged record, or a file that somebody put back, leaves such: the messages that come next
-    would be passed over. To be saved before any come.
+    A truncated log or a restored file leaves such offsets. The next messages would be skipped, so save the result
+    first.
     """
     wrong: list[str] = []
     light_ends: dict[str, int] = {}
@@ -113,7 +113,7 @@ def correct_positions(offsets: Offsets, delays: DelayOffsets, timers: TimerOffse
     for pair, queues in offsets.by_pair.items():
         topic, _at, group = pair.partition(SEPARATOR)
         for queue_id, offset in queues.items():
-            # The one offset of a light group may be that of any queue.
+            # The single offset of a light group may belong to any queue.
             end = light_ends.get(topic, 0) if offsets.is_light(pair) else store.visible_end(topic, queue_id)
             if offset > end:
                 queues[queue_id] = end
@@ -136,9 +136,9 @@ def correct_positions(offsets: Offsets, delays: DelayOffsets, timers: TimerOffse
 
 
 def know_copied_topics(topics: Topics, store: MessageStore) -> None:
-    """Know the topics that a slave has copied messages of, with the queues that they have here.
+    """Add the topics of messages that a slave has copied, with their local queues.
 
-    The master's table, which says more, replaces them when it is copied.
+    A later copy of the master's table, which has more details, replaces them.
     """
     for topic, queue_id in store.all_queues():
         known = topics.get(topic)
@@ -150,7 +150,7 @@ def know_copied_topics(topics: Topics, store: MessageStore) -> None:
 
 
 def open_access_control(runtime: Runtime, config: BrokerConfig, store: MessageStore) -> AccessControl | None:
-    """The accounts, if there are any to ask; raises ConfigError."""
+    """Returns the access control, or None without an account file; raises ConfigError."""
     if config.acl_file is None:
         if config.acl_enable:
             raise ConfigError("aclEnable is true, but there is no file of accounts; use longpoll serve --acl FILE")

@@ -1,24 +1,37 @@
-"""A RocketMQ client: producer, push consumer and pull consumer, for our broker and the Java one alike.
+"""A RocketMQ client: producers, push and pull consumers and an administrator, for our broker and Java's.
 
-`remoting` is one connection, `instance` all of a client's connections and routes, `producer` sends, `consumer` shares
-queues and pulls them, `delivery` gives messages to the caller of `poll`, `push` to a listener, `aio` to
-asyncio, `transactions` sends what is delivered only once it is committed, and `admin` asks and changes what there is.
-Leaves out pulling without a group. `docs/client.md` shows how it is used.
+| module | content |
+| --- | --- |
+| `remoting`, `link` | one connection |
+| `instance` | all connections and routes of a client |
+| `produce` | sending, transactions, requests, hooks |
+| `consume`, `allocate`, `offsets` | members of a group: queues, pulls, listeners |
+| `aio` | the same on asyncio |
+| `admin` | topics, groups and offsets |
+
+Every public name is in `__all__`; `docs/client.md` shows how to use it. Other modules may change in any release.
 """
 
+from typing import TYPE_CHECKING
+
 from longpoll_client.admin import Admin, GroupInfo, OffsetInfo, TopicInfo
-from longpoll_client.aio import (
-    AsyncListener,
-    AsyncProducer,
-    AsyncPullConsumer,
-    AsyncPushConsumer,
-    AsyncTransactionProducer,
+from longpoll_client.aio.admin import AsyncAdmin
+from longpoll_client.aio.producer import AsyncProducer
+from longpoll_client.aio.pull import AsyncPullConsumer
+from longpoll_client.aio.push import AsyncListener, AsyncPushConsumer
+from longpoll_client.aio.transactions import AsyncTransactionProducer
+from longpoll_client.allocate import (
+    allocate_averagely,
+    allocate_by_circle,
+    allocate_by_consistent_hash,
+    allocate_by_machine_room,
+    allocate_near,
 )
 from longpoll_client.checks import Addresses, Sql, Topics
-from longpoll_client.consume.delivery import PullConsumer
+from longpoll_client.consume.listener.workers import Listener, Reject, Retry
+from longpoll_client.consume.pull import PullConsumer
 from longpoll_client.consume.push import PushConsumer
 from longpoll_client.consume.statistics import TopicStatistics
-from longpoll_client.consume.workers import Listener, Reject, Retry
 from longpoll_client.errors import (
     AnswerTimeoutError,
     ClientError,
@@ -30,24 +43,15 @@ from longpoll_client.errors import (
     ReplyTimeoutError,
     UnreachableError,
 )
-from longpoll_client.instance import ClientInstance
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage
+from longpoll_client.produce.attempts import QueueSelector, SendResult
 from longpoll_client.produce.hooks import SendHook, Sending, SendMetrics
+from longpoll_client.produce.in_flight import SendCallback
 from longpoll_client.produce.outgoing import OutgoingMessage
 from longpoll_client.produce.producer import Producer
 from longpoll_client.produce.requests import ReplyCallback
-from longpoll_client.produce.sending import SendCallback
 from longpoll_client.produce.trace import Tracing
 from longpoll_client.produce.transactions import TransactionProducer, TransactionResult, TransactionState
-from longpoll_client.produce.tries import QueueSelector, SendResult
-from longpoll_client.rebalance import (
-    allocate_averagely,
-    allocate_by_circle,
-    allocate_by_consistent_hash,
-    allocate_by_machine_room,
-    allocate_near,
-)
-from longpoll_client.remoting import RemotingClient
 from longpoll_client.settings import ConsumeHook, ConsumerConfig, ConsumerOptions, OnQueues, StartAt, Unreadable
 from longpoll_protocol.bodies import MessageModel, MessageQueue
 from longpoll_protocol.codes import Permission
@@ -56,17 +60,20 @@ from longpoll_protocol.errors import LocalProtocolError
 from longpoll_protocol.signature import Credentials
 from longpoll_spec.errors import ConfigError, LongpollError
 
+if TYPE_CHECKING:
+    __version__: str
+
 __all__ = [
     "Addresses",
     "Admin",
     "AnswerTimeoutError",
+    "AsyncAdmin",
     "AsyncListener",
     "AsyncProducer",
     "AsyncPullConsumer",
     "AsyncPushConsumer",
     "AsyncTransactionProducer",
     "ClientError",
-    "ClientInstance",
     "Compression",
     "ConfigError",
     "ConnectionLostError",
@@ -94,7 +101,6 @@ __all__ = [
     "ReceivedMessage",
     "RefusedError",
     "Reject",
-    "RemotingClient",
     "ReplyCallback",
     "ReplyTimeoutError",
     "Retry",
@@ -115,9 +121,22 @@ __all__ = [
     "UnreachableError",
     "Unreadable",
     "UnreadableMessage",
+    "__version__",
     "allocate_averagely",
     "allocate_by_circle",
     "allocate_by_consistent_hash",
     "allocate_by_machine_room",
     "allocate_near",
 ]
+
+
+def __getattr__(name: str) -> str:
+    """The version, which is read only on demand."""
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - a slow import
+
+    try:
+        return version("longpoll-client")
+    except PackageNotFoundError:
+        return version("longpoll")

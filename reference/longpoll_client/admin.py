@@ -1,6 +1,6 @@
-"""Asks name servers and brokers what there is, and changes it: topics, consumer groups, offsets.
+"""Lists and changes topics, consumer groups and offsets.
 
-Leaves out brokers' settings and statistics.
+Each function is an exchange (`link.steps`), which `Admin` runs on threads and `aio.admin.AsyncAdmin` on an event loop.
 
 Source: `DefaultMQAdminExtImpl.java`, `TopicListSubCommand.java`, `ConsumerProgressSubCommand.java`.
 """
@@ -13,24 +13,19 @@ from collections.abc import Iterable
 from attrs import frozen
 
 from longpoll_client.checks import Addresses, runtime_of
+from longpoll_client.consume.offsets import ask_offset, ask_queue, start_request, store_request, stored_offset
 from longpoll_client.errors import NoRouteError, RefusedError
 from longpoll_client.instance import ClientInstance
-from longpoll_client.link.dropped import when_dropped
-from longpoll_client.link.routes import MASTER_ID
-from longpoll_client.offsets import ask, ask_offset, find_start, succeeded
-from longpoll_client.remoting import RemotingClient
+from longpoll_client.link.finalizer import when_garbage_collected
+from longpoll_client.link.routes import MASTER_ID, Route
+from longpoll_client.link.steps import Ask, FindRoute, Steps
 from longpoll_client.settings import StartAt
 from longpoll_protocol.bodies import ClusterInfo, ConsumerList, GroupTable, MessageQueue, TopicList
 from longpoll_protocol.codes import Permission, RequestCode, ResponseCode
-from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import (
     CreateTopicRequestHeader,
     DeleteTopicRequestHeader,
     GetConsumerListByGroupRequestHeader,
-    GetMaxOffsetRequestHeader,
-    GetMinOffsetRequestHeader,
-    QueryConsumerOffsetRequestHeader,
-    UpdateConsumerOffsetRequestHeader,
 )
 from longpoll_protocol.headers.send import DEFAULT_TOPIC
 from longpoll_protocol.names import DEAD_PREFIX, REPLY_SUFFIX, RETRY_PREFIX, SYSTEM_NAMES, name_problem
@@ -39,10 +34,12 @@ from longpoll_runtime import Runtime
 from longpoll_runtime.closeable import Closeable
 from longpoll_spec.errors import ConfigError
 
+READ_WRITE = Permission.READ | Permission.WRITE
+
 
 @frozen
 class TopicInfo:
-    """A topic as its route tells it."""
+    """A topic, according to its route."""
 
     name: str
     brokers: tuple[str, ...]
@@ -51,13 +48,13 @@ class TopicInfo:
 
     @property
     def permission(self) -> str:
-        """Of R and W those that clients may do."""
+        """What clients may do: "R", "W", "RW" or ""."""
         return ("R" if self.readable else "") + ("W" if self.writable else "")
 
 
 @frozen
 class GroupInfo:
-    """A consumer group: which brokers know it, and its members now."""
+    """A consumer group, the brokers that know it, and its current members."""
 
     name: str
     brokers: tuple[str, ...]
@@ -66,7 +63,7 @@ class GroupInfo:
 
 @frozen
 class OffsetInfo:
-    """Where a group stands in one queue."""
+    """A group's offset in one queue."""
 
     queue: MessageQueue
     first: int
@@ -74,16 +71,117 @@ class OffsetInfo:
     end: int
     """The offset that the next message will have."""
     stored: int | None
-    """The group's; None without one, though RocketMQ tells 0 while the queue still has its first message."""
+    """The group's offset. None without one, but RocketMQ reports 0 while the queue still has its first message."""
 
     @property
     def lag(self) -> int:
-        """Messages that the group has still to consume."""
+        """The number of messages that the group has yet to consume."""
         return self.end - max(self.first, self.stored or 0)
 
 
+def masters() -> Steps[dict[str, str]]:
+    """The address of each broker's master by the broker's name."""
+    answer = yield Ask(RequestCode.GET_BROKER_CLUSTER_INFO)
+    brokers = ClusterInfo.decode(answer.body).broker_addr_table.items()
+    return {name: broker.broker_addrs[MASTER_ID] for name, broker in brokers if MASTER_ID in broker.broker_addrs}
+
+
+def topic_names(*, with_system: bool) -> Steps[list[str]]:
+    """Every topic, sorted."""
+    answer = yield Ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+    names = sorted(set(TopicList.decode(answer.body).topic_list))
+    if with_system:
+        return names
+    answer = yield Ask(RequestCode.GET_BROKER_CLUSTER_INFO)
+    clusters = set(ClusterInfo.decode(answer.body).cluster_addr_table)
+    brokers = yield from masters()
+    own = SYSTEM_NAMES | brokers.keys() | clusters | {name + REPLY_SUFFIX for name in clusters}
+    return [name for name in names if name not in own and not name.startswith((RETRY_PREFIX, DEAD_PREFIX))]
+
+
+def topic(name: str) -> Steps[TopicInfo]:
+    """One topic."""
+    route: Route = yield FindRoute(name, is_fresh=True)
+    return TopicInfo(name, tuple(sorted(route.addresses)), route.readable, route.writable)
+
+
+def create_topic(name: str, queue_count: int, permission: Permission) -> Steps[None]:
+    """Create or change a topic on every master."""
+    problem = name_problem(name)
+    if problem is not None:
+        raise ConfigError(f"topic {name[:140]!r}: {problem}")
+    header = CreateTopicRequestHeader(
+        topic=name,
+        default_topic=DEFAULT_TOPIC,
+        read_queue_nums=queue_count,
+        write_queue_nums=queue_count,
+        perm=int(permission),
+        topic_sys_flag=0,
+    )
+    found = yield from masters()
+    if not found:
+        raise NoRouteError("the name server knows no master broker; start one")
+    for address in sorted(found.values()):
+        yield Ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header, address=address)
+
+
+def delete_topic(name: str) -> Steps[None]:
+    """Delete a topic on every master that has it."""
+    route: Route = yield FindRoute(name)
+    for address in route.addresses.values():
+        yield Ask(RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic=name), address=address)
+
+
+def groups() -> Steps[list[GroupInfo]]:
+    """Every consumer group that a master knows, with its members."""
+    brokers: dict[str, list[str]] = {}
+    members: dict[str, set[str]] = {}
+    found = yield from masters()
+    for broker_name, address in sorted(found.items()):
+        answer = yield Ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, address=address)
+        for name in GroupTable.decode(answer.body).subscription_group_table:
+            brokers.setdefault(name, []).append(broker_name)
+            members.setdefault(name, set()).update((yield from members_at(address, name)))
+    return [GroupInfo(name, tuple(brokers[name]), tuple(sorted(members[name]))) for name in sorted(brokers)]
+
+
+def members_at(address: str, group: str) -> Steps[list[str]]:
+    """The client ids of a group at one broker; none if the broker does not know the group (code 1)."""
+    header = GetConsumerListByGroupRequestHeader(consumer_group=group)
+    try:
+        answer = yield Ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header, address=address)
+    except RefusedError as error:
+        if error.code != ResponseCode.SYSTEM_ERROR:
+            raise
+        return []
+    return ConsumerList.decode(answer.body).consumer_id_list
+
+
+def offsets(group: str, topics: Iterable[str]) -> Steps[list[OffsetInfo]]:
+    """A group's offsets in every queue of these topics."""
+    found = []
+    for name in topics:
+        info = yield from topic(name)
+        for queue in info.readable:
+            first = yield from ask_offset(queue, start_request(queue, "first"))
+            end = yield from ask_offset(queue, start_request(queue, "last"))
+            stored = yield from stored_offset(group, queue)
+            found.append(OffsetInfo(queue, first, end, stored))
+    return found
+
+
+def set_offset(group: str, queue: MessageQueue, start_at: StartAt) -> Steps[int]:
+    """Store a group's offset in one queue."""
+    offset = yield from ask_offset(queue, start_request(queue, start_at))
+    yield ask_queue(queue, store_request(group, queue, offset))
+    return offset
+
+
 class Admin(Closeable):
-    """Questions and changes; for one thread. Each method raises a ClientError when a server refuses or is not there."""
+    """Lists and changes topics, groups and offsets; for one thread.
+
+    Every method raises a ClientError if a server refuses or does not answer.
+    """
 
     def __init__(
         self,
@@ -93,9 +191,16 @@ class Admin(Closeable):
         credentials: Credentials | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        """As `Producer`; raises ConfigError."""
+        """Create an administrator; it connects with its first call. Raises ConfigError.
+
+        Args:
+            name_server: HOST:PORT; several as a list, or separated by semicolons.
+            tls: How to connect over TLS. Default: plain connections.
+            credentials: The account, for a broker with access control.
+            runtime: For tests.
+        """
         self._instance = ClientInstance(runtime_of(runtime, tls), name_server, credentials=credentials)
-        self._closed = when_dropped(self, self._instance.abandon, "an Admin")
+        self._closed = when_garbage_collected(self, self._instance.abandon, "an Admin")
 
     def close(self) -> None:
         """Close every connection."""
@@ -103,118 +208,33 @@ class Admin(Closeable):
         self._instance.close()
 
     def masters(self) -> dict[str, str]:
-        """The address of each broker's master by the broker's name."""
-        answer = self._ask(RequestCode.GET_BROKER_CLUSTER_INFO)
-        brokers = ClusterInfo.decode(answer.body).broker_addr_table.items()
-        return {name: broker.broker_addrs[MASTER_ID] for name, broker in brokers if MASTER_ID in broker.broker_addrs}
+        """The address of each broker's master, by the broker's name."""
+        return self._instance.run(masters())
 
     def topic_names(self, *, with_system: bool = False) -> list[str]:
-        """Every topic; those of the system and of single groups only when asked for."""
-        answer = self._ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        names = sorted(set(TopicList.decode(answer.body).topic_list))
-        if with_system:
-            return names
-        clusters = self._cluster_names()
-        own = SYSTEM_NAMES | self.masters().keys() | clusters | {name + REPLY_SUFFIX for name in clusters}
-        return [name for name in names if name not in own and not name.startswith((RETRY_PREFIX, DEAD_PREFIX))]
+        """The names of all topics, sorted. System, retry and dead letter topics only `with_system`."""
+        return self._instance.run(topic_names(with_system=with_system))
 
     def topic(self, name: str) -> TopicInfo:
-        """One topic; raises NoRouteError when nobody has it."""
-        self._instance.forget_route(name)
-        route = self._instance.route(name)
-        return TopicInfo(name, tuple(sorted(route.addresses)), route.readable, route.writable)
+        """One topic; raises NoRouteError if no broker has it."""
+        return self._instance.run(topic(name))
 
-    def create_topic(
-        self, name: str, queue_count: int, permission: Permission = Permission.READ | Permission.WRITE
-    ) -> None:
-        """Make a topic on every master, or change it; raises ConfigError for a name that no broker takes."""
-        problem = name_problem(name)
-        if problem is not None:
-            raise ConfigError(f"topic {name[:140]!r}: {problem}")
-        header = CreateTopicRequestHeader(
-            topic=name,
-            default_topic=DEFAULT_TOPIC,
-            read_queue_nums=queue_count,
-            write_queue_nums=queue_count,
-            perm=int(permission),
-            topic_sys_flag=0,
-        )
-        for client in self._master_clients():
-            ask(client, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+    def create_topic(self, name: str, queue_count: int, permission: Permission = READ_WRITE) -> None:
+        """Create a topic on every master, or change it; raises ConfigError for an invalid name."""
+        self._instance.run(create_topic(name, queue_count, permission))
 
     def delete_topic(self, name: str) -> None:
-        """Remove a topic from every master that has it; raises NoRouteError when none has."""
-        for address in self._instance.route(name).addresses.values():
-            ask(
-                self._instance.client(address), RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic=name)
-            )
-        self._instance.forget_route(name)
+        """Delete a topic on every master that has it; raises NoRouteError if none has it."""
+        self._instance.run(delete_topic(name))
 
     def groups(self) -> list[GroupInfo]:
-        """Every consumer group that a master knows, with its members."""
-        brokers: dict[str, list[str]] = {}
-        members: dict[str, set[str]] = {}
-        for broker_name, address in sorted(self.masters().items()):
-            client = self._instance.client(address)
-            table = GroupTable.decode(ask(client, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG).body)
-            for name in table.subscription_group_table:
-                brokers.setdefault(name, []).append(broker_name)
-                members.setdefault(name, set()).update(self._members(client, name))
-        return [GroupInfo(name, tuple(brokers[name]), tuple(sorted(members[name]))) for name in sorted(brokers)]
+        """All consumer groups that a master knows, with their members."""
+        return self._instance.run(groups())
 
     def offsets(self, group: str, topics: Iterable[str]) -> list[OffsetInfo]:
-        """Where a group stands in each queue of these topics."""
-        return [self._offset(group, queue) for topic in topics for queue in self.topic(topic).readable]
+        """A group's offsets in every queue of these topics."""
+        return self._instance.run(offsets(group, topics))
 
     def set_offset(self, group: str, queue: MessageQueue, start_at: StartAt) -> int:
-        """Have the group go on elsewhere in a queue; the new offset. Members that run now may overwrite it."""
-        client = self._client(queue)
-        offset = find_start(client, queue, start_at)
-        header = UpdateConsumerOffsetRequestHeader(
-            consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
-        )
-        ask(client, RequestCode.UPDATE_CONSUMER_OFFSET, header)
-        return offset
-
-    def _offset(self, group: str, queue: MessageQueue) -> OffsetInfo:
-        client, topic, queue_id = self._client(queue), queue.topic, queue.queue_id
-        first = ask_offset(
-            client, RequestCode.GET_MIN_OFFSET, GetMinOffsetRequestHeader(topic=topic, queue_id=queue_id)
-        )
-        end = ask_offset(client, RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader(topic=topic, queue_id=queue_id))
-        query = QueryConsumerOffsetRequestHeader(consumer_group=group, topic=topic, queue_id=queue_id)
-        stored: int | None = None
-        try:
-            stored = ask_offset(client, RequestCode.QUERY_CONSUMER_OFFSET, query)
-        except RefusedError as error:
-            if error.code != ResponseCode.QUERY_NOT_FOUND:
-                raise
-        return OffsetInfo(queue, first, end, stored)
-
-    def _members(self, client: RemotingClient, group: str) -> list[str]:
-        header = GetConsumerListByGroupRequestHeader(consumer_group=group)
-        try:
-            return ConsumerList.decode(
-                ask(client, RequestCode.GET_CONSUMER_LIST_BY_GROUP, header).body
-            ).consumer_id_list
-        except RefusedError as error:
-            if error.code != ResponseCode.SYSTEM_ERROR:
-                raise
-            return []
-
-    def _ask(self, code: RequestCode) -> Command:
-        """What the name server says; raises RefusedError or another ClientError."""
-        return succeeded(code, "the name server", self._instance.ask_name_servers(code))
-
-    def _cluster_names(self) -> set[str]:
-        answer = self._ask(RequestCode.GET_BROKER_CLUSTER_INFO)
-        return set(ClusterInfo.decode(answer.body).cluster_addr_table)
-
-    def _client(self, queue: MessageQueue) -> RemotingClient:
-        return self._instance.client(self._instance.broker_address(queue.broker_name))
-
-    def _master_clients(self) -> list[RemotingClient]:
-        masters = self.masters()
-        if not masters:
-            raise NoRouteError("the name server knows no master broker; start one")
-        return [self._instance.client(address) for _name, address in sorted(masters.items())]
+        """Store a group's offset in one queue, and return it. Running members may overwrite it."""
+        return self._instance.run(set_offset(group, queue, start_at))

@@ -1,8 +1,4 @@
-"""Whether what a caller gives is what it is to be: each says in a ConfigError what to give instead.
-
-Leaves out what only brokers know, and what the types of a checked program rule out and nothing would go silently wrong
-without.
-"""
+"""Checks a caller's arguments: each function raises a ConfigError that says what to pass instead."""
 
 from __future__ import annotations
 
@@ -57,7 +53,7 @@ def runtime_of(runtime: Runtime | None, tls: ssl.SSLContext | None) -> Runtime:
 
 
 def name_servers_text(name_server: Addresses) -> str:
-    """The addresses, separated by semicolons; raises ConfigError for what is no text."""
+    """The addresses, separated by semicolons; raises ConfigError for other types."""
     if isinstance(name_server, str):
         return name_server
     if isinstance(name_server, Sequence) and all(isinstance(each, str) for each in name_server):
@@ -93,7 +89,7 @@ def check_client_id(client_id: object) -> None:
 
 
 def _is_text(name: str) -> bool:
-    """Whether it can be written at all: half of a pair of surrogates is no character."""
+    """Whether the text can be encoded: a single surrogate cannot."""
     return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
@@ -180,9 +176,9 @@ def check_callable(name: str, value: Callable[..., Any] | None) -> None:
 
 
 def check_plain(name: str, value: Callable[..., Any] | None) -> None:
-    """Something to be called by who awaits nothing: a coroutine function would do nothing at all, untold.
+    """Check a plain function; a coroutine function would never be awaited.
 
-    One look at its code, for this is done for every send that is told of: what hides a coroutine is not found.
+    Looks only at the function's code, because each send with a callback calls this. A hidden coroutine is not found.
     """
     check_callable(name, value)
     code = getattr(value, "__code__", None)
@@ -191,7 +187,7 @@ def check_plain(name: str, value: Callable[..., Any] | None) -> None:
 
 
 def check_hooks(hooks: Iterable[object], *methods: str) -> None:
-    """Several, or none, each with what it is told by. An iterator would be used up by this very look."""
+    """Check that hooks are a collection of objects with these methods. An iterator would be used up here."""
     if isinstance(hooks, str | Iterator) or not isinstance(hooks, Iterable):
         raise ConfigError(f"hooks are {repr(hooks)[:40]}; pass a list")
     for hook in hooks:

@@ -34,25 +34,25 @@ class ClientError(LongpollError):
 class UnreachableError(ClientError, ConnectionError):
     """No connection to a name server or broker could be made."""
 
-    retriable = True
+    retriable: bool = True
 
 
 class ConnectionLostError(ClientError, ConnectionError):
     """The connection ended before the answer came; whether the request was served is not known."""
 
-    retriable = True
+    retriable: bool = True
 
 
 class AnswerTimeoutError(ClientError, TimeoutError):
     """No answer came in time; whether the request was served is not known."""
 
-    retriable = True
+    retriable: bool = True
 
 
 class ReplyTimeoutError(ClientError, TimeoutError):
     """A request was sent and no reply came in time; whether it was served is not known."""
 
-    retriable = True
+    retriable: bool = True
 
 
 class LifecycleError(ClientError):
@@ -62,7 +62,7 @@ class LifecycleError(ClientError):
 class NoRouteError(ClientError):
     """No broker is known for the topic, or its permission forbids the call; a broker may register later."""
 
-    retriable = True
+    retriable: bool = True
 
 
 class NotOursError(ClientError):
@@ -77,4 +77,4 @@ class RefusedError(ClientError):
         self.code = code
         """A `ResponseCode`, or a number that is none."""
         self.remark = remark
-        self.retriable = code in RETRIED_CODES
+        self.retriable: bool = code in RETRIED_CODES

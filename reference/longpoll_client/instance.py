@@ -1,6 +1,4 @@
-"""All connections of one client, and the routes it has learned from name servers.
-
-Leaves out what is sent over them (`producer`, `consumer`).
+"""All connections of one client on threads, and the routes from its name servers.
 
 Source: `MQClientInstance.java`, `MQClientAPIImpl.getTopicRouteInfoFromNameServer`, `TopicPublishInfo.java`.
 """
@@ -8,6 +6,7 @@ Source: `MQClientInstance.java`, `MQClientAPIImpl.getTopicRouteInfoFromNameServe
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from longpoll_client.checks import Addresses
 from longpoll_client.errors import ClientError, LifecycleError, NoRouteError, UnreachableError
@@ -20,7 +19,8 @@ from longpoll_client.link.routes import (
     Routes,
     split_address,
 )
-from longpoll_client.link.shared_waits import SharedWaits
+from longpoll_client.link.single_flight import SingleFlight
+from longpoll_client.link.steps import Connect, FindRoute, Question, Steps, Together, WriteFile, run, succeeded
 from longpoll_client.remoting import RemotingClient
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
@@ -32,17 +32,18 @@ from longpoll_runtime import Lock, Runtime
 from longpoll_runtime.closeable import Closeable
 from longpoll_spec.errors import LongpollError
 
+T = TypeVar("T")
+
 
 class ClientInstance(Closeable):
-    """One client to the name servers and brokers: an id, a connection per address, a route per topic.
+    """One client of the name servers and brokers: an id, a connection per address, a route per topic.
 
-    `name_server` is one address or several. Raises ConfigError when one is none. `on_request`
-    gets what a peer asks of us, with its host:port, as `RemotingClient` says.
+    `name_server` is one address or several; raises ConfigError for an invalid one. `on_request` gets a broker's request
+    and its HOST:PORT, on a reader thread.
 
-    Invariant: `_clients`, `_connecting` and `_routes` change under `_lock`; a client in `_clients` may
-    have lost its connection and is then replaced by the next that asks for it, under the address's lock in
-    `_connecting`, so that a broker that is slow to connect to keeps nobody from the others. One entry is looked up
-    without the lock.
+    Invariant: `_clients`, `_connecting` and `_routes` change under `_lock`; single entries are read without it. A
+    client that has lost its connection is replaced on the next use, under the address's lock in `_connecting`. So a
+    broker that is slow to connect delays no other.
     """
 
     def __init__(
@@ -65,29 +66,29 @@ class ClientInstance(Closeable):
         self._connecting: dict[tuple[str, int], Lock] = {}
         self._clients: dict[tuple[str, int], RemotingClient] = {}
         self._routes = Routes()
-        self._waits = SharedWaits(runtime, "client-routes")
-        self.is_abandoned = False
+        self._single_flight = SingleFlight(runtime, "client-routes")
+        self.is_abandoned: bool = False
         """Whether it ends as soon as nothing waits any more."""
         runtime.when_forked(self)
 
     def forked(self) -> None:
-        """Connections are made anew, for none of these is open here (`RemotingClient.is_open`)."""
+        """The child process makes new connections, because it has no reader threads (`RemotingClient.is_open`)."""
         self._lock = self.runtime.lock()
         self._connecting = {}
 
     @property
     def client_id(self) -> str:
-        """The client's name: another one in each process that is forked from one that made it, or the one given."""
+        """The client's id, or one that differs in each forked process."""
         return self._client_id or f"127.0.0.1@longpoll-{self.runtime.process_id()}-{self._made}"
 
     def close(self) -> None:
-        """Close every connection; what is asked afterwards is a LifecycleError."""
+        """Close every connection; later calls raise LifecycleError."""
         self._lifecycle.end()
         self.disconnect()
-        self._waits.close()
+        self._single_flight.close()
 
     def disconnect(self) -> None:
-        """Close every connection; what is asked afterwards makes new ones."""
+        """Close every connection; later calls connect again."""
         with self._lock:
             clients = dict(self._clients)
         for client in clients.values():
@@ -99,7 +100,7 @@ class ClientInstance(Closeable):
                     del self._clients[address]
 
     def abandon(self) -> None:
-        """Nobody asks for more: each connection ends once nothing waits for it. This waits for nothing."""
+        """Close each connection as soon as no call waits. Returns at once."""
         self.is_abandoned = True
         for client in tuple(self._clients.values()):
             client.abandon()
@@ -118,10 +119,10 @@ class ClientInstance(Closeable):
         return self._route(topic, topic, None)
 
     def publish_route(self, topic: str) -> Route:
-        """Where to send messages of the topic: its own route, or that of TBW102 when the send is to create it.
+        """The route for sends: the topic's own, or that of TBW102 if the send creates the topic.
 
-        One that is merely old is used while it is asked for again, as Java's client does; one that a failed send casts
-        doubt on is used too, after a second, for a name server that says nothing must not keep sends from a broker.
+        An old route is used while a thread asks again, as in Java's client. After a failed send this waits up to a
+        second for a new route, then uses the old one: a silent name server must not stop sends.
         """
         fresh = self.fresh_route(topic)
         if fresh is not None and not self._lifecycle.is_closed:
@@ -139,7 +140,7 @@ class ClientInstance(Closeable):
             outcomes.append(outcome)
             answered.set()
 
-        self._waits.wait(("route", topic), lambda: self._ask_publish_route(topic), tell)
+        self._single_flight.wait(("route", topic), lambda: self._ask_publish_route(topic), tell)
         if usable is None:
             answered.wait(DOUBT_WAIT_S)
         outcome = outcomes[0] if outcomes else known
@@ -154,7 +155,7 @@ class ClientInstance(Closeable):
             return self._route(topic, DEFAULT_TOPIC, DEFAULT_QUEUE_COUNT)
 
     def fresh_route(self, topic: str) -> Route | None:
-        """What is known of the topic, if nobody has to be asked. One look, for which no lock is needed."""
+        """The route, if it need not be asked for again. One dict lookup, which needs no lock."""
         return self._routes.fresh(topic, self.runtime.monotonic_ns())
 
     def broker_address(self, broker_name: str) -> str:
@@ -163,12 +164,12 @@ class ClientInstance(Closeable):
             return self._routes.address(broker_name)
 
     def broker_address_of(self, broker_name: str, broker_id: int) -> str:
-        """The address of one broker of that name, or of its master where it is not known; raises NoRouteError."""
+        """HOST:PORT of one broker of that name; if it is unknown, that of its master. Raises NoRouteError."""
         with self._lock:
             return self._routes.address_of(broker_name, broker_id)
 
     def other_broker_id(self, broker_name: str, address: str) -> int | None:
-        """The least id of a broker of that name at another address; None when there is none."""
+        """The lowest id of a broker of that name at another address; None without one."""
         with self._lock:
             return self._routes.other_id(broker_name, address)
 
@@ -178,12 +179,12 @@ class ClientInstance(Closeable):
             return self._routes.addresses()
 
     def forget_route(self, topic: str) -> None:
-        """Know nothing of a topic any more: what the name server says of it next is so."""
+        """Forget a topic's route; the name server's next answer replaces it."""
         with self._lock:
             self._routes.forget(topic)
 
     def doubt_route(self, topic: str) -> None:
-        """Ask the name server again the next time, and go on by what is known if it has nothing better."""
+        """Ask the name server again before the next use. If it has no better route, the known one is used."""
         with self._lock:
             self._routes.doubt(topic, self.runtime.monotonic_ns())
 
@@ -203,7 +204,7 @@ class ClientInstance(Closeable):
                 return self._routes.fall_back(topic, error, self.runtime.monotonic_ns())
 
     def ask_name_servers(self, code: RequestCode, header: Header | None = None) -> Command:
-        """The first answer of any name server, whatever its code; raises the last one's error when none answers."""
+        """The first answer of a name server, with any code; raises UnreachableError if none answers."""
         failure: ClientError | None = None
         for address in self._name_servers.in_turn():
             try:
@@ -217,6 +218,38 @@ class ClientInstance(Closeable):
             return answer
         assert failure is not None
         raise UnreachableError(f"cannot reach any name server: {failure}; start it, or check its address") from failure
+
+    def run(self, steps: Steps[T]) -> T:
+        """Run an exchange, and block for each answer; raises a LongpollError."""
+        return run(steps, self._answer)
+
+    def _answer(self, question: Question) -> object:
+        if isinstance(question, WriteFile):
+            content = question.file.unwritten()
+            if content is not None:
+                question.file.write(content)
+            return None
+        if isinstance(question, Together):
+            return [self._result(each) for each in question.steps]
+        if isinstance(question, Connect):
+            return self.client(question.address)
+        if isinstance(question, FindRoute):
+            if question.is_fresh:
+                self.forget_route(question.topic)
+            return self.route(question.topic)
+        if not (question.address or question.broker_name):
+            answer = self.ask_name_servers(question.code, question.header)
+            return succeeded(question.code, "the name server", answer)
+        address = question.address or self.broker_address(question.broker_name)
+        return succeeded(
+            question.code, address, self.client(address).call(question.code, question.header, question.body)
+        )
+
+    def _result(self, steps: Steps[object]) -> object:
+        try:
+            return self.run(steps)
+        except LongpollError as error:
+            return error
 
     def _client(self, address: tuple[str, int]) -> RemotingClient:
         client = self._clients.get(address)
@@ -239,7 +272,7 @@ class ClientInstance(Closeable):
             return client
 
     def _keep_client(self, address: tuple[str, int], client: RemotingClient) -> None:
-        """Have it used from now on, unless everything was closed while it connected."""
+        """Use this connection from now on, unless the client was closed in the meantime."""
         with self._lock:
             if not self._lifecycle.is_closed:
                 self._clients[address] = client
@@ -251,9 +284,9 @@ class ClientInstance(Closeable):
         self._lifecycle.check_open()
 
     def reply(self, address: str, request: Command, code: int, remark: str | None = None, body: Buffer = EMPTY) -> None:
-        """Answer what the peer at host:port asked, by the connection to it, if there is one.
+        """Answer a request of the peer at HOST:PORT, if there is a connection.
 
-        Raises LocalProtocolError when too much waits to be sent.
+        Raises LocalProtocolError if its output is full.
         """
         with self._lock:
             found = [client for client in self._clients.values() if client.address == address]

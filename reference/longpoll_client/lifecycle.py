@@ -1,6 +1,6 @@
-"""What a client may be asked when: it is made, it runs, it is closed, each once and in this order.
+"""The states of a client: created, running, closed, in this order.
 
-Source: `ServiceState.java`, as `DefaultMQPushConsumerImpl.start` and `makeSureStateOK` look at it.
+Source: `ServiceState.java`, as `DefaultMQPushConsumerImpl.start` and `makeSureStateOK` use it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class State(enum.Enum):
 class Lifecycle:
     """One client's state.
 
-    Invariant: it changes under `_lock`, and never back but for a start that failed. `_is_left` says that a close was
-    interrupted, which the next one goes on with. Once it runs it is of the process that has started it: one that is
-    forked from that has no thread of it.
+    Invariant: it changes under `_lock`, and goes back only after a failed start. `_is_left` says that a close was
+    interrupted; the next one continues. A running client belongs to its process, because a forked child has no thread
+    of it.
     """
 
     def __init__(self, runtime: Runtime, what: str) -> None:
@@ -44,7 +44,7 @@ class Lifecycle:
         runtime.when_forked(self)
 
     def forked(self) -> None:
-        """A lock of its own: one that has not begun, or never does, may be used."""
+        """Give the child process its own lock: a client that has not started may be used there."""
         self._lock = self._new_lock()
 
     @property
@@ -75,7 +75,7 @@ class Lifecycle:
                 self._started_in = None
 
     def end(self) -> bool:
-        """It closes; false if somebody else has closed it, or does, or it is another process's, which goes on."""
+        """Begin the close; false if it is closed or being closed, or belongs to another process."""
         if self._is_elsewhere:
             return False
         with self._lock:
@@ -85,7 +85,7 @@ class Lifecycle:
 
     @contextmanager
     def ending(self) -> Iterator[None]:
-        """What is done after `end`: interrupted (Ctrl-C), it is left to the next who closes."""
+        """The rest of the close, after `end`. After an interruption (Ctrl-C) the next caller does it."""
         try:
             yield
         except ANYTHING:
@@ -129,16 +129,16 @@ class Lifecycle:
 
 
 class Closing:
-    """The close of a client on an event loop: done once, by a task of its own.
+    """The close of a client on an event loop, which happens once, in its own task.
 
-    Who is cancelled while it waits for that leaves it to go on, and who closes a second time waits for it too.
+    A cancelled caller leaves it running, and a second caller waits for it.
     """
 
     def __init__(self) -> None:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
-        """Have it done, if it is not yet: one that came to nothing, with its loop say, is begun anew."""
+        """Start the close, if it is not done; again if it was cancelled with its loop."""
         task = self._task
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
             task = self._task = asyncio.create_task(work())

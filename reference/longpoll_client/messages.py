@@ -109,7 +109,7 @@ class UnreadableMessage:
 
     @property
     def physical_offset(self) -> int | None:
-        """Where it stands in its broker's log, if the record's head is there."""
+        """The offset in its broker's log, if the record's head is there."""
         return HEAD.unpack_from(self.record)[6] if len(self.record) >= HEAD_SIZE else None
 
 
@@ -138,9 +138,9 @@ def decode_readable(body: Buffer) -> tuple[list[ReceivedMessage], RemoteProtocol
 
 
 class AlikeTail(NamedTuple):
-    """What the tails of records, topic and properties, mostly have alike, which are then read in a third of the time.
+    """The parts that the tails of records (topic and properties) usually share, to read them three times as fast.
 
-    A tail that begins with `before`, ends with `after` and is `size` bytes long has the `known` properties but for the
+    A tail that begins with `before`, ends with `after` and has `size` bytes has the `known` properties, except for the
     unique key, if that is of letters and digits.
     """
 
@@ -151,7 +151,7 @@ class AlikeTail(NamedTuple):
 
     @classmethod
     def of(cls, head: bytes, encoded: bytes, known: dict[str, str]) -> AlikeTail:
-        """What others are like that have this head, the topic and two lengths, and these properties."""
+        """The shared parts, from a record's head (the topic and two lengths), its encoded tail and its properties."""
         before, mark, rest = encoded.partition(_KEY_MARK)
         if not mark or _KEY_MARK in rest or before[-1:] not in _PAIR_ENDS:
             return NO_TAIL
@@ -163,11 +163,11 @@ NO_TAIL: Final = AlikeTail(b"", b"", -1, {})
 
 
 def read_plain(data: bytes, at: int, messages: list[ReceivedMessage]) -> int:
-    """Add every message from `at` on as `_record` and `_message` read it, in a third of the time; where that ends.
+    """Read messages from `at` on as `_record` and `_message` do, three times as fast; the offset where it stops.
 
-    It ends at the first that is not what nearly every record is (the form of 4.x, between IPv4 hosts, not packed), or
-    damaged, or at the end. Where tails are unlike the last one time and again, as where each message has keys of its
-    own, nobody looks for what is alike any more. A topic is one string for all of its messages.
+    It stops at the first record that is damaged or unusual (not 4.x, not between IPv4 hosts, compressed), or at the
+    end. If tails differ again and again, such as by keys, it no longer compares them. A topic is one string for all its
+    messages.
     """
     last, whole = len(data) - _PLAIN_SIZE, len(data)
     starts_with, ends_with, add = data.startswith, data.endswith, messages.append

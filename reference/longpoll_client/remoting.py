@@ -20,7 +20,7 @@ from attrs import define
 from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError, UnreachableError
 from longpoll_client.link.calls import Answer, Callback, PendingCall, Write
 from longpoll_client.link.exchange import CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, Exchange, Output, replied
-from longpoll_client.link.waits import wait_ns
+from longpoll_client.link.timeouts import wait_ns
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.fast.sent_answer import SentAnswer, SentConnection, header_of, plain, with_fields
 from longpoll_protocol.frames.command import Command
@@ -31,7 +31,7 @@ from longpoll_runtime import PARTS_MAX, Event, Runtime
 from longpoll_runtime.recoverable import ANYTHING, FAULTS, KeepThread
 from longpoll_spec.errors import ConfigError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 RECEIVE_SIZE: Final = 256 * 1024
 ALONE_COUNT_MAX: Final = 4
@@ -90,7 +90,7 @@ class RemotingClient:
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         credentials: Credentials | None = None,
     ) -> None:
-        self.address = f"{host}:{port}"
+        self.address: str = f"{host}:{port}"
         self._runtime = runtime
         self._on_request = on_request
         self._now_ns = runtime.monotonic_ns
@@ -144,9 +144,10 @@ class RemotingClient:
 
     @property
     def is_open(self) -> bool:
-        """Whether calls can still be made, by this process: a forked one has no reader thread and shares all else.
+        """Whether calls can be made, by this process.
 
-        Its answers and the other's would be mixed up, so it needs a connection of its own.
+        A forked child has no reader thread and shares the socket: answers would be mixed up, so it needs its own
+        connection.
         """
         return self._exchange.failure is None and self._process_id == self._runtime.process_id()
 
@@ -160,7 +161,7 @@ class RemotingClient:
         return plain(self.ask(code, self.writer(code, header, body), timeout_s))
 
     def writer(self, code: int, header: Header | None, body: Buffer) -> Write:
-        """What writes a request, signed if this client has credentials."""
+        """The function that writes a request, and signs it if this client has credentials."""
         return lambda opaque: self._exchange.written(code, opaque, header, body, one_way=False)
 
     def ask(self, code: int, write: Write, timeout_s: float) -> Command:
@@ -271,9 +272,9 @@ class RemotingClient:
             self._thread.join()
 
     def abandon(self) -> None:
-        """Close once no call waits any more; may be called anywhere, also by a thread that has the lock.
+        """Close as soon as no call waits. May be called anywhere, also by a thread that holds the lock.
 
-        What such a thread does ends with an answer, and the reader thread looks then.
+        The work of such a thread ends with an answer, and the reader thread checks then.
         """
         self._is_abandoned = True
         if self._lock.acquire(timeout=LOCK_WAIT_S):
@@ -306,7 +307,7 @@ class RemotingClient:
             self._send_output()
 
     def _send_output(self) -> None:
-        """Send what the socket takes; for the rest wait until it has room."""
+        """Send what the socket takes, and wait for room for the rest."""
         self._flush()
         if bool(self._output.parts) != self._is_full:
             self._is_full = not self._is_full
@@ -344,17 +345,17 @@ class RemotingClient:
         self._finish(failure)
 
     def _let_gather(self, commands: Sequence[Command]) -> None:
-        """After answers to some of many sends rest a moment: who is told of them makes the next ones meanwhile.
+        """After answers to some of many sends, sleep a moment, while the callbacks make the next sends.
 
-        These go out together then. Else this thread sleeps by the first of them, is woken for it, and takes the
-        interpreter from who makes the others. Callers that wait for their answers wait no longer.
+        Those then go out together. Otherwise this thread would sleep at the first of them, be woken, and take the
+        interpreter from the thread that makes the others. Callers do not wait longer.
         """
         is_told = not self._is_waited_for and bool(commands) and isinstance(commands[-1], SentAnswer)
         if is_told and len(self._exchange.calls.pending) > ALONE_COUNT_MAX:
             self._runtime.sleep(GATHER_S)
 
     def _no_use(self) -> ClientError | None:
-        """Why the connection is to end, if nobody needs it any more. With the lock."""
+        """The reason to close the connection if it is no longer used. With the lock."""
         if not self._is_abandoned or self._exchange.calls.pending or self._output.parts:
             return None
         return ConnectionLostError(f"the client of the connection to {self.address} was dropped")

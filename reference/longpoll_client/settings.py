@@ -1,6 +1,4 @@
-"""How a consumer behaves: Java's options under names with units, with Java's defaults.
-
-Leaves out what they bring about (`puller`, `consumer`, `concurrent`, `orderly`).
+"""The options of a consumer: Java's options, under names with units and with Java's defaults.
 
 Source: `DefaultMQPushConsumer.java`, `DefaultMQPushConsumerImpl.java`.
 """
@@ -15,6 +13,7 @@ from typing import Final, Literal, Protocol, Required, TypeAlias, TypedDict, Unp
 
 from attrs import field, fields, frozen
 
+from longpoll_client.allocate import Allocate, allocate_averagely
 from longpoll_client.checks import (
     Addresses,
     Topics,
@@ -31,7 +30,6 @@ from longpoll_client.checks import (
     wanted_of,
 )
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage
-from longpoll_client.rebalance import Allocate, allocate_averagely
 from longpoll_protocol.bodies import MessageModel, MessageQueue
 from longpoll_protocol.signature import Credentials
 from longpoll_protocol.sizes import MIB
@@ -60,7 +58,7 @@ of 4.x reports 0 for both.
 
 
 class Unreadable(enum.Enum):
-    """What becomes of a message that cannot be read; the log, the statistics and `on_unreadable` tell of each."""
+    """What to do with an unreadable message. Each is logged, counted and passed to `on_unreadable`."""
 
     DEAD_LETTER = "dead letter"
     """Its broker puts it in `%DLQ%group`, where it can be had, and its queue goes on; what it does not take is passed
@@ -72,10 +70,14 @@ class Unreadable(enum.Enum):
 
 
 class ConsumeHook(Protocol):
-    """Told of everything that a push consumer's listener is given, on the listener's threads."""
+    """Called before and after each call of a push consumer's listener, on the thread or in the task of that call.
+
+    A hook may also have a method `after_receive(group, messages, begun_s, latency_s)`, which is called after each
+    `poll` that returns messages. `begun_s` is the Unix time of the call.
+    """
 
     def before_consume(self, group: str, delivery: str, messages: Sequence[ReceivedMessage]) -> object:
-        """The listener is about to get them; `delivery` is a text that no other delivery has."""
+        """The listener is about to get the messages. `delivery` is unique to this call."""
         ...
 
     def after_consume(
@@ -86,9 +88,9 @@ class ConsumeHook(Protocol):
         error: Exception | None,
         *,
         is_consumed: bool,
-        latency_ns: int,
+        latency_s: float,
     ) -> object:
-        """It has answered after so long, or raised the error."""
+        """The listener returned, or raised the error, after `latency_s`."""
         ...
 
 
@@ -225,25 +227,7 @@ def member_config(group: str, start_at: StartAt, config: ConsumerConfig | None) 
 
 
 OnQueues: TypeAlias = Callable[[Sequence[MessageQueue]], object]
-"""Gets the queues that this client was given, or gave up; on the timer's thread or the loop: it must not wait."""
-OnShare: TypeAlias = Callable[[MessageQueue, bool], None]
-"""Is told that this client got a queue (true) or gave it up (false)."""
-
-
-def on_share(on_assigned: OnQueues | None, on_revoked: OnQueues | None) -> OnShare | None:
-    """What calls the user for each queue; None where the user wants no call. Raises ConfigError."""
-    for name, called in (("on_assigned", on_assigned), ("on_revoked", on_revoked)):
-        if called is not None:
-            check_plain(name, called)
-    if on_assigned is None and on_revoked is None:
-        return None
-
-    def tell(queue: MessageQueue, is_ours: bool) -> None:
-        called = on_assigned if is_ours else on_revoked
-        if called is not None:
-            called((queue,))
-
-    return tell
+"""Gets the queues of one rebalance, on the timer's thread or the loop. It must not wait."""
 
 
 class ConsumerOptions(TypedDict, total=False):
@@ -258,9 +242,9 @@ class ConsumerOptions(TypedDict, total=False):
     config: ConsumerConfig
     """Everything else."""
     on_assigned: OnQueues
-    """Gets queues that this member was given, one or more at a time. It must not wait."""
+    """Called after a rebalance with all queues that this member got. It must not wait."""
     on_revoked: OnQueues
-    """Gets queues that this member gave up, likewise."""
+    """Called after a rebalance, before `on_assigned`, with all queues that this member gave up."""
     tls: ssl.SSLContext | None
     """How to connect over TLS. Default: plain connections."""
     credentials: Credentials | None
@@ -277,13 +261,17 @@ class MemberOptions:
     config: MemberConfig
     wanted: Mapping[str, str]
     """Expressions by topic."""
-    on_share: OnShare | None
+    on_assigned: OnQueues | None
+    on_revoked: OnQueues | None
     credentials: Credentials | None
     runtime: Runtime
 
 
 def options_of(name_server: Addresses, **options: Unpack[ConsumerOptions]) -> MemberOptions:
     """Check the options of a consumer; raises ConfigError, and TypeError for an unknown one."""
+    for name in ("on_assigned", "on_revoked"):
+        if options.get(name) is not None:
+            check_plain(name, options[name])
     unknown = options.keys() - ConsumerOptions.__annotations__.keys()
     if unknown or "group" not in options:
         raise TypeError(f"unknown option {min(unknown)}" if unknown else "missing option group")
@@ -291,7 +279,8 @@ def options_of(name_server: Addresses, **options: Unpack[ConsumerOptions]) -> Me
         name_servers_text(name_server),
         member_config(options["group"], options.get("start_at", "first"), options.get("config")),
         wanted_of(options.get("topics", ())),
-        on_share(options.get("on_assigned"), options.get("on_revoked")),
+        options.get("on_assigned"),
+        options.get("on_revoked"),
         options.get("credentials"),
         runtime_of(options.get("runtime"), options.get("tls")),
     )

@@ -1,7 +1,4 @@
-"""One thread that does things later: heartbeats, rebalance, retries.
-
-Leaves out what is done; an action must not wait long, for the next ones wait for it.
-"""
+"""One thread that runs actions later: heartbeats, rebalance, retries. An action must not wait long."""
 
 from __future__ import annotations
 
@@ -13,14 +10,14 @@ from longpoll_client.errors import ClientError
 from longpoll_runtime import Runtime, Thread
 from longpoll_runtime.recoverable import KeepThread
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class Timer:
-    """Runs actions at their time, one after the other, on a thread of its own, which the first action starts.
+    """Runs actions at their times, one after the other, on a thread that the first action starts.
 
     Invariant: `_entries` is a heap of (due_ns, number, action) and changes under `_changed`; numbers are unique, so
-    actions are never compared. While there are any, `_thread` is there; while `_is_ending` there are none.
+    actions are never compared. While there are entries, `_thread` exists; while `_is_ending`, there are none.
     """
 
     def __init__(self, runtime: Runtime, name: str) -> None:

@@ -1,6 +1,6 @@
-"""A broker that is started by a command, and restarted when it stops answering.
+"""Start a broker with a command, and restart it when it stops answering.
 
-The command is no shell's. It may start a name server as well, and is ended with everything that it started.
+The command runs without a shell. It may also start a name server; everything that it started is ended with it.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class StartError(UserError):
 
 
 class BrokerProcess:
-    """A running command. Invariant: `_process` is the one of the last start; leaving the `with` block ends it."""
+    """A running command. Invariant: `_process` is the current one; leaving the `with` block ends it."""
 
     def __init__(self, command: str, is_well: Callable[[], bool]) -> None:
-        """Start it, and wait until `is_well`. Raises StartError, and SilentError when it never is."""
+        """Start it, and wait until `is_well`. Raises StartError, and SilentError if it never is."""
         self._words = shlex.split(command)
         if not self._words:
             raise StartError("--start needs a command that starts the broker")
         self._is_well = is_well
         self._process: subprocess.Popen[bytes] | None = None
         with ExitStack() as undo:
-            # Also when Ctrl-C comes while it is waited for.
+            # Also after Ctrl-C during the wait.
             undo.callback(self.end)
             self.restart()
             undo.pop_all()
@@ -52,7 +52,7 @@ class BrokerProcess:
         self.end()
 
     def restart(self) -> None:
-        """End it and start it anew. Raises as the first start does."""
+        """End it and start it again. Raises as the first start does."""
         self.end()
         try:
             self._process = subprocess.Popen(  # noqa: S603 - the user's own command
@@ -67,11 +67,11 @@ class BrokerProcess:
                 raise SilentError(f"{self._words[0]} ended with {self._process.returncode} before the broker answered")
             if time.monotonic() > end_s:
                 self.end()
-                raise SilentError(f"{self._words[0]} started no broker that answers within {START_S:g} s")
+                raise SilentError(f"{self._words[0]} did not start a broker that answers within {START_S:g} s")
             time.sleep(LOOK_S)
 
     def end(self) -> None:
-        """End the command and what it started: asked first, then killed."""
+        """End the command and its children: SIGTERM first, then SIGKILL."""
         process = self._process
         if process is None:
             return

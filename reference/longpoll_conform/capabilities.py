@@ -1,8 +1,8 @@
-"""What the broker under test is and can do, found by asking it: its version and its capabilities.
+"""Find out the version and the capabilities of the broker under test by asking it.
 
 A longpoll broker reports its policy in the answer to request 28 (GET_BROKER_RUNTIME_INFO). RocketMQ reports a version
-name there (`brokerVersionDesc`). Without either, the version number in the header of the answer decides. Which store a
-broker serves cannot be found by asking: the user declares it.
+name there (`brokerVersionDesc`). Without either, the version number in the header of the answer decides. The store of a
+broker cannot be found by asking: the user declares it.
 
 Sources: `AdminBrokerProcessor.java`, `MQVersion.java` of 4.9.7 and 5.5.0.
 """
@@ -28,20 +28,20 @@ from longpoll_spec.policy import policy_named
 
 ANSWER_S: Final = 10.0
 KNOWN_S: Final = 10.0
-"""How long a broker may take to be known to its name server."""
+"""How long a broker may take to register with its name server."""
 LOOK_S: Final = 0.2
 HELD_MS: Final = 2_500
-"""The hold that is asked for: a broker that holds nothing answers after one or two seconds."""
+"""The requested hold: a broker that does not hold answers after one or two seconds."""
 SHOWN_MS: Final = 3_000
-"""How long a broker that is well may take to show a message that it has acknowledged."""
+"""How long a working broker may take to show an acknowledged message."""
 SYSTEM_ERROR, NO_PERMISSION = 1, 16
 RUNTIME_INFO: Final = 28
 DEFAULT: Final = "rocketmq-5"
 """For a broker of an unknown version: the newest release that was recorded."""
 FIRST_OF_5: Final = 412
-"""The ordinal of V5_0_0_SNAPSHOT in `MQVersion`: all that are lower are of 4.9 or older."""
+"""The ordinal of V5_0_0_SNAPSHOT in `MQVersion`: all lower ones are 4.9 or older."""
 OLDEST: Final = 1
-"""Ordinals below this one are not a release: 0 stands for a missing version."""
+"""Lower ordinals are not a release: 0 stands for a missing version."""
 SHOWN_MAX: Final = 60
 """Characters of the broker's own text that are shown."""
 _NAME: Final = re.compile(r"[Vv]?(\d{1,3})[_.](\d{1,3})(?:[_.]|$)")
@@ -49,7 +49,7 @@ Fields = dict[str, str]
 
 
 def topic_fields(topic: str) -> Fields:
-    """The fields of a request that makes a topic of four queues."""
+    """The fields of a request that creates a topic of four queues."""
     return {
         "topic": topic, "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6",
         "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
@@ -65,7 +65,7 @@ def send_fields(topic: str) -> Fields:
 
 
 def pull_fields(topic: str, *, queue: int = 1, offset: int = 0, hold_ms: int = 0, expression: str = "") -> Fields:
-    """The fields of a pull that brings its subscription."""
+    """The fields of a pull that contains its subscription."""
     sys_flag = 4 | 2 * bool(hold_ms)
     return {
         "consumerGroup": "GPROBE", "topic": topic, "queueId": str(queue), "queueOffset": str(offset),
@@ -75,9 +75,9 @@ def pull_fields(topic: str, *, queue: int = 1, offset: int = 0, hold_ms: int = 0
 
 
 def ask(place: Place, code: int, fields: Fields, body: bytes = b"") -> tuple[Mapping[str, Any] | None, float]:
-    """One request on a connection of its own: the answer, None for none, and after how many milliseconds it came.
+    """Send one request on a new connection; returns the answer, None for none, and its time in milliseconds.
 
-    Raises SilentError when the broker cannot be reached.
+    Raises SilentError if the broker cannot be reached.
     """
     conversation = Conversation()
     line = Connection("probe", place.broker, conversation)
@@ -96,9 +96,9 @@ def code_of(place: Place, code: int, fields: Fields, body: bytes = b"") -> int |
 
 
 def find_names(place: Place) -> bool:
-    """Take the broker's name and cluster from what its name server knows of it; whether there is a name server.
+    """Read the broker's name and cluster from its name server; returns whether there is a name server.
 
-    A broker that has just been started may not be known there yet, and is asked for again for a while.
+    A broker that has just started may not be registered yet, so the query is repeated for a while.
     """
     end_s = time.monotonic() + KNOWN_S
     is_there, is_known = _names(place)
@@ -124,7 +124,7 @@ def _names(place: Place) -> tuple[bool, bool]:
         address = f"{place.broker[0]}:{place.broker[1]}"
         brokers = lenient_json((answer or {})["body"])["brokerAddrTable"]
         mine = [name for name, broker in brokers.items() if address in broker["brokerAddrs"].values()]
-        # Behind a proxy it has another address: then it is the only one, or nobody knows.
+        # Behind a proxy its address differs: then it is the only broker, or unknown.
         for name in mine or (brokers if len(brokers) == 1 else ()):
             place.broker_name, place.cluster = str(name), str(brokers[name]["cluster"])
             return True, True
@@ -132,16 +132,16 @@ def _names(place: Place) -> tuple[bool, bool]:
 
 
 def find(place: Place, run: str, settled: Collection[Capability] = ()) -> set[Capability]:
-    """Ask the broker what it can do, but for what is `settled`: whether it holds pulls takes seconds to find.
+    """Find the broker's capabilities, except the `settled` ones: whether it holds pulls takes seconds.
 
-    Raises SilentError when it cannot be reached or answers nothing.
+    Raises SilentError if it cannot be reached or does not answer.
     """
     found: set[Capability] = set()
     made = f"tcap{run}"
     if code_of(place, 310, send_fields(f"tauto{run}"), b"probe") == 0:
         found.add("auto-create")
     if code_of(place, 17, topic_fields(made)) is None:
-        raise SilentError("the broker does not answer a request to create a topic, so nothing can be tested")
+        raise SilentError("the broker does not answer a request to create a topic, so no clause can be tested")
     with ThreadPoolExecutor(3) as pool:
         hold_ms = 0 if "long-polling" in settled else HELD_MS
         held = pool.submit(ask, place, 11, pull_fields(made, hold_ms=hold_ms))
@@ -152,7 +152,7 @@ def find(place: Place, run: str, settled: Collection[Capability] = ()) -> set[Ca
             found.add("readable")
         if filtered.result() not in {SYSTEM_ERROR, NO_PERMISSION, None}:
             found.add("sql92")
-    # After a topic was made, of which a broker tells its name server at once.
+    # After a topic was created, which a broker reports to its name server at once.
     if find_names(place):
         found.add("name-server")
     if answer is None or after_ms >= HELD_MS - 100 or int(answer["code"]) == NO_PERMISSION:
@@ -161,11 +161,11 @@ def find(place: Place, run: str, settled: Collection[Capability] = ()) -> set[Ca
 
 
 Health = tuple[int | None, int | None, int | None]
-"""The codes that a request to make a topic, a send to it and a pull of that message are answered; None for none."""
+"""The response codes to a topic's creation, a send to it and a pull of that message; None for no answer."""
 
 
 def health(place: Place, run: str) -> Health:
-    """What the broker answers to the three requests that everything else needs."""
+    """The broker's answers to the three requests that everything else needs."""
     topic = f"twell{run}"
     asked = (
         (17, topic_fields(topic), b""),
@@ -184,7 +184,7 @@ def _code_or_none(place: Place, code: int, fields: Fields, body: bytes) -> int |
 
 
 def is_well(place: Place, run: str) -> bool:
-    """Whether the broker stores a message and gives it back, or may not be read."""
+    """Whether the broker stores a message and returns it, or is unreadable."""
     _made, sent, pulled = health(place, run)
     return sent == 0 and pulled in {0, NO_PERMISSION}
 
@@ -196,7 +196,7 @@ How = Literal["given", "policy", "version", "default"]
 
 @frozen
 class Identity:
-    """The policy that a broker is held to."""
+    """The policy that a broker is compared with."""
 
     policy: str
     """A preset with recorded answers."""
@@ -205,9 +205,9 @@ class Identity:
     why: str
     """Completes the sentence "POLICY, because ..."."""
     version: str = ""
-    """What the broker reports as its version; empty where it reports none."""
+    """The version that the broker reports; empty if none."""
     knobs: tuple[str, ...] = ()
-    """Knobs `NAME=VALUE` that a longpoll broker reports besides its preset."""
+    """Knobs `NAME=VALUE` that a longpoll broker reports in addition to its preset."""
 
 
 def given(policy: str) -> Identity:
@@ -216,7 +216,7 @@ def given(policy: str) -> Identity:
 
 
 def identify(place: Place) -> Identity:
-    """Ask the broker which version it is. Raises SilentError when it cannot be reached."""
+    """Ask the broker for its version. Raises SilentError if it cannot be reached."""
     answer, _after_ms = ask(place, RUNTIME_INFO, {})
     table = _table(answer)
     reported, name = table.get("longpollPolicy", ""), table.get("brokerVersionDesc", "")
@@ -224,7 +224,7 @@ def identify(place: Place) -> Identity:
 
 
 def _table(answer: Mapping[str, Any] | None) -> Mapping[str, str]:
-    """The texts by name of an answer to request 28; none where it is anything else."""
+    """The texts by name of an answer to request 28; empty for anything else."""
     try:
         found = lenient_json((answer or {}).get("body") or b"")["table"]
         return {str(name): str(value) for name, value in found.items()}

@@ -1,10 +1,10 @@
-"""The clauses: every sentence that an implementation of the pull path and what belongs to it is held to.
+"""The clauses: all requirements on an implementation of the pull path and related requests.
 
-An id is for ever: a clause that is given up leaves its number empty. Each names the vectors that show it (`vectors`).
+Ids are permanent: the number of a removed clause stays unused. Each clause names the vectors that show it (`vectors`).
 Codes in sentences are response codes.
 
-What no recorded conversation shows is seen of a broker under a load, and in a race (`SEEN`): these clauses are
-the properties of law and judge, by their names. Leaves out seeing it (`longpoll.verification.under_load`).
+Clauses that no recorded conversation shows are checked under a load and in a race (`SEEN`): they are properties of
+specification and judge, by their names. Checking them: `longpoll.verification.under_load`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Clause:
     level: Level
     sentence: str
     source: str
-    """The Java class it is read from, or what recorded it."""
+    """The Java class it was read from, or what recorded it."""
     vectors: tuple[str, ...]
-    """Ids of what shows it: recorded conversations, or what is seen of a load or a race (`SEEN`)."""
+    """Ids of recorded conversations, or names of checks of a load or a race (`SEEN`)."""
     needs: frozenset[Capability] = frozenset()
     lacks: frozenset[Capability] = frozenset()
     """Capabilities that the broker must not have."""
@@ -58,7 +58,7 @@ _ROUTE: Final = "DefaultRequestProcessor"
 _SQL: Final = "ExpressionMessageFilter"
 
 _ROWS: Final[tuple[tuple[str, Level, str, str, str], ...]] = (
-    # -- what a pull is asked first, in this order
+    # -- checks of a pull, in this order
     ("PULL-CHECK-1", "MUST", "A broker without read permission answers every pull with 16.", _PULL, "pull-276"),
     ("PULL-CHECK-2", "MUST", "With group auto-creation off, a pull from an unknown group gets 26.", _PULL, "pull-292"),
     ("PULL-CHECK-3", "MUST", "With group auto-creation off, a pull from a created group is served.", _PULL, "pull-294"),
@@ -83,7 +83,7 @@ _ROWS: Final[tuple[tuple[str, Level, str, str, str], ...]] = (
     ("PULL-CHECK-22", "MUST", "Other bits of the system flag are ignored.", "PullSysFlag", "pull-104"),
     ("PULL-CHECK-23", "MUST", "A request with a newer subscription than the heartbeat's gets 25 at once, whatever its offset and hold.", _PULL, "pull-500 pull-502 pull-503 pull-505"),
     ("PULL-CHECK-24", "MUST", "A newer heartbeat serves the newer request; the queue id is checked first.", _PULL, "pull-501 pull-504"),
-    # -- what is read
+    # -- reading
     ("PULL-READ-1", "MUST", "At the end of a queue, without a hold, the answer is 19 with the end as next offset.", _STORE, "pull-000"),
     ("PULL-READ-2", "MUST", "Available messages are answered with 0, from the requested offset, in order, with the offset after them.", _STORE, "pull-004 pull-010 pull-014"),
     ("PULL-READ-3", "MUST", "An answer has at most the requested number of messages, and one where none was requested.", _STORE, "pull-006 pull-008"),
@@ -174,7 +174,7 @@ _ROWS: Final[tuple[tuple[str, Level, str, str, str], ...]] = (
     ("SEND-17", "MUST", "System flag, flag and consume count are stored as sent; a rolled-back message is not visible.", _SEND, "send-600 send-601 send-602 send-603 send-604 send-605 send-606 send-607"),
     ("SEND-18", "MUST", "Messages of a batch are stored with their own properties and the flags of the request.", _SEND, "send-608 send-609 send-610 send-611 send-612"),
     ("SEND-19", "MUST", "Whether a send is a batch depends on its field, not on the request code.", _SEND, "send-613 send-614"),
-    # -- looking at messages
+    # -- viewing messages
     ("VIEW-1", "MUST", "An offset in the log where no message starts returns no message.", "QueryMessageProcessor", "view-322 view-324"),
     ("VIEW-2", "MUST", "Messages are found by each of their keys and by their unique key; case matters.", "QueryMessageProcessor", "view-326 view-328 view-330"),
     # -- clients
@@ -196,7 +196,7 @@ _ROWS: Final[tuple[tuple[str, Level, str, str, str], ...]] = (
     ("ROUTE-2", "MUST", "A topic's route has its queues and brokers, also for old clients and for a topic without read permission.", _ROUTE, "route-378 route-380"),
     ("ROUTE-3", "MUST", "The cluster info lists the cluster's brokers.", _ROUTE, "route-382"),
     ("ROUTE-4", "SHOULD", "A name server does not answer an unknown request code (4.9), or answers 3 (5.x).", _ROUTE, "route-384"),
-    # -- anything else
+    # -- other requests
     ("CODE-1", "MUST", "An unknown request code gets 3, and no answer if the request is one-way.", "NettyRemotingAbstract", "misc-386 misc-388 misc-390 misc-392"),
     ("TOPIC-1", "MUST", "A topic with an invalid name is not created.", _ADMIN, "misc-394"),
     ("TOPIC-2", "MUST", "Creating a topic again keeps its messages.", _ADMIN, "misc-396"),
@@ -205,29 +205,29 @@ _ROWS: Final[tuple[tuple[str, Level, str, str, str], ...]] = (
     ("FRAME-2", "MUST", "A header that is longer than its frame, of an unknown type, or truncated, closes the connection.", _FRAME, "frame-464 frame-466 frame-476"),
     ("FRAME-3", "MUST", "A header that is not a JSON object closes the connection.", _FRAME, "frame-468"),
     ("FRAME-4", "MUST", "A header may lack language, version and flag, and may have unknown fields; without an opaque there is no matching answer.", _FRAME, "frame-458 frame-470 frame-472 frame-474 frame-478"),
-    # -- a store that was there before
+    # -- an existing store
     ("STORE-1", "MUST", "In a store that lost its oldest files, a pull below the begin gets 21 with the first offset left, or 19 with the next file.", _STORE, "store-402 store-404 store-406 store-408"),
     ("STORE-2", "MUST", "Messages of a stored log, of every kind, are returned as they were stored.", _STORE, "store-410 store-412 store-414 store-416 store-418 store-420 store-422 store-424 store-426 store-428 store-430"),
     ("STORE-3", "MUST", "Ends, begins, times and committed offsets of a stored log are returned.", _ADMIN, "store-432 store-434 store-436 store-438 store-440 store-442 store-444 store-446 store-448"),
     ("STORE-4", "MUST", "A stored index is used, and sends continue at the stored end.", "IndexService", "store-450 store-452 store-454 store-456"),
     # -- a whole run
-    ("RUN-1", "MUST", "Under load, a held pull is answered promptly once a matching message is there.", "no_lost_wakeup of judge and law", "load-no-lost-wakeup"),
-    ("RUN-2", "MUST", "Under load, every pull is answered by its deadline.", "answered_by_deadline of judge and law", "load-answered-by-deadline"),
-    ("RUN-3", "MUST", "No request is answered twice, and no answer comes without a request.", "answered_once of judge and law", "load-answered-once"),
-    ("RUN-4", "MUST", "Every answer has the code, messages and next offset that follow from the log and the filter.", "answer_is_right of judge and law", "load-answer-is-right"),
+    ("RUN-1", "MUST", "Under load, a held pull is answered promptly once a matching message is there.", "no_lost_wakeup of judge and specification", "load-no-lost-wakeup"),
+    ("RUN-2", "MUST", "Under load, every pull is answered by its deadline.", "answered_by_deadline of judge and specification", "load-answered-by-deadline"),
+    ("RUN-3", "MUST", "No request is answered twice, and no answer comes without a request.", "answered_once of judge and specification", "load-answered-once"),
+    ("RUN-4", "MUST", "Every answer has the code, messages and next offset that follow from the log and the filter.", "answer_is_right of judge and specification", "load-answer-is-right"),
     ("RUN-5", "MUST", "The offsets of a queue are assigned once, in order and without a gap.", "offsets_in_order of the judge", "load-offsets-in-order"),
-    ("RUN-6", "MUST", "A group's committed offset never decreases, unless a client resets it.", "commit_never_regresses of judge and law", "load-commit-never-regresses"),
+    ("RUN-6", "MUST", "A group's committed offset never decreases, unless a client resets it.", "commit_never_regresses of judge and specification", "load-commit-never-regresses"),
     ("RUN-7", "MUST", "A pull is held as it asked: no longer, no shorter, and not without asking.", "held_as_asked of the judge", "load-held-as-asked"),
     ("RUN-8", "MUST", "An acknowledged message is in its queue, and is delivered.", "send_is_kept of the judge", "load-send-is-kept"),
     ("RUN-9", "MUST", "A query returns the offset that the group committed.", "commit_is_told of the judge", "load-commit-is-told"),
-    ("RUN-10", "MUST", "Each message reaches each group that asked for it, once and in order.", "what the load has sent and got", "load-delivered"),
-    ("RUN-11", "MUST", "A message and the pull that waits for it never miss each other, in either order, on any queue.", "no_lost_wakeup of judge and law; RocketMQ #7358", "race-no-lost-wakeup"),
+    ("RUN-10", "MUST", "Each message reaches each group that asked for it, once and in order.", "the load's sends and deliveries", "load-delivered"),
+    ("RUN-11", "MUST", "A message and the pull that waits for it never miss each other, in either order, on any queue.", "no_lost_wakeup of judge and specification; RocketMQ #7358", "race-no-lost-wakeup"),
 )  # fmt: skip
 
 OF_LOAD: Final = "load-"
 OF_RACE: Final = "race-"
 SEEN: Final = tuple(name for *_, names in _ROWS for name in names.split() if name.startswith((OF_LOAD, OF_RACE)))
-"""What is seen of a whole run: `load-`, or `race-`, and the property that it shows, or `delivered`."""
+"""The checks of a whole run: `load-` or `race-`, followed by a property or by `delivered`."""
 PARTS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "lost_by_hold": "RUN-1",
@@ -245,31 +245,31 @@ PARTS: Final[Mapping[str, str]] = MappingProxyType(
         "moved_is_told": "PULL-READ-7",
     }
 )
-"""Properties of the law that are seen from outside by a clause of another name."""
-_TABLE: Final = "the hold table is not seen from outside"
-_CHANGE: Final = "a conformance run changes no roles, and neither stops nor kills a broker that serves"
+"""Properties of the specification that a clause with another name checks from outside."""
+_TABLE: Final = "the hold table is not visible from outside"
+_CHANGE: Final = "a conformance run changes no roles, and neither stops nor kills a working broker"
 INSIDE: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "visible_is_monotone": "when a message becomes visible is told by a record from inside",
-        "message_is_delivered": "it is of whole groups over time; a clause asks one thing",
-        "follows_the_law": "the law's steps are told by a record from inside",
+        "visible_is_monotone": "only an internal record shows when a message becomes visible",
+        "message_is_delivered": "it is about whole groups over time; a clause tests one thing",
+        "follows_the_law": "only an internal record shows the steps of the specification",
         "hold_limit_kept": _TABLE,
         "table_is_tidy": _TABLE,
         "no_orphan": _TABLE,
         "buckets_are_swept": _TABLE,
         "closed_is_let_go": _TABLE,
-        "round_is_whole": "a walk over the hold table is not seen from outside",
-        "time_can_pass": "it is of the law itself: time is never stopped for good",
+        "round_is_whole": "a traversal of the hold table is not visible from outside",
+        "time_can_pass": "it is about the specification itself: time never stops for good",
         "answered_on_stop": _CHANGE,
         "seen_survives": _CHANGE,
-        "commit_in_queue": "a conformance run cuts no queue that a group has committed",
+        "commit_in_queue": "a conformance run truncates no queue with committed offsets",
         "only_disk_survives": _CHANGE,
         "told_of_role_change": _CHANGE,
         "told_of_master_return": _CHANGE,
         "return_is_whole": _CHANGE,
     }
 )
-"""Properties of law and judge that no clause has, and why."""
+"""Properties of specification and judge without a clause, and why."""
 
 PROFILES: Final[Mapping[str, tuple[frozenset[Capability], frozenset[Capability]]]] = MappingProxyType(
     {
@@ -281,11 +281,11 @@ PROFILES: Final[Mapping[str, tuple[frozenset[Capability], frozenset[Capability]]
         "store": (frozenset({"golden-store"}), frozenset()),
     }
 )
-"""What a broker must have, and must not have, for the vectors of each profile."""
+"""The capabilities that a broker must have, and must not have, for the vectors of each profile."""
 LACKING: Final[Mapping[str, frozenset[Capability]]] = MappingProxyType(
     {name: frozenset({"sql92"}) for name in ("PULL-SQL-1", "PULL-TAG-10", "COMMIT-2")}
 )
-"""What brokers with more than they need for them are not asked."""
+"""Profile -> capabilities with which its vectors are not played."""
 
 
 def _clauses() -> tuple[Clause, ...]:

@@ -1,9 +1,9 @@
-"""What differs between what was recorded and what a broker answered, as sentences with the place of each.
+"""Compare recorded answers with those of a broker; report differences as sentences with their places.
 
-Compared are code, flag, whether there is a remark, extension fields, messages, JSON bodies, pushes and times; not what
-depends on when and where a broker ran (offsets in its log, times of storing, addresses) nor the texts of remarks.
+Compared are code, flag, presence of a remark, extension fields, messages, JSON bodies, pushes and times. Values that
+depend on the run are not compared (log offsets, store times, addresses), nor are texts of remarks.
 
-Leaves out what may be otherwise in an answer (`export.patterns`), and what a difference means for a clause (`suite`).
+Allowed variations: `export.patterns`. Effect on a clause: `suite`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from attrs import frozen
 from longpoll_conform.export.patterns import BEGIN, CLOSED, SET, SILENCE, SOME, filled, fits, masked, pattern_of, seen
 
 PROMPT_MS: Final = 900
-"""How late an answer that is recorded to be prompt may come: what a busy machine takes."""
+"""How late an answer that was recorded as prompt may come, allowing for a busy machine."""
 NO_ANSWER: Final = "no answer"
 SHOWN: Final = 120
 """Characters of a value in a sentence."""
@@ -36,7 +36,7 @@ class Difference:
 
     @property
     def is_of_time(self) -> bool:
-        """Whether a machine that stands still can be why: something came late, or not while it was waited for."""
+        """Whether a host pause can be the cause: an answer came late, or not in time."""
         return self.where.endswith("when") or self.got == NO_ANSWER or "to come to" in self.expected
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class Difference:
 def compare(
     expected: Mapping[str, Any], got: Mapping[str, Any], recorded_as: Variables, found_as: Variables
 ) -> list[Difference]:
-    """All differences of a played case from the recorded one; each side's variables say what its broker is called."""
+    """All differences of a played case from the recorded one; `recorded_as` and `found_as` name each side's broker."""
     found = [Difference("conversation", "to go on", error) for error in got.get("errors", ())]
     vary = set(expected.get("normalised", ()))
     sides = _Sides(recorded_as, found_as)
@@ -78,7 +78,7 @@ class _Sides:
     def step(
         self, where: str, part: str, one: Mapping[str, Any], other: Mapping[str, Any], vary: set[str]
     ) -> Iterator[Difference]:
-        """A step beside the request: of a preparation the code alone."""
+        """A step other than the request: in a preparation only the code is compared."""
         if "failed" in other and "failed" not in one:
             yield Difference(where, f"the queue to come to {one['until_max_offset']}", f"{other['failed']}")
         if "response" not in one:
@@ -106,7 +106,7 @@ class _Sides:
 
 
 def differences(where: str, pattern: Any, value: Any, names: Variables) -> Iterator[Difference]:
-    """What differs from a pattern in a value, which for a whole answer is as `seen`."""
+    """The differences of a value from a pattern; a whole answer has the form of `seen`."""
     if isinstance(pattern, Mapping) and value in (SILENCE, CLOSED) and pattern != value:
         yield Difference(where, _text(pattern), _text(value))
     elif isinstance(pattern, Mapping) and isinstance(value, Mapping):
@@ -148,7 +148,7 @@ def _of_list(where: str, pattern: Any, found: Sequence[Any], names: Variables) -
 
 
 def _of_set(where: str, wanted: Sequence[Any], found: Sequence[Any], names: Variables) -> Iterator[Difference]:
-    """Each wanted value is looked for among the found ones that no other has taken."""
+    """Match each wanted value with a found one that is not matched yet."""
     left = list(found)
     for pattern in wanted:
         taken = next((each for each in left if not any(differences("", pattern, each, names))), None)

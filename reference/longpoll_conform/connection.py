@@ -1,7 +1,6 @@
-"""One connection to the broker under test, which keeps every byte that passes: what was said is what is shown.
+"""One connection to the broker under test, which records every byte in both directions.
 
-A thread of its own reads, so that an answer's time is when it came and not when somebody looked. Leaves out what is
-asked (`play`).
+A separate thread reads, so that an answer's time is its arrival. The requests: `play`.
 """
 
 from __future__ import annotations
@@ -26,38 +25,38 @@ JOIN_S: Final = 2.0
 AFTER_S: Final = 0.25
 """How long a broker that leaves a connection open may still answer on it after the last step."""
 SPOKEN_MAX: Final = 400
-"""Frames of one connection that are kept, the first ones; a vector has tens."""
+"""The most recorded frames of one connection, the first ones; a vector has tens."""
 
 
 class SilentError(Exception):
-    """The broker cannot be reached, or takes nothing any more; the text says what was tried."""
+    """The broker cannot be reached, or does not accept data any more; the text says what was tried."""
 
 
 @frozen
 class RecordedFrame:
-    """One frame, or bytes that are none, on a connection."""
+    """One frame, or other bytes, on a connection."""
 
     at_ms: float
-    """Since the conversation began."""
+    """Since the start of the conversation."""
     line: str
     """The connection's name."""
     way: Literal["sent", "came", "closed"]
     content: bytes
-    """The whole frame, its length included; of what is none, what there was."""
+    """The whole frame, with its length; or the bytes that are not a frame."""
 
 
 @define(eq=False)
 class Answer:
-    """What came for a request."""
+    """The answer to a request."""
 
     command: Mapping[str, Any] | None
-    """None: nothing, or the connection was closed."""
+    """None: no answer, or the connection was closed."""
     at_s: float
-    """When it came, by the monotonic clock; when waiting ended, if nothing did."""
+    """Its arrival by the monotonic clock; the end of the wait if nothing came."""
 
 
 class Conversation:
-    """What several connections of one vector said, in the order in which it passed. Safe between threads."""
+    """The traffic of a vector's connections, in order. Thread-safe."""
 
     def __init__(self) -> None:
         self._begun_s = time.monotonic()
@@ -65,7 +64,7 @@ class Conversation:
         self.spoken: list[RecordedFrame] = []
 
     def note(self, line: str, way: Literal["sent", "came", "closed"], content: bytes) -> None:
-        """Keep what passed."""
+        """Record a frame."""
         with self._lock:
             if len(self.spoken) < SPOKEN_MAX:
                 at_ms = (time.monotonic() - self._begun_s) * 1000
@@ -73,22 +72,22 @@ class Conversation:
 
 
 class Connection:
-    """A connection. Invariant: `_answers` and `pushes` have every command that came and was not taken."""
+    """A connection. Invariant: `_answers` and `pushes` have every received command that was not taken."""
 
     def __init__(self, name: str, address: Address, conversation: Conversation) -> None:
         """Connect. Raises SilentError."""
         self.name = name
         self.pushes: list[Mapping[str, Any]] = []
         self.is_closed = False
-        """Whether the broker closed it, or sent what nobody can read."""
+        """Whether the broker closed it, or sent something unreadable."""
         self.answered_twice: list[int] = []
         """Requests that were answered again, by their opaque."""
         self.unasked: list[int] = []
-        """Opaques of answers that nobody asked for."""
+        """Opaques of unexpected answers."""
         self._answered: set[int] = set()
         self._asked: set[int] = set()
         self._may_be_any = False
-        """Whether an answer may have any opaque: bytes were sent that may have none."""
+        """Whether an answer may have any opaque, because raw bytes were sent."""
         self._is_hung_up = False
         self._conversation = conversation
         self._came = threading.Condition()
@@ -98,13 +97,13 @@ class Connection:
         try:
             self._socket = socket.create_connection(address, CONNECT_S)
         except OSError as error:
-            raise SilentError(f"{address[0]}:{address[1]} cannot be connected to: {error.strerror or error}") from error
+            raise SilentError(f"cannot connect to {address[0]}:{address[1]}: {error.strerror or error}") from error
         self._socket.settimeout(SEND_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._reader = spawn(f"conform-{name}", self._read)
 
     def ask(self, request: Mapping[str, Any], serialize: str = "JSON") -> int:
-        """Send a request, and its opaque. Raises SilentError."""
+        """Send a request; returns its opaque. Raises SilentError."""
         with self._writing:
             self._opaque += 1
             opaque = self._opaque
@@ -113,7 +112,7 @@ class Connection:
         return opaque
 
     def send_bytes(self, content: bytes, opaque: int) -> None:
-        """Send any bytes, which may be answered by an opaque, or by any where they have none. Raises SilentError."""
+        """Send raw bytes; the answer has this opaque, or any if None. Raises SilentError."""
         with self._writing:
             self._asked.add(opaque)
             self._may_be_any = True
@@ -127,7 +126,7 @@ class Connection:
             raise SilentError(f"the broker no longer accepts requests: {error.strerror or error}") from error
 
     def wait(self, opaque: int, timeout_s: float) -> Answer:
-        """The answer to a request, waited for so long at most."""
+        """Wait for the answer to a request."""
         end_s = time.monotonic() + timeout_s
         with self._came:
             while opaque not in self._answers:
@@ -138,7 +137,7 @@ class Connection:
             return self._answers.pop(opaque)
 
     def hear_out(self) -> None:
-        """Send nothing more, and read what still comes until the broker closes, `AFTER_S` at most."""
+        """Stop sending, and read until the broker closes, for at most `AFTER_S`."""
         self._is_hung_up = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)

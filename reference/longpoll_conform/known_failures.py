@@ -1,7 +1,7 @@
-"""Names of clauses and vectors: which are asked, and a list of those that are known to fail.
+"""Select clauses and vectors by name, and read the list of known failures.
 
-With the list a CI goes red on change only, in both directions: a line is the id of a vector or of a clause, and perhaps
-` # why`; other lines are empty or begin with `#`. Leaves out what failed (`suite`).
+With the list a CI fails only on a change, in both directions. A line is the id of a vector or of a clause, optionally
+followed by ` # why`; other lines are empty or begin with `#`.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ NONE_CHOSEN: Final = "no clause or vector matches --only: --clauses lists them"
 
 
 class KnownError(UserError):
-    """A list that cannot be read; the text says which line, and why."""
+    """The list cannot be read; the text names the line, and the reason."""
 
 
 @frozen
 class Change:
-    """What is otherwise than the list has it."""
+    """The changes from the list."""
 
     new: tuple[str, ...]
     """Vectors that fail and are not listed."""
     mended: tuple[str, ...]
-    """Names that are listed, and pass now with all that was tested of them."""
+    """Listed names whose tested vectors all pass now."""
 
 
 def read_known(path: Path) -> frozenset[str]:
@@ -63,7 +63,7 @@ def read_known(path: Path) -> frozenset[str]:
 def chosen(
     policy: str, only: Sequence[str], excluded: Collection[str], whole: Sequence[Vector] | None = None
 ) -> tuple[list[Vector], list[str]]:
-    """The vectors that are asked, of a policy's version or of these, and what is seen of load and race.
+    """The selected vectors, from a policy's version or `whole`, and the selected checks of load and race.
 
     Raises UserError.
     """
@@ -90,13 +90,13 @@ def chosen(
 
 
 def check_only(only: Sequence[str]) -> None:
-    """Raise UserError where no clause or vector of any version matches."""
+    """Raise UserError if no clause or vector of any version matches."""
     if only and not any(fnmatch.filter([*BY_ID, *BY_VECTOR], pattern) for pattern in only):
         raise UserError(NONE_CHOSEN)
 
 
 def change(results: Sequence[Result], known: Collection[str]) -> Change:
-    """What changed."""
+    """Compare the results with the list."""
     failed = {result.vector.id: result.clause.id for result in results if result.outcome == "FAIL"}
     new = tuple(vector for vector, clause in failed.items() if not {vector, clause} & set(known))
     return Change(new, tuple(sorted(name for name in known if _passes(results, name))))
@@ -108,7 +108,7 @@ def _passes(results: Sequence[Result], name: str) -> bool:
 
 
 def write_known(path: Path, results: Sequence[Result]) -> None:
-    """Write what failed as such a list. Raises OutputError."""
+    """Write the failures as such a list. Raises OutputError."""
     try:
         path.write_text(known_text(results), encoding="utf-8")
     except OSError as error:
@@ -116,6 +116,6 @@ def write_known(path: Path, results: Sequence[Result]) -> None:
 
 
 def known_text(results: Sequence[Result]) -> str:
-    """What failed, as such a list."""
+    """The failures as such a list."""
     lines = [f"{result.vector.id}  # {result.why}" for result in results if result.outcome == "FAIL"]
     return "".join(f"{escaped(line)}\n" for line in lines)

@@ -1,6 +1,6 @@
-"""The smallest conversation that shows a difference: steps are left out as long as the same thing differs.
+"""Find the smallest conversation that shows a difference: leave out steps while the same difference remains.
 
-Leaves out the sizes of messages and the texts in them.
+Sizes of messages and texts in them are not reduced.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ from longpoll_conform.vectors import Vector
 
 TRIES_MAX: Final = 40
 UNTIL_MS: Final = 300
-"""How long a queue is waited for to come to an offset, where what it was to come from may be left out."""
+"""How long to wait for a queue to reach an offset, in case its messages were left out."""
 PARTS: Final = ("after", "during", "setup")
 KEPT: Final = frozenset({34, 200})
-"""Heartbeats and the settings of groups: what is right hangs on them, and who does not heed them answers the same
-without them."""
+"""Heartbeats and group settings: right answers depend on them, but a broker that ignores them answers the same
+without.
+"""
 CODE: Final = "response.code"
 
 
 def minimise(
     vector: Vector, differences: Sequence[Difference], play: Callable[[Vector], Sequence[Difference]]
 ) -> tuple[Vector, int]:
-    """The vector less the steps that its first difference does not need, and how many these are.
+    """The vector without the steps that its first difference does not need, and their number.
 
-    `play` says what differs of a vector. Only answers of the request itself are looked at: of those of its steps the
-    place would be another one. A step is needed as well where without it something else differs: the recorded answer is
-    no longer the right one then, as that of a topic that nobody has made; and where it is answered by another code.
+    `play` returns the differences of a vector. Only answers of the request itself are compared, because the places of
+    steps change. A step is also needed if a different difference appears without it, or another code: then the recorded
+    answer does not apply, for example because a topic was not created.
     """
     wanted = next((each for each in differences if each.where.startswith("response")), None)
     if wanted is None:
@@ -53,7 +54,7 @@ def minimise(
 
 
 def _codes(differences: Sequence[Difference]) -> set[str]:
-    """The code that was answered instead of the right one, if it was another."""
+    """The wrong response code, if the code differed."""
     return {each.got for each in differences if each.where == CODE}
 
 

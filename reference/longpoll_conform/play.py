@@ -1,7 +1,6 @@
-"""Plays a vector to a broker: its steps one after the other, its request, what happens while that waits, and the rest.
+"""Play a vector to a broker: its steps in order, its request, the steps while that waits, and the rest.
 
-What comes back is the vector's own case with other answers in it, so that both are compared part by part. Leaves out
-comparing (`compare`).
+The result is the vector's case with the broker's answers, so that both can be compared part by part (`compare`).
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ from longpoll_runtime.recoverable import FAULTS
 from longpoll_runtime.threads import spawn
 
 WITH_RECORDS: Final = frozenset({11, 361, 33, 12})
-"""Requests whose answers carry messages."""
+"""Requests whose answers contain messages."""
 BYTES_KEPT: Final = 2_000
 ONE_WAY: Final = 2
 UNKNOWN_CODE: Final = 3
-"""The answer to a request that a broker does not know."""
+"""The answer to an unknown request code."""
 PUSH_S: Final = 0.3
-"""How long requests of the broker's own are waited for, where a vector has some."""
+"""How long to wait for requests from the broker, if a vector has some."""
 DURING_S: Final = 30.0
 ANSWER_MS: Final = 10_000
 LIMIT_MS: Final = 8_000
-"""How long something that happens a little later is waited for."""
+"""How long to wait for a delayed effect."""
 LOOK_S: Final = 0.02
 ROUTE_OF_TOPIC: Final = 105
 NO_TOPIC: Final = 17
@@ -45,17 +44,17 @@ _VARIABLE: Final = re.compile(r"\$\{(\w+)([+-]\d+)?\}")
 
 @define(eq=False)
 class Played:
-    """A vector as a broker answered it."""
+    """A vector with the answers of a broker."""
 
     case: dict[str, Any]
-    """As the vector's, with these answers; `errors` says what could not be done."""
+    """The vector's case with these answers; `errors` lists the steps that failed."""
     conversation: Conversation
     variables: Mapping[str, str]
 
 
 @define(eq=False)
 class Place:
-    """Where the broker under test is, and what it calls itself."""
+    """The address and the name of the broker under test."""
 
     broker: Address
     name_server: Address
@@ -63,13 +62,13 @@ class Place:
     cluster: str = "DefaultCluster"
 
     def variables(self) -> dict[str, str]:
-        """What vectors may name."""
+        """The variables available in vectors."""
         address = f"{self.broker[0]}:{self.broker[1]}"
         return {"brokerName": self.broker_name, "cluster": self.cluster, "brokerAddr": address}
 
 
 def play(vector: Vector, place: Place) -> Played:
-    """Play it. What the broker does wrong is in the answers; SilentError when it cannot even be connected to."""
+    """Play it. The broker's faults are in the answers; raises SilentError if it cannot be reached."""
     player = _Player(copy.deepcopy(dict(vector.case)), place)
     with ExitStack() as stack:
         stack.callback(player.hang_up)
@@ -86,7 +85,7 @@ class _Player:
     lines: dict[str, Connection] = field(factory=dict)
     errors: list[str] = field(factory=list)
     _asked: dict[str, tuple[Connection, int, int, float]] = field(factory=dict)
-    """Requests that were asked and not waited for, by the name that joins them."""
+    """Open requests, by the name that joins them."""
     _opening: threading.Lock = field(factory=threading.Lock)
 
     def __attrs_post_init__(self) -> None:
@@ -107,12 +106,12 @@ class _Player:
         for line in self.lines.values():
             line.hear_out()
         self.errors += [
-            f"connection {name}: request {opaque} to be answered once, and it was answered again"
+            f"connection {name}: request {opaque} answered once, but it was answered again"
             for name, line in self.lines.items()
             for opaque in line.answered_twice
         ]
         self.errors += [
-            f"connection {name}: no answer that nobody asked for, and one came to request {opaque}"
+            f"connection {name}: no unexpected answer, but one came for request {opaque}"
             for name, line in self.lines.items()
             for opaque in line.unasked
         ]
@@ -127,7 +126,7 @@ class _Player:
         try:
             do()
         except FAULTS as error:
-            # Whatever an answer has in it is the broker's: the rest of the run is not to end by it.
+            # An answer may contain anything; it must not end the rest of the run.
             said = (
                 str(error) if isinstance(error, SilentError | NotReadableError) else f"{type(error).__name__}: {error}"
             )
@@ -190,7 +189,7 @@ class _Player:
             step["response"] = None
 
     def _when_registered(self, step: Mapping[str, Any], answer: Answer) -> Answer:
-        """A route, when it is there: Java's broker tells its name server one-way of a topic that a send made."""
+        """Wait for a route: Java's broker reports a topic created by a send to its name server one-way."""
         end_s = time.monotonic() + step.get("limit_ms", LIMIT_MS) / 1000
         while _is_early(step, answer) and time.monotonic() < end_s:
             time.sleep(LOOK_S)
@@ -199,7 +198,7 @@ class _Player:
         return answer
 
     def _until(self, step: dict[str, Any]) -> None:
-        """Wait until a queue has come to an offset: what was sent may become visible a little later."""
+        """Wait until a queue reaches an offset: sent messages may become visible later."""
         wanted = self._filled(step["until_max_offset"])
         end_s = time.monotonic() + step.get("limit_ms", LIMIT_MS) / 1000
         line = self._line("probe")
@@ -264,7 +263,7 @@ class _Player:
 
 
 def _is_early(step: Mapping[str, Any], answer: Answer) -> bool:
-    """Whether a name server does not know a topic yet whose route the recorded one told."""
+    """Whether a name server does not know a topic yet whose route was recorded."""
     is_of_name_server = step["code"] == ROUTE_OF_TOPIC and step.get("conn", "").startswith("ns")
     was_told = (step.get("response") or {}).get("code") == 0
     return is_of_name_server and was_told and (answer.command or {}).get("code") == NO_TOPIC
@@ -280,7 +279,7 @@ def _saved(answer: Mapping[str, Any], how: list[Any]) -> str:
 
 
 def described(code: int, answer: Answer, line: Connection) -> dict[str, Any] | None:
-    """What is kept of an answer to a request of a code; None for none, `closed` for a connection that was closed."""
+    """The recorded form of an answer to a request of a code; None for none, `closed` for a closed connection."""
     told = answer.command
     if told is None:
         return {"closed": True} if line.is_closed else None

@@ -1,7 +1,7 @@
-"""Where a policy of ours answers otherwise than the version that its vectors were recorded from, on purpose.
+"""The intended differences between our policies and the version whose vectors they are compared with.
 
-A vector named here must differ: one that has become equal is as wrong as another that differs. Leaves out policies
-that are a version of RocketMQ, which differ nowhere.
+A vector named here must differ: one that has become equal is a failure too. Policies that describe a version of
+RocketMQ have no intended differences.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from longpoll_conform.vectors import Vector
 VERSIONS: Final[Mapping[str, str]] = MappingProxyType(
     {"rocketmq-4.9": "4.9.7", "rocketmq-5": "5.5.0", "strict": "4.9.7", "strict-clone": "4.9.7"}
 )
-"""Whose recordings a policy is held to."""
+"""Policy -> the recorded version that it is compared with."""
 
 
 @frozen
 class IntendedDifference:
-    """How a policy means to differ."""
+    """An intended difference."""
 
     why: str
     code: int
-    """The response code that it answers: any other answer is as wrong as the recorded one."""
+    """The required response code."""
 
 
 STRICT: Final[Mapping[str, IntendedDifference]] = MappingProxyType(
@@ -55,17 +55,17 @@ STRICT: Final[Mapping[str, IntendedDifference]] = MappingProxyType(
             ),
         ),
         "route-384": IntendedDifference(
-            "A name server that does not know a request answers 3; that of 4.9.7 never answers.", 3
+            "A name server answers an unknown request with 3; that of 4.9.7 never answers.", 3
         ),
     }
 )
 
 
 def intended_difference(policy: str) -> Mapping[str, IntendedDifference]:
-    """How a policy answers a vector otherwise, by the vector's id."""
+    """The intended differences of a policy, by the vector's id."""
     return STRICT if policy.startswith("strict") else {}
 
 
 def is_of_the_scan(vector: Vector) -> bool:
-    """Whether the recorded answer came from the scan every five seconds, which not every policy has."""
+    """Whether the recorded answer came from the five-second scan, which not every policy has."""
     return bool(vector.case.get("depends") == "scan")

@@ -1,9 +1,8 @@
-"""Asks a broker the questions of vectors, and keeps what it answers as vectors of its own: nothing is frozen by age.
+"""Send the requests of vectors to a broker and record its answers as new vectors.
 
-What may be otherwise (`normalised`) stays as it was. Each question is asked twice, with other names: what then differs
-from the first answer is no vector, and is said. An answer that comes outside the question's window is asked for again,
-for a machine that does other work makes any answer late: the window of a late one would fail the broker when it is
-quick. Leaves out which vectors apply (`suite`), and where they are written.
+Values that may vary (`normalised`) are kept. Each request is sent twice, with different names: if the answers differ,
+there is no vector but a report. An answer outside the request's time window is requested again, because a busy machine
+makes any answer late, and a window around a late answer would fail the broker when it is fast.
 """
 
 from __future__ import annotations
@@ -20,31 +19,31 @@ from longpoll_conform.play import Place, Played, play
 from longpoll_conform.vectors import RECORDED_AS, Vector
 
 BESIDE: Final = 8
-"""How many questions are asked at once; most only wait."""
+"""The number of concurrent requests; most of them only wait."""
 TRIES: Final = 3
 
 
 @frozen
 class Recorded:
-    """What came of one question."""
+    """The result of recording one vector."""
 
     vector: Vector
     """With the broker's answers."""
     differences: tuple[Difference, ...]
-    """Between two answers to it: it says nothing of the broker where there are any."""
+    """Between two answers to it; if there are any, they show nothing about the broker."""
 
 
 def record(
     vectors: Sequence[Vector], place: Place, run_name: str, version: str, told: Callable[[], None] = lambda: None
 ) -> list[Recorded]:
-    """Ask each, in any order, and keep the answers in theirs. Raises SilentError when nobody listens any more."""
+    """Record each, in any order; results keep their order. Raises SilentError if the broker is gone."""
 
     def one(vector: Vector) -> Recorded:
         found = _record(vector, place, run_name, version)
         told()
         return found
 
-    # What a stored log is asked depends on what was asked before.
+    # Answers from a stored log depend on earlier requests.
     stored = [vector for vector in vectors if vector.profile == "store"]
     found = {vector.id: one(vector) for vector in stored}
     with ThreadPoolExecutor(BESIDE) as pool:
@@ -54,7 +53,7 @@ def record(
 
 
 def _record(vector: Vector, place: Place, run_name: str, version: str) -> Recorded:
-    """The first answer within the question's window that another one is like; else the last one, with what differs."""
+    """The first answer within the window that a second one equals; otherwise the last one, with the differences."""
     kept = _asked(vector, place, f"{run_name}-1", version)
     differences: tuple[Difference, ...] = ()
     window = vector.case.get("timing")
@@ -65,7 +64,7 @@ def _record(vector: Vector, place: Place, run_name: str, version: str) -> Record
         named = kept.named_for(run)
         played = _play(named, place)
         differences = tuple(compare(named.case, played.case, RECORDED_AS, played.variables))
-        # Where the question has no window no answer is late.
+        # Without a window no answer is late.
         if not differences and (window is None or kept.case["timing"] == window):
             break
         kept = _kept(vector, played, run, version)
@@ -91,7 +90,7 @@ def _kept(vector: Vector, played: Played, run: str, version: str) -> Vector:
 
 
 def _called(value: Any, names: Mapping[str, str]) -> Any:
-    """Any JSON with the broker called as every recorded one."""
+    """JSON with the broker's name replaced by the recorded one."""
     if isinstance(value, str):
         return names.get(value, value)
     if isinstance(value, Mapping):
@@ -100,7 +99,7 @@ def _called(value: Any, names: Mapping[str, str]) -> Any:
 
 
 def _timing(before: Mapping[str, Any] | None, case: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The question's window, where the answer came within it; else one around the answer."""
+    """The recorded window if the answer came within it; otherwise one around the answer."""
     held_ms = case["held_ms"]
     if not case.get("response") or "closed" in case["response"]:
         return None

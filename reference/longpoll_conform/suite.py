@@ -1,8 +1,8 @@
-"""Plays every vector that applies, and says what came of it; goes on after a failure, and after the broker's end.
+"""Play every vector that applies and record the results; continue after failures, and after the broker has died.
 
-Vectors that answer at once are played one by one, so that the one which silences the broker is known; those that wait
-are played beside each other. A vector that is late, or has no answer, is played again by itself before it counts, for
-a busy machine can be late. Leaves out what is shown (`report`).
+Vectors with immediate answers are played one by one, so that one that silences the broker is identified; waiting ones
+are played concurrently. A late or unanswered vector is played again alone before it counts, because a busy machine can
+be late. Output: `report`.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ OUTCOMES: Final[tuple[Outcome, ...]] = ("FAIL", "NON-STRICT", "UNIMPLEMENTED", "
 STOPPED: Final = "the broker stopped answering"
 TRIES: Final = 3
 SMALLER_S: Final = 60.0
-"""How long conversations are made smaller, in all."""
+"""The total time for reducing conversations."""
 BESIDE: Final = 8
-"""How many vectors that wait are played at once."""
+"""The number of waiting vectors played at once."""
 PROMPT_MS: Final = 100
 SMALLEST_WAIT_MS: Final = 2_000
-"""Conversations that wait longer are not made smaller: that would take minutes."""
+"""Conversations that wait longer are not reduced, because that would take minutes."""
 
 
 @frozen
 class Seen:
-    """What shows a clause that no recorded conversation does."""
+    """The evidence for a clause without a recorded conversation."""
 
     id: str
     title: str
@@ -48,7 +48,7 @@ class Seen:
 
 @frozen
 class Result:
-    """What came of one vector, or of what is seen of a whole run."""
+    """The result of one vector, or of a check of a whole run."""
 
     vector: Vector | Seen
     clause: Clause
@@ -59,22 +59,22 @@ class Result:
     spoken: tuple[RecordedFrame, ...] = ()
     """Every byte of the conversation that shows it."""
     left_out: int = 0
-    """How many steps of the vector the smallest conversation does without."""
+    """The number of the vector's steps that the smallest conversation omits."""
     seconds: float = 0.0
 
 
 @define(eq=False)
 class Suite:
-    """One run over a broker. Invariant: `results` has each chosen vector once, in their order, when `run` returns."""
+    """One run against a broker. Invariant: when `run` returns, `results` has each chosen vector once, in order."""
 
     place: Place
     policy: str
     run_name: str
-    """Names of topics and groups are made of it."""
+    """Part of the names of topics and groups."""
     scans: bool = field(default=Factory(lambda self: self.policy.startswith("rocketmq"), takes_self=True))
-    """Whether deadlines are noticed by RocketMQ's scan every five seconds."""
+    """Whether RocketMQ's five-second scan checks deadlines."""
     restart: Callable[[], None] | None = None
-    """Starts the broker anew; None where only its owner can."""
+    """Restarts the broker; None if only its owner can."""
     told: Callable[[Result], None] = lambda _result: None
     makes_smaller: bool = True
     declared: set[Capability] = field(factory=set)
@@ -83,15 +83,15 @@ class Suite:
     silenced_by: list[str] = field(factory=list)
     """Vectors after which the broker stopped answering."""
     smaller_s: float = SMALLER_S
-    """How much time is left for making conversations smaller."""
+    """The remaining time for reducing conversations."""
     _at_first: Health | None = None
-    """What the broker answered before anything was asked of it: what it never did it has not stopped doing."""
+    """The broker's first answers: requests that it never supported do not show that it stopped working."""
     _gone: bool = False
     _lives: Iterator[int] = field(factory=itertools.count)
-    """Names are of one playing: threads take the next number."""
+    """Numbers for names, one per playing; threads take the next one."""
 
     def find(self) -> None:
-        """Ask what the broker can do. Raises SilentError."""
+        """Find the broker's capabilities. Raises SilentError."""
         settled = self.declared | self.denied
         self.capabilities = (find(self.place, self.run_name, settled) | self.declared) - self.denied
 
@@ -123,7 +123,7 @@ class Suite:
         return [results[vector.id] for vector in vectors]
 
     def why_not(self, vector: Vector) -> str:
-        """Why a vector does not apply to this broker; empty when it does."""
+        """Why a vector does not apply to this broker; empty if it does."""
         clause = BY_VECTOR[vector.id]
         needed, lacking = PROFILES[vector.profile]
         missing = (needed | clause.needs | vector.needs) - self.capabilities
@@ -139,7 +139,7 @@ class Suite:
     # -- one vector, and several -------------------------------------------------------------------------------------
 
     def _alone(self, vector: Vector) -> Result:
-        """Play a vector until it is equal or has differed so often, and see whether the broker is well after it."""
+        """Play a vector until it matches or has differed often enough, then check the broker."""
         if self._gone:
             return self._untested(vector)
         result = self._try(vector)
@@ -163,11 +163,11 @@ class Suite:
             return found
         if not self._is_well():
             if self.restart is None:
-                # One of them did it, and nobody can say which.
+                # One of them stopped the broker, but it is unknown which.
                 self._gone = True
                 self.silenced_by += [result.vector.id for result in found if result.outcome == "FAIL"]
                 return found
-            # Each again by itself on a broker that is well.
+            # Each alone, on a working broker.
             self._revive()
             return [self._alone(vector) for vector in vectors]
         pairs = zip(vectors, found, strict=True)
@@ -194,7 +194,7 @@ class Suite:
             code = (case.get("response") or {}).get("code")
             if differences and code == meant.code:
                 return "NON-STRICT", meant.why
-            return "FAIL", f"this policy should answer {meant.code}, and the broker answered {code}: {meant.why}"
+            return "FAIL", f"this policy should answer {meant.code}, but the broker answered {code}: {meant.why}"
         if not differences:
             return "PASS", ""
         unknown = _unknown_code(vector.case, case)
@@ -249,13 +249,13 @@ class Suite:
     # -- what is seen of a whole run ---------------------------------------------------------------------------------
 
     def serves(self) -> bool:
-        """Whether the broker still does what it did at first."""
+        """Whether the broker still works as at the start."""
         if self._at_first is None:
             self._at_first = self._health()
         return not self._gone and self._is_well()
 
     def untested(self, name: str, why: str = "") -> Result:
-        """That something of a whole run was not looked at; without a reason, since the broker serves no more."""
+        """A check of a whole run that was not made; without `why`, because the broker stopped working."""
         seen = Seen(name, BY_VECTOR[name].sentence)
         return Result(seen, BY_VECTOR[name], "UNTESTED", why) if why else self._untested(seen)
 
@@ -276,7 +276,7 @@ def _unknown_code(recorded: Mapping[str, Any], case: Mapping[str, Any]) -> int |
 
 
 def by_clause(results: Sequence[Result]) -> dict[str, Outcome]:
-    """The outcome of each clause that a vector was chosen for, in the clauses' order."""
+    """The outcome of each clause with a chosen vector, in the order of the clauses."""
     found: dict[str, Outcome] = {}
     for clause in CLAUSES:
         outcomes = {result.outcome for result in results if result.clause.id == clause.id}

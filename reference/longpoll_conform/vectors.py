@@ -1,6 +1,6 @@
-"""Vectors: conversations that were recorded from real brokers, as data; `docs/conformance.md` has their format.
+"""Vectors: conversations recorded from real brokers, as data; format in `docs/conformance.md`.
 
-Leaves out playing them (`play`), and what their answers are held against (`compare`).
+Playing: `play`. Comparing answers: `compare`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from longpoll_spec.errors import OutputError, UserError, not_known
 
 FORMAT: Final = 1
 RECORDED: Final = {"4.9.7": "rocketmq-4.9.7.jsonl.xz", "5.5.0": "rocketmq-5.5.0.jsonl.xz"}
-"""Each version that was recorded, with its file."""
+"""Each recorded version, with its file."""
 RECORDED_AS: Final[Mapping[str, str]] = MappingProxyType({"brokerName": "broker-a", "cluster": "DefaultCluster"})
-"""What every recorded broker was called."""
+"""The names of every recorded broker."""
 SIZE_MAX: Final = 64 << 20
-"""Of a file of recordings, unpacked: those in the package have one MiB."""
+"""Of an unpacked file of recordings; those in the package have one MiB."""
 STEPS: Final = ("setup", "during", "after")
 _NAME: Final = re.compile(r"(?<![A-Za-z0-9])([tg])c(\d{3})")
 """Topics and groups of a vector: `tc114`, `gc114`."""
@@ -39,24 +39,24 @@ _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 class VectorError(UserError):
-    """A version that nobody recorded, or a file that has no recordings; the text says what there is."""
+    """The version was not recorded, or the file has no recordings; the text lists the versions."""
 
 
 @frozen
 class Vector:
-    """One conversation. `case` is as recorded: `setup`, `request`, `during`, `after`, and the answers among them."""
+    """One conversation. `case` is as recorded: `setup`, `request`, `during`, `after`, with the answers."""
 
     id: str
     title: str
     profile: str
-    """Which settings the broker must have: `default`, `sql`, `strict`, `nolongpoll`, `unreadable`, `store`."""
+    """The required broker settings: `default`, `sql`, `strict`, `nolongpoll`, `unreadable`, `store`."""
     version: str
-    """Of the broker that was recorded."""
+    """Of the recorded broker."""
     case: Mapping[str, Any]
 
     @property
     def wait_ms(self) -> int:
-        """How long its answers take by their own account: sleeps, holds, and silences that are waited for."""
+        """The expected duration of its answers: sleeps, holds, and awaited silences."""
         case = self.case
         steps = self.steps()
         whole = sum(step.get("sleep_ms", 0) + step.get("held_ms", 0) for step in steps)
@@ -66,7 +66,7 @@ class Vector:
 
     @property
     def needs(self) -> frozenset[Literal["name-server"]]:
-        """What its own steps need besides its profile and its clause: a name server, where one of them is to it."""
+        """The requirements of its steps besides profile and clause: a name server, if a step is sent to one."""
         steps = (*self.steps(), self.case["request"])
         asks = any(step.get("conn", "").startswith("ns") for step in steps)
         return frozenset({"name-server"}) if asks else frozenset()
@@ -76,15 +76,15 @@ class Vector:
         return [step for part in STEPS for step in self.case.get(part, [])]
 
     def named_for(self, run: str, life: int | None = None) -> Vector:
-        """The vector with topics and groups of this run, as long as its own, so that it can be played again.
+        """The vector with topics and groups of this run, of the same length, so that it can be played again.
 
-        Those of two lives of one run are never the same; without a life it is the vector's own number.
+        Names of two playings of one run differ; the default is the vector's own number.
         """
         named = _renamed(self.case, lambda text: _NAME.sub(lambda found: found[1] + _token(run, found[0], life), text))
         return Vector(self.id, self.title, self.profile, self.version, named)
 
     def with_answers(self, played: Mapping[str, Any], run: str, version: str) -> Vector:
-        """The vector with the answers of a case that was played with the names of a run, under its own names again."""
+        """The vector with the answers of a played case, with its original names."""
         names = {found[1] + _token(run, found[0]): found[0] for found in _NAME.finditer(json.dumps(self.case))}
         tokens = re.compile("|".join(map(re.escape, names)) or "(?!)")
         case = _renamed(played, lambda text: tokens.sub(lambda found: names[found[0]], text))
@@ -93,7 +93,7 @@ class Vector:
 
 @cache
 def recorded(version: str) -> tuple[Vector, ...]:
-    """What one version was recorded to answer. Raises VectorError for a version that was not."""
+    """The vectors of a version. Raises VectorError for a version without any."""
     if version not in RECORDED:
         raise VectorError(not_known("recorded version", version, RECORDED))
     packed = (resources.files("longpoll_conform") / "vectors" / RECORDED[version]).read_bytes()
@@ -102,7 +102,7 @@ def recorded(version: str) -> tuple[Vector, ...]:
 
 
 def read_vectors(path: Path) -> tuple[Vector, ...]:
-    """The vectors of a file of recordings, packed by xz where its name says so. Raises VectorError."""
+    """The vectors of a file of recordings, xz-packed if its name says so. Raises VectorError."""
     try:
         text = _content(path).decode()
         vectors = tuple(_read(json.loads(line)) for line in text.splitlines())
@@ -120,7 +120,7 @@ def read_vectors(path: Path) -> tuple[Vector, ...]:
 
 
 def _content(path: Path) -> bytes:
-    """What a file has, or would have when unpacked. Raises VectorError for one without an end that is near."""
+    """The unpacked content of a file. Raises VectorError if it is too large."""
     packed = path.suffix == ".xz"
     with path.open("rb") as file:
         content = file.read(SIZE_MAX + 1)
@@ -163,7 +163,7 @@ def _renamed(value: Any, rename: Callable[[str], str]) -> Any:
 
 
 def _body(name: str, value: Any, rename: Callable[[str], str]) -> Any:
-    """Bodies of recorded messages are in base64, and may name the topic."""
+    """Bodies of recorded messages are base64, and may contain the topic's name."""
     if name == "body" and isinstance(value, str):
         with contextlib.suppress(binascii.Error, UnicodeDecodeError):
             text = base64.b64decode(value, validate=True).decode()
@@ -173,10 +173,10 @@ def _body(name: str, value: Any, rename: Callable[[str], str]) -> Any:
 
 
 def _token(run: str, name: str, life: int | None = None) -> str:
-    """What a name has after its first letter. The lives of a run stand side by side, so that no two are alike.
+    """A name after its first letter. Playings of a run use consecutive values, so no two are equal.
 
-    Two runs at one broker are alike in names only where they begin less than a run's length from each other, of
-    1,679,616 places for four characters.
+    Two runs at one broker share names only if their start values are less than a run's length apart, among 1,679,616
+    for four characters.
     """
     begin = int.from_bytes(hashlib.sha256(run.encode()).digest()[:8])
     number = begin + (int(name[2:]) if life is None else life)

@@ -1,8 +1,7 @@
-"""RocketMQ's bytes, read and written once more by themselves: frames, commit-log records, properties, batch bodies.
+"""A second, independent codec for RocketMQ's bytes: frames, commit-log records, properties, batch bodies.
 
-Values are plain dicts with the names of RocketMQ's JSON, as vectors have them. Nothing here knows what a broker does,
-and nothing is taken from `longpoll_protocol`, which is what our own broker is made of. Leaves out connections
-(`connection`).
+Values are plain dicts with the names of RocketMQ's JSON, as in vectors. Nothing is taken from `longpoll_protocol`, the
+codec of our own broker. Connections: `connection`.
 
 Sources: `RemotingCommand.java`, `RocketMQSerializable.java`, `MessageDecoder.java`.
 """
@@ -25,10 +24,10 @@ LANGUAGES: Final = (
 )  # fmt: skip
 OTHER: Final = LANGUAGES.index("OTHER")
 VERSION: Final = 401
-"""What requests call themselves: `MQVersion` V4_9_4."""
+"""The version in requests: `MQVersion` V4_9_4."""
 FRAME_SIZE_MAX: Final = 16 << 20
 BODY_SIZE_SHOWN: Final = 128
-"""Bodies of messages up to this size, bytes, are kept whole; of longer ones the hash."""
+"""Message bodies up to this size, bytes, are kept whole; of longer ones the hash."""
 V6_BORN, V6_STORE = 0x10, 0x20
 CRC_MASK: Final = 0x7FFFFFFF
 """A body's checksum is its CRC-32 without the highest bit."""
@@ -37,14 +36,17 @@ _BINARY_HEAD: Final = struct.Struct(">hbhiii")
 
 
 class NotReadableError(ValueError):
-    """Bytes that are no frame, or no record; the text says where they stop making sense."""
+    """Bytes that are not a frame or a record; the text says where decoding failed."""
 
 
 # -- frames ----------------------------------------------------------------------------------------------------------
 
 
 def encode_command(command: Mapping[str, Any], serialize: str = "JSON") -> bytes:
-    """A whole frame of a command: `code`, `opaque`, and perhaps `flag`, `extFields`, `remark`, `language`, `body`."""
+    """Encode a command as a whole frame.
+
+    Keys: `code`, `opaque`, and optionally `flag`, `extFields`, `remark`, `language`, `body`.
+    """
     body = command.get("body") or b""
     raw = encode_header(command, serialize)
     mark = (serialize != "JSON") << 24 | len(raw)
@@ -85,7 +87,7 @@ def _binary_header(command: Mapping[str, Any]) -> bytes:
 
 
 def decode_command(frame: bytes) -> dict[str, Any]:
-    """A frame behind its length as a command, with `serialize` and `body`. Raises NotReadableError."""
+    """Decode a frame after its length to a command, with `serialize` and `body`. Raises NotReadableError."""
     try:
         (mark,) = struct.unpack_from(">I", frame)
         size = mark & 0xFFFFFF
@@ -101,7 +103,7 @@ def decode_command(frame: bytes) -> dict[str, Any]:
 
 
 def _checked(header: Any) -> dict[str, Any]:
-    """A header whose fields are of the kinds that they must be. Raises NotReadableError."""
+    """A header with fields of the right types. Raises NotReadableError."""
     if not isinstance(header, dict):
         raise NotReadableError("the header is not a JSON object")
     for name in ("code", "flag", "opaque"):
@@ -142,7 +144,7 @@ def _text(raw: bytes, place: int, of: str) -> tuple[str, int]:
 
 
 def lenient_json(text: bytes) -> Any:
-    """JSON as fastjson writes it, with whole numbers as names without quotes. Raises ValueError."""
+    """JSON as fastjson writes it, with unquoted integers as names. Raises ValueError."""
     try:
         try:
             return json.loads(text)
@@ -156,12 +158,12 @@ def lenient_json(text: bytes) -> Any:
 
 
 def properties_text(properties: Mapping[str, str]) -> str:
-    """Properties as a record has them."""
+    """Properties in a record's format."""
     return "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
 
 
 def read_properties(text: str) -> dict[str, str]:
-    """The same, read; a part without a value is passed over."""
+    """Parse a record's properties; a part without a value is skipped."""
     return dict(part.split("\x01", 1) for part in text.split("\x02") if "\x01" in part)
 
 
@@ -232,5 +234,5 @@ def _host(raw: bytes, place: int, *, is_v6: bool) -> tuple[str, int]:
 
 
 def physical_offset(message_id: str) -> int:
-    """Where a message begins in the log, of its broker's id."""
+    """A message's log position, from the broker's id."""
     return int(message_id[-16:], 16)

@@ -1,10 +1,10 @@
-"""Every order up to a bound, the shortest first; then orders drawn by seed; and what is found, made small.
+"""Try every order up to a bound, the shortest first, then random orders; reduce what fails.
 
-An order's moves are counted without those that lead a paused message on. In a *plain* order a message that stops at a
-step point goes on at once; in an *interleaved* one anything else may come before it goes on. Names are given in the
-order of their first use, so no two orders differ by names alone.
+The moves that continue a paused message are not counted. In a *plain* order a message that stops at a scheduling point
+continues at once; in an *interleaved* one other moves may come first. Names are assigned in the order of first use, so
+no two orders differ only in names.
 
-Leaves out how an order is played (`schedule`) and told (`trace`).
+Playing an order: `schedule`. Printing it: `trace`.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from longpoll_dojo.schedule import Chooser, Partner, Played, Schedule, given, pl
 from longpoll_dojo.steps import Kind, Step, without
 
 WAITS_MS: Final = (2_070, 1_530, 640, 2_950)
-"""How long the first, second, ... pull of an order may wait: no round numbers, and a later one may be due sooner."""
+"""The timeouts of the first, second, ... pull of an order: not round, and a later pull may be due sooner."""
 QUEUES: Final = "abcdefghi"
 ODD_WAITS_MS: Final = (1, 7, 999, 1_000, 1_001, 3_600_000)
-"""Waits that are rounded wrongly, or mistaken for none; in orders of up to two moves."""
+"""Timeouts that may be rounded wrongly, or taken for none; in orders of up to two moves."""
 LARGE_COUNT: Final = 24
 # No tick fits between a pull and its deadline of 1 ms, so `tick_before` is first.
 EXTREME_KINDS: Final[tuple[Kind | None, ...]] = ("tick_before", None, "arrive", "arrive_late", "tick")
 BURSTS: Final = (16, 150, 300)
-"""How many messages arrive in a row, before the whole of a burst does."""
+"""How many messages arrive in a row, before the full burst."""
 FRESH_ORDERS: Final = 3
-"""Orders of the exhaustive part that are played once more by fresh processes."""
+"""Exhaustive orders that are played again by fresh processes."""
 RANDOM_FACTOR: Final = 4
-"""How many times as much of everything an order that is drawn may have."""
+"""How many times as much of everything a random order may have."""
 Name = TypeVar("Name")
 
 
 class Driven(Partner, Protocol):
-    """A partner that was started for a search, and can say what it complained of."""
+    """A partner for a search, with its error output."""
 
     def complaint(self) -> str:
-        """What it wrote last to its standard error."""
+        """The end of its standard error."""
         ...
 
 
@@ -59,10 +59,10 @@ ODD: Final = ViolationError(
 
 @frozen
 class Bounds:
-    """How much an order may have."""
+    """Bounds of an order."""
 
     moves: int = 5
-    """Of plain orders."""
+    """Moves of plain orders."""
     interleaved: int = 3
     """Moves of interleaved ones."""
     pulls: int = 3
@@ -75,7 +75,7 @@ class Bounds:
     """Messages that arrive in a row, once."""
 
     def as_json(self) -> dict[str, int]:
-        """For other tools."""
+        """The bounds for other tools."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -89,29 +89,29 @@ class Bounds:
 
 @frozen
 class Finding:
-    """What the program did wrong, in the smallest order that shows it."""
+    """A violation, in the smallest order that shows it."""
 
     played: Played
     violation: ViolationError
     complaint: str = ""
-    """What the program wrote last to its standard error."""
+    """The end of the program's standard error."""
 
 
 @define(eq=False)
 class Search:
-    """What was looked at so far; it stays true when Ctrl-C ends the search in the middle.
+    """The search so far; it stays valid when Ctrl-C interrupts the search.
 
-    Invariant: `plain` and `interleaved` have an entry for each number of moves that was done with.
+    Invariant: `plain` and `interleaved` have an entry for each completed number of moves.
     """
 
     bounds: Bounds
     allowances: Allowances
     plain: dict[int, int] = field(factory=dict)
-    """Number of moves -> how many orders of that length were played, which is all there are."""
+    """Number of moves -> the number of all orders of that length."""
     interleaved: dict[int, int] = field(factory=dict)
-    """The same; empty where the program has no step points."""
+    """The same; empty if the program has no scheduling points."""
     played: int = 0
-    """Orders in all, those of a number of moves that was not done with among them."""
+    """All orders, including those of an incomplete number of moves."""
     drawn: int = 0
     turns: int = 0
     step_points: Counter[str] = field(factory=Counter)
@@ -122,7 +122,7 @@ class Search:
     _kept: dict[int, Played] = field(factory=dict)
 
     def run(self, start: Start, *, seed: int | None, seconds: float) -> None:
-        """Look until something is found or there is nothing more to look at. Raises StartError."""
+        """Search until a violation is found or all orders are done. Raises StartError."""
         with start() as partner:
             broken = self._every(partner) or self._extreme(partner)
             if broken is None:
@@ -159,7 +159,7 @@ class Search:
     # -- extremes ----------------------------------------------------------------------------------------------------
 
     def _extreme(self, partner: Partner) -> Played | None:
-        """Odd waits, and messages of which more come than a table may have room for: the fewest that break it."""
+        """Odd timeouts, and more messages than a table may have room for; returns the fewest that break it."""
         for wait_ms in ODD_WAITS_MS:
             for kind in EXTREME_KINDS[wait_ms == 1 :]:
                 moves = [Step("pull", 1, QUEUES[0], wait_ms), *([Step(kind, queue=QUEUES[0])] if kind else [])]
@@ -191,7 +191,7 @@ class Search:
         return played
 
     def count(self, played: Played) -> None:
-        """Take an order into account that was played."""
+        """Count a played order."""
         self.played += 1
         self.turns += len(played.turns)
         self.told(f"{self.played:,} orders, now with {self._moves_done() + 1} moves")
@@ -230,7 +230,7 @@ class Search:
 
 
 def confirmed(broken: Played, start: Start, allowances: Allowances) -> Finding:
-    """What a fresh process does in the same order: it must break there as well, or the program forgets nothing."""
+    """Play a violating order with a fresh process: it must fail too, or the program does not reset."""
     assert broken.violation is not None
     with start() as partner:
         fresh = play(partner, allowances, given(broken.moves))
@@ -241,7 +241,7 @@ def confirmed(broken: Played, start: Start, allowances: Allowances) -> Finding:
 
 
 def replayed(moves: Sequence[Step], start: Start, allowances: Allowances, search: Search) -> Finding | None:
-    """Play one order again, and once more after a reset. Raises TokenError where it cannot be played."""
+    """Play one order again, and once more after a reset. Raises TokenError if it cannot be played."""
     with start() as partner:
         played = play(partner, allowances, given(moves))
         complaint = partner.complaint()
@@ -252,7 +252,7 @@ def replayed(moves: Sequence[Step], start: Start, allowances: Allowances, search
 
 
 def _unlike(played: Played, fresh: Played, start: Start, allowances: Allowances) -> Finding:
-    """A fresh process did otherwise: because it had nothing to forget, or because it does so anyway."""
+    """A fresh process behaved differently: because of an incomplete reset, or because it is not deterministic."""
     with start() as partner:
         again = play(partner, allowances, given(played.moves))
         complaint = partner.complaint()
@@ -267,7 +267,7 @@ def _unlike(played: Played, fresh: Played, start: Start, allowances: Allowances)
 
 
 def twice(fresh: Played, start: Start, allowances: Allowances) -> Finding | None:
-    """An order played a second time after a reset, less the moves that it needs not to go otherwise then."""
+    """Play an order again after a reset, without the moves that are not needed for a difference."""
     found = None
     place = len(fresh.moves)
     while place >= 0:
@@ -283,7 +283,7 @@ def twice(fresh: Played, start: Start, allowances: Allowances) -> Finding | None
 
 
 def second_time(moves: Sequence[Step], start: Start, allowances: Allowances) -> Finding | None:
-    """What a program does otherwise when it plays an order, is reset, and plays it again; None: nothing."""
+    """The difference when a program plays an order, is reset, and plays it again; None if there is none."""
     with start() as partner:
         first = _tried(moves, partner, allowances)
         second = _tried(moves, partner, allowances) if first is not None else None
@@ -294,7 +294,7 @@ def second_time(moves: Sequence[Step], start: Start, allowances: Allowances) -> 
 
 
 def first_difference(one: Played, other: Played) -> str:
-    """Where two plays of one order part."""
+    """Where two plays of one order differ first."""
     for mine, theirs in itertools.zip_longest(one.turns, other.turns):
         if mine is None or theirs is None:
             return "one of them ends sooner"
@@ -306,9 +306,9 @@ def first_difference(one: Played, other: Played) -> str:
 
 
 def orders(partner: Partner, bounds: Bounds, allowances: Allowances, moves: int, *, plain: bool) -> Iterator[Played]:
-    """Each order of a length, in the order of a depth-first walk; one that breaks is among them and the last.
+    """Each order of a length, depth first; a violating one is included as the last.
 
-    A program that does otherwise than a moment before breaks `forgets_at_reset`, or else `same_again`.
+    A program that behaves differently for the same prefix breaks `forgets_at_reset`, or else `same_again`.
     """
     path: list[tuple[list[Step], int]] = []
     before: Played | None = None
@@ -333,7 +333,7 @@ def orders(partner: Partner, bounds: Bounds, allowances: Allowances, moves: int,
 
 
 def _is_odd(before: Played, played: Played) -> bool:
-    """Whether a move that two orders share, or the reset before them, was answered otherwise."""
+    """Whether a move that two orders share, or the reset before them, was answered differently."""
     alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before.moves, played.moves, strict=False))
     shared = 1 + sum(1 for _ in alike)
     pairs = zip(before.turns[:shared], played.turns[:shared], strict=False)
@@ -341,7 +341,7 @@ def _is_odd(before: Played, played: Played) -> bool:
 
 
 def _walk(path: list[tuple[list[Step], int]], bounds: Bounds, moves: int, *, plain: bool) -> Chooser:
-    """Follow the path, then go on by the first choice and note the others."""
+    """Follow the path, then take the first choice and record the others."""
     depth = itertools.count()
 
     def choose(order: Schedule) -> Step | None:
@@ -359,7 +359,7 @@ def _walk(path: list[tuple[list[Step], int]], bounds: Bounds, moves: int, *, pla
 
 
 def possible(world: Model, made: Sequence[Step], bounds: Bounds, moves: int, *, plain: bool = False) -> list[Step]:
-    """What may come next in an order that will have a number of moves."""
+    """The possible next moves in an order with a given number of moves."""
     choices = [Step("go", message_id=number) for number in world.paused]
     if plain and choices:
         return choices[:1]
@@ -390,12 +390,12 @@ def _wanted(world: Model, made: Sequence[Step], counts: Mapping[str, int], bound
 
 
 def _names(known: Sequence[Name], used: Iterable[Name]) -> list[Name]:
-    """Those in use, and the first of those that are not."""
+    """The names in use, and the first unused one."""
     return list(known[: len(set(used)) + 1])
 
 
 def burst(kind: Kind, count: int) -> Chooser:
-    """A pull that waits, `count` messages in a row, and pulls by the same connection until all are read."""
+    """A waiting pull, `count` messages in a row, and pulls on the same connection until all are read."""
     queue = QUEUES[0]
 
     def choose(order: Schedule) -> Step | None:
@@ -412,7 +412,7 @@ def burst(kind: Kind, count: int) -> Chooser:
 
 
 def drawn(choices: random.Random, bounds: Bounds) -> Chooser:
-    """An order beyond the bound: more of everything, waits of any length."""
+    """A random order beyond the bound: more of everything, timeouts of any length."""
     longer = Bounds(
         moves=choices.randint(bounds.moves, bounds.moves * RANDOM_FACTOR),
         pulls=bounds.pulls * RANDOM_FACTOR, arrivals=bounds.arrivals * RANDOM_FACTOR,
@@ -434,9 +434,9 @@ def drawn(choices: random.Random, bounds: Bounds) -> Chooser:
 
 
 def smaller(broken: Played, start: Start, allowances: Allowances) -> Played:
-    """The same violation in fewer moves: each is left out that need not be there, until none can be.
+    """The same violation in fewer moves: removes moves until none can be removed.
 
-    Each try has a fresh process: what broke once may not answer any more.
+    Each attempt has a fresh process, because a failed one may not answer any more.
     """
     assert broken.violation is not None
     prop = broken.violation.property

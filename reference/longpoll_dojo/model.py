@@ -1,9 +1,9 @@
-"""What is known of one order while it is played: the messages of each queue, who waits for what, and what is owed.
+"""The known facts of an order in progress: messages per queue, waiting pulls, and answers owed.
 
-Everything is told from outside. A message may be there from the moment its `arrive` was sent, and is there for certain
-from its `done` on; nobody owes anything while some message is paused at a step point, for its thread has yet to act.
+Only messages and replies are observed. A message may be available from its `arrive` on, and certainly is from its
+`done` on. Nothing is owed while a message is paused at a scheduling point, because its thread still has to act.
 
-Leaves out which moves are tried (`explore`) and how they reach the program (`schedule`).
+Choosing moves: `explore`. Sending them: `schedule`.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from longpoll_dojo.replies import Answer, At, Reply, shown
 from longpoll_dojo.steps import Step
 
 WALL_MS: Final = 1_700_000_000_000
-"""The time of day at which every order begins."""
+"""The wall-clock time at the start of every order."""
 SET_BACK_MS: Final = 3_600_000
 LARGE_SIZE: Final = 2_000
-"""Letters of a large message: the answer with `explore.LARGE_COUNT` of them is shorter than the longest line."""
+"""The letters of a large message: an answer with `explore.LARGE_COUNT` of them fits into a line."""
 STOPS_MAX: Final = 20
-"""Step points that one message may stop at: more are a loop."""
+"""The most scheduling points of one message; more indicate an endless loop."""
 Message = Mapping[str, Any]
 
 
 @frozen
 class Allowances:
-    """How much later than at once a program may be, for one that scans: both 0 unless the user says so.
+    """How late a program may be, if it scans: both 0 unless the user sets them.
 
-    `wake_ms`: from the moment a message and a pull that wants it are both there to the pull's answer.
-    `late_ms`: from a pull's deadline to its answer.
+    `wake_ms`: from the time when a message and a pull for it are both there, to the answer. `late_ms`: from a pull's
+    deadline to its answer.
     """
 
     wake_ms: int = 0
@@ -54,12 +54,12 @@ class Pull:
     closed_turn: int | None = None
     """The turn in which its connection's close was sent."""
     owed_since_ms: int | None = None
-    """Since when a message for it was there and nobody was about to act."""
+    """Since when a message for it was there and no thread was about to act."""
     is_answered: bool = False
 
     @property
     def is_open(self) -> bool:
-        """Whether an answer to it is still to come."""
+        """Whether its answer is still to come."""
         return not self.is_answered and self.closed_turn is None
 
     def __str__(self) -> str:
@@ -78,13 +78,13 @@ class Arrived:
 
 @define(eq=False)
 class Sent:
-    """A message of the dojo's whose work is not done."""
+    """A message to the program whose work is not done."""
 
     kind: str
     begun_turn: int
     begun_ms: int
     is_alone: bool
-    """Whether nothing else has been at work since it began."""
+    """Whether nothing else has run since it began."""
     pull: Pull | None = None
     arrived: Arrived | None = None
     stops: int = 0
@@ -92,7 +92,7 @@ class Sent:
 
 @define(eq=False)
 class Model:
-    """One order. Invariant: `paused` has exactly the messages that stand at a step point, in the order they stopped."""
+    """One order. Invariant: `paused` has exactly the messages at a scheduling point, in the order they stopped."""
 
     allowances: Allowances = field(factory=Allowances)
     now_ms: int = 0
@@ -105,17 +105,17 @@ class Model:
     set_backs: int = 0
     paused: dict[int, Sent] = field(factory=dict)
     offsets: dict[tuple[int, str], int] = field(factory=dict)
-    """What each connection asks next of each queue."""
+    """The next offset of each connection in each queue."""
     _at_work: tuple[int, Sent] = (0, Sent("reset", 0, 0, is_alone=True))
 
     # -- moves -------------------------------------------------------------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:
-        """The next deadline of any pull there was, answered or not: something may have been left behind of it."""
+        """The next deadline of any pull so far, answered or not: the program may have forgotten to remove something."""
         return min((pull.deadline_ms for pull in self.pulls.values() if pull.deadline_ms > self.now_ms), default=None)
 
     def is_possible(self, move: Step) -> bool:
-        """Whether a move makes sense now."""
+        """Whether a move is possible now."""
         deadline_ms = self.next_deadline_ms()
         match move.kind:
             case "pull":
@@ -137,7 +137,7 @@ class Model:
         return pull.is_open and (pull.connection, pull.queue) == (move.connection, move.queue)
 
     def message_of(self, move: Step) -> Message | None:
-        """Make a move: the message to send, None where it sends none. Raises TokenError where it makes no sense."""
+        """Make a move; returns its message, None if it sends none. Raises TokenError if it is impossible."""
         if not self.is_possible(move):
             raise TokenError(f"the token is invalid: step {move} is impossible at its place; copy the whole token")
         if move.kind == "set_back":
@@ -154,7 +154,7 @@ class Model:
         return self._begin(move)
 
     def tick_at(self, moment_ms: int) -> Message:
-        """A tick at any moment that has not passed, for the end of an order."""
+        """A tick at a time that has not passed, for the end of an order."""
         self._pass_until(moment_ms)
         return self._begin(Step("tick"))
 
@@ -209,7 +209,7 @@ class Model:
     # -- what the program did ----------------------------------------------------------------------------------------
 
     def take(self, replies: Sequence[Reply]) -> None:
-        """Judge a turn by what the program wrote, its end last. Raises ViolationError and ProgramError."""
+        """Check a turn's output, whose last line ends it. Raises ViolationError and ProgramError."""
         number, sent = self._at_work
         *answers, end = replies
         for answer in answers:
@@ -277,7 +277,7 @@ class Model:
             raise ViolationError("not_answered_early", f"{pull} got an empty answer {early_ms} ms too early")
 
     def _sure_for(self, pull: Pull) -> Arrived | None:
-        """The message that a pull asks for, if it is there for certain."""
+        """The message that a pull asks for, if it is certainly there."""
         log = self.queues.get(pull.queue, ())
         there = log[pull.offset] if pull.offset < len(log) else None
         return there if there is not None and there.sure_ms is not None else None
@@ -285,14 +285,14 @@ class Model:
     # -- what is owed ------------------------------------------------------------------------------------------------
 
     def _judge_waiting(self, ended: Sent) -> None:
-        """Nothing is paused: who waits must be waiting for good reason."""
+        """Nothing is paused: each waiting pull must have a reason to wait."""
         for pull in self.pulls.values():
             if not pull.is_open or pull.handled_turn is None:
                 continue
             there = self._sure_for(pull)
             if there is not None:
                 self._judge_owed(pull, there, is_tick=ended.kind == "tick")
-            # A tick is a time to look at deadlines, if nobody had a pull in hand meanwhile.
+            # A tick checks deadlines, unless another thread was handling a pull meanwhile.
             looked = ended.kind == "tick" and ended.is_alone and pull.handled_turn < ended.begun_turn
             if looked and ended.begun_ms >= pull.deadline_ms + self.allowances.late_ms:
                 since = ended.begun_ms - pull.deadline_ms
@@ -311,7 +311,7 @@ class Model:
             )
 
     def last_ticks_ms(self) -> list[int]:
-        """When to tick at an order's end, so that whatever is owed comes due."""
+        """The times of the ticks at an order's end, by which everything owed is due."""
         moments = {pull.deadline_ms for pull in self.pulls.values() if pull.deadline_ms > self.now_ms}
         last_ms = max([self.now_ms, *(pull.deadline_ms for pull in self.pulls.values())])
         allowed_ms = max(self.allowances.wake_ms, self.allowances.late_ms)

@@ -1,7 +1,7 @@
-"""The program under test as a process that is talked to: a message out, lines in until its turn ends.
+"""The program under test as a process: send a message, read lines until its turn ends.
 
-It is given no shell, a process group of its own, and is killed by that group's number. One thread does it all, so a
-program that writes without end, or not at all, is met by limits:
+It runs without a shell in its own process group, and is killed by the group's number. One thread does everything, so
+limits guard against a program that writes without end, or not at all:
 
     line  64 KiB    a turn's lines  1,000    a turn's time  `answer_s`    until the first message is done  `start_s`
 """
@@ -26,15 +26,15 @@ LINE_MAX: Final = 65_536
 LINES_MAX: Final = 1_000
 CHUNK: Final = 65_536
 COMPLAINT_MAX: Final = 1_000
-"""Bytes of what it wrote to its standard error that are kept, the last ones."""
+"""The bytes kept of its standard error, the last ones."""
 ANSWER_S: Final = 5.0
 START_S: Final = 30.0
 END_S: Final = 1.0
-"""How long a program whose output has ended may take to end itself."""
+"""How long a program whose output has ended may take to exit."""
 
 
 class Program:
-    """A running program; leaving the `with` block ends it. Invariant: between turns nothing that it wrote is unread."""
+    """A running program; leaving the `with` block ends it. Invariant: between turns all its output has been read."""
 
     def __init__(self, words: Sequence[str], *, answer_s: float = ANSWER_S, start_s: float = START_S) -> None:
         """Start it. Raises StartError."""
@@ -73,11 +73,11 @@ class Program:
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """The process id."""
         return self._process.pid
 
     def turn(self, message: bytes) -> list[Reply]:
-        """Send a message, and read until the program ends it. Raises ProgramError."""
+        """Send a message, and read until the program ends the turn. Raises ProgramError."""
         limit_s = self._start_s if self._is_new else self._answer_s
         until_s = time.monotonic() + limit_s
         self._write(message)
@@ -93,11 +93,11 @@ class Program:
         return replies
 
     def complaint(self) -> str:
-        """What it wrote last to its standard error."""
+        """The end of its standard error."""
         return self._complaint.decode("utf-8", "backslashreplace")
 
     def end(self) -> None:
-        """Kill the program and what it started, and wait for it."""
+        """Kill the program and its children, and wait for it."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -105,7 +105,7 @@ class Program:
             pipe.close()
 
     def _write(self, message: bytes) -> None:
-        """A line is smaller than a pipe's room, and the one before was read, so this does not wait."""
+        """Does not block: a line fits into a pipe, and the previous one has been read."""
         try:
             os.write(self._in.fileno(), message + b"\n")
         except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""What a program may write: three kinds of lines, read without trusting them."""
+"""The three kinds of lines that a program may write, parsed as untrusted input."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from longpoll_dojo.errors import ProgramError
 from longpoll_runtime.logs import escaped
 
 NUMBER_MAX: Final = 2**53
-"""Numbers that every language's JSON can say; those of an order are small."""
+"""Integers that every language's JSON can represent; those of an order are small."""
 SHOWN_MAX: Final = 120
-"""Most letters of a program's line that a sentence shows."""
+"""The most letters of a program's line in an error message."""
 
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, order=True):
-    """The answer to a pull. Not the end of a turn."""
+    """The answer to a pull. It does not end the turn."""
 
     answer: Number
     messages: tuple[str, ...]
@@ -27,7 +27,7 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, order=True
 
 
 class At(msgspec.Struct, frozen=True, forbid_unknown_fields=True, order=True):
-    """The work on a message pauses at a step point, and the turn ends."""
+    """The work on a message pauses at a scheduling point, and the turn ends."""
 
     at: str
     id: Number
@@ -49,7 +49,7 @@ ABSENT: Final = msgspec.Raw()
 
 
 class _Keys(msgspec.Struct):
-    """Which kind a line is, told by the key that only this kind has; the rest is skipped."""
+    """The key that identifies the kind of a line; the others are skipped."""
 
     answer: msgspec.Raw = ABSENT
     at: msgspec.Raw = ABSENT
@@ -60,7 +60,7 @@ _keys: Final = msgspec.json.Decoder(_Keys)
 
 
 def reply_of(line: bytes) -> Reply:
-    """What a line says. Raises ProgramError."""
+    """Parse a line. Raises ProgramError."""
     try:
         if line.startswith(b'{"done"'):
             return _dones.decode(line)
@@ -77,6 +77,6 @@ def reply_of(line: bytes) -> Reply:
 
 
 def shown(line: bytes) -> str:
-    """A line of strangers for a sentence: escaped and cut."""
+    """An untrusted line for an error message: escaped and truncated."""
     text = escaped(line[: SHOWN_MAX + 1].decode("utf-8", "backslashreplace"))
     return repr(text) if len(line) <= SHOWN_MAX else f"{text[:SHOWN_MAX]!r}... ({len(line)} bytes)"

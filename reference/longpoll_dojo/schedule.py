@@ -1,6 +1,6 @@
-"""One order, played: reset, its moves, and an end in which everything that is owed comes due.
+"""Play one order: reset, its moves, and an end at which everything owed is due.
 
-Leaves out which orders there are (`explore`).
+Choosing orders: `explore`.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from longpoll_dojo.steps import Step
 
 
 class Partner(Protocol):
-    """What answers messages: a `program.Program`, or a stand-in of a test."""
+    """Answers messages: a `program.Program`, or a fake in a test."""
 
     def turn(self, message: bytes) -> list[Reply]:
-        """Give it a message, and read until its turn has ended. Raises ProgramError."""
+        """Send it a message, and read until its turn has ended. Raises ProgramError."""
         ...
 
 
 @frozen
 class Turn:
-    """A message and what the program wrote; a move that sends nothing has no message."""
+    """A message and the program's output; the message is None for a move that sends nothing."""
 
     message: Message | None
     replies: tuple[Reply, ...] = ()
 
     def heard(self) -> tuple[str, ...]:
-        """What was written, in an order that does not matter: answers of one turn may come in any."""
+        """The output in a canonical order: answers of one turn may come in any order."""
         return tuple(sorted(map(repr, self.replies)))
 
 
 @define(eq=False)
 class Schedule:
-    """An order under way. Invariant: `moves` lead from the reset to where `world` stands, and `turns` were had."""
+    """An order in progress. Invariant: `moves` lead from the reset to the state of `world`; `turns` are its turns."""
 
     partner: Partner
     allowances: Allowances
@@ -55,7 +55,7 @@ class Schedule:
         self._had({"type": "reset", "id": 0, "now_ms": 0, "wall_ms": self.world.wall_ms})
 
     def make(self, move: Step) -> None:
-        """Make a move. Raises ViolationError, and TokenError where it makes no sense."""
+        """Make a move. Raises ViolationError, and TokenError if it is impossible."""
         message = self.world.message_of(move)
         self.moves.append(move)
         if message is None:
@@ -64,7 +64,7 @@ class Schedule:
             self._had(message)
 
     def finish(self) -> None:
-        """Let all go on that is paused, and tick until everything owed is due. Raises ViolationError."""
+        """Continue all paused messages, and tick until everything owed is due. Raises ViolationError."""
         self._let_go()
         for moment_ms in self.world.last_ticks_ms():
             self._had(self.world.tick_at(moment_ms))
@@ -89,23 +89,23 @@ class Schedule:
 
 @frozen
 class Played:
-    """An order that was played to its end, or to where it broke."""
+    """An order that was played to its end, or to a violation."""
 
     moves: tuple[Step, ...]
     turns: tuple[Turn, ...]
     violation: ViolationError | None
 
     def is_alike(self, other: Played) -> bool:
-        """Whether the program did the same in both."""
+        """Whether the program behaved the same in both."""
         return [turn.heard() for turn in self.turns] == [turn.heard() for turn in other.turns]
 
 
 Chooser = Callable[[Schedule], Step | None]
-"""Which move comes next; None: the order ends."""
+"""Chooses the next move; None ends the order."""
 
 
 def play(partner: Partner, allowances: Allowances, choose: Chooser) -> Played:
-    """Play an order as it is chosen. Raises TokenError for moves that cannot be made."""
+    """Play the chosen order. Raises TokenError for impossible moves."""
     order = Schedule(partner, allowances)
     try:
         order.begin()
@@ -118,6 +118,6 @@ def play(partner: Partner, allowances: Allowances, choose: Chooser) -> Played:
 
 
 def given(moves: Sequence[Step]) -> Chooser:
-    """Choose these moves and no others."""
+    """Choose exactly these moves."""
     rest = iter(moves)
     return lambda _order: next(rest, None)

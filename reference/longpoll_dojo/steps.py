@@ -1,12 +1,12 @@
-"""What the dojo can do next, one move at a time, and how a list of moves is one word.
+"""The moves of the dojo, and how a list of moves is encoded as a token.
 
     p1a2070  connection 1 pulls queue a and waits up to 2070 ms     c1  connection 1 closes
     aa       a message arrives in queue a                           w   the wall clock is set back by an hour
-    la       the same, at the very moment of the next deadline      g3  message 3 goes on from its step point
+    la       the same, exactly at the next deadline                 g3  message 3 continues at its scheduling point
     ba       a message of 2,000 letters arrives in queue a
     tb       a tick one millisecond before the next deadline        td  a tick at the next deadline
 
-Leaves out when a move is possible (`model`).
+Which moves are possible: `model`.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ WORD: Final = re.compile(
 
 @frozen
 class Step:
-    """One move; what its kind has no use for is left at nought."""
+    """One move; fields that its kind does not use are 0 or empty."""
 
     kind: Kind
     connection: int = 0
     queue: str = ""
     wait_ms: int = 0
     message_id: int = 0
-    """Of `go`: which message goes on."""
+    """Of `go`: the message that continues."""
 
     def __str__(self) -> str:
         letters = LETTERS[self.kind]
@@ -61,7 +61,7 @@ class Step:
 
 
 def token_of(moves: Sequence[Step]) -> str:
-    """The moves as one word that can be sent around."""
+    """The moves as a token."""
     return ".".join([PREFIX, *map(str, moves)])
 
 
@@ -90,7 +90,7 @@ def _move_of(word: str) -> Step:
 
 
 def without(moves: Sequence[Step], place: int) -> list[Step]:
-    """The moves less one, and less what leads its message on; later messages are numbered anew."""
+    """The moves without one and without those that continue its message; later messages are renumbered."""
     left = [*moves[:place], *moves[place + 1 :]]
     if moves[place].kind in {"go", "set_back"}:
         return left

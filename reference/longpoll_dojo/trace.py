@@ -1,6 +1,6 @@
-"""A finding as a story: who said what, when, in the order in which it happened.
+"""A finding as a story: each event with its time, in order.
 
-Leaves out colours and exit codes (`longpoll.commands.dojo`).
+Colours and exit codes: `longpoll.commands.dojo`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from longpoll_dojo.steps import token_of
 
 
 def lines_of(played: Played) -> Iterator[str]:
-    """The story, a line each; the last is where it broke."""
+    """The story, one line per event; the last shows the violation."""
     made = iter(played.moves)
     last_ms = 0
     for place, turn in enumerate(played.turns):
@@ -34,7 +34,7 @@ def lines_of(played: Played) -> Iterator[str]:
 
 
 def told(reply: Reply) -> bool:
-    """Whether a reply says more than that a turn has ended."""
+    """Whether a reply is more than the end of a turn."""
     return isinstance(reply, Answer | At)
 
 
@@ -67,7 +67,7 @@ def _did(reply: Reply) -> str:
 
 
 def as_json(finding: Finding) -> dict[str, Any]:
-    """The same for other tools."""
+    """The finding for other tools."""
     return {
         "property": finding.violation.property,
         "said": str(finding.violation),

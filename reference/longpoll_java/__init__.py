@@ -1,6 +1,6 @@
-"""Runs of the law on the shipped Java broker: a counterexample becomes a schedule that unchanged jars follow.
+"""Runs of the specification on the shipped Java broker: a counterexample becomes a schedule for unmodified jars.
 
-`longpoll_spec.render.java_breakpoints` says where each of the law's steps lies in each version. `byteman_rules` makes
-these places gates by Byteman (a Java agent for exactly this), `schedule` turns a run into what is sent and which thread
-goes on from which gate, and `replay` does that to a running broker and tells what was seen.
+`longpoll_spec.render.java_breakpoints` maps each step to its location in each version. `byteman_rules` turns these
+locations into gates with Byteman, a Java agent. `schedule` turns a run into requests and the order in which threads
+leave gates, and `replay` executes it on a running broker and reports what happened.
 """

@@ -1,7 +1,6 @@
-"""The two ends of a replay, on one thread: the gates at which the broker's threads stand, and our connections to it.
+"""Both ends of a replay on one thread: the gates at which the broker's threads stand, and our connections.
 
-A gate is a connection of its own: a thread of the broker asks and waits until it is answered (`byteman_rules`). Leaves
-out what is to happen (`replay`).
+A gate is a connection: a thread of the broker asks and waits for the answer (`byteman_rules`). The moves: `replay`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from longpoll_protocol.frames.connection import Connection, Signal
 
 ASKED: Final = re.compile(r"GET /(\w+)\?(\S*) HTTP/1\.[01]\Z")
 QUESTION_MAX: Final = 8_192
-"""A question is no longer, bytes: a topic's name and a thread's are in it."""
+"""The longest question, bytes: it contains the names of a topic and a thread."""
 CONNECT_S: Final = 10.0
 BACKLOG: Final = 64
 
@@ -36,11 +35,11 @@ class Arrival:
     thread: str
     topic: str
     queue: int
-    """-1 where the gate knows none."""
+    """-1 if the gate does not know it."""
     request: int
-    """The opaque of a pull; -1 where the gate knows none."""
+    """The opaque of a pull; -1 if the gate does not know it."""
     suspends: bool | None
-    """Whether a pull may still be held; None where the gate does not know."""
+    """Whether a pull may still be held; None if the gate does not know it."""
     at_s: float
 
 
@@ -51,14 +50,14 @@ class Peer:
     socket: socket.socket
     received: Connection = field(factory=Connection)
     replies: dict[int, tuple[Command, float]] = field(factory=dict)
-    """Opaque -> its reply, and when it came."""
+    """Opaque -> its reply, and the time of its arrival."""
     is_open: bool = True
 
 
 class Breakpoints:
-    """Listens for threads at gates and for replies. Invariant: a thread of the broker stands at one gate at most.
+    """Serves gates and replies. Invariant: a thread of the broker stands at one gate at most.
 
-    A thread that asks at a gate goes on at once where `stops` says no.
+    A thread that asks at a gate continues at once if `stops` says no.
     """
 
     def __init__(self) -> None:
@@ -71,7 +70,7 @@ class Breakpoints:
         self.seen: list[Arrival] = []
         """Every arrival, in order."""
         self.last_s: dict[str, float] = {}
-        """Gate -> when somebody came there last."""
+        """Gate -> the time of the last arrival."""
 
     def __enter__(self) -> Self:
         return self
@@ -79,7 +78,7 @@ class Breakpoints:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let everybody go on, and close every connection."""
+        """Release all threads, and close every connection."""
         self.let_go(lambda _arrival: True)
         for key in list(self._selector.get_map().values()):
             self._forget(key.fileobj)  # type: ignore[arg-type] # only sockets are registered
@@ -87,16 +86,16 @@ class Breakpoints:
 
     @property
     def port(self) -> int:
-        """Where the gates ask, on 127.0.0.1."""
+        """The port that the gates ask, on 127.0.0.1."""
         return int(self._listener.getsockname()[1])
 
     @property
     def standing(self) -> Mapping[str, Arrival]:
-        """Thread -> where it stands."""
+        """Thread -> its gate."""
         return {thread: arrival for thread, (arrival, _) in self._standing.items()}
 
     def until(self, is_so: Callable[[], bool], within_s: float) -> bool:
-        """Serve until something is so, and say whether it is."""
+        """Serve until the condition holds; returns whether it does."""
         end_s = time.monotonic() + within_s
         while not is_so():
             left_s = end_s - time.monotonic()
@@ -107,12 +106,12 @@ class Breakpoints:
         return True
 
     def answer(self, thread: str, word: str = GO) -> None:
-        """Let a standing thread go on, or throw. Raises KeyError for one that stands nowhere."""
+        """Release a standing thread, or make it throw. Raises KeyError for one that stands nowhere."""
         _, asking = self._standing.pop(thread)
         _tell(asking, word)
 
     def let_go(self, whom: Callable[[Arrival], bool]) -> None:
-        """Let all standing threads of a kind go on."""
+        """Release all standing threads of a kind."""
         for thread, arrival in self.standing.items():
             if whom(arrival):
                 self.answer(thread)
@@ -129,7 +128,7 @@ class Breakpoints:
         peer.socket.sendall(b"".join(map(bytes, encode(command))))
 
     def close(self, peer: Peer) -> None:
-        """End a connection, now."""
+        """Close a connection immediately."""
         if peer.is_open:
             peer.is_open = False
             self._forget(peer.socket)
@@ -180,7 +179,7 @@ class Breakpoints:
 
 
 def _tell(asking: socket.socket, word: str) -> None:
-    """Answer a question; a broker that is gone is not told."""
+    """Answer a question; ignore a broker that is gone."""
     with asking:
         try:
             asking.sendall(
@@ -191,7 +190,7 @@ def _tell(asking: socket.socket, word: str) -> None:
 
 
 def _arrival(question: bytes) -> Arrival | None:
-    """What a thread says of itself; None for what no rule of ours says."""
+    """Parse a thread's question; None for anything that our rules do not send."""
     line = question.partition(b"\r\n")[0].decode("utf-8", "replace")
     match = ASKED.match(line)
     if match is None:

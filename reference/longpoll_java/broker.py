@@ -1,7 +1,7 @@
-"""A Java broker under rules: started on free ports of this machine, in a folder of its own, and ended by its id.
+"""A Java broker with Byteman rules, on free local ports, with its own directory; it is ended by its process id.
 
-It is a master without a name server, or a slave of such a master, which may act as master (5.x). 4.9 knows no address
-to listen on but all of them; nothing but loopback is used.
+It is a master without a name server, or a slave of such a master that may act as master (5.x). 4.9 can only listen on
+all addresses; only loopback is used.
 
 Source of the settings: `BrokerStartup.java`, `BrokerController.java` of 4.9 and 5.5.
 """
@@ -27,10 +27,10 @@ from longpoll_java.rule_check import refused_rule
 from longpoll_spec.render.java_breakpoints import RECHECK, breakpoints_of
 
 PORTS: Final = range(12_000, 32_000)
-"""Below those that the system gives to connections, above those of brokers by default."""
+"""Below the system's ephemeral ports, above the default ports of brokers."""
 START_S: Final = 90.0
 BOOTED: Final = "boot success"
-"""What `BrokerStartup` says once everything is started."""
+"""`BrokerStartup` prints this once everything is started."""
 LOOK_S: Final = 0.05
 TRIES: Final = 200
 OPENED: Final = (
@@ -38,7 +38,7 @@ OPENED: Final = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
 )
-"""What the store of a broker takes from a Java that is newer than it."""
+"""Options that a broker's store needs on a newer Java."""
 JVM: Final = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *OPENED)
 LOGBACK: Final = """<configuration>
   <appender name="file" class="ch.qos.logback.core.FileAppender">
@@ -70,13 +70,13 @@ enableSlaveActingMaster=true
 haMasterAddress={master}
 """
 REFUSED: Final = "error type checking rule"
-"""What Byteman says of a rule that does not fit the class, when it first comes to it."""
+"""Byteman prints this when it first uses a rule that does not fit the class."""
 
 
 class JavaBroker:
     """A running broker whose threads stop at the gates of a stage. Leaving the `with` block ends it.
 
-    Raises JavaUnavailableError from its start; then nothing of it is left.
+    Raises JavaUnavailableError from its start, and then leaves nothing behind.
     """
 
     def __init__(
@@ -92,18 +92,18 @@ class JavaBroker:
         """Start it, and wait until it listens.
 
         Args:
-            jars: What it is made of.
-            stage: Where its gates ask.
+            jars: The broker's and Byteman's jars.
+            stage: The stage that its gates ask.
             lmq: Whether it has light message queues.
-            script: Byteman's rules; without, a gate at every place; an empty text for no agent at all.
-            options: Further words for the Java runtime.
-            master: Whose slave it is, one that may act as master; it is a master itself without.
+            script: Byteman's rules; by default a gate at every location; an empty text for no agent at all.
+            options: More options for the Java runtime.
+            master: Its master, if it is a slave that may act as master.
         """
         self.jars = jars
         self.stage = stage
         self.master = master
         with ExitStack() as undo:
-            # Also when Ctrl-C comes while it is waited for.
+            # Also after Ctrl-C during the wait.
             self._folder = tempfile.TemporaryDirectory(prefix="longpoll-java-")
             undo.callback(self._folder.cleanup)
             self.home = Path(self._folder.name)
@@ -129,17 +129,17 @@ class JavaBroker:
 
     @property
     def sent_to(self) -> tuple[str, int]:
-        """Where messages are sent: a slave's come to it by its master."""
+        """Where messages are sent: a slave gets them from its master."""
         return self.address if self.master is None else self.master.address
 
     @property
     def is_running(self) -> bool:
-        """Whether its process is there."""
+        """Whether its process is running."""
         return self._process.poll() is None
 
     @property
     def process_id(self) -> int:
-        """Its process."""
+        """Its process id."""
         return self._process.pid
 
     def stop(self) -> None:
@@ -147,7 +147,7 @@ class JavaBroker:
         self._process.terminate()
 
     def end(self) -> None:
-        """End it, at once: its folder goes with it, so there is nothing for it to save."""
+        """Kill it: its directory is deleted too, so there is nothing to save."""
         self._process.kill()
         self._process.wait()
         self.stage.stops = lambda _arrival: False
@@ -156,12 +156,12 @@ class JavaBroker:
 
     @property
     def refused(self) -> str:
-        """The first rule that Byteman could not use so far; an empty text where it could use all."""
+        """The first rule so far that Byteman could not use; empty if there is none."""
         lines = (self.home / "broker.out").read_text(errors="replace").splitlines()
         return next((line.partition(REFUSED)[2].strip() for line in lines if REFUSED in line), "")
 
     def said(self) -> str:
-        """The end of what it wrote to its output."""
+        """The end of its output."""
         return (self.home / "broker.out").read_text(errors="replace")[-2_000:]
 
     def _start(self, lmq: bool, script: str, options: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -195,7 +195,7 @@ class JavaBroker:
 
     def _await_start(self) -> None:
         end_s = time.monotonic() + START_S
-        # A port that somebody else has taken since it was looked for listens as well.
+        # If another program has taken the port since the check, something listens there too.
         while not (BOOTED in self.said() and _listens(self.address)):
             self.stage.until(lambda: False, LOOK_S)
             if not self.is_running:
@@ -207,9 +207,9 @@ class JavaBroker:
 
 
 def settings_of(home: str, port: str, *, lmq: bool, copies: str = "") -> str:
-    """The text of a `broker.conf` for a broker in a folder, on a port; `lmq` switches light message queues on.
+    """The text of a `broker.conf` for a broker in a directory, on a port; `lmq` enables light message queues.
 
-    With `copies`, where a master's log is copied from, it is a slave of that master.
+    With `copies`, the address of a master's log, it is a slave of that master.
     """
     plain = _SETTINGS.format(port=port, home=home, lmq=str(lmq).lower(), number=1 if copies else 0)
     return plain + (_OF_A_SLAVE.format(master=copies) if copies else "")
@@ -219,9 +219,9 @@ def settings_of(home: str, port: str, *, lmq: bool, copies: str = "") -> str:
 def started(
     jars: Jars, stage: Breakpoints, *, lmq: bool, slave: bool, rechecks: bool = False, scan_ms: int = SCAN_MS
 ) -> Iterator[JavaBroker]:
-    """A broker that is ended at the end; a slave together with its master, whose threads stop nowhere.
+    """A broker that is ended after the block; a slave comes with its master, whose threads never stop.
 
-    With `rechecks` a rule does what pull request #7359 proposed; one has the scan come each `scan_ms`.
+    `rechecks` adds a rule with the recheck of pull request #7359; `scan_ms` changes the scan's period.
     """
     gates = (*breakpoints_of(jars.version, lmq=lmq), *((RECHECK,) if rechecks else ()))
     script = rules_of(gates) + (scanning_each(scan_ms) if scan_ms != SCAN_MS else "")
@@ -239,7 +239,7 @@ def _listens(address: tuple[str, int]) -> bool:
 
 
 def _free_port() -> int:
-    """A port that is free together with the two that a broker takes beside it."""
+    """A port that is free together with the two others that a broker uses."""
     for _ in range(TRIES):
         port = random.choice(PORTS)
         try:

@@ -1,8 +1,8 @@
-"""Byteman rules: each gate of the table as a rule that asks, over loopback, whether its thread may go on.
+"""Byteman rules: each gate becomes a rule that asks, over loopback, whether its thread may continue.
 
-A rule asks by a GET of one line to the port in the system property `longpoll.gate`, and the thread waits for the
-answer: `G` lets it go on, `T` has it throw the gate's exception. No class of ours goes into the broker. Leaves out who
-answers (`breakpoints`).
+A rule sends a one-line GET to the port in the system property `longpoll.gate`, and the thread waits for the answer: `G`
+releases it, `T` makes it throw the gate's exception. No class of ours is loaded into the broker. The answering side:
+`breakpoints`.
 
 Source: the Byteman Programmer's Guide, version 4.0.
 """
@@ -28,7 +28,7 @@ def rules_of(gates: Iterable[Breakpoint]) -> str:
 
 
 def scanning_each(period_ms: int) -> str:
-    """A rule that has the scan come each `period_ms` instead of each 5 s, which the source has as a constant."""
+    """A rule that sets the scan's period to `period_ms`; in the source 5 s is a constant."""
     lines = [
         "RULE period",
         "CLASS org.apache.rocketmq.common.ServiceThread",
@@ -60,7 +60,7 @@ def _rule(gate: Breakpoint) -> str:
 
 
 def _action(gate: Breakpoint) -> tuple[str, str]:
-    """When the thread does something of the rule's, and what."""
+    """The condition and the action of a rule."""
     when, what = gate.does
     if what:
         return f"IF answer == {ord(GO)} AND {when}", f"DO {what}"
@@ -70,5 +70,5 @@ def _action(gate: Breakpoint) -> tuple[str, str]:
 
 
 def _named(typed: str) -> str:
-    """A binding's name and the whole name of its type."""
+    """A binding's name and the full name of its type."""
     return typed.replace(":", ":org.apache.rocketmq.broker.longpolling.")

@@ -1,4 +1,4 @@
-"""What can keep a run from being played on a Java broker."""
+"""Errors of a replay on a Java broker."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from longpoll_spec.errors import UserError
 
 
 class JavaUnavailableError(UserError):
-    """The Java broker cannot be had or started here; the text says why, and what to do next."""
+    """The Java broker is missing or cannot start; the text says why, and what to do next."""
 
 
 class NotOnJavaError(UserError):
-    """A run has a step that no schedule of a shipped broker can make; the text says which, and why."""
+    """A run has a step that a shipped broker cannot be made to take; the text says which, and why."""

@@ -1,7 +1,7 @@
-"""The jars of a Java broker and of Byteman: found in a folder, or resolved by Maven and remembered.
+"""The jars of a Java broker and of Byteman: from a directory, or resolved by Maven and cached.
 
-Leaves out starting anything (`broker`). A version that the table of places was not tried against is refused: rules
-that do not fit would be passed over by the agent, and a schedule would say nothing.
+Versions without a tested table of gates are refused: the agent would skip rules that do not fit, and a schedule would
+show nothing.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from attrs import frozen
 from longpoll_java.errors import JavaUnavailableError
 
 VERSIONS: Final = ("4.9.7", "5.4.0", "5.5.0")
-"""What the places were tried against."""
+"""The versions with a tested table of gates."""
 JAVA: Final = "java-"
 NAMES: Final = tuple(f"{JAVA}{version}" for version in VERSIONS)
-"""What the versions are called where a broker is chosen: `java-4.9.7`."""
+"""The names of the versions, such as `java-4.9.7`."""
 BYTEMAN: Final = "4.0.24"
 NEEDS: Final = "a JDK (11 or later), and Maven unless --jars names a folder with the broker's jars"
 FOLDER: Final = "name the folder `lib` of a RocketMQ distribution"
@@ -52,13 +52,13 @@ _PROPERTIES: Final = "META-INF/maven/org.apache.rocketmq/rocketmq-broker/pom.pro
 
 @frozen
 class Jars:
-    """What a Java broker is started from."""
+    """The jars that start a Java broker."""
 
     version: str
     class_path: str
     byteman: str
     as_published: bool = True
-    """Whether they came from Maven; those of a folder may have been changed."""
+    """Whether they came from Maven; those in a directory may have been modified."""
 
 
 def pom_of(version: str, artifacts: tuple[str, ...] = ("broker",)) -> str:
@@ -71,9 +71,9 @@ def pom_of(version: str, artifacts: tuple[str, ...] = ("broker",)) -> str:
 
 
 def chosen(name: str | None, folder: Path | None) -> Jars:
-    """The jars of a version, such as `java-4.9.7`, from a folder or, where none is given, from Maven.
+    """The jars of a version, such as `java-4.9.7`, from a directory or by default from Maven.
 
-    Raises JavaUnavailableError, also where the folder's jars are of another version.
+    Raises JavaUnavailableError, also if the directory's jars are of another version.
     """
     if folder is None:
         return resolved((name or "").removeprefix(JAVA))
@@ -86,7 +86,7 @@ def chosen(name: str | None, folder: Path | None) -> Jars:
 
 
 def resolved(version: str) -> Jars:
-    """The jars of a version from Maven, which are looked for once. Raises JavaUnavailableError."""
+    """The jars of a version from Maven, cached. Raises JavaUnavailableError."""
     _refuse_unknown(version)
     _need("java", f"install {NEEDS}")
     home = _cache() / f"java-{version}"
@@ -105,7 +105,7 @@ def _cache() -> Path:
 
 @contextmanager
 def one_maven() -> Iterator[None]:
-    """Wait for other processes of ours that resolve: Maven 3 does not share its repository. Raises OSError."""
+    """Wait for other processes of ours that resolve: Maven 3 cannot share its repository. Raises OSError."""
     home = _cache()
     home.mkdir(parents=True, exist_ok=True)
     with (home / "maven.lock").open("w") as lock:
@@ -141,7 +141,7 @@ def _resolve(home: Path, found: Path, version: str) -> list[str]:
 
 
 def in_folder(folder: Path) -> Jars:
-    """The jars in a folder, such as `lib` of RocketMQ's distribution, and Byteman's beside them or from Maven.
+    """The jars in a directory, such as `lib` of RocketMQ's distribution; Byteman's from there or from Maven.
 
     Raises JavaUnavailableError.
     """
@@ -161,7 +161,7 @@ def in_folder(folder: Path) -> Jars:
 
 
 def _version_of(jar: Path) -> str:
-    """The version that a jar says it is of; an empty one where it says none."""
+    """The version that a jar declares; empty if none."""
     try:
         with zipfile.ZipFile(jar) as content:
             lines = content.read(_PROPERTIES).decode("utf-8", "replace").splitlines()

@@ -1,6 +1,6 @@
-"""Plays a schedule on a running Java broker, and says what was seen, step beside step.
+"""Play a schedule on a running Java broker, and report what happened, step by step.
 
-Leaves out where the moves come from (`schedule`, `violations`) and how threads and replies are heard (`stage`).
+Moves: `schedule`, `violations`. Threads and replies: `breakpoints`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
 
 WITHIN_S: Final = 20.0
-"""How long a thread is waited for: four rounds of the scan."""
+"""How long to wait for a thread: four scan periods."""
 PASSED: Final = frozenset({"held", "served", "rounded", "closed", "returned", "recheck"})
-"""Gates that are seen, and stop nobody."""
+"""Gates that are observed but do not stop threads."""
 WALK: Final = frozenset({"notify", "taken", "each", "submit", "keep", "done"})
-"""Gates of a walk."""
+"""Gates of a traversal."""
 WALKERS: Final = frozenset({DISPATCHER, SCANNER, OPERATOR})
-"""Whose walks are stopped at them."""
+"""The threads whose traversals are stopped at gates."""
 JUST_S: Final = 0.5
-"""A scan that ended so lately is one to count from."""
+"""A scan that ended at most this long ago can be counted from."""
 PRIME_HOLD_MS: Final = 1
 LMQ: Final = "%LMQ%"
 SUSPEND, SUBSCRIPTION, COMMIT = 2, 4, 1
@@ -36,41 +36,41 @@ _NUMBERS: Final = count(1)
 
 
 class NotFollowedError(Exception):
-    """The broker cannot be made to go on; the text says at which step, and what was waited for."""
+    """The broker cannot be made to continue; the text names the step, and what was awaited."""
 
 
 class OtherwiseError(Exception):
-    """The broker did what the law does not say; the text says what."""
+    """The broker did something that the specification does not allow; the text says what."""
 
 
 @frozen
 class Seen:
-    """What was seen of one step."""
+    """The observation of one step."""
 
     label: str
     said: tuple[str, ...]
     at_ms: float
-    """Since the run's first step began."""
+    """Since the start of the run's first step."""
 
 
 @frozen
 class Played:
-    """How far a schedule was followed, and what came of it."""
+    """How far a schedule was followed, and the result."""
 
     steps: tuple[Seen, ...]
     of: int
     shown: tuple[str, ...]
-    """What showed the property broken."""
+    """The evidence that the property is broken."""
     broken: bool
     """Whether the broker was seen to break the property."""
     cannot: str = ""
-    """Why the broker could not be made to go on; empty where it was."""
+    """Why the broker could not be made to continue; empty if it could."""
     otherwise: str = ""
-    """What the broker did that the law does not say; empty where nothing."""
+    """What the broker did that the specification does not allow; empty for nothing."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether every step was made."""
+        """Whether every step was taken."""
         return len(self.steps) == self.of
 
 
@@ -85,18 +85,18 @@ class _Slot:
 
 
 def _takes_up(arrival: Arrival) -> bool:
-    """Whether a thread does something new about a pull: looks at it, hands it on, or reads for it."""
+    """Whether a thread does something new to a pull: checks it, hands it on, or reads for it."""
     return arrival.gate in {"each", "submit"} or (arrival.gate == "read" and arrival.suspends is False)
 
 
 def play(broker: JavaBroker, schedule: Schedule) -> Played:
-    """Play a schedule on a topic of its own. Raises OSError when the broker's connection breaks."""
+    """Play a schedule on a new topic. Raises OSError if the broker's connection breaks."""
     return _Player(broker, schedule).play()
 
 
 @define(eq=False)
 class _Player:
-    """One replay. Invariant: what `stage` stops is of this replay's topic and pulls, or is a round of the scan."""
+    """One replay. Invariant: `stage` stops only this replay's topic and pulls, and rounds of the scan."""
 
     broker: JavaBroker
     schedule: Schedule
@@ -106,18 +106,18 @@ class _Player:
     pulls: dict[int, int] = field(factory=dict)
     """Opaque -> consumer."""
     queue_ids: dict[int, int] = field(factory=dict)
-    """The law's number of a queue -> the broker's."""
+    """The specification's number of a queue -> the broker's."""
     admins: dict[tuple[str, int], Peer] = field(factory=dict)
-    """Address -> the connection for what is answered at once."""
+    """Address -> the connection for requests with immediate answers."""
     returning: tuple[Peer, int] | None = None
-    """By which connection and opaque the broker was told that its master is back."""
+    """The connection and opaque of the request that says that the master is back."""
     stopped: Callable[[Arrival], bool] = field(init=False)
     acted_at: int = 0
-    """How much had been seen when the last thing was done."""
+    """The number of observations at the last move."""
     ended_at: int = 0
-    """How much had been seen when the law's run ended."""
+    """The number of observations at the end of the specification's run."""
     round_at: int = 0
-    """How much had been seen when the last round was let begin."""
+    """The number of observations at the start of the last round."""
     anchor_s: float = 0.0
     ticks: int = 0
     shown_at_s: dict[int, float] = field(factory=dict)
@@ -130,7 +130,7 @@ class _Player:
         self.queue_ids = {number: number for number in range(self.schedule.queues)}
 
     def play(self) -> Played:
-        """Everything, from the topic's making to what shows the property broken."""
+        """Play everything, from the topic's creation to the evidence for the violation."""
         steps: list[Seen] = []
         shown: list[str] = []
         begun_s = time.monotonic()
@@ -161,7 +161,7 @@ class _Player:
         return Played(tuple(steps), len(self.schedule.steps), tuple(shown), broken, cannot, otherwise)
 
     def _leave(self) -> None:
-        """Let everybody go on, and hang up."""
+        """Release all threads, and disconnect."""
         self.stage.stops = lambda _arrival: False
         self.stage.let_go(lambda _arrival: True)
         for peer in [*self.admins.values(), *(slot.peer for slot in self.slots.values())]:
@@ -172,13 +172,13 @@ class _Player:
     # -- which threads stop ------------------------------------------------------------------------------------------
 
     def _stop_all(self) -> None:
-        """Stop this run's threads from now on, once no round of the scan is under way: it would be nobody's step."""
+        """Stop this run's threads from now on, once no round of the scan is in progress: its steps would not count."""
         self.stage.stops = lambda arrival: arrival.gate == "round"
         self.stage.until(lambda: not self._is_in_round(), WITHIN_S)
         self.stage.stops = self._is_ours
 
     def _is_in_round(self) -> bool:
-        """Whether the scanner is within a round; one that an exception ended is over when the next is to begin."""
+        """Whether the scanner is within a round; one that an exception ended is over when the next begins."""
         if any(each.gate == "round" for each in self.stage.standing.values()):
             return False
         last_s = self.stage.last_s
@@ -190,7 +190,7 @@ class _Player:
         if gate in PASSED or (gate == "notify" and self._role(arrival) == SCANNER):
             return False
         if gate in WALK and self._role(arrival) not in WALKERS:
-            # A pull's thread that looks again after its insert, where a rule has it do so.
+            # A pull's thread that rechecks after its insert, because of a rule.
             return False
         if gate == "round":
             return True
@@ -202,7 +202,7 @@ class _Player:
         return arrival.request < 0 or arrival.request in self.pulls
 
     def _role(self, arrival: Arrival) -> str:
-        """Whose step a thread makes."""
+        """The actor of a thread's steps."""
         if "ReputMessageService" in arrival.thread:
             return DISPATCHER
         if "PullRequestHoldService" in arrival.thread:
@@ -229,7 +229,7 @@ class _Player:
         return iter(said)
 
     def until(self, move: Move) -> str:
-        """Wait for a thread to stand at a gate, or to have passed one that stops nobody."""
+        """Wait for a thread to stand at a gate, or to have passed one that does not stop."""
 
         def there() -> Arrival | None:
             passed = (each for each in self.stage.seen[self.acted_at :] if each.gate in PASSED)
@@ -255,7 +255,7 @@ class _Player:
             )
 
     def go(self, move: Move) -> str:
-        """Let a thread go on from a gate; where it stands at none of them there is nothing to do."""
+        """Release a thread from a gate; if it stands at none of them, do nothing."""
         self._answer_at(move, "G")
         return ""
 
@@ -278,7 +278,7 @@ class _Player:
         return found
 
     def free(self, move: Move) -> str:
-        """Stop nobody any more, but at the gates that are named."""
+        """Stop no thread any more, except at the named gates."""
         kept = frozenset(move.gates)
         self.stage.stops = lambda arrival: arrival.gate in kept
         self.acted_at = len(self.stage.seen)
@@ -297,7 +297,7 @@ class _Player:
 
     @property
     def _parent(self) -> str:
-        """The topic that is sent to: of a light message queue the one that it is filled from."""
+        """The topic to send to: for a light message queue the one that fills it."""
         return self.topic.removeprefix(LMQ)
 
     def send(self, move: Move) -> str:
@@ -363,7 +363,7 @@ class _Player:
     def _asked(
         self, code: RequestCode, fields: dict[str, str], body: bytes = b"", to: tuple[str, int] | None = None
     ) -> Command:
-        """Ask something that is answered at once, of the broker that is played on or of another one."""
+        """Send a request with an immediate answer, to this broker or another one."""
         admin, opaque = self._ask(Command(code, next(_NUMBERS), 0, fields, body), to or self.broker.address)
         self.stage.until(lambda: opaque in admin.replies or not admin.is_open, WITHIN_S)
         if opaque not in admin.replies:
@@ -375,19 +375,19 @@ class _Player:
         return reply
 
     def _ask(self, command: Command, to: tuple[str, int]) -> tuple[Peer, int]:
-        """Send a request, and say by which connection and opaque its reply comes."""
+        """Send a request; returns the connection and opaque of its reply."""
         if to not in self.admins:
             self.admins[to] = self.stage.connect(to)
         self.stage.send(self.admins[to], command)
         return self.admins[to], command.opaque
 
     def acts(self, _move: Move) -> str:
-        """Tell the slave that it has the least id of those that live: its master is gone, and it acts for it."""
+        """Tell the slave that it has the least id of the living brokers: its master is gone, and it acts for it."""
         self._asked(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, self._least(1, self.broker.address))
         return "the slave acts as master"
 
     def returns(self, _move: Move) -> str:
-        """Tell the slave that its master is back, and wait for nothing: the thread that serves it is to be stopped."""
+        """Tell the slave that its master is back, without waiting: the serving thread is to be stopped."""
         assert self.broker.master is not None
         fields = self._least(0, self.broker.master.address)
         fields["haBrokerAddr"] = "{}:{}".format(*self.broker.master.copied_from)
@@ -398,7 +398,7 @@ class _Player:
 
     @staticmethod
     def _least(number: int, address: tuple[str, int]) -> dict[str, str]:
-        """What a name server tells of the least id in a group (`NotifyMinBrokerIdChangeRequestHeader`)."""
+        """A name server's message about the least id in a group (`NotifyMinBrokerIdChangeRequestHeader`)."""
         return {"minBrokerId": str(number), "brokerName": "java-broker", "minBrokerAddr": "{}:{}".format(*address)}
 
     def broke_off(self, _move: Move) -> str:
@@ -410,7 +410,9 @@ class _Player:
         reply = peer.replies[opaque][0]
         if reply.code == ResponseCode.SUCCESS:
             raise OtherwiseError("the traversal after the master's return reaches its end")
-        return f"who told of the master is answered with code {reply.code}: {(reply.remark or '').partition(',')[0]}"
+        return (
+            f"the message about the master is answered with code {reply.code}: {(reply.remark or '').partition(',')[0]}"
+        )
 
     def ordered(self, _move: Move) -> str:
         self._number_queues()
@@ -428,7 +430,7 @@ class _Player:
 
     def tick(self, move: Move) -> str:
         if not any(self._waits(slot) for slot in self.slots.values()):
-            # What else counts time is the scan, and that is waited for by itself.
+            # Only the scan counts time here, and it is awaited separately.
             return "no pull waits, so no time has to pass"
         if not self.ticks:
             self.anchor_s = max(self.anchor_s, time.monotonic() - JUST_S)
@@ -449,7 +451,7 @@ class _Player:
         self.stage.until(lambda: time.monotonic() >= at_s, max(0.0, at_s - time.monotonic()))
 
     def stop(self, _move: Move) -> str:
-        # A thread that stands at a gate would keep the broker from stopping.
+        # A thread at a gate would keep the broker from stopping.
         self.free(Move("free"))
         self.broker.stop()
         if not self.stage.until(
@@ -458,10 +460,10 @@ class _Player:
             raise NotFollowedError("the broker does not stop")
         return "the broker stops"
 
-    # -- what is looked at -------------------------------------------------------------------------------------------
+    # -- checks ----------------------------------------------------------------------------------------------
 
     def _compare(self, still: Sequence[bool]) -> None:
-        """Hold the wire against the law: nobody is answered whose pull the law has unanswered."""
+        """Compare the wire with the specification: a pull that it has unanswered must have no answer."""
         self.stage.until(lambda: False, 0)
         for number, is_open in enumerate(still):
             if is_open:
@@ -499,15 +501,15 @@ class _Player:
 
     def gone(self, move: Move) -> str:
         self._refuse_reply(move.slot)
-        return f"the connection of pull {move.slot} ended, and no answer came"
+        return f"the connection of pull {move.slot} ended without an answer"
 
     def untouched(self, move: Move) -> str:
         opaque = self.slots[move.slot].opaque
         later = self.stage.seen[self.ended_at :]
         touched = next((each for each in later if each.request == opaque and _takes_up(each)), None)
         if touched is not None:
-            raise OtherwiseError(f"{touched.thread} comes to pull {move.slot} (at {touched.gate})")
-        return f"no thread comes to pull {move.slot}"
+            raise OtherwiseError(f"{touched.thread} reaches pull {move.slot} (at {touched.gate})")
+        return f"no thread reaches pull {move.slot}"
 
     def look(self, move: Move) -> str:
         opaque = self.slots[move.slot].opaque
@@ -516,18 +518,18 @@ class _Player:
             return any(each.request == opaque and each.gate == "each" for each in self.stage.seen[self.ended_at :])
 
         if not self.stage.until(looked, WITHIN_S):
-            raise OtherwiseError(f"no thread looks at pull {move.slot} again")
-        return f"a walk looks at pull {move.slot}"
+            raise OtherwiseError(f"no thread checks pull {move.slot} again")
+        return f"a traversal checks pull {move.slot}"
 
     def visit(self, move: Move) -> str:
         if not self.stage.until(lambda: self._visits(move.queue, self.ended_at), WITHIN_S):
             raise OtherwiseError(f"the scan does not reach queue {move.queue} again")
-        return f"the scan comes to queue {move.queue}"
+        return f"the scan reaches queue {move.queue}"
 
     def unvisited(self, move: Move) -> str:
         if self._visits(move.queue, self.round_at):
             raise OtherwiseError(f"the round reached queue {move.queue}")
-        return f"the round did not come to queue {move.queue}"
+        return f"the round did not reach queue {move.queue}"
 
     def _visits(self, queue: int, since: int) -> bool:
         wanted = self.queue_ids[queue]
@@ -535,9 +537,9 @@ class _Player:
         return any(each.gate == "queue" and each.topic == self.topic and each.queue == wanted for each in seen)
 
     def _number_queues(self) -> None:
-        """Give the law's queues the broker's numbers in the order in which its scan comes to them.
+        """Map the specification's queues to the broker's in the order in which its scan visits them.
 
-        Java goes through its table in the order of the keys' hashes; in the law a round may begin at any queue.
+        Java traverses its table in the order of the keys' hashes; in the specification a round may begin at any queue.
         """
         came = dict.fromkeys(
             each.queue for each in self.stage.seen if each.gate == "queue" and each.topic == self.topic

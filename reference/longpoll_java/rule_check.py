@@ -1,8 +1,7 @@
-"""Whether rules fit jars, asked of Byteman's own checker before a broker is started.
+"""Check that rules fit the jars, with Byteman's own checker, before a broker is started.
 
-The agent says nothing of a rule that it cannot parse, nor of one whose class or method is not there: it passes it
-over, and a thread would be waited for that never comes. Published jars are not asked: the rules are held against those
-by tests.
+The agent silently skips a rule that it cannot parse, or whose class or method does not exist; a replay would then wait
+for a thread in vain. Published jars are not checked here, because tests check the rules against them.
 
 Source: `org.jboss.byteman.check.TestScript` of Byteman 4.0.
 """
@@ -23,9 +22,9 @@ CLEAN: Final = "TestScript: no errors"
 
 
 def refused_rule(jars: Jars, script: Path) -> str:
-    """The name of the first rule of a script that does not fit the jars; an empty text where all do.
+    """The name of the first rule of a script that does not fit the jars; empty if all fit.
 
-    Raises JavaUnavailableError where the checker says neither.
+    Raises JavaUnavailableError if the checker's output is unclear.
     """
     command = ["java", "-cp", f"{jars.byteman}:{jars.class_path}", "org.jboss.byteman.check.TestScript", str(script)]
     try:

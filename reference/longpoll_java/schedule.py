@@ -1,7 +1,7 @@
-"""A run of the law as a schedule of the Java broker: what is sent, and which thread goes on from which gate.
+"""Convert a run of the specification to a schedule: requests, and the order in which threads leave gates.
 
-`schedule_of` is pure: a trace in, moves out. The same moves are played by `replay`, and written out for who has Java
-alone (`export`). Leaves out the moves that show afterwards what the run broke (`violations`).
+`schedule_of` is pure: a trace in, moves out. `replay` plays the moves, and `exported` writes them for Java alone. The
+moves that show the violation: `violations`.
 """
 
 from __future__ import annotations
@@ -23,37 +23,39 @@ Kind: TypeAlias = Literal[
     "answer", "silent", "gone", "untouched", "look", "visit", "unvisited",
     "acts", "returns", "broke_off", "ordered",
 ]  # fmt: skip
-"""What a move does; `docs/java.md` has a sentence for each."""
+"""The kinds of moves; `docs/java.md` describes each."""
 
 HOLD_MS: Final = 15_000
-"""How long a pull asks to be held where its deadline plays no part: what Java's push consumer asks for."""
+"""The requested hold where deadlines play no part: that of Java's push consumer."""
 DISPATCHER: Final = "dispatcher"
 SCANNER: Final = "scanner"
 OPERATOR: Final = "operator"
-"""Who tells a slave that its master is back: what a name server sends, and the thread that serves it."""
+"""The actor that tells a slave that its master is back: a name server's request and the thread that serves it."""
 WITNESS: Final = 200
-"""The number of a consumer that the law does not have, from which on those are who wait where a walk should come."""
+"""The first number for additional consumers, which the specification does not have, that wait where a traversal should
+come.
+"""
 FOUND, NOTHING = "found", "nothing"
 
 
 @frozen
 class Move:
-    """One thing that is done, or waited for, or looked at."""
+    """One action, wait or check."""
 
     kind: Kind
     thread: str = ""
-    """`dispatcher`, `scanner`, `operator`, `pull N` or `run N`: whose gates these are."""
+    """`dispatcher`, `scanner`, `operator`, `pull N` or `run N`: the thread of the gates."""
     gates: tuple[str, ...] = ()
     slot: int = -1
-    """The consumer that it is about; -1 for none."""
+    """Its consumer; -1 for none."""
     queue: int = -1
-    """The queue that it is about, by its number in the law; -1 for none."""
+    """Its queue, by the specification's number; -1 for none."""
     number: int = -1
     """An offset, or a number of ticks; -1 for none."""
     commits: int = -1
-    """The offset that a pull carries to be committed; -1 for none."""
+    """The offset that a pull commits; -1 for none."""
     word: str = ""
-    """What an answer must be: `found` or `nothing`."""
+    """The required answer: `found` or `nothing`."""
 
     def __str__(self) -> str:
         words = {"thread": self.thread.replace(" ", ""), "gates": ",".join(self.gates), "word": self.word}
@@ -64,12 +66,12 @@ class Move:
 
 @frozen
 class Step:
-    """One step of the law, and the moves that make the broker do it."""
+    """One step of the specification, and the moves that make the broker take it."""
 
     label: str
     moves: tuple[Move, ...]
     open: tuple[bool, ...]
-    """For each consumer whether the law has its pull unanswered after the step."""
+    """For each consumer whether its pull is unanswered after the step, in the specification."""
 
 
 @frozen
@@ -82,37 +84,37 @@ class Schedule:
     tick_ms: int
     hold_ms: int
     lmq: bool
-    """Whether the queues are those of a light message queue, and the broker has them enabled."""
+    """Whether the queues belong to a light message queue, which the broker has enabled."""
     slave: bool
-    """Whether the broker is a slave, which acts as master, and messages come to it by its master."""
+    """Whether the broker is a slave that acts as master, and gets messages from its master."""
     before: tuple[Move, ...]
-    """What is done first, so that the broker is where the law begins."""
+    """The moves that bring the broker into the specification's first state."""
     steps: tuple[Step, ...]
     after: tuple[Move, ...] = ()
-    """What shows that the run broke its property."""
+    """The moves that show that the run broke its property."""
 
 
 IMPOSSIBLE: Final[Mapping[str, str]] = {
-    "recheck": "no shipped broker looks again: the recheck is upstream's pull request #7359, which was never merged",
-    "walk_start": "no shipped broker looks again: the walk is upstream's pull request #7359, which was never merged",
-    "expire": "no shipped broker has a clock of deadlines",
+    "recheck": "no shipped broker rechecks: this is upstream's pull request #7359, which was never merged",
+    "walk_start": "no shipped broker rechecks: the traversal is upstream's pull request #7359, which was never merged",
+    "expire": "no shipped broker watches individual deadlines",
     "trim": "a broker deletes whole files, once they are days old",
-    "truncate": "a broker shortens a queue only while it recovers, before it serves anybody",
-    "queue_deleted": "a deleted topic's pulls are refused, and replay does not make the topic anew",
-    "flush": "replay cannot cut the power: what a killed process has appended to a mapped file is not lost",
-    "crash_and_recover": "replay cannot cut the power: what a killed process has appended to a mapped file is not lost",
-    "role_change": "replay starts no controller, which is who makes a slave master",
+    "truncate": "a broker truncates a queue only during recovery, before it serves clients",
+    "queue_deleted": "pulls of a deleted topic are rejected, and replay does not create the topic again",
+    "flush": "replay cannot cut the power: data that a killed process wrote to a mapped file is not lost",
+    "crash_and_recover": "replay cannot cut the power: data that a killed process wrote to a mapped file is not lost",
+    "role_change": "replay starts no controller, which would make a slave master",
 }
-"""Action -> why no schedule of replay has it."""
+"""Action -> why no replay schedule has it."""
 
 
 def schedule_of(trace: Trace, gates: Sequence[Breakpoint], scan_ms: int = SCAN_MS) -> Schedule:
-    """The moves that make a broker with these gates follow a run; it scans each `scan_ms`. Raises NotOnJavaError."""
+    """The moves that make a broker with these gates and this scan period follow a run. Raises NotOnJavaError."""
     _refuse(trace, {gate.name for gate in gates})
     model = trace.model
     labels = [step.action.name for step in trace.steps if step.action is not None]
     first_pull = labels.index("next_pull") if "next_pull" in labels else len(labels)
-    # Ticks before anybody pulls bring the scan alone: a deadline is far then, for a slow machine would be late for it.
+    # Ticks before the first pull only cause the scan: deadlines are far then, or a slow machine would miss them.
     by_time = "tick" in labels[first_pull:] or trace.property_name in TIMED
     bounds = model.bounds
     tick_ms = scan_ms // bounds.scan_ticks
@@ -131,9 +133,9 @@ def schedule_of(trace: Trace, gates: Sequence[Breakpoint], scan_ms: int = SCAN_M
 
 
 LATE: Final = frozenset({"queued_by_deadline", "answered_by_deadline"})
-"""Properties that are shown by how much later than a deadline the scan comes, which must be as late as by itself."""
+"""Properties shown by how long after a deadline the scan comes; its own timing must be kept."""
 TIMED: Final = frozenset({"dropped_by_reject", "dropped_by_throw", "nothing_dropped", "no_orphan", "closed_is_let_go"})
-"""Properties that are shown by a deadline which passes."""
+"""Properties shown by a deadline that passes."""
 
 
 def _refuse(trace: Trace, gates: AbstractSet[str]) -> None:
@@ -141,9 +143,9 @@ def _refuse(trace: Trace, gates: AbstractSet[str]) -> None:
         name = step.action.name if step.action is not None else ""
         why = IMPOSSIBLE.get(name)
         if name == "master_returns" and "return" not in gates:
-            why = "a slave of this version is told nothing: it copies from its master again, and that is all"
+            why = "a slave of this version is not notified: it only copies from its master again"
         if name == "return_look" and trace.property_name == "told_of_master_return":
-            why = "replay has no gate at which a walk passes over a bucket"
+            why = "replay has no gate at which a traversal skips a bucket"
         if step.action is not None and why is not None:
             raise NotOnJavaError(f"step {number} of the run is {step.action.label}, and {why}")
     if trace.model.bounds.filters:
@@ -151,7 +153,7 @@ def _refuse(trace: Trace, gates: AbstractSet[str]) -> None:
 
 
 def _before(trace: Trace) -> tuple[Move, ...]:
-    """Make the topic; have a bucket made for each queue that is scanned before anything is held there; await a scan."""
+    """Create the topic; create a bucket for each queue that is scanned before anything is held there; await a scan."""
     held: set[int] = set()
     primed: list[int] = []
     queues = [queue.name for queue in trace.model.state.queues]
@@ -166,7 +168,7 @@ def _before(trace: Trace) -> tuple[Move, ...]:
             wanted = range(len(queues)) if action.name == "scan_throws" else (queue,)
             primed += [each for each in wanted if each not in held and each not in primed]
         elif action.name == "master_returns":
-            # Every queue has to be in the table that is walked, in an order that a scan tells.
+            # Every queue has to be in the traversed table, in an order that a scan shows.
             primed += [each for each in range(len(queues)) if each not in primed]
     moves = [Move("create", number=len(queues))]
     if trace.model.bounds.has("role"):
@@ -181,7 +183,7 @@ def _before(trace: Trace) -> tuple[Move, ...]:
 
 
 def _witnesses(trace: Trace) -> Iterator[Move]:
-    """Of a walk that is to break off: somebody who waits at each queue that it does not come to then."""
+    """For a traversal that will abort: a waiting consumer at each queue that it then does not reach."""
     if trace.property_name == "return_is_whole":
         for number in _not_taken(trace):
             yield Move("pull", slot=WITNESS + number, queue=number, number=0)
@@ -189,19 +191,19 @@ def _witnesses(trace: Trace) -> Iterator[Move]:
 
 
 def _not_taken(trace: Trace) -> list[int]:
-    """The queues that no walk of the run takes."""
+    """The queues that no traversal of the run takes."""
     names = [queue.name for queue in trace.model.state.queues]
     taken = [step.action.actors for step in trace.steps if step.action and step.action.name == "return_take"]
     return [number for number, name in enumerate(names) if not any(name in actors for actors in taken)]
 
 
 def witnesses_of(trace: Trace) -> list[int]:
-    """The consumers that the law does not have, and that wait where the run's walk should come."""
+    """The additional consumers that wait where the run's traversal should come."""
     return [move.slot for move in _witnesses(trace) if move.kind == "pull"]
 
 
 def value_of(model: Model, state: Sequence[int], name: str, otherwise: int) -> int:
-    """A variable's value in a state; `otherwise` where the law has no such variable."""
+    """A variable's value in a state; `otherwise` if the model has no such variable."""
     for variable, value in zip(model.variables, state, strict=True):
         if variable.name == name:
             return value
@@ -209,13 +211,13 @@ def value_of(model: Model, state: Sequence[int], name: str, otherwise: int) -> i
 
 
 def _queue(action: Action, queues: Sequence[str]) -> int:
-    """The number of the queue that an action is about; the only one where none is named."""
+    """The number of an action's queue; of the only one if none is named."""
     named = [queues.index(each) for each in action.actors if each in queues]
     return named[0] if named else 0
 
 
 WALKED: Final = ("each", "submit", "keep", "done")
-"""Where a walk that has looked at a request comes to next."""
+"""The next gates of a traversal that has checked a request."""
 
 
 @define
@@ -225,12 +227,12 @@ class _Maker:
     trace: Trace
     gates: frozenset[str]
     at: int = 0
-    """The number of the step that is made."""
+    """The number of the current step."""
     submitting: dict[int, str] = field(factory=dict)
-    """Request -> the walking thread that stands before it hands the request to the executor."""
+    """Request -> the traversing thread that is about to hand it to the executor."""
 
     def steps(self) -> Iterator[Step]:
-        """Each step of the law with its moves."""
+        """Each step with its moves."""
         model = self.trace.model
         for number in range(1, len(self.trace.steps)):
             self.at = number
@@ -265,7 +267,7 @@ class _Maker:
         return _queue(action, [queue.name for queue in self.trace.model.state.queues])
 
     def is_refused_later(self, request: int) -> bool:
-        """Whether the executor refuses what is handed to it of this request now."""
+        """Whether the executor will reject this request in the current state."""
         for step in self.trace.steps[self.at + 1 :]:
             action = step.action
             if action is not None and action.actors == (request,) and action.name in {"run", "executor_rejects"}:
@@ -276,7 +278,7 @@ class _Maker:
         yield Move("send", queue=self._shown_as(action))
 
     def _shown_as(self, action: Action) -> int:
-        """The queue to send to: the dispatcher goes by the log's order, so the n-th message sent is the n-th shown."""
+        """The queue to send to: the dispatcher follows the log's order, so the n-th message sent is the n-th shown."""
         sent = [each.action for each in self.trace.steps[1:] if each.action and each.action.name == "append"]
         shown = [each.action for each in self.trace.steps[1:] if each.action and each.action.name == "make_visible"]
         number = sum(1 for each in self.trace.steps[1 : self.at] if each.action and each.action.name == "append")
@@ -312,7 +314,7 @@ class _Maker:
         yield from self.answered(request)
 
     def answered(self, request: int) -> Iterator[Move]:
-        """Wait for the answer, unless nobody is there to hear it."""
+        """Wait for the answer, unless the client is gone."""
         if self.before(f"closed_{request}"):
             return
         is_found = self.after(f"offset_{request}") > self.before(f"offset_{request}")
@@ -346,7 +348,7 @@ class _Maker:
 
     def notify_start(self, _action: Action) -> Iterator[Move]:
         yield Move("go", DISPATCHER, ("notify",))
-        # Where there is no bucket there is no list either.
+        # Without a bucket there is no list either.
         yield Move("until", DISPATCHER, ("taken", "done"))
 
     def scan_start(self, action: Action) -> Iterator[Move]:
@@ -355,7 +357,7 @@ class _Maker:
         yield Move("until", SCANNER, ("taken", "done"))
 
     def _scanner_at(self, queue: int) -> Iterator[Move]:
-        """Have the scanner come to a queue, at the beginning of a round or within one."""
+        """Make the scanner come to a queue, at the start of a round or within one."""
         yield Move("go", SCANNER, ("done",))
         yield Move("until", SCANNER, ("round", "queue"))
         yield Move("go", SCANNER, ("round",))
@@ -389,7 +391,7 @@ class _Maker:
         yield Move("until", OPERATOR, ("return",))
 
     def return_look(self, action: Action) -> Iterator[Move]:
-        # A bucket that is empty is passed over, between two gates.
+        # An empty bucket is skipped, between two gates.
         if not self.after(f"return_due_q{self.queue(action)}"):
             return
         yield Move("go", OPERATOR, ("return",))
@@ -407,7 +409,7 @@ class _Maker:
             yield Move("go", OPERATOR, ("submit",))
 
     def changed(self, name: str) -> bool:
-        """Whether the step gives a variable another value."""
+        """Whether the step changes a variable."""
         return self.before(name) != self.after(name)
 
     def run(self, action: Action) -> Iterator[Move]:
@@ -454,7 +456,7 @@ class _Maker:
         yield Move("offset", slot=request, number=offset)
 
     def offset_reset(self, action: Action) -> Iterator[Move]:
-        """As `mqadmin resetOffsetByTime` does where no consumer is to be told: it commits the older offset."""
+        """Like `mqadmin resetOffsetByTime` without connected consumers: commit the older offset."""
         yield from self.offset_commit(action)
 
     def channel_closes(self, action: Action) -> Iterator[Move]:
@@ -502,5 +504,5 @@ _MAKERS: Final[Mapping[str, Callable[[_Maker, Action], Iterator[Move]]]] = {
 
 
 def with_after(schedule: Schedule, moves: Sequence[Move]) -> Schedule:
-    """The schedule, with the moves that show what its run broke."""
+    """The schedule, with the moves that show the violation."""
     return evolve(schedule, after=tuple(moves))

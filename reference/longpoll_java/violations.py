@@ -1,8 +1,7 @@
-"""What shows, after a run, that it broke its property: on the wire where it can be seen there, else by the threads.
+"""The evidence, after a run, that it broke its property: on the wire if visible there, else from the threads.
 
-Each property is shown by moves that follow the run's own. A move that finds otherwise than it says ends the replay: the
-broker did not do what the law says. Leaves out properties that nothing outside of the law can show: such a run is
-followed, and that is all.
+Each property is shown by moves after the run's own. A move with another result ends the replay: the broker did not
+follow the specification. Runs of properties that cannot be observed from outside are only followed.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ ROUND: Final = ("round",)
 
 
 def shown_by(trace: Trace) -> tuple[Move, ...]:
-    """The moves that show what a run broke; none where its property is not to be seen from outside."""
+    """The moves that show what a run broke; empty if its property is not observable."""
     show = _SHOWN.get(trace.property_name)
     return tuple(show(trace)) if show is not None and breaks(trace) else ()
 
 
 def breaks(trace: Trace) -> bool:
-    """Whether the run comes to a state in which its property is broken, under the policy that it is a run of now."""
+    """Whether the run reaches a state that breaks its property, under the policy it now has."""
     promised = [each for each in properties_of(trace.model) if each.name == trace.property_name]
     return any(not holds(trace.model, each, step.state) for each in promised for step in trace.steps)
 
 
 def sentence_of(property_name: str) -> str:
-    """What the moves of a property show; an empty text for a property that nothing shows."""
+    """What the moves of a property show; empty for a property without any."""
     return _SENTENCES.get(property_name, "")
 
 
@@ -45,7 +44,7 @@ def _waiting(trace: Trace) -> list[int]:
 
 
 def _lost(trace: Trace) -> Iterator[Move]:
-    """All threads but the scan go on, and the pull is unanswered until the scan: its wakeup is lost."""
+    """All threads except the scan continue, and the pull stays unanswered until the scan: a lost wakeup."""
     waiting = _waiting(trace)
     yield Move("free", gates=ROUND)
     yield Move("until", SCANNER, ROUND)
@@ -56,7 +55,7 @@ def _lost(trace: Trace) -> Iterator[Move]:
 
 
 def _late(trace: Trace) -> Iterator[Move]:
-    """The deadline is over, and nobody has looked before the scan."""
+    """The deadline is over, and no thread checked the pull before the scan."""
     waiting = _waiting(trace)
     yield Move("until", SCANNER, ROUND)
     yield from (Move("deadline", slot=each) for each in waiting)
@@ -67,7 +66,7 @@ def _late(trace: Trace) -> Iterator[Move]:
 
 
 def _dropped(trace: Trace) -> Iterator[Move]:
-    """Past the deadline a whole round goes by that does not come to the request."""
+    """After the deadline a whole round passes without reaching the request."""
     waiting = _waiting(trace)
     yield Move("free", gates=ROUND)
     yield from (Move("deadline", slot=each) for each in waiting)
@@ -87,7 +86,7 @@ def _orphaned(trace: Trace) -> Iterator[Move]:
 
 
 def _still_walked(trace: Trace) -> Iterator[Move]:
-    """The next round looks at the request of a channel that is closed."""
+    """The next round checks the request of a closed channel."""
     yield Move("free")
     yield from (Move("look", slot=each.index) for each in trace.model.state.requests if _is_closed(trace, each.index))
 
@@ -97,7 +96,7 @@ def _is_closed(trace: Trace, request: int) -> bool:
 
 
 def _regressed(trace: Trace) -> Iterator[Move]:
-    """The broker says the older offset."""
+    """The broker reports the older offset."""
     yield Move("free")
     for each in trace.model.state.requests:
         name = f"committed_{each.index}"
@@ -107,7 +106,7 @@ def _regressed(trace: Trace) -> Iterator[Move]:
 
 
 def _unswept(_trace: Trace) -> Iterator[Move]:
-    """A later round comes to the queue, in which nobody waits."""
+    """A later round visits the queue, in which no pull waits."""
     yield Move("free", gates=ROUND)
     yield Move("until", SCANNER, ROUND)
     yield Move("go", SCANNER, ROUND)
@@ -116,7 +115,7 @@ def _unswept(_trace: Trace) -> Iterator[Move]:
 
 
 def _round_cut(trace: Trace) -> Iterator[Move]:
-    """The next round begins, and this one has not come to the other queues."""
+    """The next round begins, and this one has not visited the other queues."""
     thrown = trace.steps[-1].action
     names = [queue.name for queue in trace.model.state.queues]
     yield Move("until", SCANNER, ROUND)
@@ -127,9 +126,9 @@ def _round_cut(trace: Trace) -> Iterator[Move]:
 
 
 def _broken_off(trace: Trace) -> Iterator[Move]:
-    """Who told of the master is answered that it failed, and who waits at another queue has not been come to.
+    """The request about the master gets an error, and pulls at another queue were not visited.
 
-    Then a message each is sent, which is what they are answered by.
+    Then each gets a message, which answers it.
     """
     witnesses = witnesses_of(trace)
     yield Move("broke_off")
@@ -163,21 +162,21 @@ _SHOWN: Final[Mapping[str, Callable[[Trace], Iterator[Move]]]] = {
     "return_is_whole": _broken_off,
     "answered_on_stop": _unanswered_at_stop,
 }
-_LOST: Final = "the message is there, and the pull is answered by the next scan alone"
+_LOST: Final = "the message is there, but only the next scan answers the pull"
 _SENTENCES: Final[Mapping[str, str]] = {
     "lost_by_hold": _LOST,
     "lost_by_keep": _LOST,
     "no_lost_wakeup": _LOST,
-    "queued_by_deadline": "the deadline is over, and the pull is answered by the next scan alone",
-    "answered_by_deadline": "the deadline is over, and the pull is answered by the next scan alone",
-    "dropped_by_reject": "past its deadline a whole scan does not come to the pull: nobody has it any more",
-    "dropped_by_throw": "past its deadline a whole scan does not come to the pull: nobody has it any more",
-    "nothing_dropped": "past its deadline a whole scan does not come to the pull: nobody has it any more",
-    "no_orphan": "neither a message nor a whole scan past its deadline comes to the pull",
-    "closed_is_let_go": "a scan looks at the pull of a closed channel",
-    "commit_never_regresses": "the broker says the older offset",
-    "buckets_are_swept": "a later scan comes to the queue, for which nobody waits",
-    "round_is_whole": "the next scan begins, and this one has not come to the other queues",
-    "return_is_whole": "the walk ends with an exception, and who waits at another queue is not sent to the master",
+    "queued_by_deadline": "the deadline is over, but only the next scan answers the pull",
+    "answered_by_deadline": "the deadline is over, but only the next scan answers the pull",
+    "dropped_by_reject": "after its deadline a whole scan does not reach the pull: it is lost",
+    "dropped_by_throw": "after its deadline a whole scan does not reach the pull: it is lost",
+    "nothing_dropped": "after its deadline a whole scan does not reach the pull: it is lost",
+    "no_orphan": "neither a message nor a whole scan after its deadline reaches the pull",
+    "closed_is_let_go": "a scan checks the pull of a closed channel",
+    "commit_never_regresses": "the broker reports the older offset",
+    "buckets_are_swept": "a later scan visits the queue, in which no pull waits",
+    "round_is_whole": "the next scan begins, but this one has not visited the other queues",
+    "return_is_whole": "the traversal ends with an exception, and pulls at another queue are not sent to the master",
     "answered_on_stop": "the connection ends without an answer",
 }

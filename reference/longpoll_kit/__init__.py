@@ -1,5 +1,5 @@
-"""A property kit for anybody's long polling: say how to publish and how to poll, and a machine looks for what is wrong.
+"""A property-based test kit for any long polling: you define how to publish and to poll, and a machine finds faults.
 
-`subject` is what one writes, `machine` what runs against it, `model` what a correct service may answer. It knows no
-broker and no wire: `docs/kit.md` shows it from the outside.
+`subject` is the interface to implement, `machine` runs the test, `model` defines correct answers. It knows no broker
+and no wire; manual: `docs/kit.md`.
 """

@@ -1,4 +1,4 @@
-"""What the kit raises: a service that did what it must not, and a subject that cannot be used as it is written."""
+"""Errors of the kit: a violation by the service, and an unusable subject."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from typing import Final
 from longpoll_spec.errors import LongpollError, UserError
 
 HINTS: Final = {
-    "no_lost_wakeup": "look at what happens to a message that comes after a poll has looked and before it waits, "
-    "and at whether every poll that waits is told; a service that waits for several messages or "
-    "bytes must wait for one in this test",
-    "answered_by_deadline": "look at how the time that a poll may wait is counted, and at what ends its wait",
-    "not_early": "a poll with nothing to read waits until its deadline: look at what else ends its wait",
-    "answered_once": "look at what takes a message, or a poll, off the list when it has been answered",
-    "nothing_lost": "look at who holds a message between the moment it is taken and the moment its poll is answered",
-    "in_order": "look at whether two polls, or a poll and a publish, can change the same queue at once",
-    "right_messages": "look at what is kept of a queue's name, of a body's bytes and of a position",
-    "cancelled_is_over": "look at whether a poll that was cancelled is still on the list of those that wait",
-    "kept_by_restart": "look at what is on the disk when a publish is acknowledged",
+    "no_lost_wakeup": (
+        "check a message that comes after a poll's read and before its wait, and whether every waiting poll is woken; "
+        "a service that waits for several messages or bytes must wait for one in this test"
+    ),
+    "answered_by_deadline": "check how a poll's timeout is measured, and what ends its wait",
+    "not_early": "a poll with nothing to read waits until its deadline: check what else ends its wait",
+    "answered_once": "check the removal of a message, or of a poll, from its list after the answer",
+    "nothing_lost": "check where a message is between its removal and the answer to its poll",
+    "in_order": "check whether two polls, or a poll and a publish, can change the same queue at once",
+    "right_messages": "check whether queue names, bodies and positions are stored unchanged",
+    "cancelled_is_over": "check whether a cancelled poll is still in the list of waiting polls",
+    "kept_by_restart": "check what is on disk when a publish is acknowledged",
 }
 """Property -> where to look when it is broken."""
 
 
 class ViolationError(LongpollError, AssertionError):
-    """The service did what it must not; `property` is a key of `HINTS`, and the text says what happened."""
+    """The service broke a property; `property` is a key of `HINTS`, and the text says what happened."""
 
     def __init__(self, prop: str, what: str) -> None:
         super().__init__(f"{prop}: {what}; {HINTS[prop]}")
@@ -31,8 +32,8 @@ class ViolationError(LongpollError, AssertionError):
 
 
 class SubjectError(UserError):
-    """A subject that is not written as the kit needs it; the text says what to change."""
+    """The subject is not written as the kit needs it; the text says what to change."""
 
 
 class StandstillError(LongpollError):
-    """The machine stood still for so long that nobody can be accused; the example ends, and counts as excused."""
+    """The host paused for so long that lateness shows nothing; the example ends, and counts as excused."""

@@ -1,9 +1,9 @@
-"""One example: does what a rule says to a subject, and has the model judge whatever comes back.
+"""One example: performs the steps on a subject and checks all answers with the model.
 
-A step ends when every poll that is owed a message has been answered; polls that are owed none stay under way over
-steps. What is waited for here is an answer that must come, or a deadline of the service's own.
+A step ends when every poll that is owed a message has been answered; other polls stay in flight across steps. The
+example waits only for answers that must come, and for deadlines.
 
-Leaves out choosing what to do (`machine`), and what is kept of a failure (`run`).
+Choosing steps: `machine`. Recording failures: `run`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Who = Literal["poll", "publish"]
 Order = Literal["cancel only", "cancel first", "together"]
 QUEUE_COUNT: Final = 2
 POLLS_MAX: Final = 8
-"""Most polls under way at once."""
+"""The most polls in flight at once."""
 LINES_MAX: Final = 40
-"""Most lines of a service before which a thread is stopped."""
+"""The most lines of a service before which a thread is stopped."""
 GIVEN_UP_MS: Final = 5_000
-"""A poll that is not answered so long after it was late never is."""
+"""A poll without an answer this long after it was late is never answered."""
 HELD_MS: Final = 5
-"""A poll that was sent so long before its message's publish began was waiting by then, as far as can be told."""
+"""A poll sent this long before its message's publish began was already waiting, as far as known."""
 NOTHING_DONE: Final = "nothing to do"
 
 FOUND: Final = "answered at once"
@@ -44,16 +44,16 @@ EXPIRED: Final = "held until its deadline"
 CROSSED: Final = "met by its message on the way"
 CANCELLED: Final = "cancelled"
 RESTARTED: Final = "under a restart"
-ONCE: Final = "looked at for a second answer"
+ONCE: Final = "checked for a second answer"
 NEEDED: Final = {FOUND: "", WOKEN: "", EXPIRED: "", CANCELLED: "cancel", RESTARTED: "restart", ONCE: "answered_again"}
-"""What must have been seen at least once -> the ability that it takes."""
+"""What must occur at least once -> the ability that it needs."""
 
 
 @define(eq=False)
 class Example:
-    """A subject with queues of its own.
+    """A subject with its own queues.
 
-    Invariant: between two steps no poll is under way to which the model owes a message.
+    Invariant: between two steps no poll in flight is owed a message.
     """
 
     runtime: Runtime
@@ -61,10 +61,10 @@ class Example:
     watch: HostPauseWatch
     allowances: Allowances
     name: str
-    """Unique among all examples against one service: its queues are named after it."""
+    """Unique among all examples against one service; part of the names of its queues."""
     workers: Workers
     suspect: Callable[[ViolationError], None]
-    """Told of what was late, and no more than late; raises it if that is enough."""
+    """Gets minor lateness; raises it if there is enough."""
     long_ms: int
     short_ms: int
     counts: Counter[str] = field(factory=Counter)
@@ -76,9 +76,9 @@ class Example:
     """Delays for which the service is not blamed, because the host paused."""
     _asks: list[Ask] = field(factory=list)
     _past: list[Queue] = field(factory=list)
-    """All queues of the example, those from before a restart among them."""
+    """All queues of the example, including those from before a restart."""
     _moments: list[Moment] = field(factory=list)
-    """What else belongs on the timeline."""
+    """Other events on the timeline."""
     _answered: list[Ask] = field(factory=list)
     _lives: int = 0
 
@@ -100,13 +100,13 @@ class Example:
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def publish(self, queue: Queue, payload: bytes, count: int = 1) -> str:
-        """Publish `count` messages, one after the other; the polls that wait for them must be answered."""
+        """Publish `count` messages, one after another; the polls that wait for them must be answered."""
         messages = [self._publish(queue, payload) for _ in range(count)]
         self.settle()
         return ", ".join(map(str, messages))
 
     def burst(self, queue: Queue, count: int, size: int) -> str:
-        """Publish many messages of `size` bytes in a row, the first of them to a poll that waits; then read them."""
+        """Publish many messages of `size` bytes in a row, the first of them to a waiting poll; then read them."""
         self.poll(queue, "end", self.long_ms, 1)
         for _ in range(count):
             self._publish(queue, b"", size)
@@ -115,7 +115,7 @@ class Example:
         return f"{count} messages"
 
     def poll(self, queue: Queue, place: Place, timeout_ms: int, count: int) -> str:
-        """Poll from some place, `count` times at once."""
+        """Poll from some position, `count` times at once."""
         if len(self.polls.under_way) + count > POLLS_MAX:
             return NOTHING_DONE
         asks = [self._begin(queue, self._first(queue, place), timeout_ms) for _ in range(count)]
@@ -125,7 +125,7 @@ class Example:
         return f"{sum(ask.ended_ns is None for ask in asks)} of {count} wait"
 
     def wake(self, queue: Queue, payload: bytes, count: int) -> str:
-        """Hold polls until the service has surely seen them, as the deadline of a later one shows; then publish."""
+        """Hold polls until the service has certainly seen them, as a later poll's deadline shows; then publish."""
         self.poll(queue, "end", self.long_ms, count)
         other = self.queues[self.queues.index(queue) - 1]
         self.expire(other, self.short_ms)
@@ -139,7 +139,7 @@ class Example:
         return str(ask)
 
     def cross(self, queue: Queue, payload: bytes, rounds: int, gap_us: int) -> str:
-        """Poll and publish at the same time, again and again, with gaps up to `gap_us`; with 0 either may be first."""
+        """Poll and publish at the same time, repeatedly, with gaps up to `gap_us`; with 0 either may be first."""
         for number in range(rounds):
             ask = self._begin(queue, self._first(queue, "end"), self.long_ms)
             if gap_us:
@@ -151,9 +151,9 @@ class Example:
         return f"{rounds} times"
 
     def preempt(self, queue: Queue, payload: bytes, who: Who) -> str:
-        """Stop a poll between any two lines of the service's code, and publish there; or the other way round.
+        """Stop a poll between two lines of the service's code, and publish there; or the reverse.
 
-        Nothing comes of it but polls and publishes where the service is not Python in this process.
+        If the service is not Python in this process, these are plain polls and publishes.
         """
         for line in range(LINES_MAX):
             pause = Pause(line)
@@ -164,7 +164,7 @@ class Example:
         return f"before each of {LINES_MAX} lines"
 
     def cancel(self, queue: Queue, payload: bytes, order: Order, gap_us: int) -> str:
-        """Cancel a poll that waits, with a message published never, right after or at the same time."""
+        """Cancel a waiting poll, with a message published never, right after or at the same time."""
         ask = self._begin(queue, self._first(queue, "end"), self.long_ms)
         self.polls.wait_sent(ask)
         if ask.error is None:
@@ -181,7 +181,7 @@ class Example:
         return str(ask)
 
     def restart(self) -> str:
-        """Restart the service; what was acknowledged is there afterwards, if that is promised."""
+        """Restart the service; acknowledged messages must survive, if that is promised."""
         held, now_ns = list(self.polls.under_way), self.runtime.monotonic_ns()
         for ask in held:
             self.told.abandoned(ask)
@@ -198,10 +198,10 @@ class Example:
             self._read_all()
         else:
             self._make_queues()
-        return f"{len(held)} polls were under way"
+        return f"{len(held)} polls were in flight"
 
     def end(self) -> None:
-        """Have every poll answered, read everything, and see that nothing more comes."""
+        """Wait for all polls, read everything, and check that nothing more comes."""
         self.settle()
         for queue in self.queues:
             while any(ask.queue == queue.name for ask in self.polls.under_way):
@@ -213,7 +213,7 @@ class Example:
         self._look_for_second_answers()
 
     def close(self) -> None:
-        """End the subject."""
+        """Close the subject."""
         self.told.left()
         if "close" in self.abilities:
             self.subject.close()
@@ -302,7 +302,7 @@ class Example:
                 first += len(ask.answer.bodies) if ask.answer else 0
 
     def _read(self, queue: Queue, first: int) -> Ask:
-        """Poll for a message that is there."""
+        """Poll for an available message."""
         ask = self._begin(queue, first, self.long_ms)
         self.polls.wait_sent(ask)
         self.settle()
@@ -323,7 +323,7 @@ class Example:
     # -- judging -----------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Judge what has come, and wait until no poll is owed a message; raises ViolationError."""
+        """Check arrived answers, and wait until no poll is owed a message; raises ViolationError."""
         self._judge_ended()
         while (owed := self._owed()) is not None:
             since_ns = self.runtime.monotonic_ns()
@@ -345,7 +345,7 @@ class Example:
         queue = self._queue(ask)
         if ask.error is not None:
             if ask.cancelled_ns is None or isinstance(ask.error, SubjectError):
-                ask.error.add_note(f"raised for {ask}, which was neither cancelled nor under way during a restart")
+                ask.error.add_note(f"raised for {ask}, which was neither cancelled nor in flight during a restart")
                 raise ask.error
             queue.ended_unanswered(ask)
             return
@@ -362,7 +362,7 @@ class Example:
         self._count(ask, queue)
 
     def _tell_answered(self, queue: Queue, ask: Ask, *, is_doubted: bool) -> None:
-        """Tell of an answer; a delay that may be the machine's doing is no evidence, and so told as no delay."""
+        """Record an answer in the history; a delay that may be the machine's is recorded as none."""
         end_ns = ask.ended_ns
         assert end_ns is not None
 
@@ -395,17 +395,17 @@ class Example:
         return None
 
     def _suspect(self, ask: Ask, error: ViolationError) -> None:
-        """Note what was late of a poll, once."""
+        """Record a late poll, once."""
         if not ask.is_suspected:
             ask.is_suspected = True
             self.suspect(error)
 
     def _excuse_wait(self, since_ns: int) -> None:
-        """Count a wait that would have been too long, had the host not paused."""
+        """Count a wait that would have been too long without the host pause."""
         self.excused += (self.runtime.monotonic_ns() - since_ns) / MS > self.allowances.wake_ms
 
     def _wait_lost(self, ask: Ask, message: Message) -> None:
-        """Wait for a poll that should have been answered: one that is answered before its deadline was only late."""
+        """Wait for an overdue poll: one that is answered before its deadline was only late."""
         lost = self._lost(ask, message)
         if not self._is_over(ask):
             raise lost
@@ -429,8 +429,8 @@ class Example:
         assert message.acked_ns is not None
         order = "before" if message.acked_ns < ask.begun_ns else "after"
         what = (
-            f"{ask} was not answered within {self.allowances.wake_ms} ms (wake_ms) in which the machine did not stand "
-            f"still, though {message} is there for it, acknowledged {order} the poll was begun"
+            f"{ask} was not answered within {self.allowances.wake_ms} ms (wake_ms) without host pauses, "
+            f"although {message} is there for it, acknowledged {order} the poll began"
         )
         return ViolationError(self._queue(ask).property_lost(ask, message), what)
 
@@ -441,7 +441,7 @@ class Example:
                 raise self._late(ask)
 
     def _is_over(self, ask: Ask) -> bool:
-        """Wait until a poll has ended; false if it has not by its deadline and what is allowed after it."""
+        """Wait until a poll has ended; false if it has not by its deadline and the allowance."""
         since_ns = ask.begun_ns if ask.sent_ns is None else ask.sent_ns
         allowed_ms = ask.timeout_ms + self.allowances.late_ms
         return ask.ended_ns is not None or self.polls.wait_ended(ask, since_ns, allowed_ms)
@@ -465,8 +465,8 @@ class Example:
         how = "is not answered" if ask.ended_ns is None else "was answered"
         return ViolationError(
             "answered_by_deadline",
-            f"{ask} {how} {late_ms:.0f} ms after its deadline, where {self.allowances.late_ms} are allowed (late_ms), "
-            f"and the machine stood still for {stalled_ms:.0f} ms of its whole time",
+            f"{ask} {how} {late_ms:.0f} ms after its deadline, where {self.allowances.late_ms} are "
+            f"allowed (late_ms); the host paused for {stalled_ms:.0f} ms in total",
         )
 
     def _look_for_second_answers(self) -> None:

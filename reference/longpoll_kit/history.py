@@ -1,10 +1,10 @@
-"""What a run tells a history of its publishes and polls, so that the judge can look at them too.
+"""Record a run's publishes and polls in a history, so that the judge can check them too.
 
-`Untold` is that of a run without a history: its methods do nothing, so that no step asks whether anybody listens.
-All is told from outside, and so as intervals: a poll was received between the begin and the end of `start_poll`, an
-answer was sent before it was seen, and by as much sooner as the machine stood still meanwhile.
+`Untold` is for a run without a history: its methods do nothing. Events are observed from outside and so recorded as
+intervals: a poll was received between the start and the end of `start_poll`; an answer was sent before it was seen,
+earlier by at least the host pauses in between.
 
-Leaves out how a history is written (`longpoll.HistoryWriter`) and judged (`longpoll.judge`).
+Writing: `longpoll.HistoryWriter`. Judging: `longpoll.judge`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from longpoll_runtime import Lock, Runtime
 
 
 class History(Protocol):
-    """A history that is being written; `longpoll.HistoryWriter` is one. Its clock is that of the machine."""
+    """A history being written, such as `longpoll.HistoryWriter`. Its clock is the machine's."""
 
     def published(self, queue: str, offset: int, *, since_ns: int | None = None) -> None:
         """A message was acknowledged to its publisher."""
         ...
 
     def polled(self, queue: str, offset: int, timeout_ms: int, *, since_ns: int | None = None) -> Any:
-        """A poll was received; what is returned stands for it."""
+        """A poll was received; the returned object identifies it."""
         ...
 
     def answered(
@@ -43,7 +43,7 @@ class History(Protocol):
 
 
 class NoHistory:
-    """Nobody is told."""
+    """Records nothing."""
 
     __slots__ = ()
 
@@ -54,20 +54,20 @@ class NoHistory:
         """A poll's `start_poll` has returned; called on the poll's own thread."""
 
     def answered(self, queue: Queue, ask: Ask, since_ns: Callable[[], int]) -> None:
-        """A poll was answered, not before the moment that `since_ns` returns."""
+        """A poll was answered, not before the time that `since_ns` returns."""
 
     def abandoned(self, ask: Ask) -> None:
-        """A poll is about to be cancelled, or its service to be restarted: what comes of it is told no more."""
+        """A poll is about to be cancelled, or its service to be restarted: its end is not recorded."""
 
     def left(self) -> None:
-        """The example is over, and so is every poll that it has left."""
+        """The example is over, and so are its open polls."""
 
 
 @define(eq=False)
 class RecordedHistory(NoHistory):
-    """All of one example goes to a history.
+    """Records one example in a history.
 
-    Invariant: `_open` are the polls told of whose end was not told; it and `_is_left` change under `_lock`.
+    Invariant: `_open` are the recorded polls without a recorded end; it and `_is_left` change under `_lock`.
     """
 
     history: History
@@ -76,21 +76,21 @@ class RecordedHistory(NoHistory):
     _is_left: bool = False
 
     def published(self, queue: Queue, message: Message) -> None:
-        """It was acknowledged some time since the publish began."""
+        """It was acknowledged some time after the start of the publish."""
         self.history.published(queue.name, message.number, since_ns=message.begun_ns)
 
     def sent(self, ask: Ask) -> None:
-        """It was received some time since it was begun."""
+        """It was received some time after its start."""
         with self._lock:
             if not self._is_left:
                 self._open[ask] = self.history.polled(ask.queue, ask.first, ask.timeout_ms, since_ns=ask.begun_ns)
 
     def answered(self, queue: Queue, ask: Ask, since_ns: Callable[[], int]) -> None:
-        """With the numbers of its messages; what was never published has that of no message yet."""
+        """With the numbers of its messages; an unpublished message gets an unused number."""
         assert ask.answer is not None
         numbers = {message.body: message.number for message in queue.messages}
         offsets = [numbers.get(body, len(queue.messages)) for body in ask.answer.bodies]
-        # What was acknowledged before the poll was begun the service has surely seen when it read.
+        # The service has certainly seen messages that were acknowledged before the poll's start.
         seen = sum(message.is_sure(ask.begun_ns) for message in queue.messages)
         end = max(seen, offsets[-1] + 1) if offsets else None
         poll = self._take(ask)
@@ -98,13 +98,13 @@ class RecordedHistory(NoHistory):
             self.history.answered(poll, offsets, end=end, since_ns=since_ns())
 
     def abandoned(self, ask: Ask) -> None:
-        """As a client that is gone."""
+        """Like a client that disconnects."""
         poll = self._take(ask)
         if poll is not None:
             self.history.abandoned(poll)
 
     def left(self) -> None:
-        """Nobody waits for the answers of its polls, and none is told that is sent only now."""
+        """No client waits for open polls, and polls sent from now on are not recorded."""
         with self._lock:
             self._is_left = True
             asks = list(self._open)
@@ -119,7 +119,7 @@ class RecordedHistory(NoHistory):
 def history_for(
     history: History | None, runtime: Runtime, subject: LongPollSubject, allowances: Allowances
 ) -> NoHistory:
-    """Who is told of an example; raises SubjectError for a service that the judge's contract says nothing of."""
+    """The recorder of an example; raises SubjectError for a service that the judge does not support."""
     if history is None:
         return NoHistory()
     if subject.semantics != "offsets":

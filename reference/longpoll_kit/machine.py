@@ -1,14 +1,14 @@
-"""The rules: what may be done to a subject, in any order, as a Hypothesis state machine to derive from.
+"""The rules: the possible steps for a subject, in any order, as a Hypothesis state machine to derive from.
 
     class Mine(longpoll.LongPollMachine):
         subject = MySubject
 
     TestMine = Mine.TestCase
 
-No rule draws inside its body, and none but those that a subject cannot do has a precondition, so which choices there
-are never depends on time: a run with the same seed makes the same choices, whatever the service does.
+No rule draws inside its body, and only missing abilities of a subject are preconditions, so the choices never depend on
+time: the same seed makes the same choices, whatever the service does.
 
-Leaves out how a step is done and judged (`example`, `model`).
+Performing and judging steps: `example`, `model`.
 """
 
 from __future__ import annotations
@@ -35,45 +35,46 @@ from longpoll_runtime.real import RealRuntime
 from longpoll_runtime.recoverable import FAULTS
 
 LARGE_COUNT: Final = 24
-"""How many of the largest messages are published in a row."""
+"""The number of the largest messages published in a row."""
 queues = st.integers(0, QUEUE_COUNT - 1)
 gaps_us = st.sampled_from([0, 0, 100, 500, 1_000, 2_000, 5_000])
 payloads = st.text("abc\N{SPACE}xyz0189", max_size=20).map(str.encode)
 
 
 class LongPollMachine(RuleBasedStateMachine):
-    """One example: steps against a subject of its own, judged by the model.
+    """One example: steps on a new subject, judged by the model.
 
-    Invariant: `_is_sound` is false from the start of a step to its good end; what is not sound is not looked at again.
+    Invariant: `_is_sound` is false from the start of a step to its successful end; an unsound example is not checked
+    again.
     """
 
     subject: ClassVar[Callable[[], LongPollSubject]]
-    """What makes a subject; called for every example. A service that lives longer stands in a module or a fixture."""
+    """Makes a subject; called for every example. A service that lives longer belongs in a module or a fixture."""
     wake_ms: ClassVar[int] = 500
-    """From the moment a message and a poll that wants it are both there to the poll's answer."""
+    """From the time when a message and a poll for it are both there, to the poll's answer."""
     late_ms: ClassVar[int] = 250
     """From a poll's deadline to its answer."""
     early_ms: ClassVar[int] = 2
-    """How long before its deadline a poll may be answered with nothing, for clocks that count milliseconds."""
+    """How long before its deadline a poll may get an empty answer, for clocks with milliseconds."""
     visible_ms: ClassVar[int] = 0
     """From a publish's acknowledgement until a poll must find its message."""
     long_ms: ClassVar[int] = 2_000
-    """How long most polls may wait; nearly all of them are answered long before."""
+    """The timeout of most polls; nearly all are answered long before."""
     short_ms: ClassVar[tuple[int, ...]] = (10, 50, 300)
-    """How long polls may wait that are left to their deadlines; the last are the fewest."""
+    """The timeouts of polls that run to their deadlines; the last are the rarest."""
     burst: ClassVar[int] = 1_100
-    """How many messages are published in a row, once in a run."""
+    """The number of messages published in a row, once in a run."""
     body_max: ClassVar[int] = 65_536
-    """Bytes of the largest body that is published; a service may refuse larger ones."""
+    """Bytes of the largest published body; a service may reject larger ones."""
     may_answer_early: ClassVar[bool] = False
-    """Whether a poll may be answered with nothing at any time, unless a message was there before it."""
+    """Whether a poll may get an empty answer at any time, unless a message was there before it."""
     seed: ClassVar[int | None] = None
-    """The choices are made from it; None makes others each time."""
+    """All choices derive from it; None makes new ones each time."""
 
     TestCase = TestCases()  # type: ignore[assignment] # Hypothesis's own would lose what comes once
 
     def __init__(self, run: Run | None = None) -> None:
-        """Begin an example, of a run or by itself."""
+        """Begin an example, of a run or alone."""
         super().__init__()
         self._steps: list[str] = []
         self._calls: list[str] = []
@@ -121,16 +122,16 @@ class LongPollMachine(RuleBasedStateMachine):
     def exercise(
         cls, chosen: settings = SETTINGS, seed: int | None = None, *, history: History | None = None
     ) -> KitReport:
-        """Run examples until one fails; a violation does not raise, what the subject itself raises does.
+        """Run examples until one fails; a violation does not raise, but an exception of the subject does.
 
         Args:
-            chosen: How many examples of how many steps.
-            seed: What the choices are made from; None takes the machine's, or any.
-            history: A `longpoll.HistoryWriter` on a `RealRuntime`, which is told of every publish and poll, for
-                `longpoll.judge`; only of a subject whose semantics are `offsets`.
+            chosen: The number of examples and steps.
+            seed: The seed of all choices; by default the machine's, or a random one.
+            history: A `longpoll.HistoryWriter` on a `RealRuntime` that records every publish and poll for
+                `longpoll.judge`; only for a subject with the semantics `offsets`.
 
         Raises:
-            SubjectError: the subject is not one, or the judge's contract says nothing of it.
+            SubjectError: The subject is invalid, or the judge does not support it.
         """
         seed = cls.seed if seed is None else seed
         seed = secrets.randbits(32) if seed is None else seed
@@ -141,7 +142,7 @@ class LongPollMachine(RuleBasedStateMachine):
                 run.counts.clear()
                 run_examples(lambda: cls(run), run, chosen)
             except FAULTS:
-                # What a step raised is kept in the run. Hypothesis may say of it only that it did not come again.
+                # The run keeps what a step raised. Hypothesis may only report that it did not recur.
                 if run.failure is None:
                     raise
         if run.failure is not None and not isinstance(run.failure.error, ViolationError):
@@ -203,7 +204,7 @@ class LongPollMachine(RuleBasedStateMachine):
 
     @contextmanager
     def _kept(self, call: str) -> Iterator[None]:
-        """Note in the run what this step raises."""
+        """Record in the run what this step raises."""
         try:
             yield
         except StandstillError:
@@ -217,7 +218,7 @@ class LongPollMachine(RuleBasedStateMachine):
             raise
 
     def teardown(self) -> None:
-        """Have everything answered and read, and end the subject."""
+        """Wait for and read everything, and close the subject."""
         try:
             self.do("end", {}, self.example.end)
         finally:
@@ -229,11 +230,11 @@ class LongPollMachine(RuleBasedStateMachine):
                 if self._ends_run:
                     self.run.__exit__()
 
-    # -- steps of their own, which no random example has -------------------------------------------------------------
+    # -- separate steps, which no random example has ----------------------------------------------------------------
 
     @step
     def wait(self, queue: int, timeout_ms: int) -> str:
-        """Let a poll of any length wait until its deadline."""
+        """Let a poll with any timeout wait until its deadline."""
         return self.example.expire(self.example.queues[queue], timeout_ms)
 
     @step
@@ -252,13 +253,13 @@ class LongPollMachine(RuleBasedStateMachine):
     @rule(queue=queues, place=st.sampled_from(["end", "end", "start", "known"]), count=st.sampled_from([1, 1, 2, 4]))
     @step
     def poll(self, queue: int, place: Place, count: int) -> str:
-        """Poll, one or several at once, and leave those under way that find nothing."""
+        """Poll, one or several at once, and leave unanswered ones in flight."""
         return self.example.poll(self.example.queues[queue], place, self.long_ms, count)
 
     @rule(queue=queues, payload=payloads, count=st.sampled_from([1, 1, 2, 4]))
     @step
     def wake(self, queue: int, payload: bytes, count: int) -> str:
-        """Publish when polls have waited for some time."""
+        """Publish after polls have waited for some time."""
         return self.example.wake(self.example.queues[queue], payload, count)
 
     @rule(queue=queues, which=st.sampled_from([0, 0, 0, 0, 1, 1, 1, 2]))
@@ -276,7 +277,7 @@ class LongPollMachine(RuleBasedStateMachine):
     @rule(queue=queues, payload=payloads, who=st.sampled_from(["poll", "publish"]))
     @step
     def preempt(self, queue: int, payload: bytes, who: Who) -> str:
-        """Poll and publish at the same time, one stopped between any two lines of a service in this process."""
+        """Poll and publish at the same time, one stopped between two lines of a service in this process."""
         return self.example.preempt(self.example.queues[queue], payload, who)
 
     @precondition(lambda self: "cancel" in self.example.abilities)
@@ -288,12 +289,12 @@ class LongPollMachine(RuleBasedStateMachine):
     )
     @step
     def cancel(self, queue: int, payload: bytes, order: Order, gap_us: int) -> str:
-        """Cancel a poll that waits."""
+        """Cancel a waiting poll."""
         return self.example.cancel(self.example.queues[queue], payload, order, gap_us)
 
     @precondition(lambda self: "restart" in self.example.abilities)
     @rule()
     @step
     def restart(self) -> str:
-        """Restart the service, with polls under way."""
+        """Restart the service, with polls in flight."""
         return self.example.restart()

@@ -1,10 +1,10 @@
-"""What a correct service may answer: the messages of each queue, and for each answer whether it can be right.
+"""The correct answers: the messages of each queue, and for each answer whether it can be right.
 
-All of it is told from outside: a message is sure to be there from its acknowledgement on, and may be there from the
-moment its publish began; a poll was received at some moment after it was begun. So every accusation rests on an order
-that the tester has seen, and none on how long the way takes.
+Everything is observed from outside. A message is certainly available from its acknowledgement on, and possibly from the
+start of its publish on; a poll is received at some time after its start. So every violation rests on an order that the
+tester has seen, never on transit times.
 
-Leaves out how long something may take (`waiting`) and how polls are sent (`polls`).
+Time limits: `waiting`. Sending polls: `polls`.
 """
 
 from __future__ import annotations
@@ -21,18 +21,17 @@ from longpoll_kit.subject import Polled
 MS: Final = 1_000_000
 """Nanoseconds of a millisecond."""
 SHOWN_MAX: Final = 60
-"""Most characters of a body that a message shows."""
+"""The most characters of a body in a message."""
 
 
 @frozen
 class Allowances:
-    """How much is asked of a service, in milliseconds; while the machine stands still, the first two do not pass.
+    """Time limits for a service, in milliseconds; during host pauses the first two do not elapse.
 
-    `wake_ms`: from the moment a message and a poll that wants it are both there to the poll's answer.
-    `late_ms`: from a poll's deadline to its answer.
-    `early_ms`: how long before its deadline a poll may be answered with nothing, for clocks that count milliseconds.
-    `visible_ms`: from a publish's acknowledgement until a poll must find its message.
-    `may_answer_early`: whether a poll may be answered with nothing at any time, unless a message was there before it.
+    `wake_ms`: from the time when a message and a poll for it are both there, to the poll's answer. `late_ms`: from a
+    poll's deadline to its answer. `early_ms`: how long before its deadline a poll may get an empty answer, for clocks
+    with milliseconds. `visible_ms`: from a publish's acknowledgement until a poll must find its message.
+    `may_answer_early`: whether a poll may get an empty answer at any time, unless a message was there before it.
     """
 
     wake_ms: int = 500
@@ -42,11 +41,11 @@ class Allowances:
     may_answer_early: bool = False
 
     def deadline_ns(self, ask: Ask) -> int:
-        """The earliest that a poll's deadline can be: the service received the poll after it was begun."""
+        """The earliest possible deadline of a poll: the service received it after its start."""
         return ask.begun_ns + (ask.timeout_ms - self.early_ms) * MS
 
     def earliest_end_ns(self, ask: Ask) -> int:
-        """Before this time the service must not answer with nothing, and a message from before it must be seen."""
+        """Before this time an empty answer is too early, and an earlier message must be seen."""
         return ask.begun_ns if self.may_answer_early else self.deadline_ns(ask)
 
 
@@ -55,18 +54,18 @@ class Message:
     """A message that is or was being published."""
 
     number: int
-    """Its place in its queue: 0, 1, 2, ..."""
+    """Its index in its queue: 0, 1, 2, ..."""
     body: bytes
     begun_ns: int
     acked_ns: int | None = None
     """When its publish returned; None while it has not."""
     taken_by: Ask | None = None
-    """Of a consuming service: whose answer had it."""
+    """Of a consuming service: the poll that got it."""
     in_doubt: bool = False
-    """A poll that ended without an answer may have taken it, so nobody need have it."""
+    """A poll that ended without an answer may have taken it, so it may never be delivered."""
 
     def is_sure(self, moment_ns: int | None = None) -> bool:
-        """Whether it was acknowledged, before a moment if one is given."""
+        """Whether it was acknowledged, optionally before a given time."""
         return self.acked_ns is not None and (moment_ns is None or self.acked_ns < moment_ns)
 
     def __str__(self) -> str:
@@ -75,26 +74,26 @@ class Message:
 
 @define(eq=False)
 class Ask:
-    """A poll that was begun."""
+    """A poll that was started."""
 
     number: int
     queue: str
     first: int
-    """Of an `offsets` service: the number of the first message that it asks for; 0 of a consuming one."""
+    """Of an `offsets` service: the number of the first message requested; 0 of a consuming one."""
     position: Any
     timeout_ms: int
     begun_ns: int
     sent_ns: int | None = None
     """When `start_poll` returned."""
     cancelled_ns: int | None = None
-    """When `cancel` returned, or when a restart began."""
+    """When `cancel` returned, or a restart began."""
     ended_ns: int | None = None
     handle: Any = None
     answer: Polled | None = None
     error: Exception | None = None
     """How it ended without an answer."""
     is_suspected: bool = False
-    """Something of it was late already."""
+    """It was already reported as late."""
     is_excused: bool = False
     """It was late, but not by more than the host paused."""
 
@@ -107,7 +106,8 @@ class Ask:
 class Queue(ABC):
     """One queue as the tester knows it.
 
-    Invariant: `messages[n].number == n`; all but the last are acknowledged, since one is published after the other.
+    Invariant: `messages[n].number == n`; all but the last are acknowledged, because they are published one after
+    another.
     """
 
     name: str
@@ -117,30 +117,30 @@ class Queue(ABC):
     """When the service's last restart began."""
 
     def publish(self, body: bytes, begun_ns: int) -> Message:
-        """Note that a message's publish begins."""
+        """Record the start of a message's publish."""
         message = Message(len(self.messages), body, begun_ns)
         self.messages.append(message)
         return message
 
     @property
     def end(self) -> int:
-        """How many messages are acknowledged: the number of the next one."""
+        """The number of acknowledged messages, which is the number of the next one."""
         return len(self.messages) - bool(self.messages and not self.messages[-1].is_sure())
 
     @abstractmethod
     def owed(self, ask: Ask) -> Message | None:
-        """A message for which a poll under way must be answered now; None if there is none."""
+        """A message for which a poll in flight must be answered now; None if there is none."""
 
     @abstractmethod
     def judge(self, ask: Ask) -> None:
-        """Check the answer of a poll that has ended, and take it into account; raises ViolationError."""
+        """Check and record the answer of a poll that has ended; raises ViolationError."""
 
     def ended_unanswered(self, ask: Ask) -> None:
-        """Take into account that a poll ended without an answer, by a cancel or a restart."""
+        """Record that a poll ended without an answer, by a cancel or a restart."""
         assert ask.cancelled_ns is not None
 
     def judge_moment(self, ask: Ask) -> None:
-        """Check that nothing came too early, nor from after a cancel."""
+        """Check that nothing came too early, or from after a cancel."""
         assert ask.answer is not None
         assert ask.ended_ns is not None
         early_ns = self.allowances.earliest_end_ns(ask) - ask.ended_ns
@@ -156,22 +156,22 @@ class Queue(ABC):
                 raise ViolationError("cancelled_is_over", f"{ask} got {message}, which was published after its cancel")
 
     def passed_over(self, ask: Ask, message: Message) -> ViolationError:
-        """A poll was answered with nothing though a message was there."""
+        """The violation: a poll got an empty answer although a message was there."""
         assert message.acked_ns is not None
         since_ms = (self.allowances.earliest_end_ns(ask) - message.acked_ns) / MS
         when = f"{since_ms:.1f} ms before its deadline" if message.acked_ns > ask.begun_ns else "before it was begun"
-        what = f"{ask} was answered with nothing, though {message} was acknowledged {when}"
+        what = f"{ask} got an empty answer, although {message} was acknowledged {when}"
         return ViolationError(self.property_lost(ask, message), what)
 
     def property_lost(self, ask: Ask, message: Message) -> str:
-        """Which property it breaks that a poll did not get an acknowledged message."""
+        """The property that is broken if a poll did not get an acknowledged message."""
         assert message.acked_ns is not None
         if message.acked_ns > ask.begun_ns:
             return "no_lost_wakeup"
         return "kept_by_restart" if message.acked_ns < self.restarted_ns else "nothing_lost"
 
     def must_have_seen(self, ask: Ask, message: Message) -> bool:
-        """Whether a message was there for certain when the poll's time was up."""
+        """Whether a message was certainly there when the poll's time was up."""
         visible_ns = self.allowances.visible_ms * MS
         return message.is_sure(self.allowances.earliest_end_ns(ask) - visible_ns)
 
@@ -183,11 +183,11 @@ class OffsetQueue(Queue):
     positions: dict[int, Any] = field(factory=lambda: {0: None})
 
     def owed(self, ask: Ask) -> Message | None:
-        """The message that it asks for, once that is there."""
+        """The message that it asks for, once it is there."""
         return self.messages[ask.first] if ask.first < self.end else None
 
     def judge(self, ask: Ask) -> None:
-        """The answer is the messages from the one that was asked for, in order and without a gap."""
+        """The answer must be the messages from the requested one on, in order and without gaps."""
         assert ask.answer is not None
         self.judge_moment(ask)
         bodies = ask.answer.bodies
@@ -227,8 +227,8 @@ class OffsetQueue(Queue):
 class ConsumingQueue(Queue):
     """A queue of which each message goes to one poll.
 
-    Invariant: `_answers` and `_nothings` are the polls that ended with messages, and with none at their deadline; no
-    message before `_first_free` must still be given to a poll.
+    Invariant: `_answers` and `_nothings` are the polls that ended with messages, and with none at their deadline; every
+    message before `_first_free` is assigned or in doubt.
     """
 
     _by_body: dict[bytes, Message] = field(factory=dict)
@@ -238,7 +238,7 @@ class ConsumingQueue(Queue):
     _first_free: int = 0
 
     def publish(self, body: bytes, begun_ns: int) -> Message:
-        """Note that a message's publish begins; no two have one body."""
+        """Record the start of a message's publish; bodies are unique."""
         message = super().publish(body, begun_ns)
         assert body not in self._by_body
         self._by_body[body] = message
@@ -253,11 +253,11 @@ class ConsumingQueue(Queue):
         return None
 
     def owed(self, ask: Ask) -> Message | None:  # noqa: ARG002 - it is anybody's
-        """Any message that nobody has: while there is one, no poll may wait."""
+        """Any unassigned message: while there is one, no poll may wait."""
         return self.waiting()
 
     def judge(self, ask: Ask) -> None:
-        """Each message is a new one, in order, and after all that went to polls that ended before this one began."""
+        """Each message must be new, in order, and after those of polls that ended before this one began."""
         assert ask.answer is not None
         self.judge_moment(ask)
         if not ask.answer.bodies:
@@ -274,7 +274,7 @@ class ConsumingQueue(Queue):
             self._answers.append((ask, sure[-1]))
 
     def ended_unanswered(self, ask: Ask) -> None:
-        """Whatever it could have taken is in doubt: the answer may have been on its way."""
+        """Every message that it could have taken is in doubt: the answer may have been in transit."""
         super().ended_unanswered(ask)
         assert ask.cancelled_ns is not None
         for message in self.messages:
@@ -302,6 +302,6 @@ class ConsumingQueue(Queue):
 
 
 def shown(body: bytes) -> str:
-    """A body for a message to the user, escaped and cut."""
+    """A body for an error message, escaped and truncated."""
     text = repr(body)
     return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}... ({len(body)} bytes)"

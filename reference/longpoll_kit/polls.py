@@ -1,6 +1,6 @@
-"""Polls under way, each on a thread of its own, and waiting for what they bring.
+"""Polls in flight, each on its own thread, and waiting for their answers.
 
-Leaves out what an answer may be (`model`).
+Checking answers: `model`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from longpoll_runtime.host_pauses import HostPauseWatch
 from longpoll_runtime.recoverable import FAULTS
 
 PATIENCE_MAX_MS: Final = 30_000
-"""Beyond this a machine that still stands still ends the example: nobody can be accused."""
+"""A host pause longer than this ends the example, because lateness shows nothing then."""
 
 
 WAITING_MAX: Final = 1
-"""A worker has one thing to do at a time."""
+"""A worker has one task at a time."""
 
 
 class Workers:
-    """Threads that do one thing after the other, for all examples of a run: the stall watch sees only what lives on.
+    """Worker threads shared by all examples of a run: the stall watch covers only threads that live on.
 
-    Invariant: `_idle` are the workers that have nothing to do; it changes under `_lock`.
+    Invariant: `_idle` are the workers without a task; it changes under `_lock`.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -39,7 +39,7 @@ class Workers:
         self._made = 0
 
     def do(self, body: Callable[[], None]) -> None:
-        """Do something on a worker of its own; it must not raise."""
+        """Run something on an idle or new worker; it must not raise."""
         with self._lock:
             worker = self._idle.pop() if self._idle else None
             self._made += worker is None
@@ -49,7 +49,7 @@ class Workers:
         worker.offer(body)
 
     def end(self) -> None:
-        """End those that have nothing to do; the others belong to polls that a service has never answered."""
+        """End the idle workers; the others belong to polls that the service never answered."""
         with self._lock:
             idle, self._idle = self._idle, []
         for worker in idle:
@@ -65,8 +65,8 @@ class Workers:
 class Polls:
     """The polls of one example.
 
-    Invariant: an ask is in `under_way` from `begin` until `take_ended` takes it out to be judged; its fields
-    change under `_changed`.
+    Invariant: an ask is in `under_way` from `begin` until `take_ended` returns it for checking; its fields change under
+    `_changed`.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Polls:
         workers: Workers,
         sent: Callable[[Ask], None] = lambda _ask: None,
     ) -> None:
-        """`sent` is called on a poll's own thread when it has been sent, before anybody else knows of that."""
+        """`sent` is called on a poll's own thread when it has been sent, before other threads can see it."""
         self._sent = sent
         self.under_way: list[Ask] = []
         self._runtime = runtime
@@ -87,7 +87,7 @@ class Polls:
         self._changed = runtime.condition()
 
     def begin(self, ask: Ask, pause: Pause | None = None) -> None:
-        """Begin a poll on a thread of its own, which may be stopped on its way."""
+        """Start a poll on its own thread, which may be stopped on its way."""
         self.under_way.append(ask)
         self._workers.do(partial(self._run_to, pause, ask) if pause else partial(self._run, ask))
 
@@ -117,14 +117,14 @@ class Polls:
             self._changed.notify_all()
 
     def take_ended(self) -> list[Ask]:
-        """The polls that have ended and were not taken yet, in the order in which they ended."""
+        """The polls that have ended and were not taken yet, in the order of their ends."""
         with self._changed:
             ended = [ask for ask in self.under_way if ask.ended_ns is not None]
             self.under_way = [ask for ask in self.under_way if ask.ended_ns is None]
         return sorted(ended, key=lambda ask: ask.ended_ns or 0)
 
     def apart(self, body: Callable[[], object], pause: Pause | None = None) -> Callable[[], None]:
-        """Do something on a thread of its own; what is returned waits for its end, and raises what it raised."""
+        """Run something on its own thread; returns a function that waits for its end, and raises what it raised."""
         errors: list[Exception] = []
         ended = self._runtime.event()
 
@@ -154,19 +154,19 @@ class Polls:
                 self._changed.wait()
 
     def wait_any(self, since_ns: int, allowed_ms: float) -> bool:
-        """Wait until any poll under way has ended; false if none had when the time, without stalls, was up."""
+        """Wait until any poll in flight has ended; false if none had in time. Host pauses do not count."""
         return self._wait(lambda: any(ask.ended_ns is not None for ask in self.under_way), since_ns, allowed_ms)
 
     def wait_ended(self, ask: Ask, since_ns: int, allowed_ms: float) -> bool:
-        """Wait until a poll has ended; false if it had not when the time, without stalls, was up."""
+        """Wait until a poll has ended; false if it had not in time. Host pauses do not count."""
         return self._wait(lambda: ask.ended_ns is not None, since_ns, allowed_ms)
 
     def let_pass(self, gap_us: int) -> None:
-        """Let some microseconds pass, in which any other thread may run: which of two comes first is the point."""
+        """Let some microseconds pass, in which other threads may run: either may come first."""
         self._wait_plainly(lambda: False, gap_us / 1000)
 
     def awake_ms(self, begin_ns: int, end_ns: int) -> float:
-        """How long the machine did not stand still between two moments, both in the past."""
+        """The time between two past times, without host pauses."""
         self._watch.wait_seen(end_ns)
         return (end_ns - begin_ns) / MS - self._watch.stalled_ms(begin_ns, end_ns)
 

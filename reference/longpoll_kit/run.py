@@ -1,6 +1,6 @@
-"""What the examples of one run share, and what came of them.
+"""State shared by the examples of one run, and the run's result.
 
-Leaves out the rules (`machine`) and how Hypothesis is called (`testcase`).
+Rules: `machine`. Calling Hypothesis: `testcase`.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from longpoll_runtime.host_pauses import HostPauseWatch
 
 Verdict = Literal["valid", "invalid", "unknown"]
 WATCH_S: Final = 0.005
-"""How often the machine is looked at; what is allowed is far more."""
+"""The interval of checks for host pauses; the allowances are much longer."""
 SHRINK_MS: Final = 5_000
-"""How long a failing example is made smaller."""
+"""How long a failing example is shrunk."""
 
 
 @frozen
 class KitReport:
-    """What came of a run."""
+    """The result of a run."""
 
     verdict: Verdict
-    """unknown: nothing wrong was seen, but neither was everything that there is to see."""
+    """unknown: no violation, but not every required situation occurred."""
     why: str
-    """What was violated, or what was not seen; empty for valid."""
+    """The violation, or the missing situation; empty for valid."""
     property: str
     """The violated property; empty without one."""
     steps: tuple[str, ...]
-    """Of the shortest example that failed."""
+    """The steps of the shortest failing example."""
     counts: Mapping[str, int]
-    """How often each kind of poll was seen."""
+    """How often each kind of poll occurred."""
     left_out: tuple[str, ...]
-    """What the subject cannot do, and was not asked to."""
+    """The abilities that the subject lacks, which were not used."""
     examples: int
     excused: int
     """Delays for which the service is not blamed, because the host paused."""
@@ -48,9 +48,9 @@ class KitReport:
     bounds: str
     """The longest wait, burst and body that were tried."""
     timeline: tuple[str, ...] = ()
-    """The latest events of the example that failed."""
+    """The latest events of the failing example."""
     code: str = ""
-    """Python that plays that example again; empty without one."""
+    """Python code that replays that example; empty without one."""
 
     def __str__(self) -> str:
         seen = ", ".join(f"{self.counts[name]} {name}" for name in NEEDED if self.counts.get(name))
@@ -61,14 +61,14 @@ class KitReport:
         if self.code:
             lines += ["run it again:", *(f"    {line}" for line in self.code.splitlines())]
         lines += [f"examples: {self.examples}; polls: {seen or 'none'}", f"bounds: {self.bounds}"]
-        lines += [f"not tried, for want of the method: {', '.join(self.left_out)}"] if self.left_out else []
+        lines += [f"not tried, because the method is missing: {', '.join(self.left_out)}"] if self.left_out else []
         lines += [f"excused, because the host paused: {self.excused} delays"] if self.excused else []
         return "\n".join(lines)
 
 
 @define(eq=False)
 class Failure:
-    """A violation, or an error of the subject's own, and the steps that led to it."""
+    """A violation, or an exception of the subject, and the steps that led to it."""
 
     error: Exception
     steps: tuple[str, ...]
@@ -78,26 +78,26 @@ class Failure:
 
 @define(eq=False)
 class Run:
-    """What the examples of one run share; a context manager that watches the machine meanwhile.
+    """State shared by the examples of one run; a context manager that watches for host pauses.
 
-    Invariant: `failure` is the one with the fewest steps among those seen; once it is set, `ends_ns` is set too.
+    Invariant: `failure` has the fewest steps of those seen; once it is set, `ends_ns` is set too.
     """
 
     runtime: Runtime
     name: str
     seed: int = 0
     history: History | None = None
-    """What is told of every example; None where nobody is."""
+    """Records every example; None for no history."""
     counts: Counter[str] = field(factory=Counter)
     abilities: frozenset[str] = frozenset()
     examples: int = 0
-    """Up to the first failure."""
+    """Examples up to the first failure."""
     started: int = 0
-    """All of them, so that no two have the same queues."""
+    """All examples, so that no two have the same queues."""
     excused: int = 0
     bounds: str = ""
     suspicions: list[ViolationError] = field(factory=list)
-    """What was late, and came after all."""
+    """Answers that were late, but came."""
     failure: Failure | None = None
     ends_ns: int | None = None
     watch: HostPauseWatch = field(factory=lambda: HostPauseWatch(sleep_s=WATCH_S), init=False)
@@ -116,13 +116,13 @@ class Run:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is a failure and the time to make it smaller is up."""
+        """Whether there is a failure and the time for shrinking is over."""
         return self.ends_ns is not None and self.runtime.monotonic_ns() > self.ends_ns
 
     def suspect(self, error: ViolationError) -> None:
-        """Note that something was late; raises it when it is not the first of the run.
+        """Record a lateness; raises it unless it is the first of the run.
 
-        A delay that nobody saw coming from the machine may still be the machine's; two are the service's.
+        One unexplained delay may still be the machine's; two are the service's.
         """
         self.suspicions.append(error)
         if len(self.suspicions) > 1:
@@ -136,7 +136,7 @@ class Run:
             self.failure = failure
 
     def report(self) -> KitReport:
-        """What came of it so far."""
+        """The result so far."""
         left_out = tuple(sorted({can for can in NEEDED.values() if can} - self.abilities))
         verdict, why, prop = self._verdict(left_out)
         failure = self.failure or Failure(ValueError(), ())
@@ -156,9 +156,9 @@ class Run:
         )
 
     def _verdict(self, left_out: tuple[str, ...]) -> tuple[Verdict, str, str]:
-        """The verdict, why, and the violated property."""
+        """The verdict, the reason, and the violated property."""
         if self.failure is not None:
-            assert isinstance(self.failure.error, ViolationError), "an error of the subject's own is raised"
+            assert isinstance(self.failure.error, ViolationError), "the subject's own exceptions are raised"
             return "invalid", str(self.failure.error), self.failure.error.property
         if self.excused:
             return "unknown", f"{self.excused} delays were excused because the host paused; run on an idle host", ""

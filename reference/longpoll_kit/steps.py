@@ -1,6 +1,6 @@
-"""Makes a rule's method a step of its machine, which does it, judges it, and notes it for the report.
+"""Make a rule's method a step of its machine, which performs it, checks it, and records it for the report.
 
-Leaves out what doing a step is: `do` of the machine.
+Performing a step: the machine's `do`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ Arguments = ParamSpec("Arguments")
 
 
 def step(body: Callable[Concatenate[Any, Arguments], object]) -> Callable[Concatenate[Any, Arguments], None]:
-    """A method that has its machine do `body`, by `machine.do(name, arguments, body)`."""
+    """A method that passes `body` to its machine, as `machine.do(name, arguments, body)`."""
 
     @functools.wraps(body)
     def wrapped(machine: Any, /, *nothing: Arguments.args, **arguments: Arguments.kwargs) -> None:
         machine.do(body.__name__, arguments, lambda: body(machine, *nothing, **arguments))
 
-    # Hypothesis switches rules off at random, whole examples long, and tells them by this name. Here that leaves most
-    # examples with polls but nothing sent, or sends but no poll; under one name all rules stay on.
+    # Hypothesis disables rules at random for whole examples, by this name. With different names most examples would
+    # have polls without publishes, or the reverse; under one name all rules stay enabled.
     wrapped.__name__ = "step"
     return wrapped

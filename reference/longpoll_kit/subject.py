@@ -1,9 +1,9 @@
-"""What one writes to have a service tested: how to publish to it and how to poll it, and what else it can do.
+"""The interface to implement for a service under test: publish, poll, and optional abilities.
 
-A queue is an ordered sequence of messages with a name; it is there as soon as it is named. A poll asks one queue for
-messages: with some there it is answered at once, else it waits until one comes or its deadline passes.
+A queue is a named, ordered sequence of messages; it exists once it is named. A poll asks one queue for messages: it is
+answered at once if there are some, otherwise when one comes or its deadline passes.
 
-Leaves out how a service is started: that is the subject's own affair, mostly of its `__init__` or of a module.
+Starting the service is the subject's own task, usually in its `__init__` or a module.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from attrs import field, frozen
 from longpoll_kit.errors import SubjectError
 
 Semantics = Literal["consuming", "offsets"]
-"""consuming: a message goes to one poll, which takes it off the queue (as BLPOP of Redis does).
-offsets: a poll says from where on it reads, and takes nothing away (as an event feed over HTTP does)."""
+"""consuming: a message goes to one poll, which removes it from the queue (like BLPOP of Redis). offsets: a poll names
+the position from which it reads, and removes nothing (like an event feed over HTTP).
+"""
 
 
 @frozen
@@ -25,9 +26,9 @@ class Polled:
     """The answer to a poll."""
 
     bodies: Sequence[bytes] = ()
-    """The messages, in their order; none when the deadline passed."""
+    """The messages, in order; none if the deadline passed."""
     position_next: Any = field(default=None, kw_only=True)
-    """Where to go on after these messages, as the service says it: any value, which a later poll is given back."""
+    """The position after these messages, as the service defines it: any value, which a later poll gets back."""
 
 
 def _not_written(method: str) -> SubjectError:
@@ -37,26 +38,27 @@ def _not_written(method: str) -> SubjectError:
 class LongPollSubject(Protocol):
     """A service under test. Derive from it, and write `semantics`, `publish`, `start_poll` and `finish_poll`.
 
-    `cancel`, `answered_again`, `restart` and `close` are left out by who cannot do them, and are then never called;
-    a report says so. `start_poll`, `finish_poll` and `cancel` are called on several threads at once. What any of them
-    raises ends the test, but for `finish_poll` of a poll that was cancelled or under way during a restart.
+    Leave out `cancel`, `answered_again`, `restart` and `close` if the service cannot do them: they are then never
+    called, and the report says so. `start_poll`, `finish_poll` and `cancel` are called from several threads at once. An
+    exception from any of them ends the test, except from `finish_poll` of a poll that was cancelled or in flight during
+    a restart.
     """
 
     semantics: Semantics
     durable: bool = False
-    """Whether a restart keeps what was acknowledged; otherwise it may keep nothing."""
+    """Whether acknowledged messages survive a restart; otherwise they may be lost."""
     process_id: int | None = None
-    """The process of a service on this machine, whose waits for a processor are then no fault of its own."""
+    """The process of a service on this machine, so that its waits for a processor are not counted against it."""
 
     def publish(self, queue: str, body: bytes) -> None:
-        """Publish a message; returns when it is acknowledged: from then on a poll can have it."""
+        """Publish a message; returns when it is acknowledged, after which a poll can get it."""
         ...
 
     def start_poll(self, queue: str, position: Any, timeout_ms: int) -> Any:
         """Send a poll that may wait for `timeout_ms`, without waiting for its answer; returns a handle of any kind.
 
-        `position` is None for the first message of the queue, or the `position_next` of an earlier answer; where the
-        semantics are `consuming` it is always None.
+        `position` is None for the queue's first message, or the `position_next` of an earlier answer; with the
+        semantics `consuming` it is always None.
         """
         ...
 
@@ -67,20 +69,20 @@ class LongPollSubject(Protocol):
     def cancel(self, handle: Any) -> None:  # noqa: ARG002 - who derives takes it
         """Cancel a poll; returns when the service gives it no further message.
 
-        Its `finish_poll` then returns what it was given before, or nothing, or raises.
+        Its `finish_poll` then returns earlier messages, or nothing, or raises.
         """
         raise _not_written("cancel")
 
     def answered_again(self, handle: Any) -> bool:  # noqa: ARG002 - who derives takes it
-        """Whether anything came for a poll after its answer; without waiting."""
+        """Whether anything came for a poll after its answer; does not wait."""
         raise _not_written("answered_again")
 
     def restart(self) -> None:
-        """Stop the service and start it again; returns when it serves. Polls under way may end in any way."""
+        """Restart the service; returns when it serves. Polls in flight may end in any way."""
         raise _not_written("restart")
 
     def close(self) -> None:
-        """End what this subject began."""
+        """Release what this subject started."""
         raise _not_written("close")
 
 
@@ -89,7 +91,7 @@ NEEDED: Final = ("publish", "start_poll", "finish_poll")
 
 
 def abilities_of(subject: object) -> frozenset[str]:
-    """Which of the optional methods a subject has; raises SubjectError for one that cannot be used."""
+    """The optional methods that a subject implements; raises SubjectError for an unusable one."""
     name = type(subject).__name__
     semantics = getattr(subject, "semantics", None)
     if semantics not in get_args(Semantics):
@@ -107,7 +109,7 @@ def _has(subject: object, method: str) -> bool:
 
 
 def polled_of(answer: object, subject: object) -> Polled:
-    """What `finish_poll` returned; raises SubjectError if it is no answer."""
+    """Check the result of `finish_poll`; raises SubjectError if it is not an answer."""
     if isinstance(answer, Polled) and all(isinstance(body, bytes) for body in answer.bodies):
         return answer
     raise SubjectError(

@@ -1,8 +1,8 @@
-"""How Hypothesis runs a machine: as a `unittest.TestCase` that pytest finds, or by a call.
+"""Run a machine with Hypothesis: as a `unittest.TestCase` that pytest finds, or by a call.
 
-Its own opinions on time are off, and a failure that does not come again is kept: a race does not come every time.
+Hypothesis's deadlines are off, and a failure that does not recur is kept, because a race does not happen every time.
 
-Leaves out the rules (`machine`).
+Rules: `machine`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from longpoll_kit.run import KitReport, Run
 
 SETTINGS: Final = settings(max_examples=20, stateful_step_count=20)
-"""Of a test case that says nothing else: some seconds."""
+"""The default for a test case: some seconds."""
 
 
 def run_examples(machine: Callable[[], RuleBasedStateMachine], run: Run, chosen: settings) -> None:
-    """Run examples until one fails; raises what failed, or that it did not come again. `run` keeps the failure."""
+    """Run examples until one fails; raises the failure, or that it did not recur. `run` keeps the failure."""
     plain = settings(
         chosen,
         deadline=None,
@@ -44,7 +44,7 @@ def run_examples(machine: Callable[[], RuleBasedStateMachine], run: Run, chosen:
 
 
 class Machine(Protocol):
-    """A class of machines, as far as a test case knows it."""
+    """A class of machines, as a test case uses it."""
 
     def exercise(self, chosen: settings = SETTINGS, seed: int | None = None) -> KitReport:
         """Run examples until one fails."""
@@ -52,15 +52,15 @@ class Machine(Protocol):
 
 
 class MachineTestCase(unittest.TestCase):
-    """A test of one machine; `settings` of a derived case say how many examples of how many steps."""
+    """A test of one machine; a derived case's `settings` give the number of examples and steps."""
 
     machine: ClassVar[Machine]
     settings: ClassVar[settings] = SETTINGS
     report: ClassVar[KitReport | None] = None
-    """What came of the last run."""
+    """The result of the last run."""
 
     def runTest(self) -> None:  # noqa: N802 - unittest's name
-        """Run the machine: a violation fails the test, and one that did not see everything is skipped as unknown."""
+        """Run the machine: a violation fails the test, and an incomplete run is skipped as unknown."""
         case = type(self)
         case.report = report = self.machine.exercise(self.settings)
         if report.verdict == "invalid":
@@ -71,7 +71,7 @@ class MachineTestCase(unittest.TestCase):
 
 
 class TestCases:
-    """The attribute `TestCase` of a machine: a test case for each class that derives from it."""
+    """The attribute `TestCase` of a machine: a test case for each derived class."""
 
     def __get__(self, _machine: Any, kind: Any) -> type[MachineTestCase]:
         return _case_of(kind)

@@ -1,6 +1,6 @@
 """The latest events of an example with their times, as lines of a report.
 
-What is seen from outside: when a poll and a publish began and ended, and where a thread was stopped.
+Observed from outside: when polls and publishes began and ended, and where a thread was stopped.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Final, TypeAlias
 from longpoll_kit.model import MS, Ask, Queue, shown
 
 LINES_MAX: Final = 12
-"""Most lines of a timeline: what came before them has ended well."""
+"""The most lines of a timeline: earlier events ended well."""
 Moment: TypeAlias = tuple[int, str]
-"""When something happened, in ns, and what."""
+"""The time of an event, in ns, and its text."""
 
 
 def lines_of(queues: Iterable[Queue], asks: Iterable[Ask], others: Iterable[Moment]) -> tuple[str, ...]:

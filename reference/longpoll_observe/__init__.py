@@ -1,9 +1,11 @@
-"""A recording proxy: bytes pass unchanged between any RocketMQ clients and any broker, and a history is written.
+"""A recording proxy: relays bytes unchanged between RocketMQ clients and brokers, and writes a history.
 
-`relay_loop` moves the bytes of `links`, `arrival_time` says since when they can have been sent, `tap` reads them beside
-their way, `tap_queue` is what it has not read yet, `events` says what a command means for the history, `routes` leads
-clients of a name server through the proxy, `name_lookup` looks brokers up, `observer` puts it together. Leaves out
-judging, and TLS.
+- `relay_loop` relays the bytes of `links`; `arrival_time` bounds when they were sent.
+- `tap` decodes them; `tap_queue` is the queue of bytes not decoded yet; `events` converts commands to history events.
+- `routes` redirects clients of a name server to the proxy; `name_lookup` resolves host names.
+- `observer` combines these parts.
+
+TLS is not supported. Judging: see `longpoll_judge`.
 """
 
 from longpoll_observe.observer import Observer

@@ -1,8 +1,7 @@
-"""What a command means for a history: the fields of a pull, of its answer, and of the messages that a send stores.
+"""Converts commands to history events: fields of a pull, its answer, and the messages that a send stores.
 
-Pure functions over commands. Events are made only of what a broker keeps under the topic and queue of the request:
-delayed and prepared messages and those sent to retry topics are stored elsewhere, and their offsets count there. Leaves
-out which answer belongs to which request (`tap`).
+Pure functions. Events cover only messages stored under the request's topic and queue: delayed, prepared and retry
+messages are stored elsewhere, with other offsets. Matching answers to requests: see `tap`.
 
 Source: `SendMessageProcessor.java`, `PullMessageProcessor.java`, `CommitLog.java` (where a delayed message goes).
 """
@@ -81,19 +80,19 @@ TRANSACTION: Final = int(MessageSysFlag.TRANSACTION_ROLLBACK)
 TAG: Final = "TAG"
 RETRY_TOPIC: Final = "%RETRY%"
 TIMERS: Final = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
-"""Properties by which a broker keeps a message back until its time."""
+"""Properties that delay a message's delivery."""
 END_TRANSACTION: Final = RequestCode.END_TRANSACTION.value
 RANGES_MAX: Final = 10_000
-"""Most ranges of a queue that are remembered."""
+"""Maximum remembered ranges of a queue."""
 
 ID_BITS: Final = 60
 UNKNOWN_BODY: Final = -1
 _SIZE: Final = struct.Struct(">i")
 _SHORT: Final = struct.Struct(">h")
 _AFTER_HEAD: Final = 8 + 8 + 8 + 8 + 4
-"""Between IPv4 hosts, bytes from the head of a record to the length of its body (`log_record`)."""
+"""With IPv4 hosts, bytes from a record's head to the length of its body (`log_record`)."""
 _LONGER: Final = 12
-"""How much longer the address of an IPv6 host is."""
+"""Additional bytes of an IPv6 host."""
 _QUEUE_OFFSET_FIELD: Final = 5
 _FLAGS_FIELD: Final = 7
 _RECORD_SIZE_MIN: Final = 91
@@ -105,9 +104,9 @@ Fields = dict[str, Any]
 
 @define(slots=True)
 class Subscriptions:
-    """What groups said that they want, by (group, topic): the latest version and its expression.
+    """The subscriptions of groups, by (group, topic): the latest version and its expression.
 
-    Invariant: `_mixed` holds the keys under which two different expressions were seen.
+    Invariant: `_mixed` has the keys with two different expressions.
     """
 
     _latest: dict[tuple[str, str], tuple[int, str, str]]
@@ -115,7 +114,7 @@ class Subscriptions:
 
     @classmethod
     def none(cls) -> Subscriptions:
-        """Nothing is known yet."""
+        """Create an empty table."""
         return cls({}, set())
 
     def learn(self, heartbeat: Command) -> None:
@@ -130,11 +129,11 @@ class Subscriptions:
                 if known is None or known[0] < said[0]:
                     self._latest[key] = said
                 elif known[0] == said[0] and known != said:
-                    # Two members' under one number: the broker keeps what it heard first, by which connection ever.
+                    # Two members with one version: the broker keeps the first one it received, on whichever connection.
                     self._latest[key] = (said[0], "", "")
 
     def of(self, group: str, topic: str, version: int | None) -> tuple[str, str]:
-        """Expression type and expression that the broker applies; two empty texts when that cannot be told."""
+        """Returns the expression type and expression that the broker applies; two empty texts if unknown."""
         key = (group, topic)
         known = self._latest.get(key)
         if known is None or (key in self._mixed and known[0] != version):
@@ -143,9 +142,9 @@ class Subscriptions:
 
 
 def _expression(wanted: SubscriptionData) -> tuple[str, str]:
-    """Type and expression; two empty texts where a broker may go by something else.
+    """Returns type and expression; two empty texts if a broker may use something else.
 
-    Java's matches by the hashes that a heartbeat names, whatever its expression is.
+    Java's brokers match by the hashes in a heartbeat, whatever its expression is.
     """
     kind, expression = wanted.expression_type or TAG, wanted.sub_string
     if wanted.class_filter_mode:
@@ -159,9 +158,9 @@ def _expression(wanted: SubscriptionData) -> tuple[str, str]:
 
 
 def pull_fields(request: Command, subscriptions: Subscriptions) -> Fields:
-    """The fields of a pull's `request_received`; raises HeaderError."""
+    """Returns the fields of a pull's `request_received`; raises HeaderError."""
     header = PullMessageRequestHeader.decode(request.ext_fields)
-    # With an empty type, which is not an absent one, brokers find no message that matches.
+    # With an empty type (unlike an absent one), brokers find no match.
     if header.sys_flag & CLASS_FILTER or (header.has_subscription and header.expression_type == ""):
         kind, expression = "", ""
     elif header.has_subscription:
@@ -183,7 +182,7 @@ def pull_fields(request: Command, subscriptions: Subscriptions) -> Fields:
 
 
 def pull_answer_fields(answer: Command) -> Fields:
-    """The fields of the `answer_sent` of a pull beyond its request's and its messages; raises HeaderError."""
+    """Returns a pull's `answer_sent` fields, without the request's and the messages; raises HeaderError."""
     if answer.code not in PULL_RESULTS:
         return {}
     header = PullMessageResponseHeader.decode(answer.ext_fields)
@@ -196,7 +195,7 @@ def pull_answer_fields(answer: Command) -> Fields:
 
 @with_table
 class Delivered(msgspec.Struct):
-    """The messages of a pull's answer: lists of one length."""
+    """The messages of a pull's answer: lists of equal length."""
 
     offsets: list[int] = []
     ids: list[int] = []
@@ -204,7 +203,7 @@ class Delivered(msgspec.Struct):
     tags: list[str] = []
 
     def add(self, offset: int, identity: tuple[int, int, str]) -> None:
-        """One more."""
+        """Add a message."""
         self.offsets.append(offset)
         self.ids.append(identity[0])
         self.bodies.append(identity[1])
@@ -212,13 +211,13 @@ class Delivered(msgspec.Struct):
 
 
 def delivered(body: Buffer, topic: str, queue: int) -> Delivered:
-    """Every record in a body: its offset in this queue, and what tells it from others.
+    """Returns the records in a body: their offsets in this queue, and their identities.
 
-    Raises HeaderError when it is cut or no sequence of records, or holds one that does not tell where it is there.
+    Raises HeaderError for a body that is truncated or not a sequence of records, or a record without an offset here.
     """
     found = Delivered()
     start, stop = 0, len(body)
-    # A record that several queues list has its offset in its own queue at the usual place.
+    # A record that several queues list has its own queue's offset at the usual place.
     has_inner = _INNER_QUEUES.search(body) is not None
     while start < stop:
         size = _SIZE.unpack_from(body, start)[0] if stop - start >= _RECORD_SIZE_MIN else 0
@@ -232,7 +231,7 @@ def delivered(body: Buffer, topic: str, queue: int) -> Delivered:
 
 
 def _identity(record: memoryview) -> tuple[int, int, str]:
-    """Unique id, body and tag of a record; none of them where its inner lengths do not fit."""
+    """Returns unique id, body and tag of a record; empty ones if its lengths do not fit."""
     magic, flags = HEAD.unpack_from(record)[1], HEAD.unpack_from(record)[_FLAGS_FIELD]
     at = HEAD_SIZE + _AFTER_HEAD
     at += _LONGER * (bool(flags & SYS_FLAG_BORN_HOST_V6) + bool(flags & SYS_FLAG_STORE_HOST_V6))
@@ -252,19 +251,18 @@ def _identity(record: memoryview) -> tuple[int, int, str]:
 
 
 def id_of(unique: str) -> int:
-    """A message's unique id as a history holds it; 0 for none."""
+    """Returns a message's unique id as in a history; 0 without one."""
     return int.from_bytes(blake2b(unique.encode(), digest_size=8).digest()) >> (64 - ID_BITS) if unique else 0
 
 
 class Places:
-    """Which messages the history tells by their place, as ranges of offsets of each queue."""
+    """Messages whose offsets the history has reported, as ranges of each queue."""
 
     def __init__(self) -> None:
-        """None yet."""
         self._ranges: dict[tuple[str, int], tuple[list[int], list[int]]] = {}
 
     def add(self, topic: str, queue: int, offset: int) -> bool:
-        """Whether this message is new; it is none after this."""
+        """Add a message; returns whether it is new."""
         starts, ends = self._ranges.setdefault((topic, queue), ([], []))
         at = bisect_right(starts, offset)
         if at and offset < ends[at - 1]:
@@ -286,7 +284,7 @@ class Places:
 
 
 def _offset_in(record: memoryview, topic: str, queue: int) -> int:
-    """Where a record stands in a queue that may be one of several; raises HeaderError."""
+    """Returns a record's offset in one of its queues; raises HeaderError."""
     read = decode_record(record, 0, len(record), HEAD.unpack_from(record)[_PHYSICAL_OFFSET_FIELD])
     if isinstance(read, Damage):
         raise HeaderError("an answer to a pull", "body", f"has a record with {read.found} instead of {read.expected}")
@@ -303,26 +301,26 @@ def _offset_in(record: memoryview, topic: str, queue: int) -> int:
 
 @with_table
 class Sent(msgspec.Struct, frozen=True):
-    """What a send asks for: where to, its messages, and when these may be delivered."""
+    """The content of a send request: target, messages, and delivery time."""
 
     topic: str
     queue: int
     ids: list[int] = []
     bodies: list[int] = []
     tags: tuple[str, ...] = ()
-    """None where they, or the offsets in the answer, mean nothing."""
+    """None if tags or the answer's offsets have no meaning."""
     delay_ms: int = -1
     delay_level: int = -1
     transaction: str = ""
 
     def fields(self) -> Fields:
-        """The fields of its `request_received`."""
+        """Returns the fields of its `request_received`."""
         names = ("topic", "queue", "ids", "bodies", "delay_ms", "delay_level", "transaction")
         return {name: getattr(self, name) for name in names}
 
 
 def read_send(request: Command) -> Sent:
-    """Read a send; raises HeaderError."""
+    """Decode a send; raises HeaderError."""
     is_old = request.code == RequestCode.SEND_MESSAGE
     header = (SendMessageRequestHeader if is_old else SendMessageRequestHeaderV2).decode(request.ext_fields)
     shared = read_properties(header.properties)
@@ -330,7 +328,7 @@ def read_send(request: Command) -> Sent:
     if header.batch:
         own = [(each.body, read_properties(each.properties)) for each in decode_batch(request.body)]
         tags = tuple(properties.get(TAGS, "") for _body, properties in own)
-        # Whether a tag of the request counts in its messages too is a matter of the broker's version.
+        # Whether a request's tag applies to its messages depends on the broker's version.
         is_told = (
             not is_retry and not header.sys_flag & TRANSACTION and all(tag == shared.get(TAGS, tag) for tag in tags)
         )
@@ -353,7 +351,7 @@ def read_send(request: Command) -> Sent:
 
 
 def _delay_ms(properties: Mapping[str, str]) -> int:
-    """How long a message says that it is to wait; -1 where it does not, or names a moment instead."""
+    """Returns a message's requested delay, ms; -1 without one, or with a time instead."""
     for name, unit in ((TIMER_DELAY_MS, 1), (TIMER_DELAY_SEC, 1_000)):
         if LEVEL.fullmatch(properties.get(name, "")):
             return int(properties[name]) * unit
@@ -361,14 +359,14 @@ def _delay_ms(properties: Mapping[str, str]) -> int:
 
 
 def ending_fields(request: Command) -> Fields:
-    """The fields of the `request_received` of a transaction's end (37); raises HeaderError."""
+    """Returns the `request_received` fields of a transaction's end (37); raises HeaderError."""
     header = EndTransactionRequestHeader.decode(request.ext_fields)
     ends = {int(MessageSysFlag.TRANSACTION_COMMIT): "commit", int(MessageSysFlag.TRANSACTION_ROLLBACK): "rollback"}
     return {"ids": [id_of(header.msg_id)], "transaction": ends.get(header.commit_or_rollback, "unknown")}
 
 
 def stored_at(answer: Command) -> tuple[int, int] | None:
-    """Queue and first queue offset of what a send stored, None when it was refused; raises HeaderError."""
+    """Returns queue and first queue offset of a send, None if it was refused; raises HeaderError."""
     if answer.code not in STORED:
         return None
     header = SendMessageResponseHeader.decode(answer.ext_fields)

@@ -1,7 +1,4 @@
-"""What the relay keeps: doors, the links that clients made through them, the two sides of each, and their taps.
-
-Leaves out moving bytes (`relay_loop`).
-"""
+"""Data of the relay: doors, the clients' links, the two sides of each, and their taps. Relaying: see `relay_loop`."""
 
 from __future__ import annotations
 
@@ -14,64 +11,64 @@ from longpoll_observe.arrival_time import HELD_MAX, SETTLE_NS, ArrivalTimes
 from longpoll_runtime import Address, Buffer, Listener, PlainSocket, Socket
 
 Direction = Literal["answers", "requests"]
-"""Which bytes wait: those for a client that does not read, or those for a broker that does not."""
+"""Waiting bytes: those for a client that does not read, or for such a broker."""
 
 
 class Tap(Protocol):
-    """Gets one connection's bytes to read; every call comes after the bytes have left."""
+    """Receives the bytes of one connection after they were relayed."""
 
     def opened(self, after_ns: int, before_ns: int) -> None:
-        """The client was connected between the two moments."""
+        """The client connected between the two times."""
         ...
 
     def forwarded(self, content: bytes, after_ns: int, before_ns: int) -> None:
-        """The client's next bytes were handed to the broker's socket between the two moments."""
+        """The client's next bytes were passed to the broker's socket between the two times."""
         ...
 
     def answered(self, content: bytes, after_ns: int, before_ns: int) -> None:
-        """The broker's next bytes came between the two moments."""
+        """The broker's next bytes arrived between the two times."""
         ...
 
     def blocked(self, direction: Direction, after_ns: int, before_ns: int) -> None:
-        """Between the two moments bytes began to wait that their receiver does not take; sent ones may not be seen."""
+        """Between the two times, bytes began to wait for their receiver, so sent bytes may be unseen."""
         ...
 
     def unblocked(self, direction: Direction, after_ns: int, before_ns: int) -> None:
-        """Between the two moments everything that had waited was taken and seen."""
+        """Between the two times, all waiting bytes were received and seen."""
         ...
 
     def closed(self, after_ns: int, before_ns: int) -> None:
-        """The connection ended, on either side, between the two moments."""
+        """The connection ended on either side between the two times."""
         ...
 
 
 Rewrite = Callable[[bytes], bytes]
-"""From the broker's next bytes to those that the client is sent instead."""
+"""Converts the broker's next bytes to those sent to the client."""
 
 
 @define(slots=True, eq=False)
 class Door:
-    """A listener, where its connections lead, and what is to be told of them."""
+    """A listener, its target, and what to record."""
 
     listener: Listener
     target: Address
     make_tap: Callable[[], tuple[Tap, Rewrite | None]]
     settle_ns: int = field(default=SETTLE_NS)
-    """What the way to the target and back may take."""
+    """Round-trip time to the target."""
     held_max: int = field(default=HELD_MAX)
-    """Most bytes that the target's kernel holds of a connection."""
+    """Maximum bytes that the target's kernel holds of a connection."""
     is_down: bool = field(default=False, init=False)
-    """Whether the last connection to the target failed; said once."""
+    """Whether the last connection to the target failed; logged once."""
 
     @property
     def address(self) -> Address:
-        """Where clients come to."""
+        """The address for clients."""
         return self.listener.address
 
 
 @define(slots=True, eq=False)
 class Visitor:
-    """A client that came through a door whose broker is not known by address yet."""
+    """A client whose broker's address is not resolved yet."""
 
     door: Door
     socket: Socket
@@ -83,20 +80,20 @@ class Visitor:
 class Side:
     """One socket of a link.
 
-    Invariants: `out` is what the other side sent and this one has not taken; the other side is read only while it is
-    empty. `stuck` are the moments of the first send that was not taken whole, until all of that time is passed on.
+    Invariants: `out` has the bytes from the other side that this one has not accepted; the other side is read only
+    while it is empty. `stuck` has the times of the first incomplete send, until all of it is passed on.
     """
 
     socket: Socket
     arrivals: ArrivalTimes
     busy_pass: int
-    """The last pass in which the socket was reported readable, or was not watched for that."""
+    """The last pass in which the socket was readable, or not watched for reading."""
     look_ns: int = field(default=0)
-    """A poll that began before this tells too little of the socket to be noted."""
+    """A poll that began before this is not recorded, because it adds little."""
     out: Buffer = field(default=b"")
     reads: bool = field(default=False)
     writes: bool = field(default=False)
-    """What the poller watches."""
+    """The watched conditions."""
     stuck: tuple[int, int] | None = field(default=None)
     stuck_told: bool = field(default=False)
     link: Link = field(init=False)
@@ -104,7 +101,7 @@ class Side:
 
 @define(slots=True, eq=False)
 class Link:
-    """A client's connection and the broker's that belongs to it."""
+    """A client's connection and its connection to the broker."""
 
     door: Door
     tap: Tap
@@ -112,18 +109,18 @@ class Link:
     client: Side
     broker: Side
     onward: PlainSocket
-    """The broker's side's socket."""
+    """The socket of the broker's side."""
     peer: str
     opened_ns: int
     connected: bool = field(default=False)
     started: bool = field(default=False)
-    """The client's first byte was seen."""
+    """Whether the client's first byte was seen."""
     ending: tuple[int, int] | None = field(default=None)
-    """One side has ended, between these moments; what waits for the other is still sent."""
+    """The times between which one side ended; bytes waiting for the other are still sent."""
     half_closed: tuple[int, int] | None = field(default=None)
-    """The client said, between these moments, that it sends nothing more; it may still be answered."""
+    """The times between which the client ended its sending; answers may still follow."""
     half_closed_told: bool = field(default=False)
-    """Whether the broker knows."""
+    """Whether the broker was informed."""
     closed: bool = field(default=False)
 
     def other(self, side: Side) -> Side:

@@ -1,6 +1,6 @@
-"""Looks up the host names of brokers on a thread of its own, for an answer may take seconds and nobody's bytes wait.
+"""Resolves host names of brokers on a separate thread, because an answer may take seconds.
 
-Leaves out what is done with an address (`relay_loop`). An address that is written in digits needs no look-up.
+Addresses in digits need no resolution. Connections: see `relay_loop`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from longpoll_observe.links import Visitor
 from longpoll_runtime import Address, Queue, Runtime, Thread
 
 ASKED_MAX: Final = 1_000
-"""Most look-ups that may wait."""
+"""Maximum waiting look-ups."""
 TAKE_S: Final = 0.2
-"""How often the thread looks whether the proxy ends."""
+"""Interval of checks whether the proxy ends."""
 END_S: Final = 1.0
-"""How long the end waits for a look-up that is under way; the thread then ends by itself, or with the process."""
+"""How long the shutdown waits for a running look-up; after that the thread ends alone."""
 
 
 def is_literal(host: str) -> bool:
-    """Whether a host is written as an address."""
+    """Whether a host is an address in digits."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -30,14 +30,14 @@ def is_literal(host: str) -> bool:
 
 
 class NameLookup:
-    """Clients that wait for the address of their broker, and the thread that looks it up.
+    """Clients that wait for their broker's address, and the look-up thread.
 
-    Invariants: of every target that someone in `waiting` has, the look-up was asked for and its answer not taken;
-    `_found` is not called once `stop` has returned. Everything but `_run` happens on one thread.
+    Invariants: the target of every client in `waiting` was requested, and its answer not taken; `_found` is not called
+    after `stop`. Only `_run` is on another thread.
     """
 
     def __init__(self, runtime: Runtime, found: Callable[[], None]) -> None:
-        """`found` is called on the thread of the look-ups when there are answers."""
+        """Create the table; the look-up thread calls `found` when there are answers."""
         self._runtime = runtime
         self._found = found
         self.waiting: dict[Visitor, None] = {}
@@ -48,12 +48,12 @@ class NameLookup:
         self._thread: Thread | None = None
 
     def start(self) -> None:
-        """Start the thread, if it does not run yet."""
+        """Start the thread, unless it runs."""
         if self._thread is None:
             self._thread = self._runtime.spawn("look-up", self._run)
 
     def admit(self, visitor: Visitor) -> bool:
-        """Have a client wait for its broker's address; false when too many look-ups are asked for already."""
+        """Add a client that waits for its broker's address; returns false if too many look-ups wait."""
         target = visitor.door.target
         is_asked = any(waiting.door.target == target for waiting in self.waiting)
         if not is_asked and not self._asked.offer(target):
@@ -62,7 +62,7 @@ class NameLookup:
         return True
 
     def answered(self) -> Iterator[tuple[Visitor, str | OSError]]:
-        """Those that need not wait any longer, each with the address of its broker or why there is none."""
+        """Iterate over the clients whose look-up ended, each with the address or the error."""
         while (answer := self._answers.take(0)) is not None:
             target, found = answer
             for visitor in [waiting for waiting in self.waiting if waiting.door.target == target]:
@@ -70,14 +70,14 @@ class NameLookup:
                 yield visitor, found
 
     def overdue(self, came_ns: int) -> list[Visitor]:
-        """Those that came before that moment; they wait no longer."""
+        """Remove and return the clients that came before this time."""
         late = [visitor for visitor in self.waiting if visitor.came_ns < came_ns]
         for visitor in late:
             del self.waiting[visitor]
         return late
 
     def stop(self) -> None:
-        """Close the connections of those that wait, and look up nothing more."""
+        """Close the waiting connections, and stop look-ups."""
         for visitor in self.waiting:
             visitor.socket.close()
         with self._lock:

@@ -1,15 +1,15 @@
-"""The recording proxy as a whole: a door for every broker, one for the name server, one history source a broker.
+"""The recording proxy: one door per broker, one for the name server, and one history source per broker.
 
     with Observer.start(runtime, brokers=[("127.0.0.1", 10911)], record_directory="/tmp/history") as observer:
         observer.doors   # {"127.0.0.1:10911": ("127.0.0.1", 40001)}
 
-A broker that only a route names gets its door when the route passes, and is measured later, for it may not be there.
-Threads: `relay`, `measure`, `look-up` where a broker is named by host name, and a `history-writer` a broker.
+A broker found in a route gets its door at that time, and is measured later, because it may be absent. Threads: `relay`,
+`measure`, `look-up` for host names, and a `history-writer` per broker.
 
-A source's `uncertainty_ns` is measured: twice the median of a few TCP handshakes with the broker, which kernels answer
-alone; so it holds the way there and back, and no time of the broker's own.
+A source's `uncertainty_ns` is measured: twice the median of a few TCP handshakes with the broker. Kernels answer these
+alone, so it covers the round trip, but no time of the broker.
 
-Leaves out how bytes travel (`relay_loop`) and what they mean (`tap`).
+Relaying: see `relay_loop`. Commands: see `tap`.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ log = logging.getLogger(__name__)
 HANDSHAKES: Final = 5
 HANDSHAKE_S: Final = 1.0
 MEASURE_S: Final = 0.2
-"""How often the measuring thread looks whether the proxy ends."""
+"""Interval at which the measuring thread checks whether the proxy ends."""
 UNCERTAINTY_NS_MIN: Final = 100_000
-"""Never less is claimed: what a kernel takes to hand a segment over on a busy machine."""
+"""Minimum claim: the time a kernel takes to deliver a segment on a busy machine."""
 UNCERTAINTY_NS_UNMEASURED: Final = 5_000_000
-"""Claimed of a broker that could not be reached at the start."""
+"""Claim for a broker that could not be reached at the start."""
 WRITE_MEMORY: Final = (("/proc/sys/net/ipv4/tcp_wmem", 1), ("/proc/sys/net/core/wmem_max", 2))
-"""Where Linux tells how many bytes a connection's sender may have: by itself, and on demand, and then twice that."""
+"""Linux's limits of a sender's buffer: automatic, and on request, which counts double."""
 PIECE: Final = 1024 * 1024
-"""How far a sender's last piece may lead beyond that."""
+"""Additional bytes of a sender's last segment."""
 HOST_LENGTH_MAX: Final = 255
 HOST: Final = re.compile(r"[\w.:%\[\]-]{1,255}", re.ASCII)
-"""What a name or an address of a host may look like (RFC 1123, with the underscores that people use all the same)."""
+"""The form of a host name or address (RFC 1123, with common underscores)."""
 DOORS_MAX: Final = 1_000
-"""Most brokers that routes may name."""
+"""Maximum brokers from routes."""
 
 
 class ObserveError(UserError):
@@ -58,12 +58,12 @@ class ObserveError(UserError):
 
 
 def name_of(address: Address) -> str:
-    """HOST:PORT, as routes write it and as events name the broker."""
+    """Format HOST:PORT, as in routes and events."""
     return f"{address[0]}:{address[1]}"
 
 
 def held_max(files: Files) -> int:
-    """Most bytes that a kernel holds of a connection, where it is as this one or as Linux is by default."""
+    """Maximum bytes that a kernel holds of a connection, by this machine's settings or Linux's defaults."""
     sizes = [HELD_MAX]
     for path, times in WRITE_MEMORY:
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -72,10 +72,10 @@ def held_max(files: Files) -> int:
 
 
 class Observer(Stoppable):
-    """A running proxy. `start` makes one, `stop` ends it.
+    """A running proxy. Create it with `start`, end it with `stop`.
 
-    Invariants: `_doors`, `_recorders` change on the relay thread only, once it runs; the meta file changes under
-    `_meta_lock` only.
+    Invariants: once it runs, only the relay thread changes `_doors` and `_recorders`; the meta file changes only under
+    `_meta_lock`.
     """
 
     def __init__(self, runtime: Runtime, record_directory: str, host: str, policy: str = "") -> None:
@@ -88,7 +88,7 @@ class Observer(Stoppable):
         self._doors: dict[str, Door] = {}
         self._recorders: list[HistoryRecorder] = []
         self.totals: dict[str, TapTotals] = {}
-        """What was seen, by broker."""
+        """Counts by broker."""
         self.name_server_address: Address | None = None
         self._held_max = held_max(runtime.files)
         self._meta_lock = runtime.lock()
@@ -109,11 +109,10 @@ class Observer(Stoppable):
         name_server_listen: Address | None = None,
         policy: str = "",
     ) -> Self:
-        """Listen and relay. The first broker's door is at `listen`, every other gets a port of its own on that host.
+        """Listen and relay. The first broker's door is at `listen`; the others get ports on that host.
 
-        `policy` is the policy that the brokers are said to keep; it goes into the history for the judge.
-
-        Raises ObserveError or RecordError with a text for the user; nothing is left running then.
+        `policy` is the brokers' declared policy, which goes into the history for the judge. Raises ObserveError or
+        RecordError with a text for the user; nothing is left running then.
         """
         if not brokers and name_server is None:
             raise ObserveError("there is nothing to observe; add --broker or --name-server")
@@ -136,16 +135,16 @@ class Observer(Stoppable):
 
     @property
     def doors(self) -> dict[str, Address]:
-        """Where the proxy listens, by the broker that each door leads to."""
+        """Listening addresses by the broker behind each door."""
         return {name: door.address for name, door in self._doors.items()}
 
     @property
     def trouble(self) -> str:
-        """After `stop`: what the history lacks, as a sentence for the user; empty when it is whole."""
+        """After `stop`: what the history lacks, as a sentence for the user; empty if complete."""
         return "; ".join(recorder.trouble for recorder in self._recorders if recorder.trouble)
 
     def stop(self) -> None:
-        """Close every connection and write the history to its end. A second stop does nothing."""
+        """Close every connection and complete the history. A second call does nothing."""
         if self._stopped:
             return
         self._stopped = True
@@ -158,7 +157,7 @@ class Observer(Stoppable):
     # -- the parts ---------------------------------------------------------------------------------------------------
 
     def _add_broker(self, broker: Address, listen: Address, uncertainty_ns: int | None) -> Door:
-        """Listen for a broker's clients; its `uncertainty_ns` is measured later if it is not given."""
+        """Listen for a broker's clients; without `uncertainty_ns` it is measured later."""
         name = name_of(broker)
         try:
             listener = self._runtime.listen(*listen)
@@ -207,7 +206,7 @@ class Observer(Stoppable):
         self.loop.add_door(Door(listener, name_server, make_tap))
 
     def _door_of(self, address: str) -> str:
-        """The proxy's address for a broker that a route names; an address that leads nowhere stays as it is."""
+        """Returns the proxy's address for a broker in a route; an invalid address stays."""
         door = self._doors.get(address)
         if door is None:
             host, colon, port = address.rpartition(":")
@@ -229,7 +228,7 @@ class Observer(Stoppable):
         return name_of(door.address)
 
     def _measure(self) -> None:
-        """Measure the ways to brokers that routes have named, on a thread of its own: no bytes wait for that."""
+        """Measure the round trips to brokers from routes, on a separate thread."""
         while not self._stopped:
             found = self._unmeasured.take(MEASURE_S)
             if found is None:
@@ -241,7 +240,6 @@ class Observer(Stoppable):
                 recorder.measured(uncertainty_ns)
 
     def _uncertainty_ns(self, broker: Address) -> int:
-        """How far off the proxy's moments may be from the broker's kernel's."""
         taken_ns = []
         for _ in range(HANDSHAKES):
             begun_ns = self._runtime.monotonic_ns()

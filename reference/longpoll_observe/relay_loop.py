@@ -1,17 +1,16 @@
-"""Moves bytes between pairs of sockets on one thread, and knows between which moments they arrived.
+"""Relays bytes between pairs of sockets on one thread, and bounds when they arrived.
 
-One pass reads every ready socket and sends what came at once to the other side; only then are the taps told, for
-`TURN_NS`, and what is left waits for the next pass (`tap_queue`), so that reading commands delays nobody's bytes. While
-too much waits, clients are not read: answers that nobody asks for do not come, and those that come are read at once, so
-that a busy connection's moments stay about as near to each other as an idle one's. A side whose peer does not take its
-bytes is not read either: no more than one chunk a direction waits here.
+One pass reads every ready socket and sends the bytes to the other side at once. Then the taps get their bytes for
+`TURN_NS`; the rest waits (`tap_queue`), so that decoding delays no relaying. While too much waits, clients are not
+read. Then no new answers arise, and existing ones are still read at once, so the times of a busy connection stay
+precise. A side whose peer does not accept bytes is not read either: at most one chunk waits per direction.
 
-When bytes came is an interval. A poll that does not report a socket has seen it empty at some moment after the poll
-began; so bytes that the next pass reads came after that. The loop polls at least every `TICK_S`, which bounds the
-interval without any assumption on how soon a sleeping thread is woken: a stall of this process widens the interval
-and accuses nobody. That bytes had not come does not say that they had not been sent: that is `arrival_time`'s.
+The arrival of bytes is an interval. If a poll does not report a socket, it was empty at some time after the poll began,
+so bytes of the next pass arrived later. The loop polls at least every `TICK_S`, which bounds the interval however late
+a thread wakes: a pause of this process widens the interval, but causes no false finding. Send times: see
+`arrival_time`.
 
-Leaves out what the bytes mean (`tap`, `routes`), and what is kept of a connection (`links`).
+Commands: see `tap`, `routes`. Connection data: see `links`.
 """
 
 from __future__ import annotations
@@ -29,34 +28,34 @@ from longpoll_runtime import Poller, Runtime, Thread
 log = logging.getLogger(__name__)
 
 TICK_S: Final = 0.005
-"""The longest poll while there are connections; the interval of an arrival is about twice as long at most."""
+"""The longest poll with open connections; the interval of an arrival is at most about twice this."""
 IDLE_S: Final = 1.0
-"""The longest poll while there are none."""
+"""The longest poll without connections."""
 ROUND_NS: Final = 5_000_000
-"""The least time from one acknowledgement of a connection to the next, and from one look at it to the next but two."""
+"""Minimum time between two acknowledgements of a connection, and between every third look at it."""
 LOOK_NS: Final = 1_000_000
-"""The least time from one look at an idle connection to the next: what lies between would be known little better."""
+"""Minimum time between two looks at an idle connection; more looks would add little precision."""
 TURN_NS: Final = 1_000_000
-"""How long bytes are handed to taps before sockets are looked at again."""
+"""Time for taps before sockets are checked again."""
 UNTOLD_STOP: Final = 8 * 1024 * 1024
-"""While more bytes than this wait to be told of, clients are not read."""
+"""Above this many undecoded bytes, clients are not read."""
 UNTOLD_GO: Final = UNTOLD_STOP // 2
-"""They are read again when no more than this wait."""
+"""Clients are read again below this."""
 UNTOLD_MAX: Final = 64 * 1024 * 1024
-"""The most that wait: beyond it brokers are not read either, and their moments get wider."""
+"""Maximum undecoded bytes: above it brokers are not read either, and times get less precise."""
 CHUNK_SIZE: Final = 256 * 1024
-"""Bytes asked of one socket before the next has its turn, and the most that wait for one that takes none."""
+"""Bytes read from one socket before the next has its turn, and the most that wait for one that accepts none."""
 READY_MAX: Final = 1000
-"""Most sockets of one poll: one that reports this many may have left others unreported."""
+"""Maximum sockets of one poll; a full result may have left others unreported."""
 CONNECT_S: Final = 3.0
 """How long a broker may take to accept a connection."""
 ACCEPTS_MAX: Final = 256
 ACCEPT_PAUSE_S: Final = 1.0
 """How long nothing is accepted after the operating system refused a connection."""
 BLOCKED_NS: Final = 25_000_000
-"""A side that has not caught up for this long is logged; a shorter pause is in the intervals of what comes after it."""
+"""Minimum time of a blocked side that is logged; shorter pauses only widen later intervals."""
 TLS_HANDSHAKE: Final = 0x16
-"""First byte of a TLS connection; as the first byte of a frame it would announce 369 MB, far over the limit."""
+"""First byte of a TLS connection; as a frame's first byte it would announce 369 MB, far over the limit."""
 
 
 class RelayLoop:
@@ -71,7 +70,7 @@ class RelayLoop:
         self._connecting: dict[Link, None] = {}
         self._stuck: dict[Side, None] = {}
         self._owing: dict[Side, None] = {}
-        """Sides whose bytes were read and not yet acknowledged."""
+        """Sides with bytes read but not acknowledged."""
         self._round_ns = 0
         """When they may be acknowledged again."""
         self._paused: list[Door] = []
@@ -80,7 +79,7 @@ class RelayLoop:
         self._begun_ns = self._quiet_ns = runtime.monotonic_ns()
         self.untold = TapQueue()
         self._is_behind = False
-        """Clients are not read, for too much is untold."""
+        """Whether clients are not read, because too much is undecoded."""
         self._names = NameLookup(runtime, self.poller.wake)
         self._buffer = bytearray(CHUNK_SIZE)
         self._view = memoryview(self._buffer)
@@ -99,7 +98,7 @@ class RelayLoop:
         self._thread = self._runtime.spawn("relay", self._run)
 
     def stop(self) -> None:
-        """Close every connection and door, and wait until the thread has ended."""
+        """Close every connection and door, and join the thread."""
         self._stopping = True
         if self._thread is not None:
             self.poller.wake()
@@ -111,7 +110,7 @@ class RelayLoop:
 
     @property
     def link_count(self) -> int:
-        """Open connections of clients."""
+        """Number of open client connections."""
         return len(self._links)
 
     # -- the thread --------------------------------------------------------------------------------------------------
@@ -139,7 +138,7 @@ class RelayLoop:
         self._close_all()
 
     def _tell(self) -> None:
-        """Tell the taps for a turn, and have clients wait while too much is left."""
+        """Pass bytes to the taps for a turn; stop reading clients if too much is left."""
         untold = self.untold
         untold.tell(self._now_ns, TURN_NS)
         if not untold.size and not self._is_behind:
@@ -163,7 +162,6 @@ class RelayLoop:
             self._receive(side)
 
     def _receive(self, side: Side) -> None:
-        """Read once and pass on what came."""
         link, arrivals = side.link, side.arrivals
         if side.busy_pass < self._pass - 1 and self._quiet_ns >= side.look_ns:
             self._note_quiet(side)
@@ -197,13 +195,12 @@ class RelayLoop:
             self._pass_on(link.client, link.rewrite(content))
 
     def _note_quiet(self, side: Side) -> None:
-        """Remember that a poll which watched the side did not report it, if that is so."""
+        """Record a look if a poll watched the side without reporting it."""
         if side.busy_pass < self._pass - 1:
             side.look_ns = self._quiet_ns + LOOK_NS
             side.arrivals.looked(self._quiet_ns, side.arrivals.read)
 
     def _acknowledge_all(self, now_ns: int) -> None:
-        """Acknowledge what was read."""
         owing, self._owing = self._owing, {}
         self._round_ns = now_ns + ROUND_NS
         for side in owing:
@@ -211,17 +208,17 @@ class RelayLoop:
             if side is link.broker:
                 self._acknowledge(link, arrivals)
             else:
-                # Its end is the one thing that is told of it, and no end waits for an acknowledgement.
+                # Only its end is reported, which needs no acknowledgement.
                 arrivals.acknowledged(now_ns, arrivals.read + FIRST_FLIGHT)
 
     def _acknowledge(self, link: Link, arrivals: ArrivalTimes) -> None:
-        """Have what the broker's kernel holds back until we acknowledge come now, and know when that was."""
+        """Release bytes that the broker's kernel holds back, and record the time."""
         begun_ns = self._now_ns()
         try:
             link.onward.acknowledge()
             come, room = link.onward.arrived()
         except OSError:
-            # The connection has broken; the next read says so.
+            # The connection is broken; the next read reports it.
             return
         if come >= arrivals.read:
             arrivals.looked(begun_ns, come)
@@ -229,7 +226,7 @@ class RelayLoop:
             arrivals.acknowledged(self._now_ns(), come + room)
 
     def _start(self, link: Link, content: bytes) -> bool:
-        """Look at a client's first byte; false when the connection is refused."""
+        """Check a client's first byte; returns false if the connection is refused."""
         link.started = True
         if content[0] != TLS_HANDSHAKE:
             return True
@@ -242,7 +239,7 @@ class RelayLoop:
         return False
 
     def _pass_on(self, side: Side, content: bytes) -> None:
-        """Send to one side, or keep for it what it does not take and stop reading the other."""
+        """Send to one side; keep unaccepted bytes and stop reading the other side."""
         if not content:
             return
         assert not side.out, "a side with bytes waiting is not sent more"
@@ -253,7 +250,7 @@ class RelayLoop:
             self._watch(side.link.client)
 
     def _flush(self, side: Side) -> None:
-        """Send what waits for a side, and see what can be done next."""
+        """Send waiting bytes, and update what is watched."""
         link = side.link
         if side.out and not self._send(side):
             return
@@ -262,7 +259,7 @@ class RelayLoop:
                 self._close(link, *link.ending)
                 return
             if link.half_closed is None and link.connected and not side.writes and link.other(side).reads:
-                # Nothing waits and nothing waited: what is watched stays as it is.
+                # Nothing waits or waited, so the watched conditions stay.
                 return
         if link.half_closed is not None and side is link.broker:
             self._pass_half_close(link)
@@ -270,7 +267,7 @@ class RelayLoop:
         self._watch(link.other(side))
 
     def _send(self, side: Side) -> bool:
-        """Send once; false when that closed the link."""
+        """Send once; returns false if that closed the link."""
         link, content = side.link, side.out
         after_ns = self._now_ns()
         try:
@@ -294,14 +291,14 @@ class RelayLoop:
             if link.rewrite is None:
                 self.untold.add_bytes(link.tap.forwarded, sent, after_ns, before_ns)
             else:
-                # Its answer is rewritten by what the tap was told of it.
+                # The rewriting of the answer depends on this call of the tap.
                 link.tap.forwarded(sent, after_ns, before_ns)
         return True
 
     # -- a side that does not read -----------------------------------------------------------------------------------
 
     def _look_at_stuck(self) -> None:
-        """Tell of sides that have not read for long, and of those that have caught up."""
+        """Report sides that have been blocked for long, and those that have caught up."""
         now_ns = self._now_ns()
         for side in list(self._stuck):
             link, stuck = side.link, side.stuck
@@ -324,7 +321,7 @@ class RelayLoop:
         side.stuck, side.stuck_told = None, False
 
     def _tell_unseen(self, link: Link) -> None:
-        """A connection ends: what its broker had sent may still lie unread, if it was not seen empty lately."""
+        """At a connection's end: report possibly unread answers, if the socket was not seen empty lately."""
         if not link.client.stuck_told:
             self._note_quiet(link.broker)
             since_ns, now_ns = link.broker.arrivals.since_ns, self._now_ns()
@@ -348,7 +345,7 @@ class RelayLoop:
             self._admit(Visitor(door, accepted, f"{peer[0]}:{peer[1]}", self._now_ns()))
 
     def _admit(self, visitor: Visitor) -> None:
-        """Connect a client, now or when its broker's name has been looked up."""
+        """Connect a client, now or after its broker's name is resolved."""
         host, _port = visitor.door.target
         if is_literal(host):
             self._open(visitor, host)
@@ -385,9 +382,9 @@ class RelayLoop:
         self._watch(link.broker)
 
     def _finish_connect(self, link: Link) -> None:
-        """The broker's socket was reported: it is connected, or will not be."""
+        """The broker's socket is ready: finish or fail the connection."""
         try:
-            # Sends nothing; a connection that failed says so.
+            # Sends nothing, but raises the error of a failed connection.
             link.broker.socket.send(b"")
         except BlockingIOError:
             return
@@ -408,7 +405,7 @@ class RelayLoop:
             log.warning("%s:%d cannot be reached (%s): closing the connections that come for it", *door.target, why)
 
     def _half_close(self, link: Link, after_ns: int, before_ns: int) -> None:
-        """The client sends nothing more: the broker gets that after the last byte, and may still answer."""
+        """The client ends its sending: pass this on after its last byte; answers may still follow."""
         link.half_closed = (after_ns, before_ns)
         self._pass_half_close(link)
         self._watch(link.client)
@@ -423,7 +420,7 @@ class RelayLoop:
             self._close(link, link.half_closed[0], self._now_ns())
 
     def _end(self, link: Link, side: Side, after_ns: int, before_ns: int) -> None:
-        """One side has ended: send the other what waits for it, then close both."""
+        """One side ended: send waiting bytes to the other, then close both."""
         if link.other(side).out:
             link.ending = (after_ns, before_ns)
             self._watch(side)
@@ -452,7 +449,6 @@ class RelayLoop:
         self.untold.add(partial(link.tap.closed, after_ns, before_ns))
 
     def _watch(self, side: Side) -> None:
-        """Have the poller watch what can be done with a side."""
         link = side.link
         if link.closed:
             return
@@ -463,7 +459,7 @@ class RelayLoop:
         if (reads, writes) == (side.reads, side.writes):
             return
         if reads and not side.reads:
-            # It was not watched until now, so no earlier poll can have seen it empty.
+            # Newly watched, so no earlier poll can have seen it empty.
             side.busy_pass = self._pass
         if not (reads or writes):
             self.poller.unregister(side.socket)

@@ -1,9 +1,7 @@
-"""Leads clients of a name server through the proxy: broker addresses in its answers become addresses of the proxy.
+"""Redirects clients of a name server to the proxy by replacing broker addresses in its answers.
 
-Only answers to 105 and 106 are changed, and of these only the addresses in `brokerAddrs` and, by what that makes, the
-frame's length; every other byte passes as it came. A stream that cannot be read passes unchanged from there on.
-
-Leaves out which door an address leads to (`observer`).
+Only answers to 105 and 106 change, and in them only the addresses in `brokerAddrs` and so the frame's length. An
+unreadable stream passes unchanged from there on. Doors: see `observer`.
 
 Source: `TopicRouteData.java`, `ClusterInfo.java`.
 """
@@ -29,15 +27,15 @@ log = logging.getLogger(__name__)
 
 ASKED: Final = frozenset({RequestCode.GET_ROUTEINFO_BY_TOPIC.value, RequestCode.GET_BROKER_CLUSTER_INFO.value})
 TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+', re.DOTALL)
-"""A text, a mark or anything else of JSON; fastjson's bare keys too."""
+"""A JSON string, a punctuation mark or any other token, including fastjson's unquoted keys."""
 UNREADABLE: Final = (ProtocolError, msgspec.DecodeError, *FAULTS)
 
 
 class RouteTap:
-    """The tap and the rewriting of one client's connection to a name server.
+    """Tap and rewriter of one client's connection to a name server.
 
-    Invariants: `_asked` are the opaques of open route requests; `_waiting` is the beginning of one answer; once
-    `_is_blind` nothing is held back or changed any more.
+    Invariants: `_asked` are the opaques of open route requests; `_waiting` is the begin of one answer; once
+    `_is_blind`, nothing is held back or changed.
     """
 
     def __init__(self, door_of: Callable[[str], str]) -> None:
@@ -48,10 +46,10 @@ class RouteTap:
         self._is_blind = False
 
     def opened(self, after_ns: int, before_ns: int) -> None:
-        """Nothing to tell: a name server's connections are no part of a broker's history."""
+        """Do nothing: connections to a name server are not in the history."""
 
     def forwarded(self, content: bytes, after_ns: int, before_ns: int) -> None:  # noqa: ARG002 - the tap's signature
-        """Note the requests whose answers carry addresses."""
+        """Record requests whose answers contain addresses."""
         if self._is_blind:
             return
         try:
@@ -62,19 +60,19 @@ class RouteTap:
             self._go_blind("a client of the name server", error)
 
     def answered(self, content: bytes, after_ns: int, before_ns: int) -> None:
-        """Nothing to tell: `rewrite` has seen the bytes."""
+        """Do nothing: `rewrite` has processed the bytes."""
 
     def blocked(self, direction: str, after_ns: int, before_ns: int) -> None:
-        """Nothing to tell."""
+        """Do nothing."""
 
     def unblocked(self, direction: str, after_ns: int, before_ns: int) -> None:
-        """Nothing to tell."""
+        """Do nothing."""
 
     def closed(self, after_ns: int, before_ns: int) -> None:
-        """Nothing to tell."""
+        """Do nothing."""
 
     def rewrite(self, content: bytes) -> bytes:
-        """What the client is sent instead of these bytes; an answer is held back until it is whole."""
+        """Returns the bytes for the client; holds an answer back until it is complete."""
         if self._is_blind and not self._waiting:
             return content
         self._waiting += content
@@ -95,7 +93,7 @@ class RouteTap:
         return bytes(ready)
 
     def _frame(self, frame: bytes) -> bytes:
-        """One whole frame, changed if it answers a route request."""
+        """Returns a complete frame, changed if it answers a route request."""
         try:
             reader = FrameReader()
             reader.feed(frame)
@@ -118,14 +116,14 @@ class RouteTap:
 
 
 def _with_body(frame: bytes, body: bytes) -> bytes:
-    """The frame with another body; its header as it came."""
+    """Replace the body of a frame; the header stays."""
     _length, mark = HEAD.unpack_from(frame)
     body_at = HEAD_SIZE + (mark & 0xFFFFFF)
     return LENGTH.pack(body_at - LENGTH_SIZE + len(body)) + frame[LENGTH_SIZE:body_at] + body
 
 
 def _with_doors(body: bytes, door_of: Callable[[str], str]) -> bytes:
-    """The JSON text with every broker address in it replaced, and every other byte as it was; raises as `load_json`."""
+    """Replace every broker address in a JSON text; other bytes stay. Raises as `load_json`."""
     load_json(body)
     pieces, kept_to = [], 0
     for start, stop in _address_places(body):
@@ -138,9 +136,9 @@ def _with_doors(body: bytes, door_of: Callable[[str], str]) -> bytes:
 
 
 def _address_places(body: bytes) -> Iterator[tuple[int, int]]:
-    """Where texts stand in `body`, which is JSON, that are values of an object under the key `brokerAddrs`."""
+    """Iterate over the places of strings in `body` that are values of an object under `brokerAddrs`."""
     opened: list[bool] = []
-    """Of each open object or list, whether it is an object of addresses."""
+    """For each open object or list, whether it is an object of addresses."""
     key = last = b""
     for token in TOKEN.finditer(body):
         text = token[0]

@@ -1,19 +1,18 @@
-"""Reads the commands of one observed connection beside their way and writes what they mean into the history.
+"""Decodes the commands of one observed connection and writes their events to the history.
 
-A request counts as received when the broker's kernel had its last byte, an answer as sent when its first bytes had come
-here; both are intervals of the proxy's clock, and `uncertainty_ns` of `meta.json` covers the way between the two
-machines' kernels. No event tells of one-way requests but those that commit an offset or end a transaction, of what a
-broker asks its clients (40 and others), or of codes other than pulls, sends, ends of transactions, and what changes
-offsets or asks for them; heartbeats are read for their subscriptions.
+A request counts as received when the broker's kernel had its last byte, an answer as sent when its first bytes had
+arrived here. Both are intervals of the proxy's clock; `uncertainty_ns` in `meta.json` covers the way between the
+kernels.
 
-A message that a pull gets, and of whose place no acknowledgement told, is told once by itself (`message_seen`): so its
-tag is known where another group passes over it.
+Events cover pulls, sends, ends of transactions, and requests that change or query offsets. One-way requests appear only
+if they commit an offset or end a transaction; a broker's requests to clients (40 and others) do not. Heartbeats are
+read for their subscriptions. A message that a pull gets, but whose offset no acknowledgement reported, is reported once
+(`message_seen`), so that its tag is known.
 
-What cannot be read is relayed all the same: the connection then counts as closed for the history, and a `lost` event
-says that something was not seen. Two open requests with one opaque cannot be told apart by their answers: neither is
-judged, and both count as lost.
+Unreadable bytes are relayed too: the connection then counts as closed, and a `lost` event reports unseen events. The
+answers to two open requests with one opaque are ambiguous: neither is judged, and both count as lost.
 
-Leaves out how bytes travel (`relay_loop`) and what a command means (`events`).
+Relaying: see `relay_loop`. Meaning of commands: see `events`.
 """
 
 from __future__ import annotations
@@ -65,14 +64,14 @@ log = logging.getLogger(__name__)
 UNREADABLE: Final = (ProtocolError, *FAULTS)
 HEART_BEAT: Final = RequestCode.HEART_BEAT.value
 ANSWERED_MAX: Final = 256
-"""How many answered requests a connection remembers, so that a second answer is known for one."""
+"""Number of answered requests remembered per connection, to recognise a second answer."""
 OPEN_MAX: Final = 100_000
-"""Most requests of one connection that may be open; more are not observed."""
+"""Maximum open requests of one connection; further ones are not observed."""
 Sender = Literal["client", "broker"]
 
 
 def begins_frame(content: bytes) -> bool:
-    """Whether a command may begin with these bytes: its lengths fit each other, and its header begins as one does."""
+    """Whether a command may begin with these bytes, by its lengths and the header's begin."""
     if len(content) <= HEAD_SIZE:
         return False
     length, mark = HEAD.unpack_from(content)
@@ -85,9 +84,9 @@ def begins_frame(content: bytes) -> bool:
 
 
 class CommandStream:
-    """Cuts one direction into commands, each with the moment after which its first byte came.
+    """Splits one direction into commands, each with a time before its first byte arrived.
 
-    Invariant: `_begun_ns` belongs to the frame of which only the beginning is there.
+    Invariant: `_begun_ns` belongs to the incomplete frame.
     """
 
     __slots__ = ("_begun_ns", "_frames")
@@ -97,7 +96,7 @@ class CommandStream:
         self._begun_ns = 0
 
     def feed(self, content: bytes, after_ns: int) -> Iterator[tuple[Command, int]]:
-        """The commands that these bytes complete; raises RemoteProtocolError."""
+        """Iterate over the commands that these bytes complete; raises RemoteProtocolError."""
         begun_ns = after_ns if self._frames.is_between_frames else self._begun_ns
         self._frames.feed(content)
         while (frame := self._frames.next_frame()) is not None:
@@ -108,21 +107,21 @@ class CommandStream:
 
 @with_table
 class Open(msgspec.Struct, frozen=True):
-    """A request that waits for its answer; a Struct, for one is made for each request and attrs' take a tenth of it."""
+    """A request that waits for its answer; a Struct, because creation takes a tenth of attrs' time."""
 
     request: str
     place: Fields
     """Topic and queue."""
     code: int
     sent: Sent | None = None
-    """Of a send, what it asked for."""
+    """The content of a send request."""
     ambiguous: bool = False
-    """Another open request had the same opaque."""
+    """Whether another open request had the same opaque."""
 
 
 @define(slots=True)
 class TapTotals:
-    """What the taps of one broker saw."""
+    """Counts of one broker's taps."""
 
     requests: int = 0
     answers: int = 0
@@ -132,8 +131,8 @@ class TapTotals:
 class ConnectionTap:
     """The tap of one client connection to a broker.
 
-    Invariants: `_open` are the requests told and not answered, by opaque; `_answered` the last ones that were;
-    `_others` are the opaques of requests that are not told and not answered.
+    Invariants: `_open` are the recorded, unanswered requests by opaque; `_answered` the last answered ones; `_others`
+    are the opaques of unrecorded, unanswered requests.
     """
 
     def __init__(
@@ -144,7 +143,7 @@ class ConnectionTap:
         totals: TapTotals,
         places: Places | None = None,
     ) -> None:
-        """`subscriptions` and `places` are shared by the connections of one broker."""
+        """Create a tap; `subscriptions` and `places` are shared by the connections of one broker."""
         self._recorder = recorder
         self._subscriptions = subscriptions
         self._places = Places() if places is None else places
@@ -157,17 +156,17 @@ class ConnectionTap:
         self._others: set[int] = set()
         self._number = 0
         self._unseen = 0
-        """Requests that were not remembered, for too many were open; their answers are not told."""
+        """Number of requests not remembered, because too many were open; their answers are not recorded."""
         self._ended = False
         self._unread_ns: int | None = None
-        """Since when nothing of the connection can be read."""
+        """Since when the connection is unreadable."""
         self._partly_ns: int | None = None
-        """Since when requests may be missing, of which answers may come; None where none are."""
+        """Since when requests may be missing whose answers may arrive; None if none are."""
 
     # -- what the loop tells -----------------------------------------------------------------------------------------
 
     def opened(self, after_ns: int, before_ns: int) -> None:
-        """The client was connected."""
+        """The client connected."""
         self._recorder.put("connection_opened", after_ns, before_ns=before_ns, connection=self._connection)
 
     def forwarded(self, content: bytes, after_ns: int, before_ns: int) -> None:
@@ -182,7 +181,7 @@ class ConnectionTap:
             self._give_up("client", error, after_ns, before_ns)
 
     def answered(self, content: bytes, after_ns: int, before_ns: int) -> None:
-        """The broker's next bytes came."""
+        """The broker's next bytes arrived."""
         if self._ended:
             return
         try:
@@ -193,11 +192,11 @@ class ConnectionTap:
             self._give_up("broker", error, after_ns, before_ns)
 
     def joined(self, now_ns: int) -> None:
-        """The connection was there already: there may be answers to what was asked before."""
+        """The connection is older than the capture, so answers to earlier requests may arrive."""
         self._partly_ns = now_ns
 
     def missed(self, sender: Sender, after_ns: int, before_ns: int) -> None:
-        """Bytes that one side sent between the moments are not there; what comes next of it begins a command."""
+        """Bytes that one side sent between these times are missing; its next bytes begin a command."""
         if self._ended:
             return
         self._recorder.lose(1, after_ns, before_ns)
@@ -208,23 +207,23 @@ class ConnectionTap:
             self._answers = CommandStream()
 
     def cut(self, now_ns: int) -> None:
-        """Nothing more is seen of the connection, which goes on."""
+        """The observation ends before the connection."""
         if self._unread_ns is not None:
             self._recorder.lose(1, self._unread_ns, now_ns)
         self._ended = True
 
     def blocked(self, direction: str, after_ns: int, before_ns: int) -> None:
-        """Bytes wait that their receiver does not take."""
+        """Bytes wait for their receiver."""
         self._tell_waiting("blocked", direction, after_ns, before_ns)
 
     def unblocked(self, direction: str, after_ns: int, before_ns: int) -> None:
-        """They were taken."""
+        """The receiver has accepted the waiting bytes."""
         self._tell_waiting("unblocked", direction, after_ns, before_ns)
 
     def closed(self, after_ns: int, before_ns: int) -> None:
         """The connection ended."""
         if self._unread_ns is not None:
-            # Nobody knows what passed since.
+            # The bytes since then are unknown.
             self._recorder.lose(1, self._unread_ns, before_ns)
             self._unread_ns = None
         if self._ended:
@@ -259,7 +258,7 @@ class ConnectionTap:
                 sent = read_send(command) if code in SENDS else None
                 fields = sent.fields() if sent is not None else self._fields(command)
             except UNREADABLE as error:
-                # A broker answers it with an error, if at all; it cannot be judged, but nor can it be forgotten.
+                # A broker answers it with an error, if at all; it cannot be judged, but its answer must be recognised.
                 self._expect_other(command)
                 self._miss(f"a request of code {code}", error, after_ns, before_ns)
                 return
@@ -267,7 +266,7 @@ class ConnectionTap:
             ambiguous = opaque in self._open or opaque in self._others
             asked = Open(f"{self._connection}-{self._number}", place, code, sent, ambiguous)
             if ambiguous or len(self._open) >= OPEN_MAX:
-                # Its answer cannot be told from the other's: neither is judged by it, and each is lost when it comes.
+                # The two answers are ambiguous: neither request is judged, and each is lost when its answer arrives.
                 self._recorder.lose(1, after_ns, before_ns)
                 if ambiguous:
                     self._open[opaque] = asked
@@ -281,7 +280,7 @@ class ConnectionTap:
             self._expect_other(command)
 
     def _expect_other(self, command: Command) -> None:
-        """A request that becomes no event may be answered: that answer is of no other, whatever its opaque was."""
+        """Remember a request without an event, because its answer must not count for another with this opaque."""
         if command.is_one_way:
             return
         opaque = command.opaque
@@ -293,7 +292,7 @@ class ConnectionTap:
             self._others.add(opaque)
 
     def _fields(self, command: Command) -> Fields:
-        """The fields of a pull, or of a request about an offset; raises HeaderError."""
+        """Returns the fields of a pull, or of an offset request; raises HeaderError."""
         return offset_fields(command) if command.code in OFFSET_CODES else pull_fields(command, self._subscriptions)
 
     def _tell_unanswered(
@@ -307,7 +306,7 @@ class ConnectionTap:
         self._unanswered(command, fields, after_ns, before_ns)
 
     def _unanswered(self, command: Command, fields: Fields, after_ns: int, before_ns: int) -> None:
-        """Tell of a request without an identifier: its answer, if there is one, is not told."""
+        """Record a request without an identifier, so that its answer is ignored."""
         place = {"connection": self._connection, "code": command.code}
         self._recorder.put("request_received", after_ns, before_ns=before_ns, **place, **fields)
 
@@ -329,7 +328,7 @@ class ConnectionTap:
                     self._unseen -= 1
                     self._recorder.lose(1, after_ns, before_ns)
                 elif self._partly_ns is not None:
-                    # What was asked, and when, nobody saw.
+                    # The request and its time are unknown.
                     self._recorder.lose(1, self._partly_ns, before_ns)
                 return
         self._answered[command.opaque] = asked
@@ -374,7 +373,6 @@ class ConnectionTap:
             self._tell("message_acknowledged", asked, after_ns, before_ns, **place, **own)
 
     def _tell(self, event: str, asked: Open, after_ns: int, before_ns: int, **fields: object) -> None:
-        """Tell of a request, or of its answer."""
         self._recorder.put(
             event, after_ns, before_ns=before_ns, request=asked.request, connection=self._connection, **fields
         )
@@ -385,7 +383,7 @@ class ConnectionTap:
         log.warning("connection %s: %s was relayed and could not be read: %s", self._connection, what, error)
 
     def _give_up(self, who: str, error: RemoteProtocolError, after_ns: int, before_ns: int) -> None:
-        """Nobody knows where the next command begins: for the history the connection ends here."""
+        """End the connection for the history, because the next command's begin is unknown."""
         self._miss(f"what the {who} sent, and all after it,", error, after_ns, before_ns)
         self.closed(after_ns, before_ns)
         self._unread_ns = after_ns

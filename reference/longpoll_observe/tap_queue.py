@@ -1,10 +1,9 @@
-"""What the taps are still to be told, in the order in which it happened.
+"""A queue of bytes for the taps, in order.
 
-Reading commands costs many times what passing their bytes on does. Were it all done at once, the broker's next bytes
-would wait for it in the broker's kernel, and nobody could say since when. So it is done in short turns, between which
-the relay reads on, and what is not yet told waits here.
+Decoding commands costs many times as much as relaying bytes. Done at once, it would leave the broker's next bytes
+waiting in the kernel, with unknown times. So it is done in short turns, between which the relay continues.
 
-Leaves out when there is time for a turn, and what happens when too much waits (`relay_loop`).
+Times of turns, and overload: see `relay_loop`.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from functools import partial
 from typing import Final
 
 Tell = Callable[[bytes, int, int], None]
-"""Takes bytes, and the two moments between which they passed, ns."""
+"""Takes bytes, and the two times between which they passed, ns."""
 
 PIECE_SIZE: Final = 32 * 1024
-"""Bytes that are handed to the tap at once: some 150 small commands, which take 2 to 3 ms."""
+"""Bytes passed to the tap at once: some 150 small commands, which take 2 to 3 ms."""
 
 
 class TapQueue:
-    """A queue of calls, which others only look at. Invariant: `size` is the length of the bytes that they tell of."""
+    """A queue of calls. Invariant: `size` is the total length of their bytes."""
 
     __slots__ = ("calls", "size")
 
@@ -31,11 +30,11 @@ class TapQueue:
         self.size = 0
 
     def add(self, call: Callable[[], None]) -> None:
-        """Call this after everything before it."""
+        """Add a call after all others."""
         self.calls.append((call, 0))
 
     def add_bytes(self, tell: Tell, content: bytes, after_ns: int, before_ns: int) -> None:
-        """Tell of bytes, in pieces that share their moments: where a piece ends means nothing to a tap."""
+        """Add bytes in pieces with the same times; the boundaries of pieces have no meaning."""
         size = len(content)
         self.size += size
         if size <= PIECE_SIZE:
@@ -46,7 +45,7 @@ class TapQueue:
             self.calls.append((partial(tell, piece, after_ns, before_ns), len(piece)))
 
     def tell(self, now_ns: Callable[[], int], turn_ns: int) -> None:
-        """Make the calls for about so long, and one at least."""
+        """Make calls for about this long, and at least one."""
         calls = self.calls
         stop_ns = 0
         while calls:

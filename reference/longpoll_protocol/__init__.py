@@ -1,8 +1,7 @@
-"""RocketMQ's bytes and names without input or output: bytes in, values out, and back.
+"""RocketMQ's wire protocol without I/O: bytes in, values out, and back.
 
-`frames` cuts the stream and reads whole commands, in both encodings. `headers` gives extension fields a type, `bodies`
-and `message` do the same for what travels behind them, `codes` has the numbers. `log_record` is a message as it stands
-in a commit log, `properties` its properties in Java's order and the levels of its delay, `tags` the hash of a
-tag, `names` what topics and groups may be called, `signature` who signs a request.
-Leaves out sockets, files, time, and every decision of a broker or a client.
+- `frames`: splits the stream into frames and reads commands, in both header encodings.
+- `headers`: typed extension fields. `bodies` and `message`: typed bodies. `codes`: request and response codes.
+- `log_record`: a message's record in the commit log. `properties`: message properties and delay levels.
+- `tags`: tag hashes. `names`: topic and group names. `signature`: signatures of requests.
 """

@@ -1,10 +1,10 @@
-"""Bodies that are JSON objects, such as heartbeats, routes and lists of consumers, and the one of 60, which is not.
+"""JSON bodies, such as heartbeats, routes and lists of consumers, and the binary body of code 60.
 
-Every class reads what Java, Go, C++ and Node clients write: unknown keys, nulls, numbers as text, enum names (Java) or
-ordinals (C++), and integer map keys without quotes (fastjson). What we write has quoted keys and enum names, which all
-of them read.
+Decoding accepts what Java, Go, C++ and Node clients write: unknown keys, nulls, numbers as text, enum names (Java) or
+ordinals (C++), and unquoted integer keys (fastjson). Encoding writes quoted keys and enum names, which all of them
+read.
 
-Leaves out bodies that are records (`log_record`) or batches (`message`).
+Records: see `log_record`. Batches: see `message`.
 
 Source: `common/protocol/heartbeat/*.java`, `common/protocol/route/*.java`, `GetConsumerListByGroupResponseBody.java`.
 """
@@ -27,15 +27,15 @@ from longpoll_protocol.sizes import KIB, MIB
 from longpoll_spec.tables import TabledStruct
 
 ITEM_COUNT_MAX: Final = 10_000
-"""Most groups, subscriptions or queues in one list of a body; a real client has a few hundred at most."""
+"""Maximum groups, subscriptions or queues in one list of a body; real clients have a few hundred."""
 BODY_SIZE_MAX: Final = 4 * MIB
-"""Longest JSON body, bytes: 10,000 queues of 400 bytes each."""
+"""Maximum bytes of a JSON body: 10,000 queues of 400 bytes each."""
 KIND_SIZE_MAX: Final = 512 * KIB
-"""Bytes of the longest body that is read value by value where it is not as Java writes it: some 60 ms."""
+"""Maximum bytes of a body that is parsed leniently: some 60 ms."""
 SETTINGS_SIZE_MAX: Final = 64 * KIB
-"""Longest body, bytes."""
+"""Maximum bytes of a body of settings."""
 EXPRESSION_SIZE_MAX: Final = 64 * 1024
-"""Longest expression of a subscription, characters, as a pull's may be (`hold.pull`): a member's is kept."""
+"""Maximum characters of a subscription's expression, as in a pull (`hold.pull`), because brokers keep it."""
 
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -44,7 +44,7 @@ Items = Annotated[list[Item], Meta(max_length=ITEM_COUNT_MAX)]
 
 
 class ConsumeType(enum.Enum):
-    """How a consumer gets its messages; members of these enums stand in Java's order, for C++ sends ordinals."""
+    """How a consumer gets its messages; enum members are in Java's order, because C++ sends ordinals."""
 
     CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
     CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
@@ -59,7 +59,7 @@ class MessageModel(enum.Enum):
 
 
 class ConsumeFromWhere(enum.Enum):
-    """Where a group starts that has no stored offset."""
+    """Where a group without a stored offset starts."""
 
     CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST = "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST"
@@ -87,12 +87,13 @@ class Body(TabledStruct, rename="camel"):
 
     @classmethod
     def decode(cls, body: Buffer) -> Self:
-        """Read a body; raises HeaderError, which names the part that cannot be read."""
+        """Decode a body; raises HeaderError with the unreadable part."""
         if len(body) > BODY_SIZE_MAX:
             raise HeaderError(cls.__name__, "body", f"has {len(body)} bytes, over the limit of {BODY_SIZE_MAX}")
         is_small = len(body) <= KIND_SIZE_MAX
         try:
-            # As Java writes it, which takes a tenth of the time; but nulls must go first, as absent ones.
+            # In Java's form, which is ten times as fast; but nulls must be removed first, because they mean absent
+            # keys.
             if not is_small or _NULL not in bytes(body):
                 read: Self = _decoder(cls).decode(body)
                 return read
@@ -105,25 +106,25 @@ class Body(TabledStruct, rename="camel"):
             raise HeaderError(cls.__name__, "body", f"cannot be read: {error}") from None
 
     def encode(self) -> bytes:
-        """The body as JSON with quoted keys."""
+        """Encode the body as JSON with quoted keys."""
         return msgspec.json.encode(self)
 
 
 class SubscriptionData(Body):
-    """What a group wants of one topic."""
+    """A group's subscription to one topic."""
 
     topic: str
     sub_string: Annotated[str, Meta(max_length=EXPRESSION_SIZE_MAX)] = ""
-    """The expression; an absent one of tags wants every message."""
+    """The expression; an absent tag expression means every message."""
     expression_type: str = "TAG"
     sub_version: Int64 = 0
     """The client's clock when it subscribed, ms; a later one replaces an earlier one. Text from C++ clients."""
     class_filter_mode: bool = False
-    """Whether a filter server was to filter; brokers then let everything through."""
+    """Whether a filter server should filter; brokers then let everything through."""
     tags_set: Annotated[frozenset[str], Meta(max_length=ITEM_COUNT_MAX)] = frozenset()
-    """The tags of the expression; C++ clients leave it out, so read the expression instead."""
+    """The tags of the expression; absent from C++ clients, so read the expression instead."""
     code_set: Annotated[frozenset[int], Meta(max_length=ITEM_COUNT_MAX)] = frozenset()
-    """Their hashes; left out likewise."""
+    """The tags' hashes; absent in the same case."""
 
 
 class ProducerData(Body):
@@ -144,15 +145,15 @@ class ConsumerData(Body):
 
 
 class HeartbeatData(Body):
-    """34 HEART_BEAT: who the client is and what its groups want."""
+    """34 HEART_BEAT: the client's id, its producer groups, and its consumer groups with subscriptions."""
 
     client_id: str = field(default="", name="clientID")
     producer_data_set: Items[ProducerData] = field(default_factory=list)
     consumer_data_set: Items[ConsumerData] = field(default_factory=list)
     heartbeat_fingerprint: Int32 = 0
-    """Of 5.x clients that may leave out their subscriptions: a hash of them; 0 in a whole heartbeat."""
+    """For 5.x clients that may omit their subscriptions: a hash of them; 0 in a complete heartbeat."""
     without_sub: bool = False
-    """Whether the subscriptions are left out, because the broker has those of this fingerprint."""
+    """Whether the subscriptions are omitted, because the broker has those of this fingerprint."""
 
 
 class CheckClientData(Body):
@@ -164,7 +165,7 @@ class CheckClientData(Body):
 
 
 class QueueData(Body):
-    """How many queues of a topic one broker has."""
+    """The queue counts of a topic on one broker."""
 
     broker_name: str
     read_queue_nums: Int32
@@ -175,18 +176,18 @@ class QueueData(Body):
 
 
 class BrokerData(Body):
-    """Where a broker is: addresses by broker id, 0 being the master."""
+    """The addresses of a broker by broker id; 0 is the master."""
 
     cluster: str = ""
     broker_name: str
     broker_addrs: dict[int, str]
     """host:port by broker id."""
     enable_acting_master: bool | UnsetType = UNSET
-    """Of 5.x: whether a slave may act as the group's master."""
+    """In 5.x: whether a slave may act as the group's master."""
 
 
 class TopicRouteData(Body):
-    """105 GET_ROUTEINFO_BY_TOPIC: where a topic's queues are."""
+    """105 GET_ROUTEINFO_BY_TOPIC: the brokers and queues of a topic."""
 
     broker_datas: Items[BrokerData]
     queue_datas: Items[QueueData]
@@ -201,7 +202,7 @@ class TopicList(Body):
 
 
 class DataVersion(Body):
-    """Which state of a table is meant; the body of 322, and part of others."""
+    """A table's version; the body of 322, and part of others."""
 
     counter: Int64 = 0
     timestamp: Int64 = 0
@@ -216,12 +217,12 @@ class TopicTable(Body):
     """All topics of a broker (`TopicConfigSerializeWrapper`)."""
 
     topic_config_table: dict[str, Any] = field(default_factory=dict)
-    """By name what `topics.json` has of each."""
+    """By name, a topic's entry in `topics.json`."""
     data_version: DataVersion = field(default_factory=DataVersion)
 
 
 class RegisterBody(Body):
-    """103 REGISTER_BROKER: what a broker has."""
+    """103 REGISTER_BROKER: a broker's data."""
 
     topic_config_serialize_wrapper: TopicTable = field(default_factory=TopicTable)
     filter_server_list: list[str] = field(default_factory=list)
@@ -231,12 +232,12 @@ class GroupTable(Body):
     """201 GET_ALL_SUBSCRIPTIONGROUP_CONFIG: all consumer groups of a broker (`SubscriptionGroupWrapper`)."""
 
     subscription_group_table: dict[str, Any] = field(default_factory=dict)
-    """By name what `subscriptionGroup.json` has of each."""
+    """By name, a group's entry in `subscriptionGroup.json`."""
     data_version: DataVersion = field(default_factory=DataVersion)
 
 
 class ClusterInfo(Body):
-    """106 GET_BROKER_CLUSTER_INFO: every broker by its name, and each cluster's names."""
+    """106 GET_BROKER_CLUSTER_INFO: every broker by name, and each cluster's broker names."""
 
     broker_addr_table: dict[str, BrokerData] = field(default_factory=dict)
     cluster_addr_table: dict[str, list[str]] = field(default_factory=dict)
@@ -254,7 +255,7 @@ class Connection(Body):
 
 
 class ConsumerConnection(Body):
-    """The reply to 203: a group's members and what they want."""
+    """The reply to 203: a group's members and subscriptions."""
 
     connection_set: list[Connection]
     subscription_table: dict[str, SubscriptionData]
@@ -271,7 +272,7 @@ class ProducerConnection(Body):
 
 
 class GroupList(Body):
-    """The reply to 300: the groups that consume a topic now, or have stored offsets of it."""
+    """The reply to 300: the groups that subscribe to a topic or have offsets of it."""
 
     group_list: list[str]
 
@@ -289,7 +290,7 @@ class ConsumeQueueData(Body):
 
 
 class QueryConsumeQueueResponseBody(Body):
-    """The reply to 321: entries of a queue and where it begins and ends."""
+    """The reply to 321: entries of a queue, and its first and last offset."""
 
     subscription_data: SubscriptionData | None
     filter_data: str | None
@@ -299,13 +300,13 @@ class QueryConsumeQueueResponseBody(Body):
 
 
 class DelayTable(Body):
-    """The reply to 45: the offset that each delay level delivers next (`DelayOffsetSerializeWrapper`)."""
+    """The reply to 45: the next offset of each delay level (`DelayOffsetSerializeWrapper`)."""
 
     offset_table: dict[int, int]
 
 
 class TimerCount(Body):
-    """How many messages wait for a topic, and when that changed last (`TimerMetrics.Metric`)."""
+    """The number of a topic's waiting messages, and the time of its last change (`TimerMetrics.Metric`)."""
 
     count: Int64
     time_stamp: Int64
@@ -313,53 +314,53 @@ class TimerCount(Body):
 
 
 class StateVersion(DataVersion):
-    """A version as 5.x tells it."""
+    """A version in 5.x's form."""
 
     state_version: Int64 = 0
-    """Of the controller's; there is none here."""
+    """The controller's version; there is no controller here."""
 
 
 class TimerCountTable(Body):
-    """The reply to 61: how many messages of each topic wait for their time (`TimerMetricsSerializeWrapper`)."""
+    """The reply to 61: the number of waiting timed messages by topic (`TimerMetricsSerializeWrapper`)."""
 
     data_version: StateVersion = field(default_factory=StateVersion)
     timing_count: dict[str, TimerCount] = field(default_factory=dict)
 
 
 class SlaveStatus(Body):
-    """One slave, as its master has it (`HAConnectionRuntimeInfo`)."""
+    """One slave from its master's view (`HAConnectionRuntimeInfo`)."""
 
     addr: str
-    """Host:port that it connected from."""
+    """Host:port of its connection."""
     diff: Int64
-    """Bytes of the log that it has not reported."""
+    """Bytes of the log not reported yet."""
     in_sync: bool
     """Whether it lacks less than `haSlaveFallbehindMax`."""
     slave_ack_offset: Int64
-    """Up to where it has the log, as it says; -1 before it has said so."""
+    """The log end that it reported; -1 before the first report."""
     transfer_from_where: Int64
-    """Where the next bytes that it is sent begin; -1 before it has said what it wants."""
+    """The begin of the next transfer; -1 before the first report."""
     transferred_byte_in_second: Int64
 
 
 class FollowingStatus(Body):
-    """How a slave follows its master (`HAClientRuntimeInfo`); zeros on a master."""
+    """A slave's replication state (`HAClientRuntimeInfo`); zeros on a master."""
 
     last_read_timestamp: Int64 = 0
-    """When the master said something last, ms."""
+    """When the master last sent something, ms."""
     last_write_timestamp: Int64 = 0
-    """When this slave reported last, ms."""
+    """When this slave last reported, ms."""
     master_addr: str | None = None
-    """Host:port that its log comes from."""
+    """Host:port of its log's source."""
     master_flush_offset: Int64 = 0
-    """Up to where the master's log is durable, as it says; this broker's protocol does not say."""
+    """The durable end of the master's log; not part of this broker's protocol."""
     max_offset: Int64 = 0
-    """Where this slave's log ends."""
+    """The end of this slave's log."""
     transferred_byte_in_second: Int64 = 0
 
 
 class HAStatus(Body):
-    """The reply to 907: who follows this master, or how this slave follows (`HARuntimeInfo`)."""
+    """The reply to 907: the slaves of a master, or a slave's own state (`HARuntimeInfo`)."""
 
     ha_client_runtime_info: FollowingStatus = field(default_factory=FollowingStatus)
     ha_connection_info: list[SlaveStatus] = field(default_factory=list)
@@ -375,7 +376,7 @@ class OffsetTable(Body):
 
 
 class KVTable(Body):
-    """The reply to 28: what a broker tells of itself, as text by name."""
+    """The reply to 28: a broker's state, as text by name."""
 
     table: dict[str, str]
 
@@ -395,7 +396,7 @@ class MessageQueue(Body, order=True):
 
 
 class QueryAssignmentRequestBody(Body):
-    """400 QUERY_ASSIGNMENT: a member asks which queues of a topic it is to consume."""
+    """400 QUERY_ASSIGNMENT: request a member's queues of a topic."""
 
     topic: str
     consumer_group: str
@@ -405,7 +406,7 @@ class QueryAssignmentRequestBody(Body):
 
 
 class MessageQueueAssignment(Body, kw_only=False):
-    """One queue, and how its messages are to be asked for."""
+    """One queue, and how to request its messages."""
 
     message_queue: MessageQueue
     mode: str = "PULL"
@@ -419,7 +420,7 @@ class QueryAssignmentResponseBody(Body, kw_only=False):
 
 
 class LockBatchRequest(Body):
-    """41 LOCK_BATCH_MQ and 42 UNLOCK_BATCH_MQ: a client wants queues for itself."""
+    """41 LOCK_BATCH_MQ and 42 UNLOCK_BATCH_MQ: the queues that a client locks or unlocks."""
 
     consumer_group: str
     client_id: str
@@ -427,7 +428,7 @@ class LockBatchRequest(Body):
 
 
 class LockBatchResponse(Body):
-    """The reply to 41: the queues it got."""
+    """The reply to 41: the locked queues."""
 
     lock_ok_mq_set: Items[MessageQueue] = field(default_factory=list, name="lockOKMQSet")
 
@@ -452,14 +453,14 @@ class ClusterAclConfig(Body):
     plain_access_configs: list[PlainAccessConfig] = field(default_factory=list)
 
 
-# A string, to be passed over, or a key without quotes.
+# A string, to be skipped, or an unquoted key.
 _STRING_OR_BARE_KEY: Final = re.compile(rb'("(?>[^"\\]+|\\.)*+")|([{,]\s*+)(-?[0-9]{1,20})(\s*+:)', re.DOTALL)
 
 
 def read_settings(body: bytes, request: str) -> dict[str, str]:
-    """The settings of a body, `key=value` a line (25, 318); raises HeaderError, which names the request.
+    """Parse settings, one `key=value` per line (25, 318); raises HeaderError with the request's name.
 
-    Lines that are empty or begin with # are none. Source: `MixAll.string2Properties`.
+    Skips empty lines and lines that begin with #. Source: `MixAll.string2Properties`.
     """
     if len(body) > SETTINGS_SIZE_MAX:
         raise HeaderError(request, "body", f"has {len(body)} bytes, over the limit of {SETTINGS_SIZE_MAX}")
@@ -479,7 +480,7 @@ def read_settings(body: bytes, request: str) -> dict[str, str]:
 
 
 def load_json(body: Buffer) -> Any:
-    """Read JSON whose integer map keys may lack quotes, as fastjson writes them.
+    """Parse JSON whose integer keys may be unquoted, as fastjson writes them.
 
     Raises msgspec.DecodeError, UnicodeDecodeError or RecursionError.
     """
@@ -490,7 +491,6 @@ def load_json(body: Buffer) -> Any:
 
 
 def _quote(found: re.Match[bytes]) -> bytes:
-    """A string as it was, a bare key in quotes."""
     if found[1] is not None:
         return found[1]
     return b"".join((found[2], b'"', found[3], b'"', found[4]))
@@ -498,12 +498,11 @@ def _quote(found: re.Match[bytes]) -> bytes:
 
 @cache
 def _decoder(kind: type[Kind]) -> msgspec.json.Decoder[Kind]:
-    """What reads a body that needs no kindness."""
     return msgspec.json.Decoder(kind, strict=False)
 
 
 def _tidied(value: Any) -> Any:
-    """Drop every null, for a key whose value is null is an absent key, and turn ordinals into names."""
+    """Remove nulls, because a null means an absent key, and replace ordinals by names."""
     if isinstance(value, list):
         return [_tidied(item) for item in value if item is not None]
     if not isinstance(value, dict):
@@ -516,7 +515,6 @@ def _tidied(value: Any) -> Any:
 
 
 def _enum_name(kind: type[enum.Enum], value: Any) -> Any:
-    """The name that belongs to an ordinal; anything else as it is."""
     ordinal = int(value) if isinstance(value, str) and re.fullmatch("[0-9]", value) else value
     members = list(kind)
     if isinstance(ordinal, int) and 0 <= ordinal < len(members):
@@ -530,28 +528,28 @@ _WHOLE: Final = struct.Struct(">7q")
 
 @frozen
 class TimerCheckpoint:
-    """The reply to 60: how far the timer of a 5.x broker has come. It is no JSON (`TimerCheckpoint.java` 5.5).
+    """The reply to 60: the timer's progress on a 5.x broker, in binary (`TimerCheckpoint.java` 5.5).
 
     Offset  Size  What (big-endian, signed)
-    0       8     the second whose messages are delivered next, ms: those of the seconds before it were
-    8       8     how far the file `timerlog` is flushed; ours has none
-    16      8     the queue offset up to which the teller has read the queue of messages that wait
-    24      8     the same of its master
-    32      24    version: state, ms, counter; not there in 5.0
+    0       8     the second that is delivered next, ms; earlier ones are complete
+    8       8     durable end of the file `timerlog`; ours has none
+    16      8     the next queue offset of waiting messages that the sender will read
+    24      8     the same for its master
+    32      24    version: state, ms, counter; absent in 5.0
     """
 
     next_ms: int
-    """The second whose messages are delivered next."""
+    """The second that is delivered next, ms."""
     read_offset: int
-    """The queue offset up to which the master has read what waits."""
+    """The next queue offset of waiting messages that the master will read."""
 
     def encode(self) -> bytes:
-        """As a broker of 5.x tells it."""
+        """Encode as a broker of 5.x does."""
         return _WHOLE.pack(self.next_ms, 0, self.read_offset, self.read_offset, 0, 0, 0)
 
     @classmethod
     def decode(cls, body: Buffer) -> TimerCheckpoint:
-        """Read a body; raises HeaderError when it is too short, or says what cannot be."""
+        """Decode a body; raises HeaderError if it is too short or has impossible values."""
         if len(body) < _OLD.size:
             raise HeaderError("TimerCheckpoint", "body", f"has {len(body)} bytes, not {_OLD.size} or more")
         next_ms, _flushed, _own, read_offset = _OLD.unpack_from(body)

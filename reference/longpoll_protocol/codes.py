@@ -1,6 +1,6 @@
 """The numbers of the remoting protocol: request codes, response codes, flags, languages.
 
-Leaves out which of them a broker serves; an unknown number travels as a plain int.
+Unknown numbers are passed on as plain ints.
 
 Source: `common/protocol/RequestCode.java`, `ResponseCode.java`, `common/sysflag/PullSysFlag.java`,
 `MessageSysFlag.java`, `remoting/protocol/LanguageCode.java`, `common/MQVersion.java` of 4.9.7.
@@ -13,7 +13,7 @@ from typing import Final
 
 
 class RequestCode(enum.IntEnum):
-    """What a request asks for."""
+    """The kind of a request."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -110,7 +110,7 @@ class RequestCode(enum.IntEnum):
 
 
 class ResponseCode(enum.IntEnum):
-    """How a request ended."""
+    """The outcome of a request."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -144,7 +144,7 @@ class ResponseCode(enum.IntEnum):
 
 
 class AccountsResponseCode(enum.IntEnum):
-    """How a change of a broker's accounts failed; 4.9 gives these numbers that meaning, 5.x another."""
+    """Failures of changes to a broker's accounts, in 4.9; 5.x uses these numbers for other outcomes."""
 
     UPDATE_AND_CREATE_ACL_CONFIG_FAILED = 209
     DELETE_ACL_CONFIG_FAILED = 210
@@ -159,7 +159,7 @@ SEND_SUCCESS_CODES: Final = frozenset(
         ResponseCode.FLUSH_SLAVE_TIMEOUT,
     }
 )
-"""Codes after which a sent message is stored, though perhaps not yet where it was wanted."""
+"""Codes after which a sent message is stored, though perhaps not yet durable or on a slave."""
 
 
 class CommandFlag(enum.IntFlag):
@@ -180,7 +180,7 @@ class PullSysFlag(enum.IntFlag):
 
 
 class MessageSysFlag(enum.IntFlag):
-    """The `sysFlag` of a message; the transaction type is the two bits 4 and 8 together."""
+    """The `sysFlag` of a message; bits 4 and 8 together are the transaction type."""
 
     COMPRESSED = 0x1
     MULTI_TAGS = 0x2
@@ -192,7 +192,7 @@ class MessageSysFlag(enum.IntFlag):
 
 
 class Permission(enum.IntFlag):
-    """What may be done with a topic (`PermName.java`)."""
+    """Permissions of a topic (`PermName.java`)."""
 
     INHERIT = 1
     WRITE = 2
@@ -214,11 +214,11 @@ LANGUAGES: Final = (
     "OMS",
     "RUST",
 )
-"""Names of `LanguageCode`, each at its number in a ROCKETMQ header."""
+"""Names of `LanguageCode`, indexed by their number in a ROCKETMQ header."""
 LANGUAGE_OTHER: Final = LANGUAGES.index("OTHER")
 
 VERSION: Final = 407
-"""Ordinal of `V4_9_7`, which every command of ours carries: Java clients ask a broker for SQL92 only from 232 on."""
+"""Ordinal of `V4_9_7`, in every command of ours: Java clients use SQL92 only with brokers from 232 on."""
 
 OPAQUE_MADE_UP: Final = -1
-"""The opaque of a request that came without one. Java makes one up too, so its reply matches nothing that was asked."""
+"""The opaque of a request that came without one. As in Java, its reply matches no request."""

@@ -1,15 +1,14 @@
-"""Bodies packed by zlib, LZ4 or Zstandard: packed for a send, and unpacked to no more than a given size.
+"""Compressed bodies (zlib, LZ4, Zstandard): compresses for a send, and decompresses up to a given size.
 
-The system flag of a message says how its body is packed:
+A message's system flag gives the compression:
 
 | bits | value                                                                |
 |------|----------------------------------------------------------------------|
-| 0    | 1: the body is packed                                                |
-| 8-10 | by what: 1 LZ4 (its frame format), 2 Zstandard, 3 or 0 zlib          |
+| 0    | 1: the body is compressed                                            |
+| 8-10 | method: 1 LZ4 (its frame format), 2 Zstandard, 3 or 0 zlib           |
 
-LZ4 and Zstandard need a package each, of the extra `compression`; without it nothing else is lost.
-
-Leaves out when a body is packed (`longpoll_client.produce.outgoing`).
+LZ4 and Zstandard each need a package of the extra `compression`. When bodies are compressed: see
+`longpoll_client.produce.outgoing`.
 
 Source: `MessageSysFlag.java`, `CompressionType.java`, `ZlibCompressor.java`, `Lz4Compressor.java`,
 `ZstdCompressor.java`, alike in 4.9.7 and 5.x.
@@ -31,18 +30,18 @@ LEVEL: Final = 5
 TYPE_SHIFT: Final = 8
 TYPE_MASK: Final = 0x7
 PIECE_SIZE: Final = 256 * 1024
-"""Bytes that are unpacked at once."""
+"""Bytes decompressed at once."""
 LZ4_PIECE_SIZE: Final = 4 * 1024
-"""Bytes of LZ4 that are given at once: what stands behind a frame's end is copied, as often as there are frames."""
+"""Bytes of LZ4 input per call: bytes after a frame's end are copied once per frame."""
 ZSTD_PIECE_SIZE: Final = 256
-"""Bytes of Zstandard that are given at once: they unpack to 8 MiB at most (blocks of 4 bytes for 128 KiB each)."""
+"""Bytes of Zstandard input per call: they decompress to at most 8 MiB (blocks of 4 bytes for 128 KiB each)."""
 
 ZSTD_WINDOW_SIZE_MAX: Final = 1 << 27
-"""Bytes back that Zstandard may look, for which memory is had: its own limit. Java's streams say 2 MiB, of any body."""
+"""Maximum window of Zstandard, bytes, which is allocated: its own limit. Java's streams declare 2 MiB for any body."""
 
 
 class Compression(enum.IntEnum):
-    """What a body is packed by, as the system flag says it."""
+    """The method of compression, as in the system flag."""
 
     LZ4 = 1
     ZSTD = 2
@@ -50,7 +49,7 @@ class Compression(enum.IntEnum):
 
     @property
     def sys_flag(self) -> int:
-        """The bits of the system flag."""
+        """The bits in the system flag."""
         return MessageSysFlag.COMPRESSED | self << TYPE_SHIFT
 
 
@@ -58,7 +57,7 @@ _PACKAGES: Final = {Compression.LZ4: "lz4.frame", Compression.ZSTD: "zstandard"}
 
 
 def check_installed(compression: Compression) -> None:
-    """Raise LocalProtocolError, which says what to install, where what it needs is not there."""
+    """Raise LocalProtocolError with what to install if the method's package is missing."""
     name = _PACKAGES.get(compression)
     if name is None:
         return
@@ -72,13 +71,13 @@ def check_installed(compression: Compression) -> None:
 
 
 def pack(compression: Compression, body: bytes) -> bytes:
-    """The body packed; raises LocalProtocolError as `check_installed`."""
+    """Compress a body; raises LocalProtocolError as `check_installed`."""
     check_installed(compression)
     match compression:
         case Compression.ZLIB:
             return zlib.compress(body, LEVEL)
         case Compression.LZ4:
-            # Java's reader takes no blocks that go on from the one before: they come with over 64 KiB.
+            # Java's reader rejects linked blocks, which occur above 64 KiB.
             packed: bytes = _package(compression).compress(body, block_linked=False)
         case Compression.ZSTD:
             packed = _package(compression).ZstdCompressor(level=LEVEL).compress(body)
@@ -86,10 +85,10 @@ def pack(compression: Compression, body: bytes) -> bytes:
 
 
 def unpack(sys_flag: int, body: Buffer, size_max: int) -> bytes:
-    """The body as it was before it was packed, if it was.
+    """Decompress a body, if it is compressed.
 
-    Raises RemoteProtocolError when it is not what the flag says or unpacks to more than `size_max` bytes, and
-    LocalProtocolError as `check_installed`.
+    Raises RemoteProtocolError if it does not match the flag or exceeds `size_max` bytes, and LocalProtocolError as
+    `check_installed`.
     """
     if not sys_flag & MessageSysFlag.COMPRESSED:
         return bytes(body)
@@ -113,7 +112,7 @@ def _package(compression: Compression) -> Any:
 
 
 def _unpack_zlib(body: Buffer, size_max: int) -> bytes:
-    """One stream; what stands behind it is left, as Java's reader leaves it."""
+    """Decompress one stream; ignores bytes after it, as Java's reader does."""
     stream = zlib.decompressobj()
     try:
         unpacked = stream.decompress(body, size_max + 1)
@@ -125,7 +124,6 @@ def _unpack_zlib(body: Buffer, size_max: int) -> bytes:
 
 
 def _unpack_lz4(body: Buffer, size_max: int) -> bytes:
-    """Frames, one behind the other."""
     package = _package(Compression.LZ4)
     unpacked = bytearray()
     frame = package.LZ4FrameDecompressor()
@@ -151,7 +149,6 @@ def _unpack_lz4(body: Buffer, size_max: int) -> bytes:
 
 
 def _unpack_zstd(body: Buffer, size_max: int) -> bytes:
-    """Frames, one behind the other."""
     package = _package(Compression.ZSTD)
     unpacker = package.ZstdDecompressor(max_window_size=ZSTD_WINDOW_SIZE_MAX)
     unpacked = bytearray()

@@ -1,28 +1,28 @@
-"""What bytes and values may not be, one class a fault.
+"""Errors of the wire protocol, one class per fault.
 
-A `LocalProtocolError` is our own misuse of the wire code; a `RemoteProtocolError` is a peer's misbehaviour.
-Leaves out RocketMQ's response codes, which are answers and not exceptions (`codes`).
+A `LocalProtocolError` is our misuse of the protocol; a `RemoteProtocolError` is a peer's misbehaviour. RocketMQ's
+response codes are answers, not exceptions: see `codes`.
 """
 
 from longpoll_spec.errors import LongpollError
 
 
 class ProtocolError(LongpollError):
-    """Bytes or values that the remoting protocol does not allow; see the two subclasses."""
+    """Base class of the protocol's errors."""
 
 
 class LocalProtocolError(ProtocolError):
-    """We tried to send what the protocol does not allow."""
+    """We tried to send something that the protocol forbids."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer sent what the protocol does not allow; its connection is closed."""
+    """The peer sent something that the protocol forbids; its connection is closed."""
 
 
 class HeaderError(ProtocolError):
-    """A field of a command's header or body is missing or cannot be read.
+    """A field of a command's header or body is missing or unreadable.
 
-    The command itself is whole: a broker answers it with code 1 and the connection goes on.
+    The command itself is complete: a broker answers it with code 1 and keeps the connection.
     """
 
     def __init__(self, where: str, field: str, problem: str) -> None:
@@ -32,4 +32,4 @@ class HeaderError(ProtocolError):
 
 
 class MessageRefusedError(LongpollError):
-    """A message breaks a limit of the store; nothing was written."""
+    """A message exceeds a limit of the store; nothing was written."""

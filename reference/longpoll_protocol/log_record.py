@@ -1,6 +1,6 @@
-"""The bytes of one commit-log record: layout, hosts, properties, the hash of a tag, and decoding with every check.
+"""Decodes and checks a record of the commit log, with its hosts and properties.
 
-Encoding is in `commit_log`, one pass into the map. Leaves out the batch encoder and appended property checksums (5.x).
+Encoding: see `longpoll_broker.store.log.commit_log`. Appended property checksums (5.x) are not supported.
 
 All integers are big-endian and signed unless said otherwise (`CommitLog.java`, `MessageDecoder.java`):
 
@@ -9,10 +9,10 @@ All integers are big-endian and signed unless said otherwise (`CommitLog.java`, 
     4       4     magic: DAA320A7 (V1), DAA320AB (V2, from 5.0: the topic's length takes two bytes)
     8       4     CRC-32 of the body, without its highest bit
     12      4     queue id
-    16      4     flag, the producer's own
+    16      4     flag, the producer's
     20      8     queue offset; 0 for prepared and rolled-back transactional messages
     28      8     physical offset: where this record begins in the log
-    36      4     system flag: 0x1 packed body, 0xC transaction type, 0x10 born host is IPv6, 0x20 store host is IPv6
+    36      4     system flag: 0x1 compressed body, 0xC transaction type, 0x10 born host IPv6, 0x20 store host IPv6
     40      8     born timestamp, milliseconds
     48      8|20  born host: address, then the port in 4 bytes
     .       8     store timestamp, milliseconds
@@ -23,7 +23,7 @@ All integers are big-endian and signed unless said otherwise (`CommitLog.java`, 
     .       1+n   topic length (V2: 2+n; unsigned), topic in UTF-8
     .       2+n   properties length, properties: name 01 value 02 ...
 
-A blank fills what is left of a file when the next record does not fit: 4 bytes size of the rest, 4 bytes magic
+A blank fills the rest of a file when the next record does not fit: 4 bytes size of the rest, 4 bytes magic
 CBD43194, anything after. A record and the 8 bytes of a blank always fit together, so a file never ends mid-record.
 """
 
@@ -52,7 +52,7 @@ MAGIC_BLANK: Final = 0xCBD43194
 BLANK_SIZE_MIN: Final = 8
 CRC_MASK: Final = 0x7FFFFFFF
 SECTOR_SIZE: Final = 512
-"""What a disk writes as a whole, bytes; one that writes more at once writes several of these."""
+"""Bytes that a disk writes atomically."""
 _SECTOR_OF_ZEROS: Final = bytes(SECTOR_SIZE)
 
 SYS_FLAG_TRANSACTION_MASK: Final = 0xC
@@ -64,37 +64,37 @@ SYS_FLAG_STORE_HOST_V6: Final = 0x20
 
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 LEVEL: Final = re.compile("[0-9]{1,9}")
-"""What counts as a level; longer numbers overflow in Java."""
+"""The form of a level; longer numbers overflow in Java."""
 
 SIZE_AND_MAGIC: Final = struct.Struct(">iI")
 HEAD: Final = struct.Struct(">iIiiiqqiq")
 """The first 48 bytes, up to the born host."""
 HEAD_SIZE: Final = 48
 FIXED_SIZE: Final = HEAD_SIZE + 8 + 8 + 8 + 4 + 8 + 4 + 1 + 2
-"""A V1 record between IPv4 hosts with nothing in it: 91 bytes."""
+"""Size of an empty V1 record with IPv4 hosts: 91 bytes."""
 Lookup: TypeAlias = Callable[[str], str | None]
-"""A message's property by its name; None when it has none, or an empty one."""
+"""Returns a message's property by name; None if absent or empty."""
 _AFTER_HOSTS: Final = struct.Struct(">iqi")
 _LONG: Final = struct.Struct(">q")
 _PLAIN: Final = struct.Struct(">4xI28xi16xq20xi")
-"""Of a V1 record between IPv4 hosts: magic, system flag, store timestamp and body length."""
+"""In a V1 record with IPv4 hosts: magic, system flag, store timestamp and body length."""
 _SHORT: Final = struct.Struct(">h")
 _PORT: Final = struct.Struct(">i")
 
 
 def is_listed(sys_flag: int) -> bool:
-    """Whether a consume queue lists a message: prepared and rolled-back ones are in the log only."""
+    """Whether a consume queue lists a message: prepared and rolled-back ones are only in the log."""
     return sys_flag & SYS_FLAG_TRANSACTION_MASK not in _NOT_LISTED
 
 
 def as_int32(value: int) -> int:
-    """What Java's `int` arithmetic makes of a sum: 2**31 is -2**31."""
+    """Wrap a sum as Java's `int` arithmetic does: 2**31 is -2**31."""
     return (value + 2**31) % 2**32 - 2**31
 
 
 @with_table
 class Damage(msgspec.Struct, frozen=True):
-    """Why bytes are not a whole record: at `offset` bytes from the record's start stood `found`, not `expected`."""
+    """Why bytes are not a complete record: at `offset` from its start, `found` instead of `expected`."""
 
     offset: int
     found: str
@@ -103,7 +103,7 @@ class Damage(msgspec.Struct, frozen=True):
 
 @with_table
 class Record(msgspec.Struct, frozen=True):
-    """One decoded record; field names are RocketMQ's where a tool prints them (`inspect`)."""
+    """One decoded record; fields printed by a tool have RocketMQ's names (`inspect`)."""
 
     size: int
     magic: int
@@ -129,9 +129,9 @@ class Record(msgspec.Struct, frozen=True):
         return is_listed(self.sys_flag)
 
     def lacks_sector(self, file_size: int) -> bool:
-        """Whether topic and properties are zero all through a sector, or at the end: so looks what a disk never got.
+        """Whether topic and properties have a sector of zeros, or zeros at the end: signs of lost writes.
 
-        No checksum covers them. A message that we stored does not look so (`with_zeros`); files have `file_size` bytes.
+        No checksum covers them. Our messages never look like this (`with_zeros`); files have `file_size` bytes.
         """
         if b"\0" not in self.properties and "\0" not in self.topic:
             return False
@@ -146,14 +146,14 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def tags_code(self) -> int:
-        """What its consume-queue unit carries (`CommitLog.checkMessageAndReturnSize`), with RocketMQ's delay levels."""
+        """The tags code of its unit (`CommitLog.checkMessageAndReturnSize`), with RocketMQ's delay levels."""
         return tags_code_of(self.topic, self.properties, self.store_ms)
 
 
 def decode(buffer: memoryview, start: int, stop: int, physical_offset: int) -> Record | Damage:
-    """Decode and check the record at `start`; `buffer[:stop]` is what may belong to it.
+    """Decode and check the record at `start`; `buffer[:stop]` may belong to it.
 
-    Checks size, magic, its own physical offset, that the inner lengths add up, UTF-8 of the topic, and the body's CRC.
+    Checks size, magic, its own physical offset, the sum of the inner lengths, UTF-8 of the topic, and the body's CRC.
     """
     if stop - start < HEAD_SIZE:
         return Damage(0, f"{stop - start} bytes to the end of the file", "a record")
@@ -214,10 +214,10 @@ def _decode_rest(  # noqa: PLR0911  one return a way to be damaged
 
 
 def with_zeros(encoded: bytes) -> bytes:
-    """Properties with zero bytes in a form that cannot be taken for bytes that a crash lost.
+    """Encode properties with zero bytes so that they do not look like bytes lost in a crash.
 
-    A mark is put after a zero at the end; it separates nothing. Raises MessageRefusedError for as many consecutive
-    zeros as could fill a sector.
+    Adds an end mark after a trailing zero; it has no other effect. Raises MessageRefusedError for consecutive zeros
+    that could fill a sector.
     """
     if _SECTOR_OF_ZEROS in encoded:
         raise MessageRefusedError(
@@ -230,9 +230,9 @@ def with_zeros(encoded: bytes) -> bytes:
 
 
 def property_of(encoded: bytes, name: str) -> str | None:
-    """One property without decoding the others; None when it is not there or empty."""
+    """Returns one property without decoding the others; None if absent or empty."""
     key = name.encode() + b"\x01"
-    # The last one counts. Found by looking forward again and again, for looking backward is many times slower.
+    # The last one counts. Repeated forward searches are much faster than one backward.
     mark = b"\x02" + key
     found = following = encoded.find(mark)
     while following >= 0:
@@ -246,17 +246,17 @@ def property_of(encoded: bytes, name: str) -> str | None:
         return None
     stop = encoded.find(b"\x02", start)
     value = encoded[start:] if stop < 0 else encoded[start:stop]
-    # An empty value does not count, so an earlier pair of the same name may hold: the rare case goes the long way.
+    # An empty value does not count, so an earlier pair of the name may: a rare case, decoded completely.
     return value.decode("utf-8", "replace") if value else decode_properties(encoded).get(name)
 
 
 def lookup_in(record: memoryview) -> Lookup:
-    """The properties of a whole record's bytes, one by its name; those of a damaged record cannot be found."""
+    """Returns a lookup of a record's properties by name; a damaged record has none."""
     return functools.partial(property_of, properties_in(record))
 
 
 def properties_in(record: memoryview) -> bytes:
-    """The encoded properties of a whole record's bytes; none where it is damaged."""
+    """Returns the encoded properties of a record's bytes; empty if it is damaged."""
     try:
         return bytes(record[_properties_start(record) :])
     except (struct.error, IndexError):
@@ -264,9 +264,9 @@ def properties_in(record: memoryview) -> bytes:
 
 
 def keyed_part(record: bytes) -> tuple[int, int, str, bytes] | None:
-    """(system flag, store timestamp, topic, properties) of a whole record's bytes, which are not checked again.
+    """Returns (system flag, store timestamp, topic, properties) of a complete record's bytes, unchecked.
 
-    None for one that is not V1 between IPv4 hosts, or not whole: those are to be decoded.
+    Returns None for one that is incomplete, or not V1 with IPv4 hosts: decode that one.
     """
     try:
         magic, sys_flag, store_ms, body_size = _PLAIN.unpack_from(record)
@@ -281,7 +281,7 @@ def keyed_part(record: bytes) -> tuple[int, int, str, bytes] | None:
 
 
 def _properties_start(record: memoryview) -> int:
-    """Where the properties begin, by the lengths before them alone: no check, no text, no CRC."""
+    """Returns the begin of the properties from the lengths before them, without checks."""
     head = HEAD.unpack_from(record)
     magic, sys_flag = head[1], head[7]
     position = HEAD_SIZE + 8 + (20 if sys_flag & SYS_FLAG_BORN_HOST_V6 else 8)
@@ -293,7 +293,7 @@ def _properties_start(record: memoryview) -> int:
 
 
 def tags_code_of(topic: str, properties: bytes, store_ms: int, levels_ms: Sequence[int] = DELAY_LEVELS_MS) -> int:
-    """The tags code of a stored message; for a delayed one, when it is due (`CommitLog.checkMessageAndReturnSize`)."""
+    """Returns a stored message's tags code, or its delivery time if delayed (`CommitLog.checkMessageAndReturnSize`)."""
     if topic == SCHEDULE_TOPIC:
         level = property_of(properties, DELAY)
         if level is not None and LEVEL.fullmatch(level) and int(level) > 0:
@@ -302,11 +302,11 @@ def tags_code_of(topic: str, properties: bytes, store_ms: int, levels_ms: Sequen
 
 
 def host_bytes(address: str, port: int) -> bytes:
-    """A host as a record carries it; raises ValueError when `address` is no IP address."""
+    """Encode a host as in a record; raises ValueError for an invalid IP address."""
     return ipaddress.ip_address(address).packed + _PORT.pack(port)
 
 
 @functools.lru_cache(maxsize=1024)
 def host_text(host: bytes) -> str:
-    """A stored host for people, `127.0.0.1:10911`; an IPv6 address stands bare, as Java prints it."""
+    """Format a stored host, `127.0.0.1:10911`; an IPv6 address has no brackets, as in Java."""
     return f"{ipaddress.ip_address(host[:-4])}:{_PORT.unpack_from(host, len(host) - 4)[0]}"

@@ -1,6 +1,6 @@
-"""What a message is made of on the wire: property text, tag hashes, message ids, batch bodies, recall handles.
+"""Parts of a message on the wire: message ids, batch bodies, recall handles.
 
-Leaves out the log's record layout, which is the store's (`log_record`).
+Records in the log: see `log_record`.
 
 Source: `common/message/MessageDecoder.java`, `MessageConst.java`, `MessageClientIDSetter.java`,
 `java.lang.String.hashCode`.
@@ -22,15 +22,16 @@ from longpoll_protocol.errors import HeaderError, LocalProtocolError, MessageRef
 from longpoll_protocol.frames.frame import Buffer
 
 HANDLE_SIZE_MAX: Final = 4096
-"""Longest handle that is read, characters."""
+"""Maximum characters of a handle."""
 _HANDLE_VERSION: Final = "v1"
 _HANDLE_PART_COUNT: Final = 5
 PROPERTIES_SIZE_MAX: Final = 2**15 - 1
-"""Longest property text, bytes of UTF-8: the record holds its size in an int16."""
+"""Maximum bytes of the property text in UTF-8: a record stores its size as int16."""
 BATCH_COUNT_MAX: Final = 18_000
-"""Most messages of one batch: their ids come back in one header, which has at most `frame.HEADER_SIZE_MAX` bytes.
+"""Maximum messages of one batch: their ids are in one header of at most `frame.HEADER_SIZE_MAX` bytes.
 
-An id of a broker with an IPv6 address has 56 characters. Java has no such limit."""
+An id of a broker with an IPv6 address has 56 characters. Java has no such limit.
+"""
 
 # Message id, upper-case hexadecimal of:
 #
@@ -43,7 +44,7 @@ _PORT_OFFSET: Final = Struct(">iq")
 
 
 def message_id(host: str, port: int, physical_offset: int) -> str:
-    """The id of a stored message: 32 characters, or 56 when the broker's address is IPv6."""
+    """Returns the id of a stored message: 32 characters, or 56 if the broker's address is IPv6."""
     return (ip_address(host).packed + _PORT_OFFSET.pack(port, physical_offset)).hex().upper()
 
 
@@ -88,7 +89,7 @@ class BatchMessage:
 
 
 def encode_batch(messages: Iterable[BatchMessage]) -> bytes:
-    """The body of a 320 request; raises LocalProtocolError when a property text is too long, or no Unicode."""
+    """Encode the body of a 320 request; raises LocalProtocolError if properties are too long or not Unicode."""
     parts: list[Buffer] = []
     for message in messages:
         try:
@@ -106,15 +107,15 @@ def encode_batch(messages: Iterable[BatchMessage]) -> bytes:
 
 
 def decode_batch(body: Buffer, count_max: int = BATCH_COUNT_MAX) -> list[BatchMessage]:
-    """Read the body of a 320 request; bodies are views into it.
+    """Decode the body of a 320 request; message bodies are views into it.
 
-    Raises HeaderError when it is damaged, and MessageRefusedError over `count_max` messages.
+    Raises HeaderError if it is damaged, and MessageRefusedError over `count_max` messages.
     """
     return list(read_batch(body, count_max))
 
 
 def read_batch(body: Buffer, count_max: int = BATCH_COUNT_MAX) -> Iterator[BatchMessage]:
-    """The same one message after the other, and raises where it comes to what is wrong."""
+    """Like `decode_batch`, but an iterator; raises on reaching the fault."""
     view = memoryview(body)
     at = count = 0
     while at < len(view):
@@ -126,7 +127,7 @@ def read_batch(body: Buffer, count_max: int = BATCH_COUNT_MAX) -> Iterator[Batch
 
 
 def _decode_batch_message(view: memoryview, at: int) -> tuple[BatchMessage, int]:
-    """The message of a batch at an offset, and where the next begins."""
+    """Decode a batch's message at an offset; returns it and the next offset."""
     damage = HeaderError("a batch", "body", f"is damaged at byte {at}")
     try:
         size, _magic, _crc, flag, body_size = _BATCH_HEAD.unpack_from(view, at)
@@ -149,7 +150,7 @@ def _decode_batch_message(view: memoryview, at: int) -> tuple[BatchMessage, int]
 
 @frozen
 class RecallHandle:
-    """What a producer of 5.x recalls a message by that waits for its time, as the answer to its send gives it.
+    """The handle from a send's answer by which a 5.x producer recalls a timed message.
 
     It is URL-safe base64 of the words `v1 TOPIC BROKER MILLISECONDS KEY`. Source: `RecallMessageHandle.java` 5.4.
     """
@@ -157,18 +158,18 @@ class RecallHandle:
     topic: str
     broker_name: str
     time: str
-    """When the message goes to its topic, ms; any text in a handle that somebody made up."""
+    """Delivery time, ms; any text in a forged handle."""
     key: str
     """The message's unique key."""
 
     def encode(self) -> str:
-        """The handle."""
+        """Encode the handle."""
         text = f"{_HANDLE_VERSION} {self.topic} {self.broker_name} {self.time} {self.key}"
         return base64.urlsafe_b64encode(text.encode("utf-8", "surrogatepass")).decode()
 
 
 def read_handle(handle: str) -> RecallHandle | None:
-    """What a handle says; None for what is none."""
+    """Parse a handle; returns None if it is invalid."""
     if len(handle) > HANDLE_SIZE_MAX:
         return None
     try:

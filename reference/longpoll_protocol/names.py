@@ -1,6 +1,6 @@
-"""Names and permissions of topics and groups: which are RocketMQ's own, and which nobody may give.
+"""Names and permissions of topics and groups: RocketMQ's reserved names, and validity checks.
 
-Leaves out the tables of a broker (`longpoll_broker.shared`).
+Tables of a broker: see `longpoll_broker.shared`.
 
 Source: `TopicValidator.java`, `PermName.java`, `MixAll.java`.
 """
@@ -16,26 +16,26 @@ PERM_READ: Final = 4
 PERM_READ_WRITE: Final = PERM_READ | PERM_WRITE
 
 NAME_SIZE_MAX: Final = 127
-"""`TopicValidator.TOPIC_MAX_LENGTH`; the commit log gives a topic's length one signed byte."""
+"""`TopicValidator.TOPIC_MAX_LENGTH`; the commit log stores a topic's length in one signed byte."""
 GROUP_SIZE_MAX: Final = 255
-"""`Validators.CHARACTER_MAX_LENGTH`, which 4.9 checks in its clients only."""
+"""`Validators.CHARACTER_MAX_LENGTH`, which only clients of 4.9 check."""
 GROUP_SIZE_MAX_5: Final = 120
 """`TopicValidator.GROUP_MAX_LENGTH` of 5.x, which its broker checks."""
 LONG_GROUP_SIZE_MAX: Final = 1024
-"""Most of a group's name where a broker is to take what clients would not send, as 4.9's takes any."""
+"""Maximum group name on brokers that accept names which clients would refuse; 4.9's has no limit."""
 UNIT_FLAG: Final = 1
-"""`TopicSysFlag`: a topic that a producer of a unit made."""
+"""`TopicSysFlag`: a topic created by a unit's producer."""
 UNIT_RETRY_FLAG: Final = 2
-"""The same of a group's retry topic."""
+"""`TopicSysFlag` of such a group's retry topic."""
 _ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 DEFAULT_TOPIC: Final = "TBW102"
 RETRY_PREFIX: Final = "%RETRY%"
 DEAD_PREFIX: Final = "%DLQ%"
 LMQ_PREFIX: Final = "%LMQ%"
-"""Begins the names of light topics and groups (`MixAll.LMQ_PREFIX`), which exist without being made."""
+"""Prefix of light topics and groups (`MixAll.LMQ_PREFIX`), which exist without being created."""
 LIGHT_NAME_SIZE_MAX: Final = 255
-"""Most bytes of a light queue's name, as of a directory's."""
+"""Maximum bytes of a light queue's name, as for a directory."""
 SYSTEM_TOPICS: Final = (
     "SELF_TEST_TOPIC",
     "BenchmarkTest",
@@ -44,25 +44,25 @@ SYSTEM_TOPICS: Final = (
     "RMQ_SYS_TRANS_HALF_TOPIC",
 )
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
-"""Where messages of 5.x wait for their time. Java's broker takes sends to it, and its timer stops at the first one."""
+"""Topic of timed messages in 5.x. Java's broker accepts sends to it, and its timer stops at the first one."""
 _NOT_FOR_SENDING: Final = frozenset(
     {"SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC",
      "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"}
 )  # fmt: skip
 """`TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET`."""
 NOT_FOR_SENDING: Final = _NOT_FOR_SENDING | {TIMER_TOPIC}
-"""Topics to which nobody may send."""
+"""Topics that clients may not send to."""
 SYSTEM_NAMES: Final = frozenset({*SYSTEM_TOPICS, *_NOT_FOR_SENDING, DEFAULT_TOPIC, "RMQ_SYS_TRACE_TOPIC"})
-"""`TopicValidator.SYSTEM_TOPIC_SET`, to which each broker adds those of its own and its cluster's name."""
+"""`TopicValidator.SYSTEM_TOPIC_SET`; each broker adds its own and its cluster's name."""
 SYSTEM_PREFIX: Final = "rmq_sys_"
 REPLY_SUFFIX: Final = "_REPLY_TOPIC"
-"""Ends the name of a cluster's topic for answers between clients."""
+"""Suffix of a cluster's topic for replies between clients."""
 FILTER_TYPES: Final = frozenset({"SINGLE_TAG", "MULTI_TAG"})
 """`TopicFilterType`."""
 
 
 def name_problem(topic: str) -> str | None:
-    """Why a topic must not have this name, in RocketMQ's words; None when it may."""
+    """Returns why a topic name is illegal, in RocketMQ's words, or None."""
     if not topic.strip():
         return "The specified topic is blank."
     if not _ALLOWED.fullmatch(topic):
@@ -73,7 +73,7 @@ def name_problem(topic: str) -> str | None:
 
 
 def queue_name_problem(name: str) -> str | None:
-    """Why no queue has this name; None when one may. For a light one only a directory's rules hold, as in RocketMQ."""
+    """Returns why a queue name is illegal, or None. As in RocketMQ, a light one only needs to be a valid directory."""
     if not name.startswith(LMQ_PREFIX):
         return name_problem(name)
     if "/" in name or not name.isprintable():
@@ -84,7 +84,7 @@ def queue_name_problem(name: str) -> str | None:
 
 
 def group_problem(group: str) -> str | None:
-    """Why 5.x makes no group of this name, in its words, with a long name cut; None when it does."""
+    """Returns why 5.x refuses a group name, in its words with a long name cut, or None."""
     if not group.strip():
         return "The specified group is blank."
     shown = f"The specified group: {group[:GROUP_SIZE_MAX]}, "

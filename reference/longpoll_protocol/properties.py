@@ -1,7 +1,7 @@
-"""Message properties: the text that clients send, and what a broker stores, in the order of a Java `HashMap`.
+"""Message properties: clients' text, and a broker's stored form in the order of a Java `HashMap`.
 
-A broker decodes a message's property text into a `HashMap` and encodes that again, so the stored order is the map's.
-Leaves out the map's trees (eight colliding names in one bucket of a table of 64), whose order may differ.
+A broker decodes the text into a `HashMap` and encodes that again, so the stored order is the map's. The order may
+differ if the map uses trees (eight colliding names in one bucket of a table of 64).
 
 Sources: `MessageDecoder.string2messageProperties`, `messageProperties2String`; `java.util.HashMap`.
 """
@@ -57,12 +57,12 @@ PAIR_END: Final = "\x02"
 
 @frozen
 class PropertiesForm:
-    """How one version writes properties."""
+    """The form of properties in one version."""
 
     table_size: int
-    """Buckets that the map begins with; they double when it is more than three quarters full."""
+    """Initial buckets of the map; they double above three quarters of their number."""
     marks_last: bool
-    """Whether the last pair has its end mark too."""
+    """Whether the last pair has an end mark too."""
 
 
 FORM_4_9: Final = PropertiesForm(16, marks_last=False)
@@ -71,7 +71,7 @@ FORM_5: Final = PropertiesForm(128, marks_last=True)
 
 
 def read_properties(text: str | None) -> dict[str, str]:
-    """Names and values in the order given; a pair with an empty side, or without a mark, is passed over."""
+    """Parse names and values in order; skips a pair with an empty side or without a mark."""
     properties: dict[str, str] = {}
     if text:
         for pair in text.split(PAIR_END):
@@ -82,12 +82,12 @@ def read_properties(text: str | None) -> dict[str, str]:
 
 
 def decode_properties(encoded: bytes) -> dict[str, str]:
-    """`read_properties` of stored bytes; bad UTF-8 is replaced."""
+    """`read_properties` for stored bytes; replaces invalid UTF-8."""
     return read_properties(encoded.decode("utf-8", "replace"))
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:
-    """The text that a client sends, every pair ended; raises LocalProtocolError for a name or value with a mark."""
+    """Encode a client's text, with an end mark for every pair; raises LocalProtocolError for a text with a mark."""
     for text in (*properties.keys(), *properties.values()):
         if NAME_END in text or PAIR_END in text:
             raise LocalProtocolError(f"property text {text[:40]!r} contains \\x01 or \\x02, which separate properties")
@@ -95,9 +95,9 @@ def encode_properties(properties: Mapping[str, str]) -> str:
 
 
 def write_properties(properties: Mapping[str, str], form: PropertiesForm = FORM_4_9, *, without: str = "") -> bytes:
-    """The stored form: in the map's order; `without` was in the map, then removed.
+    """Encode the stored form in the map's order, as if the names were inserted one by one.
 
-    The order is that of a map into which the names were put one after the other.
+    `without` was in the map and is removed.
     """
     names = hash_order(tuple(properties), form.table_size) if len(properties) > 1 else properties
     text = PAIR_END.join([f"{name}{NAME_END}{properties[name]}" for name in names if name != without])
@@ -108,7 +108,7 @@ def write_properties(properties: Mapping[str, str], form: PropertiesForm = FORM_
 
 @lru_cache(maxsize=1024)
 def hash_order(names: tuple[str, ...], table_size: int = FORM_4_9.table_size) -> tuple[str, ...]:
-    """The order in which a `HashMap` lists these names: by bucket, and in a bucket as they came."""
+    """Returns names in the order of a `HashMap`: by bucket, and within a bucket in order of insertion."""
     size = table_size
     while len(names) * 4 > size * 3:
         size *= 2
@@ -116,17 +116,17 @@ def hash_order(names: tuple[str, ...], table_size: int = FORM_4_9.table_size) ->
 
 
 def _spread(code: int) -> int:
-    """`HashMap.hash`: the high half folded onto the low one."""
+    """`HashMap.hash`: combines the high half with the low one."""
     code &= 0xFFFFFFFF
     return code ^ code >> 16
 
 
 DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-"""`messageDelayLevel` of RocketMQ: how long a message of level 1, 2, ... waits."""
+"""`messageDelayLevel` of RocketMQ: the delays of levels 1, 2, ..."""
 LEVEL_COUNT_MAX: Final = 1024
-"""Most delay levels; each is a queue of the schedule topic."""
+"""Maximum delay levels; each is a queue of the schedule topic."""
 LEVEL_DAYS_MAX: Final = 3650
-"""The longest time of a level, days."""
+"""Maximum delay of a level, days."""
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LEVEL_TIME: Final = re.compile("([0-9]{1,9})([smhd])")
 _LONGEST_MS: Final = LEVEL_DAYS_MAX * _UNITS_MS["d"]
@@ -134,9 +134,9 @@ _LONGEST_MS: Final = LEVEL_DAYS_MAX * _UNITS_MS["d"]
 
 @lru_cache(maxsize=16)
 def delay_levels_ms(text: str) -> tuple[int, ...]:
-    """How long each delay level waits, ms; raises ValueError, which says which of them cannot be.
+    """Parse the delays of levels, ms; raises ValueError with the invalid one.
 
-    As `ScheduleMessageService.parseDelayLevel` 4.9.7, which takes negative times too, and no more than one space.
+    As `ScheduleMessageService.parseDelayLevel` 4.9.7, which also accepts negative times, but only single spaces.
     """
     levels = text.split()
     if not 0 < len(levels) <= LEVEL_COUNT_MAX:

@@ -1,6 +1,6 @@
-"""Tables by queue as fastjson writes them, with objects as keys: `{{"brokerName":"b","queueId":0,"topic":"T"}:5}`.
+"""Tables by queue in fastjson's form, with objects as keys: `{{"brokerName":"b","queueId":0,"topic":"T"}:5}`.
 
-This is no JSON, so every client of RocketMQ that reads them has a way of its own. Leaves out what stands beside them.
+This is not valid JSON, so every RocketMQ client has special code to read it.
 
 Source: the bodies that have a `Map<MessageQueue, ...>`: `TopicStatsTable.java`, `ConsumeStats.java`,
 `ResetOffsetBody.java`, `ConsumerRunningInfo.java`.
@@ -18,20 +18,20 @@ from longpoll_protocol.bodies import BODY_SIZE_MAX, ITEM_COUNT_MAX, MessageQueue
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.frame import Buffer
 
-# A string, to be passed over, or an object without objects in it that is a key.
+# A string, to be skipped, or an object without nested objects that is a key.
 _STRING_OR_KEY: Final = re.compile(
     rb'("(?>[^"\\]+|\\.)*+")|(\{(?>[^{}"]+|"(?>[^"\\]+|\\.)*+")*+\})(?=\s*+:)', re.DOTALL
 )
 
 
 def encode_by_queue(table: Mapping[MessageQueue, Any]) -> msgspec.Raw:
-    """A table as fastjson writes it, to stand in a body."""
+    """Encode a table in fastjson's form, as part of a body."""
     rows = (msgspec.json.encode(queue) + b":" + msgspec.json.encode(row) for queue, row in table.items())
     return msgspec.Raw(b"{" + b",".join(rows) + b"}")
 
 
 def decode_by_queue(body: Buffer, name: str) -> dict[MessageQueue, Any]:
-    """The table of this name in a body; a list of queues with an `offset` each, as for C++ clients, is read likewise.
+    """Decode the table of this name in a body; also accepts C++ clients' list of queues with `offset`.
 
     Raises HeaderError.
     """
@@ -53,7 +53,6 @@ def decode_by_queue(body: Buffer, name: str) -> dict[MessageQueue, Any]:
 
 
 def _quoted(found: re.Match[bytes]) -> bytes:
-    """A string as it was, a key that is an object as a string with its text."""
     if found[1] is not None:
         return found[1]
     return msgspec.json.encode(found[2].decode())

@@ -1,7 +1,7 @@
 """Credentials of a client, and the signature that they add to a request.
 
-The signature is HMAC-SHA1 over the values of the fields, in the order of their names, and the body. The broker checks
-it in `rocketmq.accounts.access`.
+The signature is HMAC-SHA1 over the fields' values, in the order of their names, and the body. Check by the broker: see
+`rocketmq.accounts.access`.
 
 Source: `AclUtils.combineRequestContent`, `AclSigner.calSignature`, `AclClientRPCHook.java` of 4.9.7;
 `PlainAccessValidator.parse` of 5.x.
@@ -28,9 +28,9 @@ _UNSIGNED_UP_TO: Final = 399
 
 
 def sign(fields: Mapping[str, str], body: Buffer, secret_key: str, version: int = VERSION) -> str:
-    """The signature of a request of a client of this version: base64 of HMAC-SHA1 under the secret.
+    """Sign a request as a client of this version: base64 of HMAC-SHA1 under the secret.
 
-    Java sorts names by UTF-16 units; the names of fields are ASCII, for which that is Python's order too.
+    Java sorts names by UTF-16 units; for ASCII names Python's order is the same.
     """
     unsigned = {SIGNATURE, UNIQUE_KEY_QUERY} if version <= _UNSIGNED_UP_TO else {SIGNATURE}
     values = "".join(value for name, value in sorted(fields.items()) if name not in unsigned)
@@ -47,6 +47,6 @@ class Credentials:
     secret_key: str = field(repr=False)
 
     def signed(self, fields: dict[str, str] | None, body: Buffer) -> dict[str, str]:
-        """The extension fields of a request with the key and the signature added."""
+        """Returns a request's extension fields with key and signature added."""
         named = {**(fields or {}), ACCESS_KEY: self.access_key}
         return {**named, SIGNATURE: sign(named, body, self.secret_key)}

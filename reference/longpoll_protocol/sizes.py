@@ -1,4 +1,4 @@
-"""Bytes by the thousand, as everybody counts them who writes to disks and sockets."""
+"""Binary units of bytes."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The hash that stands for a tag in the consume queue, and for a key in the index: Java's `String.hashCode`."""
+"""The hash of a tag in the consume queue, and of a key in the index: Java's `String.hashCode`."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from functools import lru_cache
 from typing import Final
 
 _PIECE_SIZE: Final = 64
-"""Units that are hashed at once: the topic and a key of most messages."""
+"""Units hashed at once: the topic and a key of most messages."""
 _PIECE_COUNT: Final = 64
-"""As many pieces are joined side by side at most."""
+"""Maximum pieces joined at once."""
 _JOINS: Final = tuple(
     (
         width,
-        # Of every two the right one.
+        # The right one of every two.
         int.from_bytes((bytes(width // 8) + b"\xff" * (width // 8)) * (_PIECE_COUNT * _PIECE_SIZE * 4 // width)),
         (1 << width) - 31 ** (width // 8),
     )
     for width in (8, 16, 32, 64, 128, 256)
 )
-"""By the bits of what two are joined of, from a unit to half a piece."""
+"""By bit width of the joined values, from a unit to half a piece."""
 _JOINS_OF: Final = tuple(_JOINS[: max(size - 1, 0).bit_length()] for size in range(_PIECE_SIZE + 1))
-"""By the size of a piece those that it takes."""
+"""The joins needed for each piece size."""
 _POWERS: Final = tuple(31**exponent & 0xFFFFFFFF for exponent in range(_PIECE_SIZE + 1))
 
 
@@ -43,11 +43,11 @@ def java_hash(text: str) -> int:
 
 
 def java_hashes(texts: Sequence[str]) -> Sequence[int]:
-    """`java_hash` of each, mostly at the cost of a few: keys of messages are many."""
+    """Returns `java_hash` of each text; many short texts cost little more than a few."""
     if len(texts) > _PIECE_COUNT:
         starts = range(0, len(texts), _PIECE_COUNT)
         return [hashed for start in starts for hashed in java_hashes(texts[start : start + _PIECE_COUNT])]
-    # Zeros in front change no hash.
+    # Leading zeros do not change the hash.
     pieces = "".join([text.rjust(_PIECE_SIZE, "\0") for text in texts])
     if len(pieces) != _PIECE_SIZE * len(texts) or not pieces.isascii():
         return list(map(java_hash, texts))
@@ -56,11 +56,11 @@ def java_hashes(texts: Sequence[str]) -> Sequence[int]:
 
 
 def _join(value: int, joins: Sequence[tuple[int, int, int]]) -> int:
-    """The same, not wrapped, of the units that lie side by side in a long number; of pieces, each where it was.
+    """Combine the adjacent units of a long number into hashes without wrapping, one per piece, in place.
 
-    Neighbours are joined everywhere at once: units to pairs, pairs to fours, and so on. Where a stands before b, that
-    is 2**width a + b, and what is wanted is 31**units a + b: the difference is taken away. Each join doubles the width,
-    and no value outgrows it.
+    Neighbours are joined everywhere at once: units to pairs, pairs to fours, and so on. Where a precedes b, the number
+    has 2**width a + b, and the result needs 31**units a + b, so the difference is subtracted. Each join doubles the
+    width, and no value outgrows it.
     """
     for width, right_ones, excess in joins:
         value -= (value >> width & right_ones) * excess
@@ -74,11 +74,11 @@ def _last_words(count: int) -> struct.Struct:
 
 
 def tags_code(tags: str | None) -> int:
-    """What the consume queue holds of a message's tags; 0 when it has none."""
+    """Returns the consume queue's code for a message's tags; 0 without tags."""
     return java_hash(tags) if tags else 0
 
 
 @lru_cache(maxsize=4096)
 def word_hash(word: str) -> int:
-    """`java_hash` of a word that comes again and again, such as a tag of a subscription or the name of a property."""
+    """`java_hash` of a frequent word, such as a subscribed tag or a property's name; cached."""
     return java_hash(word)

@@ -1,1 +1,1 @@
-"""Records a history of what a broker does, or of what a proxy sees of one, in the schema of the spec."""
+"""Records a history of a broker's behaviour, from inside or from a proxy, in the specification's schema."""

@@ -1,6 +1,6 @@
-"""What a history tells of requests for committed offsets (14, 15), and of those that may put offsets back.
+"""Event fields of requests for committed offsets (14, 15), and of requests that may reset offsets.
 
-Leaves out who hears of them: the broker's own recorder, and the proxy.
+Used by the broker's recorder and by the proxy.
 """
 
 from __future__ import annotations
@@ -15,27 +15,29 @@ from longpoll_protocol.headers import QueryConsumerOffsetRequestHeader, UpdateCo
 OFFSET_CODES: Final = (int(RequestCode.QUERY_CONSUMER_OFFSET), int(RequestCode.UPDATE_CONSUMER_OFFSET))
 
 NUMBER_MAX: Final = (1 << 60) - 1
-"""A history holds no larger number; an offset beyond it is as far out of bounds there as it was here."""
+"""Maximum number in a history; a larger offset is equally out of bounds."""
 
 RESETTING_CODES: Final = (207, 215, 222, 314)
-"""Requests that change a group's offsets without being commits: the group is deleted, or the topic, the offsets are put
-to a moment, or are copied from another group."""
+"""Requests that change a group's offsets without a commit.
+
+They delete the group or topic, reset the offsets to a time, or copy them from another group.
+"""
 
 
 def kept(number: int) -> int:
-    """An offset or a time as a history holds it: whatever a client asks for, the line stays readable."""
+    """Limit an offset or time to the range of a history, so that the line stays readable."""
     return max(-NUMBER_MAX, min(number, NUMBER_MAX))
 
 
 def resetting_fields(request: Command) -> dict[str, str]:
-    """Whose offsets such a request changes; empty texts stand for any group, or any topic."""
+    """Returns group and topic of such a request; an empty text means any."""
     fields = request.ext_fields or {}
     groups = (fields.get(name) for name in ("groupName", "destGroup", "group"))
     return {"group": next(filter(None, groups), ""), "topic": fields.get("topic", "")}
 
 
 def offset_fields(request: Command) -> dict[str, Any]:
-    """The fields of the `request_received` of a query or an update of an offset; raises HeaderError."""
+    """Returns the `request_received` fields of a query or commit of an offset; raises HeaderError."""
     if request.code == RequestCode.UPDATE_CONSUMER_OFFSET:
         update = UpdateConsumerOffsetRequestHeader.decode(request.ext_fields)
         asked = {"topic": update.topic, "queue": update.queue_id, "group": update.consumer_group}
@@ -45,7 +47,7 @@ def offset_fields(request: Command) -> dict[str, Any]:
 
 
 def told_offset(code: int, answer: Command) -> dict[str, int]:
-    """What an answer to a request of this code tells: the committed offset, where it is one; raises HeaderError."""
+    """Returns an answer's committed offset, if it has one; raises HeaderError."""
     if code != RequestCode.QUERY_CONSUMER_OFFSET or answer.code != ResponseCode.SUCCESS:
         return {}
     told = (answer.ext_fields or {}).get("offset", "")

@@ -1,16 +1,16 @@
-"""Writes a broker's own history: events in the spec's vocabulary, one a line.
+"""Writes a history: events in the specification's vocabulary, one JSON line each.
 
-The thread that has an event encodes it; one of the recorder's own only writes. Encoding is quicker than handing an
-object over, and a thread that encodes in long calls would keep the interpreter from those who serve.
+The thread with the event encodes it; a separate thread only writes. Encoding is faster than handing an object over, and
+a thread that encodes in long calls would block the serving threads.
 
-Back-pressure: when the disk cannot follow, the thread that records an event waits for room, at most
-`WAIT_S` seconds by default; only after that is the event dropped, and the next one that finds room is preceded by a
-`lost` event that says how many were and between which moments. What the disk refuses is tried again until it is taken.
-Room for a `lost` and for the end is kept, in memory and on the disk, so that a history says of itself that it is not
-whole; `trouble` says it to the user. A clean stop writes everything; after a kill the last line may be torn.
+Back-pressure: if the disk is too slow, the recording thread waits for room, by default at most `WAIT_S` seconds. Then
+the event is dropped. The next recorded event is preceded by a `lost` event with the number and times of the dropped
+ones. Failed writes are retried. Room for a `lost` event and for the end is reserved in memory and on disk, so an
+incomplete history is marked; `trouble` has a sentence for the user. A clean stop writes everything; after a kill the
+last line may be torn.
 
-Leaves out the schema (`longpoll_spec.history`) and what happens when. Times are the runtime's monotonic clock;
-`meta.json` puts them on Unix time.
+Schema: see `longpoll_spec.history`. Times are from the runtime's monotonic clock; `meta.json` relates them to Unix
+time.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from longpoll_spec.history import FORMAT_VERSION, META_FILE, Event, Meta, Source
 log = logging.getLogger(__name__)
 
 WAITING_SIZE_MAX: Final = 64 * 1024 * 1024
-"""Bytes waiting for the disk: about 300,000 events."""
+"""Maximum bytes waiting for the disk: about 300,000 events."""
 WAIT_S: Final = 1.0
 """How long an event waits for room before it counts as lost."""
 IDLE_S: Final = 0.05
-"""How long the writer sleeps when little is there; a batch is one write."""
+"""How long the writer sleeps with little to write; a batch is one write."""
 RETRY_S: Final = 0.5
-"""How long the writer waits after the disk has refused a write."""
+"""How long the writer waits after a failed write."""
 BATCH_SIZE: Final = 1024 * 1024
-"""Bytes that wake the writer at once, and about as many as one write has."""
+"""Bytes that wake the writer at once; about the size of one write."""
 PART_SIZE_MAX: Final = 256 * 1024 * 1024
-"""A part file over this many bytes is followed by the next."""
+"""Maximum bytes of a part file before the next one."""
 KEPT_SIZE: Final = 64 * 1024
-"""Bytes of the disk that are kept for the end of the history."""
+"""Disk bytes reserved for the end of the history."""
 TORN_SIZE_MAX: Final = KEPT_SIZE // 2
-"""The rest of a line that the disk took in part is written at the end if it is no longer than this."""
+"""Maximum rest of a partly written line that is completed at the end."""
 
 
 class RecordError(UserError):
@@ -52,7 +52,7 @@ class RecordError(UserError):
 
 @frozen
 class Moment:
-    """An interval of the monotonic clock that contains what happened."""
+    """An interval of the monotonic clock that contains an event."""
 
     after_ns: int
     before_ns: int
@@ -60,14 +60,14 @@ class Moment:
 
 @define
 class Loss:
-    """Events that are not recorded: how many, and the moments that hold all of theirs."""
+    """Unrecorded events: their number, and the interval that contains them."""
 
     count: int = 0
     after_ns: int = 0
     before_ns: int = 0
 
     def add(self, count: int, after_ns: int, before_ns: int) -> None:
-        """Count `count` more events, which lie between these moments."""
+        """Count `count` more events between these times."""
         self.after_ns = min(self.after_ns, after_ns) if self.count else after_ns
         self.before_ns = max(self.before_ns, before_ns)
         self.count += count
@@ -76,11 +76,11 @@ class Loss:
 class Parts:
     """The part files of one source.
 
-    Invariant: `_size` is the length of the file that is written to; `KEPT_SIZE` bytes beyond it have disk blocks.
+    Invariant: `_size` is the length of the current file; `KEPT_SIZE` bytes after it have disk blocks.
     """
 
     def __init__(self, runtime: Runtime, directory: str, source: str) -> None:
-        """Raises OSError."""
+        """Open the first part; raises OSError."""
         self._files = runtime.files
         self._path_start = f"{directory}/part-{source}-"
         self._number = 0
@@ -89,7 +89,7 @@ class Parts:
         self._file.reserve(KEPT_SIZE)
 
     def append(self, lines: Buffer) -> int:
-        """Append bytes and keep room beyond them; how many. Raises OSError, and then `written` says how many."""
+        """Append bytes and reserve room after them; returns their number. Raises OSError; then use `written`."""
         self._go_on()
         self._file.reserve(len(lines) + KEPT_SIZE)
         self._file.write(lines)
@@ -97,11 +97,11 @@ class Parts:
         return len(lines)
 
     def append_end(self, lines: Buffer) -> None:
-        """Append the last bytes, in the room that was kept for them; raises OSError."""
+        """Append the last bytes in the reserved room; raises OSError."""
         self._file.write(lines)
 
     def written(self) -> int:
-        """How many bytes more than was known are in the file: those of a write that was refused midway."""
+        """Returns how many more bytes are in the file than known, after a partly failed write."""
         try:
             size = self._files.size(self._path())
         except OSError:
@@ -117,7 +117,7 @@ class Parts:
             self._file.close()
 
     def _go_on(self) -> None:
-        """Begin the next part after a long one; where that cannot be, the long one gets longer."""
+        """Begin the next part after a long one; if that fails, the long one grows."""
         if self._size < PART_SIZE_MAX:
             return
         number, self._number = self._number, self._number + 1
@@ -135,10 +135,10 @@ class Parts:
 
 
 class HistoryRecorder:
-    """One source of a history: one life of one broker.
+    """One source of a history: one run of one broker.
 
-    Invariants: `_sequence` is the number of events accepted, and the next one's number; `_waiting` are the lines that
-    are accepted and not yet with the writer, in order; everything behind `_changed` changes under its lock.
+    Invariants: `_sequence` is the number of accepted events, and the next one's number. `_waiting` has the accepted
+    lines that the writer has not taken, in order. The lock of `_changed` protects all fields after it.
     """
 
     def __init__(
@@ -153,10 +153,10 @@ class HistoryRecorder:
         wait_s: float = WAIT_S,
         clock: Callable[[], int] | None = None,
     ) -> None:
-        """`uncertainty_ns` is what this observer cannot know of its moments; `wait_s` is how long it may be delayed.
+        """Start recording. `uncertainty_ns` is the observer's uncertainty of times; `wait_s` the maximum delay.
 
-        `hold_limit` is how many pulls the broker promises to hold at most; -1 for no promise. `clock` tells what is now
-        where that is not this process's now: Unix time in ns, of a clock that may have been set.
+        `hold_limit` is the broker's promised maximum of held pulls; -1 without a promise. `clock` replaces this
+        process's clock by one that may have been set: Unix time in ns.
         """
         self._runtime = runtime
         self._monotonic_ns = clock or runtime.monotonic_ns
@@ -171,15 +171,15 @@ class HistoryRecorder:
         self._encode_into = msgspec.json.Encoder().encode_into
         self._sequence = 0
         self._loss = Loss()
-        """What is to be declared before the next event."""
+        """Losses to declare before the next event."""
         self._dropped = 0
-        """Events that the disk did not take in time."""
+        """Events that the disk did not accept in time."""
         self._told = False
-        """Whether the writer has been woken for what waits."""
+        """Whether the writer was woken for the waiting lines."""
         self._stopping = False
         self._stopped_ns = 0
         self._refused: OSError | None = None
-        """What the disk said last, until it takes something."""
+        """The last disk error, until a write succeeds."""
         self._end_error: OSError | None = None
         """Why the history has no end."""
         try:
@@ -200,7 +200,7 @@ class HistoryRecorder:
 
     @property
     def trouble(self) -> str:
-        """After `stop`: what the history lacks, as a sentence for the user; empty when it is whole."""
+        """After `stop`: what the history lacks, as a sentence for the user; empty if complete."""
         if self._end_error is not None:
             return (
                 f"the history in {self._directory} has no end, and may lack more: {self._end_error}; "
@@ -214,13 +214,13 @@ class HistoryRecorder:
         return ""
 
     def now_ns(self) -> int:
-        """The clock of the events."""
+        """Returns the time of the events' clock."""
         return self._runtime.monotonic_ns()
 
     def put(self, event: str, after_ns: int, *, before_ns: int = 0, **fields: Any) -> None:
         """Accept an event that happened after `after_ns` and before now (or before `before_ns`, if given).
 
-        After `stop` it is no part of the history.
+        Ignored after `stop`.
         """
         moment_ns = before_ns or self._monotonic_ns()
         fields["event"] = event
@@ -246,15 +246,12 @@ class HistoryRecorder:
                 self._changed.notify_all()
 
     def lose(self, count: int, after_ns: int, before_ns: int) -> None:
-        """Say that events between the moments could not be seen: the next event is preceded by a `lost` for them."""
+        """Record unseen events between these times: a `lost` event precedes the next one."""
         with self._changed:
             self._loss.add(count, after_ns, before_ns)
 
     def measured(self, uncertainty_ns: int, clock_name: str = "") -> None:
-        """What the observer cannot know of its moments turned out to be this: write it into the meta file.
-
-        So is the name of its clock, where one is given.
-        """
+        """Write the measured uncertainty to the meta file, and the clock's name, if given."""
         path = f"{self._directory}/{META_FILE}"
         files = self._runtime.files
         try:
@@ -285,7 +282,7 @@ class HistoryRecorder:
     # -- the parts ---------------------------------------------------------------------------------------------------
 
     def _encode_loss(self, into: bytearray) -> None:
-        """Declare what was lost before the event that comes next."""
+        """Declare losses before the next event."""
         loss, self._loss = self._loss, Loss()
         self._encode(into, "lost", loss.after_ns, loss.before_ns, lost_count=loss.count)
 
@@ -322,14 +319,14 @@ class HistoryRecorder:
             written = self._write(lines)
             if stopping or written < len(lines):
                 with self._changed:
-                    # Without room for them none of those that have come meanwhile can be written either.
+                    # Without room for these lines there is none for later ones.
                     lines += self._waiting
                     self._waiting = bytearray()
                 self._write_end(lines, written)
                 return
 
     def _write(self, lines: bytearray) -> int:
-        """Write lines, again and again where the disk refuses; how many bytes when it still does at the stop."""
+        """Write lines, retrying on errors; returns the bytes written if it still fails at the stop."""
         at = 0
         while at < len(lines):
             found = lines.find(b"\n", min(at + BATCH_SIZE, len(lines) - 1))
@@ -359,7 +356,7 @@ class HistoryRecorder:
             log.warning("the history in %s can be written again", self._directory)
 
     def _write_end(self, lines: bytearray, at: int) -> None:
-        """Write the last events, and say how many of the accepted lines had no room."""
+        """Write the last events, and the number of accepted lines without room."""
         end = bytearray()
         if 0 < at < len(lines) and lines[at - 1] != ord("\n"):
             stop = lines.index(b"\n", at) + 1

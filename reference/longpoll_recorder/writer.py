@@ -1,14 +1,13 @@
-"""A history written by any long-polling service of its own pulls, for the judge: one call a message, a poll, an answer.
+"""Lets any long-polling service write a history of its polls for the judge: one call per message, poll and answer.
 
     with HistoryWriter(RealRuntime(), "history") as history:
         history.published("jobs", 0)
         poll = history.polled("jobs", offset=0, timeout_ms=30_000)
         history.answered(poll, offsets=[0])
 
-A queue is named by a text, and its messages are numbered 0, 1, 2, ... in their order. Every call may come from any
-thread, at the moment of what it tells of; where it comes later, `since_ns` says when that had not happened yet.
-
-Leaves out what is RocketMQ's alone: tags, groups, commits and several queues of a topic.
+A queue has a text as name, and its messages are numbered 0, 1, 2, ... in order. Any thread may call, when the event
+happens; a later call needs `since_ns`, a time before the event. RocketMQ's tags, groups, commits and several queues per
+topic are not supported.
 """
 
 from __future__ import annotations
@@ -25,27 +24,26 @@ from longpoll_runtime import Runtime
 from longpoll_runtime.closeable import Closeable
 
 COUNT_MAX: Final = 2**31 - 1
-"""Most messages of an answer, for a service that has no limit."""
+"""Maximum messages of an answer, for a service without a limit."""
 EVERYTHING: Final = "*"
 
 
 @frozen
 class RecordedPoll:
-    """A poll that was told of, for `answered` and `abandoned`."""
+    """A recorded poll, for `answered` and `abandoned`."""
 
     queue: str
     offset: int
     request: str
     connection: str
     end: int
-    """The queue's end that had been told of when it came."""
+    """The queue's recorded end when it arrived."""
 
 
 class HistoryWriter(Closeable):
-    """A history of one service, from now until `close`; a context manager.
+    """A history of one service, until `close`; a context manager.
 
-    Invariant: `_ends` is the end of each queue as `published` has told of it; it, `_count` and `_is_closed` change
-    under `_lock`.
+    Invariant: `_ends` has each queue's end by `published`; `_lock` protects it, `_count` and `_is_closed`.
     """
 
     def __init__(
@@ -55,9 +53,9 @@ class HistoryWriter(Closeable):
 
         Args:
             runtime: Clock, threads and files.
-            directory: Where it is written; one that has a history is added to.
+            directory: Directory of the history; an existing one is extended.
             service: The service's name, in findings.
-            uncertainty_ns: How far a moment that is told may be from what happened, for one who watches from outside.
+            uncertainty_ns: Maximum error of an outside observer's times.
 
         Raises:
             RecordError: the directory cannot be written.
@@ -71,11 +69,11 @@ class HistoryWriter(Closeable):
         self._is_closed = False
 
     def now_ns(self) -> int:
-        """The clock of every `since_ns`."""
+        """Returns the time of the clock for `since_ns`."""
         return self._runtime.monotonic_ns()
 
     def published(self, queue: str, offset: int, *, since_ns: int | None = None) -> None:
-        """A message was acknowledged to its publisher: from now on every poll can have it."""
+        """A message was acknowledged to its publisher: from now on every poll can get it."""
         with self._lock:
             self._ends[queue] = max(self._ends.get(queue, 0), offset + 1)
         self._put("message_acknowledged", since_ns, topic=queue, queue=0, queue_offset=offset)
@@ -83,7 +81,7 @@ class HistoryWriter(Closeable):
     def polled(
         self, queue: str, offset: int, timeout_ms: int, *, count_max: int = COUNT_MAX, since_ns: int | None = None
     ) -> RecordedPoll:
-        """A poll was received that reads from `offset` on and may wait for `timeout_ms`; 0 where it may not wait."""
+        """A poll arrived that reads from `offset` on and may wait for `timeout_ms`; 0 means no wait."""
         with self._lock:
             self._count += 1
             poll = RecordedPoll(queue, offset, f"r{self._count}", f"c{self._count}", self._ends.get(queue, 0))
@@ -109,8 +107,8 @@ class HistoryWriter(Closeable):
     ) -> None:
         """A poll was answered with the messages at these offsets, or with none.
 
-        `end` is the queue's end that the service saw when it read for the answer; None takes what the answer itself
-        says of it: that there is nothing at the offset, or what it delivers and what was published before the poll.
+        `end` is the queue's end that the service read for the answer. None derives it from the answer: nothing at the
+        offset, or the delivered messages and those published before the poll.
         """
         offset_next = offsets[-1] + 1 if offsets else poll.offset
         seen = max(offset_next, poll.end) if offsets else poll.offset
@@ -129,11 +127,11 @@ class HistoryWriter(Closeable):
         )
 
     def abandoned(self, poll: RecordedPoll, *, since_ns: int | None = None) -> None:
-        """The client of a poll is gone, or has cancelled it: it need not be answered any more."""
+        """The client of a poll closed or cancelled it, so it needs no answer."""
         self._put("connection_closed", since_ns, connection=poll.connection)
 
     def close(self) -> None:
-        """End the history; raises RecordError where it is not whole. A second call does nothing."""
+        """End the history; raises RecordError if it is incomplete. A second call does nothing."""
         with self._lock:
             ended, self._is_closed = self._is_closed, True
         trouble = "" if ended else self._recorder.stop()

@@ -1,6 +1,6 @@
-"""The one door to threads, locks, clock, sockets and files: `interface` says what there is, its neighbours do it.
+"""The only access to threads, locks, clock, sockets and files: `interface` defines it, the other modules implement it.
 
-Leaves out the simulated doors, which live in `longpoll_simulation`.
+Simulated implementation: see `longpoll_simulation`.
 """
 
 from longpoll_runtime.interface import (

@@ -1,9 +1,7 @@
-"""A thread stopped at any line: what comes between two lines of somebody's code comes there for certain.
+"""Pauses a thread at a chosen line, to force an interleaving between two lines of user code.
 
-Only lines of code that is neither Python's own nor installed nor the project's are counted, so a pause at line n is
-one between two lines of the program under test. While a debugger or a coverage tool traces, there are no pauses.
-
-Leaves out threads that ran before, but for the one that asks, and code that is not Python.
+Only lines of the program under test count: not Python's, installed packages' or the project's. A debugger or coverage
+tool disables pauses. Threads started earlier, except the calling one, and code other than Python are not paused.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from types import FrameType
 from typing import Any, Final
 
 PAUSE_S: Final = 0.005
-"""How long a thread is stopped at most: the others may need what it holds."""
+"""Maximum pause, seconds, because other threads may need the thread's locks."""
 NOT_COUNTED: Final = (
     *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
     *(str(Path(__file__).parents[1] / name) for name in ("longpoll_runtime", "longpoll_kit")),
@@ -27,9 +25,9 @@ NOT_COUNTED: Final = (
 
 
 class Pause:
-    """Stops the first thread that has come to the n-th line.
+    """Stops the first thread that reaches the n-th line.
 
-    Invariant: `_left` is how many lines there are until then; below 0 a thread is stopped, or was.
+    Invariant: `_left` is the number of lines until then; below 0 a thread is or was stopped.
     """
 
     def __init__(self, line: int) -> None:
@@ -63,12 +61,12 @@ class Pause:
             threading.settrace(before)
 
     def wait_reached(self) -> bool:
-        """Wait until a thread is stopped, or for as long as a pause; whether one was stopped."""
+        """Wait until a thread is stopped, at most for a pause; returns whether one was."""
         self._reached.wait(PAUSE_S)
         return self._left < 0
 
     def end(self) -> None:
-        """Let the thread go on."""
+        """Resume the thread."""
         self._ended.set()
 
     def _trace(self, frame: FrameType, event: str, _argument: Any) -> Any:

@@ -1,7 +1,4 @@
-"""What ends with its `with` block.
-
-Leaves out what closing and stopping do.
-"""
+"""Base classes of context managers that close or stop on exit."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Self
 
 
 class _Ending(ABC):
-    """Something whose `with` block ends it, also when the block fails."""
+    """Ends on exit from its `with` block, even if the block fails."""
 
     __slots__ = ()
 
@@ -28,26 +25,26 @@ class _Ending(ABC):
 
 
 class Closeable(_Ending):
-    """Something that is closed."""
+    """Closes on exit."""
 
     __slots__ = ()
 
     @abstractmethod
     def close(self) -> None:
-        """End it; nothing of it may be used afterwards."""
+        """Close it; it must not be used afterwards."""
 
     def _leave(self) -> None:
         self.close()
 
 
 class Stoppable(_Ending):
-    """Something that serves until it is stopped."""
+    """Serves until it is stopped."""
 
     __slots__ = ()
 
     @abstractmethod
     def stop(self) -> object:
-        """End it; a second stop does nothing."""
+        """Stop it; a second call does nothing."""
 
     def _leave(self) -> None:
         self.stop()

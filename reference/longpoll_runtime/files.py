@@ -1,6 +1,6 @@
 """The real file layer: mmap, msync, fallocate, durable replacement, fcntl locks.
 
-Leaves out caching and file formats. Every error is the operating system's own OSError.
+Errors are the operating system's OSError.
 """
 
 from __future__ import annotations
@@ -36,17 +36,19 @@ _NOT_KNOWN: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 MAPS_MAX_FILE: Final = "/proc/sys/vm/max_map_count"
 MAPS_MAX_USUAL: Final = 65_530
 SMALL_SIZE_MAX: Final = 32 * 1024 * 1024
-"""Files up to this size, bytes, are mapped without read-ahead: a queue's, of which there are many and each is touched
-in few places. With it the first write to a new one makes the kernel fill a megabyte or two of zeros (1.6 ms instead of
-8 us on ext4), and a topic's first messages wait for each other's. A log's files are long and read from end to end."""
+"""Maximum bytes of a file mapped without read-ahead.
 
-# POSIX locks do not exclude the process that holds them, so the real paths of our own are remembered.
+There are many queue files, each used in few places: with read-ahead, the first write to a new one makes the kernel fill
+a megabyte or two of zeros (1.6 ms instead of 8 us on ext4). Log files are long and read sequentially.
+"""
+
+# POSIX locks do not exclude the same process, so it remembers its own real paths.
 _locked: Final[set[str]] = set()
 _locked_guard: Final = threading.Lock()
 
 
 def _raise_descriptor_limit() -> bool:
-    """Raise the soft limit of open files to the hard one; whether that was any more. A store may have many queues."""
+    """Raise the soft limit of open files to the hard one; returns whether it rose. A store may have many queues."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -54,10 +56,10 @@ def _raise_descriptor_limit() -> bool:
 
 
 def _mapped_view(descriptor: int, size: int, path: str, *, writable: bool) -> tuple[memoryview, int]:
-    """Map a file shared: its bytes, and the address of the first; raises OSError.
+    """Map a file shared; returns its bytes and the address of the first. Raises OSError.
 
-    `mmap.mmap` keeps a copy of the descriptor for as long as the map lives, which is one for every file of a store.
-    The kernel needs none, so this maps by itself. The memory is given back with the last slice of the view.
+    `mmap.mmap` would keep a copy of the descriptor per file, which the kernel does not need. The memory is released
+    with the last slice of the view.
     """
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     address: int | None = _LIBC.mmap(None, size, protection, mmap.MAP_SHARED, descriptor, 0)
@@ -75,31 +77,30 @@ def _mapped_view(descriptor: int, size: int, path: str, *, writable: bool) -> tu
 
 
 def _identity(found: os.stat_result) -> int:
-    """A file by its number on its disk, and that disk's."""
     return found.st_dev << 64 | found.st_ino
 
 
 class RealMappedFile:
     """One file of fixed length, mapped shared. Invariant: `view` is as long as the file, or released.
 
-    It keeps no descriptor: a store has more files than a process may have open.
+    Keeps no descriptor: a store has more files than a process may have open.
     """
 
     def __init__(self, path: str, size: int, *, writable: bool, descriptor: int) -> None:
         self._path = path
         self.identity = _identity(os.fstat(descriptor))
         self._writable = writable
-        # A file of no bytes cannot be mapped, but a truncated store may hold one, and reading it must not fail.
+        # An empty file cannot be mapped, but a truncated store may have one, and reading it must not fail.
         self.view, self._address = memoryview(b""), 0
         if size:
             self.view, self._address = _mapped_view(descriptor, size, path, writable=writable)
         if 0 < size <= SMALL_SIZE_MAX:
-            # Advice: a kernel that does not take it maps the file all the same.
+            # Only advice: a kernel that ignores it still maps the file.
             _LIBC.madvise(self._address, size, mmap.MADV_RANDOM)
 
     def reserve(self, start: int, stop: int) -> None:
-        """Have disk blocks for bytes [start, stop); raises OSError when the disk is full."""
-        # Opened anew: a descriptor kept for each file would be more than a process may have.
+        """Reserve disk blocks for bytes [start, stop); raises OSError when the disk is full."""
+        # Opened each time: a descriptor per file would exceed the process's limit.
         descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         try:
             os.posix_fallocate(descriptor, start, stop - start)
@@ -107,9 +108,9 @@ class RealMappedFile:
             os.close(descriptor)
 
     def clear_from(self, start: int) -> None:
-        """Make zeros of everything from `start` on, and give disk blocks back that had data; the length stays as it is.
+        """Clear everything from `start` on, and free its disk blocks; the length stays.
 
-        Where nothing was ever written nothing is done: a store with many queues opens far sooner.
+        Does nothing if nothing was ever written, which makes opening a store with many queues much faster.
         """
         size = len(self.view)
         if start >= size or self._is_clear_from(start):
@@ -120,14 +121,14 @@ class RealMappedFile:
                 code = ctypes.get_errno()
                 if start < 0 or code not in _NOT_KNOWN:
                     raise OSError(code, os.strerror(code), self._path)
-                # A file system that punches no holes; a kill in between leaves a file that is too short.
+                # For a file system without hole punching; a kill in between leaves a short file.
                 os.ftruncate(descriptor, start)
                 os.ftruncate(descriptor, size)
         finally:
             os.close(descriptor)
 
     def _is_clear_from(self, start: int) -> bool:
-        """Whether everything from `start` on is zeros: those of the page in which it lies, and behind it a hole."""
+        """Whether everything from `start` on is zero: the rest of its page, and a hole after it."""
         if start < 0:
             return False
         page_stop = min(len(self.view), start + -start % mmap.PAGESIZE)
@@ -135,7 +136,7 @@ class RealMappedFile:
         return page.count(0) == len(page) and self.data_from(page_stop) == len(self.view)
 
     def data_from(self, position: int) -> int:
-        """The first position at or after this one that is not in a hole; the length if there is none."""
+        """Returns the first position at or after this one outside of a hole; the length without one."""
         if position >= len(self.view):
             return len(self.view)
         descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
@@ -144,7 +145,7 @@ class RealMappedFile:
         except OSError as error:
             if error.errno == errno.ENXIO:
                 return len(self.view)
-            # A file system that does not know holes.
+            # A file system that does not support holes.
             return position
         finally:
             os.close(descriptor)
@@ -153,14 +154,14 @@ class RealMappedFile:
         """Make bytes [start, stop) durable; other threads run meanwhile."""
         assert self._writable
         assert 0 <= start <= stop <= len(self.view)
-        # Through ctypes, because `mmap.flush` keeps the interpreter lock while the disk works.
+        # Through ctypes, because `mmap.flush` holds the interpreter lock while the disk works.
         page_start = start - start % mmap.PAGESIZE
         if _LIBC.msync(self._address + page_start, stop - page_start, _MS_SYNC) != 0:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code), self._path)
 
     def write_anew(self, start: int, stop: int) -> None:
-        """Have the next sync write bytes [start, stop) again: a byte of each page, but of pages of zeros, is stored."""
+        """Make the next sync write bytes [start, stop) again, by storing a byte of each page that is not zero."""
         view = self.view
         for at in range(start - start % mmap.PAGESIZE, stop, mmap.PAGESIZE):
             page = bytes(view[at : at + mmap.PAGESIZE])
@@ -168,21 +169,21 @@ class RealMappedFile:
                 view[at] = page[0]
 
     def close(self) -> None:
-        """Release the view; the memory goes when the last slice of it is gone."""
+        """Release the view; the memory is released with its last slice."""
         self._address = 0
-        # An answer that is still being sent keeps the map alive; it goes with the last slice.
+        # An answer in transfer keeps the map until its last slice is gone.
         with contextlib.suppress(BufferError):
             self.view.release()
 
 
 class RealAppendFile:
-    """A file that only grows, written without a buffer of ours."""
+    """A file that only grows, written without buffering."""
 
     def __init__(self, path: str) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o644)
 
     def reserve(self, size: int) -> None:
-        """Have disk blocks for the next `size` bytes, beyond the file's end; raises OSError when the disk is full."""
+        """Reserve disk blocks for the next `size` bytes after the end; raises OSError when the disk is full."""
         stop = os.fstat(self._descriptor).st_size
         if _LIBC.fallocate(self._descriptor, _KEEP_SIZE, stop, size) != 0:
             code = ctypes.get_errno()
@@ -200,7 +201,7 @@ class RealAppendFile:
         os.fdatasync(self._descriptor)
 
     def close(self) -> None:
-        """Close the file, and give back what was reserved beyond its end; a second close does nothing."""
+        """Close the file and release reserved blocks; a second call does nothing."""
         if self._descriptor >= 0:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, os.fstat(self._descriptor).st_size)
@@ -209,7 +210,7 @@ class RealAppendFile:
 
 
 def _open_regular(path: str, flags: int) -> int:
-    """Open a file without waiting for another process, as a FIFO would have it; raises NotRegularError."""
+    """Open a file without blocking on a FIFO; raises NotRegularError."""
     descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
@@ -219,10 +220,10 @@ def _open_regular(path: str, flags: int) -> int:
 
 
 class RealFiles:
-    """The operating system's files; keeps nothing itself."""
+    """The operating system's files; stateless."""
 
     def map(self, path: str, size: int, *, writable: bool, create: bool = False) -> RealMappedFile:
-        """Map a file of exactly `size` bytes; with `create`, make it, or fill it up, with zeros."""
+        """Map a file of exactly `size` bytes; with `create`, create it or extend it with zeros."""
         try:
             return self._map(path, size, writable=writable, create=create)
         except OSError as error:
@@ -244,25 +245,25 @@ class RealFiles:
             os.close(descriptor)
 
     def maps_max(self) -> int:
-        """What the system says (`vm.max_map_count`), or what most have where it says nothing."""
+        """Returns the system's limit (`vm.max_map_count`), or the usual one if unknown."""
         try:
             return int(self.read(MAPS_MAX_FILE))
         except (OSError, ValueError):
             return MAPS_MAX_USUAL
 
     def read(self, path: str) -> bytes:
-        """The file's bytes; raises NotRegularError for a FIFO or a device, which may never end."""
+        """Read a file; raises NotRegularError for a FIFO or a device, which may never end."""
         with open(path, "rb", opener=_open_regular) as file:
             return file.read()
 
     def write_atomic(self, path: str, content: Buffer) -> None:
-        """Replace the file durably: new bytes to a neighbour, sync, rename, sync the directory.
+        """Replace the file durably: write a temporary file, sync, rename, sync the directory.
 
-        Who may read the file is as before: it may hold secrets.
+        Keeps the permissions, because the file may hold secrets.
         """
         temporary = f"{path}.tmp"
         mode = os.stat(path).st_mode & 0o777 if self.exists(path) else None
-        # Else a FIFO in its place would have this wait for a reader.
+        # Otherwise a FIFO in its place would block until it has a reader.
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK
         descriptor = os.open(temporary, flags, 0o644 if mode is None else 0o600)
         try:
@@ -281,11 +282,11 @@ class RealFiles:
         self.sync_directory(os.path.dirname(path))
 
     def open_append(self, path: str) -> RealAppendFile:
-        """Open a file for appending, making it if needed."""
+        """Open a file for appending, creating it if needed."""
         return RealAppendFile(path)
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or directory; raises OSError where the disk does not say."""
+        """Whether a file or directory exists; raises OSError if the disk does not answer."""
         try:
             os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -297,22 +298,22 @@ class RealFiles:
         return os.stat(path).st_size
 
     def identity(self, path: str) -> int:
-        """The file's number on its disk, and that disk's."""
+        """Returns the file's inode and device."""
         return _identity(os.stat(path))
 
     def list(self, path: str) -> list[str]:
-        """Names in a directory, sorted; empty when it is not there."""
+        """Returns the names in a directory, sorted; empty if it does not exist."""
         try:
             return sorted(os.listdir(path))
         except FileNotFoundError:
             return []
 
     def make_directory(self, path: str) -> None:
-        """Make a directory and its parents."""
+        """Create a directory and its parents."""
         os.makedirs(path, exist_ok=True)
 
     def sync_directory(self, path: str) -> None:
-        """Make the directory's list of names durable."""
+        """Make the directory's names durable."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -320,30 +321,30 @@ class RealFiles:
             os.close(descriptor)
 
     def changed_ms(self, path: str) -> int:
-        """When the file's content was last changed, wall-clock milliseconds."""
+        """Returns the time of the last content change, wall-clock ms."""
         return os.stat(path).st_mtime_ns // 1_000_000
 
     def used_ratio(self, path: str) -> float:
-        """How much of the disk is used, of what we may use; whole percents rounded up, as `df` and RocketMQ say it."""
+        """Returns the used share of the available space, in whole percents rounded up, as `df` and RocketMQ do."""
         disk = os.statvfs(path)
         used = disk.f_blocks - disk.f_bfree
         entire = used + disk.f_bavail
         return -(-used * 100 // entire) / 100 if entire else 1.0
 
     def space(self, path: str) -> tuple[int, int]:
-        """Bytes of the disk: all of them, and those that are free."""
+        """Returns the disk's total and free bytes."""
         disk = os.statvfs(path)
         return disk.f_blocks * disk.f_frsize, disk.f_bfree * disk.f_frsize
 
     def remove(self, path: str) -> None:
-        """Remove one file; no error if it is gone."""
+        """Remove a file, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
     def lock(self, path: str) -> Callable[[], None]:
-        """Lock a file against other processes, and against this one; raises BlockingIOError.
+        """Lock a file against other processes and this one; raises BlockingIOError.
 
-        A POSIX record lock, as Java's `FileChannel.tryLock` takes it, so a Java broker and ours exclude each other.
+        A POSIX record lock, as in Java's `FileChannel.tryLock`, so a Java broker and ours exclude each other.
         """
         real = os.path.realpath(path)
         with _locked_guard:

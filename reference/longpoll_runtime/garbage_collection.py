@@ -1,11 +1,10 @@
-"""How often the interpreter looks for cycles of garbage while a broker starts and serves.
+"""Tunes Python's garbage collection for a broker that starts and serves.
 
-A broker's many short-lived objects hold no cycles: reference counts free them. By default the collector all the same
-looks at the young ones after every 700 that stay, which a herd of held pulls or its answers is at once, and walks
-everything that lives every few of those times: a third of the time of a send. Cycles do come, from exceptions, so it
-is made rare and not switched off.
+A broker's many short-lived objects have no cycles, so reference counts free them. By default the collector still checks
+the young objects after every 700 that stay, as in a herd of held pulls, and often all objects: a third of a send's
+time. Exceptions do create cycles, so collections are made rare, not disabled.
 
-Leaves out who calls them: a process that does nothing but serve (`longpoll serve`), for the setting is the process's.
+The setting affects the whole process, so only a process that does nothing but serve uses it (`longpoll serve`).
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from contextlib import contextmanager
 from typing import Final
 
 YOUNG_MAX: Final = 50_000
-"""Objects that may be made, and not freed, between two looks at the young ones: 5 to 20 MB at most."""
+"""Maximum unfreed new objects between two young collections: 5 to 20 MB."""
 YOUNG_ROUNDS: Final = 20
-"""Looks at the young ones for one at the middle-aged; at all that lives the interpreter looks when a quarter is new."""
+"""Young collections per middle-aged one; a full one runs when a quarter of all objects is new."""
 OLD_ROUNDS: Final = 100
 
 
 @contextmanager
 def no_collections() -> Iterator[None]:
-    """Look never until the end of the block, in which much is made that stays, as the queues of a store that is opened.
+    """Disable collections in a block that creates many lasting objects, such as opening a store.
 
-    Who had switched it off before finds it so afterwards.
+    Keeps them disabled afterwards if they were before.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -39,7 +38,7 @@ def no_collections() -> Iterator[None]:
 
 @contextmanager
 def rare_collections() -> Iterator[None]:
-    """Look rarely until the end of the block, and never again at what lives at its start."""
+    """Make collections rare in a block, and exclude objects that exist at its start."""
     previous = gc.get_threshold()
     gc.collect()
     gc.freeze()

@@ -1,11 +1,11 @@
-"""A control thread that tells when the machine, and not the broker, stood still.
+"""Detects when the host, not the broker, paused.
 
-It sleeps a millisecond at a time, and a sleep that took far longer shows that nothing ran in time. How long the
-threads of load and broker waited for a processor, the kernel says itself. Both are stalls of the machine: on one that
-does nothing else there would be none. Waiting for anything else, a disk or a lock, excuses nothing.
+A thread sleeps a millisecond at a time; a much longer sleep shows that nothing ran in time. The kernel reports how long
+the threads of load and broker waited for a processor. Both are host pauses, which an idle machine would not have.
+Waiting for anything else, such as a disk or a lock, does not count.
 
-Source of the waits: Linux's `/proc/<process>/task/<thread>/schedstat`, second number, nanoseconds in the run
-queue. It grows when a wait ends, so a wait is taken to lie just before the moment at which it was seen.
+Source of the waits: Linux's `/proc/<process>/task/<thread>/schedstat`, second number, nanoseconds in the run queue. It
+grows when a wait ends, so a wait is assumed to end at the time it was seen.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from __future__ import annotations
 import os
 import threading
 import time
+from bisect import bisect_right
 from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
 SLEEP_S: Final = 0.001
 STALL_MS: Final = 50.0
-"""A sleep of a millisecond that takes longer is a stall; the interpreter's own turns take up to 5 ms a thread."""
+"""A longer millisecond sleep is a pause; the interpreter's turns take up to 5 ms per thread."""
 WAIT_MS: Final = 2.0
-"""A wait for a processor that counts; the kernel's turns are about as long."""
+"""Minimum counted wait for a processor; the kernel's turns are about this long."""
 LOOK_S: Final = 0.005
-"""How often the waits are looked at."""
+"""Interval between readings of the waits."""
 
 
 SCHEDSTAT_SIZE_MAX: Final = 128
@@ -31,11 +32,11 @@ SCHEDSTAT_SIZE_MAX: Final = 128
 
 
 class HostPauseWatch:
-    """Watches inside its block.
+    """Records pauses inside its block.
 
-    Invariant: `_stalls` are in the order in which they ended, and hold those that ended before `_seen_ns`; all of it
-    changes under `_changed`. `process_id` is the broker's; None watches the load alone. `sleep_s` is how long one sleep
-    of the watch's own takes: less of a processor, and a later look, where it is longer.
+    Invariant: `_stalls` has every pause that ended before `_seen_ns`, in the order of their ends; it changes under
+    `_changed`. `process_id` is the broker's; None watches only the load. A longer `sleep_s` needs less processor time,
+    but detects pauses later.
     """
 
     def __init__(self, process_id: int | None = None, sleep_s: float = SLEEP_S) -> None:
@@ -68,9 +69,10 @@ class HostPauseWatch:
             self._changed.notify_all()
 
     def stalled_ms(self, begin_ns: int, end_ns: int) -> float:
-        """How long the machine was seen to stand still between two moments of the monotonic clock."""
+        """Returns how long the host was seen to pause between two times of the monotonic clock."""
         with self._changed:
-            stalls = sorted((max(begin, begin_ns), min(end, end_ns)) for begin, end in self._stalls)
+            first = bisect_right(self._stalls, begin_ns, key=lambda stall: stall[1])
+            stalls = sorted((max(begin, begin_ns), min(end, end_ns)) for begin, end in self._stalls[first:])
         stalled_ns, counted_to = 0, begin_ns
         for begin, end in stalls:
             stalled_ns += max(0, end - max(begin, counted_to))
@@ -78,17 +80,17 @@ class HostPauseWatch:
         return stalled_ns / 1e6
 
     def wait_seen(self, moment_ns: int) -> None:
-        """Wait until every stall that ended before a moment has been noted; only inside the block."""
+        """Wait until every pause that ended before a time has been recorded; only inside the block."""
         with self._changed:
             self._changed.wait_for(lambda: self._seen_ns >= moment_ns or self._ended.is_set())
 
     def note_sleep(self, begin_ns: int, end_ns: int) -> None:
-        """Note a sleep; a short one is forgotten."""
+        """Record a sleep, unless it is short."""
         if (end_ns - begin_ns) / 1e6 >= STALL_MS:
             self._note(begin_ns, end_ns)
 
     def note_wait(self, wait_ns: int, end_ns: int) -> None:
-        """Note a wait for a processor; a short one is forgotten."""
+        """Record a wait for a processor, unless it is short."""
         if wait_ns / 1e6 >= WAIT_MS:
             self._note(end_ns - wait_ns, end_ns)
 
@@ -111,7 +113,7 @@ class HostPauseWatch:
                     self._changed.notify_all()
 
     def _look(self) -> None:
-        """Note what each thread has waited since the last look."""
+        """Record each thread's wait since the last reading."""
         for tasks in self._tasks:
             # A thread, or the broker, may end between the listing and the read.
             with suppress(OSError):

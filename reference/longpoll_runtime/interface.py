@@ -1,11 +1,11 @@
-"""What there is of threads, locks, clock, sockets and files; real in the neighbours, simulated by `testing`.
+"""The interface to threads, locks, clock, sockets and files; implemented by the other modules and by simulations.
 
-`store`, `record` and `service` take a `Runtime` by argument and touch the outside through nothing else (an
-import-linter contract says so), so the very same code runs on real threads, under a controlled scheduler with
-virtual time, and over a file layer that loses unsynced pages. A step point, `runtime.step("hold")`, is a named place
-between two critical sections; its names are the names of the law's actions. Here it does nothing.
+Broker, recorder, client and proxy get a `Runtime` as an argument and use nothing else of the outside (checked by the
+import-linter contract `runtime-only`). So the same code runs on real threads, under a controlled scheduler with virtual
+time, and over a file layer that loses unsynced pages. A step point, `runtime.step("hold")`, is a named place between
+two critical sections, named after the specification's actions. In production it does nothing.
 
-Leaves out processes and signals, which belong to the command line.
+Processes and signals belong to the command line.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Lock(AbstractContextManager[Any], Protocol):
     """A mutual exclusion lock, as `threading.Lock`."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Take the lock; false if it could not be had in time (seconds, -1 for ever)."""
+        """Acquire the lock; returns false after `timeout` seconds (-1: no limit)."""
         ...
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         ...
 
 
@@ -39,7 +39,7 @@ class Condition(AbstractContextManager[Any], Protocol):
     """A condition variable, as `threading.Condition`."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait to be notified; false after `timeout` seconds."""
+        """Wait for a notification; returns false after `timeout` seconds."""
         ...
 
     def notify(self, n: int = 1) -> None:
@@ -55,19 +55,19 @@ class Event(Protocol):
     """A flag that threads wait for, as `threading.Event`."""
 
     def set(self) -> None:
-        """Raise the flag."""
+        """Set the flag."""
         ...
 
     def clear(self) -> None:
-        """Lower the flag."""
+        """Clear the flag."""
         ...
 
     def is_set(self) -> bool:
-        """Whether the flag is up."""
+        """Whether the flag is set."""
         ...
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the flag; false after `timeout` seconds."""
+        """Wait for the flag; returns false after `timeout` seconds."""
         ...
 
 
@@ -75,15 +75,15 @@ class Queue(Protocol[T]):
     """A bounded first-in-first-out queue between threads."""
 
     def offer(self, item: T) -> bool:
-        """Add the item at the end; false when the queue is full."""
+        """Append an item; returns false when the queue is full."""
         ...
 
     def take(self, timeout: float | None = None) -> T | None:
-        """The first item, waited for up to `timeout` seconds; None when none came."""
+        """Remove and return the first item, waiting up to `timeout` seconds; None after that."""
         ...
 
     def take_if(self, wanted: Callable[[T], bool]) -> T | None:
-        """The first item if it is wanted; None, at once, when it is not or there is none."""
+        """Remove and return the first item if `wanted` accepts it; otherwise None, without waiting."""
         ...
 
     def __len__(self) -> int: ...
@@ -93,15 +93,15 @@ class Thread(Protocol):
     """A started thread."""
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until it has ended, or `timeout` seconds."""
+        """Wait for its end, up to `timeout` seconds."""
         ...
 
     def is_alive(self) -> bool:
-        """Whether it still runs."""
+        """Whether it is running."""
         ...
 
     def is_current(self) -> bool:
-        """Whether it is the one that asks; then it cannot be joined."""
+        """Whether it is the calling thread, which cannot be joined."""
         ...
 
 
@@ -114,116 +114,116 @@ class MappedFile(Protocol):
         ...
 
     def reserve(self, start: int, stop: int) -> None:
-        """Have disk blocks for bytes [start, stop), so that a later write through `view` cannot fail.
+        """Reserve disk blocks for bytes [start, stop), so that later writes through `view` cannot fail.
 
-        Raises OSError (ENOSPC, EDQUOT); without it a full disk would end the process with SIGBUS.
+        Raises OSError (ENOSPC, EDQUOT). Without it, a full disk would end the process with SIGBUS.
         """
         ...
 
     def clear_from(self, start: int) -> None:
-        """Make zeros of everything from `start` to the end; no other thread may be using those bytes."""
+        """Clear everything from `start` to the end; no other thread may be using those bytes."""
         ...
 
     def data_from(self, position: int) -> int:
-        """The first position at or after this one whose byte may not be zero: holes are skipped; the length if none."""
+        """Returns the first possibly non-zero position at or after this one, skipping holes; the length without one."""
         ...
 
     def sync(self, start: int, stop: int) -> None:
-        """Make bytes [start, stop) durable (msync); returns when they are.
+        """Make bytes [start, stop) durable (msync).
 
-        After one that failed the system may take what it could not write for written, and the next sync says nothing.
+        After a failure the system may treat unwritten pages as written, and the next sync succeeds.
         """
         ...
 
     def write_anew(self, start: int, stop: int) -> None:
-        """Have the next sync write bytes [start, stop), whether or not the system takes them for written already.
+        """Make the next sync write bytes [start, stop), even if the system considers them written.
 
-        Pages of zeros are left out: they may be holes, and a full disk has no room for one.
+        Skips pages of zeros: they may be holes, and a full disk has no room for one.
         """
         ...
 
     @property
     def identity(self) -> int:
-        """Which file this is; `Files.identity` says whether its path still leads to it."""
+        """The file's identity; `Files.identity` returns the one at its path now."""
         ...
 
     def close(self) -> None:
-        """Release `view`; the memory is unmapped when the last slice of it is gone."""
+        """Release `view`; the memory is unmapped with its last slice."""
         ...
 
 
 class NotRegularError(OSError):
-    """A FIFO, a socket or a device stands in a file's place."""
+    """A FIFO, a socket or a device in place of a file."""
 
 
 class Files(Protocol):
-    """The files below some directories; every path is absolute."""
+    """Files; every path is absolute."""
 
     def map(self, path: str, size: int, *, writable: bool, create: bool = False) -> MappedFile:
-        """Map a file of exactly `size` bytes; with `create`, make it, or fill a shorter one up, with zeros (sparse).
+        """Map a file of exactly `size` bytes; with `create`, create it or extend it with zeros (sparse).
 
         Raises OSError (ENOSPC, EACCES, ...) as the operating system does.
         """
         ...
 
     def maps_max(self) -> int:
-        """How many maps the system lets this process have, those of the program itself among them."""
+        """Returns how many maps this process may have, including those of the program."""
         ...
 
     def read(self, path: str) -> bytes:
-        """The file's bytes; raises FileNotFoundError."""
+        """Read a file; raises FileNotFoundError."""
         ...
 
     def write_atomic(self, path: str, content: Buffer) -> None:
-        """Replace the file's content durably: a crash leaves the old bytes or the new ones."""
+        """Replace the file's content durably: a crash leaves the old or the new content."""
         ...
 
     def open_append(self, path: str) -> AppendFile:
-        """Open a file for appending, making it if needed."""
+        """Open a file for appending, creating it if needed."""
         ...
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or directory; raises OSError where the disk does not say."""
+        """Whether a file or directory exists; raises OSError if the disk does not answer."""
         ...
 
     def size(self, path: str) -> int:
-        """Length in bytes; raises FileNotFoundError."""
+        """Returns the length in bytes; raises FileNotFoundError."""
         ...
 
     def identity(self, path: str) -> int:
-        """A number of the file to which the path leads now: no other file has it while one has; FileNotFoundError."""
+        """Returns the file's identity, unique among existing files; raises FileNotFoundError."""
         ...
 
     def list(self, path: str) -> list[str]:
-        """Names in a directory, sorted; empty when it is not there."""
+        """Returns the names in a directory, sorted; empty if it does not exist."""
         ...
 
     def make_directory(self, path: str) -> None:
-        """Make a directory and its parents; no error if it is there."""
+        """Create a directory and its parents, unless they exist."""
         ...
 
     def sync_directory(self, path: str) -> None:
-        """Make the directory's list of names durable: files made or removed in it survive a power cut."""
+        """Make the directory's names durable: created and removed files survive a power cut."""
         ...
 
     def changed_ms(self, path: str) -> int:
-        """When the file's content was last changed, wall-clock milliseconds; raises FileNotFoundError."""
+        """Returns the time of the last content change, wall-clock ms; raises FileNotFoundError."""
         ...
 
     def used_ratio(self, path: str) -> float:
-        """How much of the disk that holds `path` is used, 0 to 1."""
+        """Returns the used share of the disk with `path`, 0 to 1."""
         ...
 
     def space(self, path: str) -> tuple[int, int]:
-        """Bytes of the disk that holds `path`: all of them, and those that are free."""
+        """Returns the total and free bytes of the disk with `path`."""
         ...
 
     def remove(self, path: str) -> None:
-        """Remove one file; no error if it is gone."""
+        """Remove a file, if it exists."""
         ...
 
     def lock(self, path: str) -> Callable[[], None]:
-        """Lock a file against other processes and return the unlock; raises BlockingIOError if it is locked."""
+        """Lock a file against other processes; returns the unlock function. Raises BlockingIOError if it is locked."""
         ...
 
 
@@ -231,14 +231,14 @@ class AppendFile(Protocol):
     """A file that only grows."""
 
     def reserve(self, size: int) -> None:
-        """Have disk blocks for the next `size` bytes, so that they can be appended to a full disk; the length stays.
+        """Reserve disk blocks for the next `size` bytes, so that appending works on a full disk; the length stays.
 
-        Raises OSError (ENOSPC, EDQUOT); where the file system does not know it, nothing is done.
+        Raises OSError (ENOSPC, EDQUOT); does nothing on a file system without this feature.
         """
         ...
 
     def write(self, content: Buffer) -> None:
-        """Append the bytes; they may be lost by a power cut until `sync`."""
+        """Append bytes; a power cut may lose them until `sync`."""
         ...
 
     def sync(self) -> None:
@@ -251,24 +251,24 @@ class AppendFile(Protocol):
 
 
 PARTS_MAX = 512
-"""Most parts of one `Socket.send_parts` call; Linux allows 1024 (IOV_MAX)."""
+"""Maximum parts of one `Socket.send_parts` call; Linux allows 1024 (IOV_MAX)."""
 
 
 class Socket(Protocol):
     """A connected, non-blocking stream socket."""
 
     def recv_into(self, buffer: bytearray | memoryview, /) -> int:
-        """Receive into the buffer; 0 at end of stream; raises BlockingIOError when nothing is there."""
+        """Receive into the buffer; returns 0 at the end of the stream. Raises BlockingIOError without data."""
         ...
 
     def send(self, content: Buffer, /) -> int:
-        """Send some of the bytes; raises BlockingIOError when none fit."""
+        """Send some of the bytes; raises BlockingIOError if nothing fits."""
         ...
 
     def send_parts(self, parts: Sequence[Buffer], /) -> int:
-        """Send some of the bytes of the parts, in order, as if joined; raises BlockingIOError when none fit.
+        """Send some bytes of the parts, in order, as if joined; raises BlockingIOError if nothing fits.
 
-        No more than `PARTS_MAX` parts.
+        At most `PARTS_MAX` parts.
         """
         ...
 
@@ -282,21 +282,21 @@ class Socket(Protocol):
 
 
 class PlainSocket(Socket, Protocol):
-    """A socket without TLS, of which the kernel's own state can be asked."""
+    """A socket without TLS that gives access to kernel state."""
 
     def acknowledge(self) -> None:
-        """Have the kernel acknowledge now what was read, if nothing unread waits."""
+        """Make the kernel acknowledge the read bytes now, if no unread ones wait."""
         ...
 
     def arrived(self) -> tuple[int, int]:
-        """How many bytes had come when the kernel was asked; and how many more, at least, the peer may send unasked.
+        """Returns the bytes arrived at the call, and a lower bound of those that the peer may send next.
 
-        The latter holds when `acknowledge` was called before and nothing had come in between; 0: it is not known.
+        The bound requires that `acknowledge` was called and nothing arrived since; 0 means unknown.
         """
         ...
 
     def end_sending(self) -> None:
-        """Tell the peer that nothing more comes, and go on to receive. Raises OSError."""
+        """End sending and continue to receive. Raises OSError."""
         ...
 
 
@@ -305,11 +305,11 @@ class Listener(Protocol):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port it is bound to."""
+        """The bound host and port."""
         ...
 
     def accept(self) -> tuple[Socket, tuple[str, int]]:
-        """A connection and its peer's address; raises BlockingIOError when none waits."""
+        """Returns a connection and its peer's address; raises BlockingIOError if none waits."""
         ...
 
     def fileno(self) -> int:
@@ -322,22 +322,22 @@ class Listener(Protocol):
 
 
 class Poller(Protocol):
-    """Waits until one of many sockets is ready; `wake` may be called from any thread, also during and after `close`."""
+    """Waits until one of many sockets is ready; any thread may call `wake`, even during and after `close`."""
 
     def register(self, key: Socket | Listener, *, read: bool, write: bool, data: object) -> None:
         """Watch a socket."""
         ...
 
     def modify(self, key: Socket | Listener, *, read: bool, write: bool, data: object) -> None:
-        """Change what is watched."""
+        """Change the watched conditions."""
         ...
 
     def unregister(self, key: Socket | Listener) -> None:
-        """Watch it no more."""
+        """Stop watching a socket."""
         ...
 
     def poll(self, timeout: float | None) -> list[tuple[object, bool, bool]]:
-        """Wait up to `timeout` seconds; (data, readable, writable) of every ready socket."""
+        """Wait up to `timeout` seconds; returns (data, readable, writable) of every ready socket."""
         ...
 
     def wake(self) -> None:
@@ -345,20 +345,20 @@ class Poller(Protocol):
         ...
 
     def close(self) -> None:
-        """Release what it holds."""
+        """Release its resources."""
         ...
 
 
 class Forked(Protocol):
-    """What has locks, and threads that may hold them: a process that is forked has the locks and not the threads."""
+    """An object with locks that must be reset in a forked process, which has the locks but not their threads."""
 
     def forked(self) -> None:
-        """Be as one in whose process no other thread is, and none was: without waiting."""
+        """Reset to the state of a process with one thread, without waiting."""
         ...
 
 
 class Runtime(Protocol):
-    """Everything that the store and the service may ask of the outside."""
+    """Everything that the store and the services use of the outside."""
 
     @property
     def files(self) -> Files:
@@ -366,35 +366,35 @@ class Runtime(Protocol):
         ...
 
     def monotonic_ns(self) -> int:
-        """Nanoseconds of a clock that never steps back."""
+        """Returns a monotonic time, ns."""
         ...
 
     def unix_ms(self) -> int:
-        """Wall-clock milliseconds since 1970, as RocketMQ stores them."""
+        """Returns wall-clock milliseconds since 1970, as RocketMQ stores them."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass (the dispatcher's poll; never a means to wait for another thread)."""
+        """Let time pass (for the dispatcher's poll; never as synchronisation)."""
         ...
 
     def lock(self) -> Lock:
-        """A new lock."""
+        """Create a lock."""
         ...
 
     def condition(self) -> Condition:
-        """A new condition variable with a lock of its own."""
+        """Create a condition variable with its lock."""
         ...
 
     def event(self) -> Event:
-        """A new flag, down."""
+        """Create a flag, not set."""
         ...
 
     def queue(self, capacity: int) -> Queue[Any]:
-        """A new queue that holds up to `capacity` items."""
+        """Create a queue for up to `capacity` items."""
         ...
 
     def spawn(self, name: str, target: Callable[[], None]) -> Thread:
-        """Start a thread; one that ends by an exception must not do so unheard (`threads`)."""
+        """Start a thread; one that ends by an exception must be reported (`threads`)."""
         ...
 
     def listen(self, host: str, port: int) -> Listener:
@@ -402,46 +402,46 @@ class Runtime(Protocol):
         ...
 
     def connect(self, host: str, port: int, timeout_s: float) -> Socket:
-        """Connect, then switch the socket to non-blocking. Raises OSError."""
+        """Connect and return a non-blocking socket. Raises OSError."""
         ...
 
     def look_up(self, host: str, port: int) -> str:
-        """The first address of a host, in digits; it may take many seconds. Raises OSError when there is none."""
+        """Resolve a host to its first address, in digits; may take many seconds. Raises OSError without one."""
         ...
 
     def begin_connect(self, address: str, port: int) -> PlainSocket:
         """Begin to connect to an address in digits, without waiting.
 
-        The socket is writable once connected, readable once that failed. Raises OSError when it fails at once, and so
-        does the socket's first `recv_into` when it fails later.
+        The socket becomes writable when connected, readable on failure. Raises OSError on an immediate failure; on a
+        later one, the socket's first `recv_into` raises it.
         """
         ...
 
     def poller(self) -> Poller:
-        """A new poller."""
+        """Create a poller."""
         ...
 
     def memory_size(self) -> int:
-        """Bytes of physical memory of the machine."""
+        """Returns the machine's physical memory, bytes."""
         ...
 
     @property
     def client_tls(self) -> SSLContext | None:
-        """With what connections that are made are secured; None: they are plain."""
+        """The TLS context of outgoing connections; None: no TLS."""
         ...
 
     def process_id(self) -> int:
-        """The number of this process; another one after a fork."""
+        """Returns this process's id, which changes after a fork."""
         ...
 
     def when_forked(self, one: Forked, /) -> None:
-        """Have it told in each process that is forked from this one, at once, for as long as somebody holds it."""
+        """Call its `forked` in each process forked from this one, as long as the object exists."""
         ...
 
     def identity(self) -> bytes:
-        """Eight bytes that nobody else is given: the machine's IPv4 address, and four others each time it is asked."""
+        """Returns eight unique bytes: the machine's IPv4 address, and four different ones for each call."""
         ...
 
     def step(self, action: str) -> None:
-        """A step point named as one of the law's actions; does nothing here."""
+        """A step point named after an action of the specification; does nothing here."""
         ...

@@ -1,8 +1,8 @@
-"""Writes log lines to a stream: never without end, and never so that somebody waits.
+"""Writes log lines to a stream, with limits and without blocking.
 
-Strangers cause lines (connections, refusals), so each place in the code may write a limited number a second. Lines that
-a full pipe does not take are dropped, and before the next one stands how many. Leaves out files and their rotation: a
-service manager keeps stderr.
+Unauthenticated clients cause lines (connections, refusals), so each log statement may write a limited number per
+second. Lines that a full pipe does not accept are dropped and counted in the next line. Files are not rotated: a
+service manager stores stderr.
 """
 
 from __future__ import annotations
@@ -21,37 +21,35 @@ from longpoll_runtime.logs import LEFT_OUT, JsonFormatter, TextFormatter, event
 
 Format = Literal["text", "json"]
 LINES_PER_SECOND_MAX: Final = 20
-"""Lines of one place in the code within a second; the next one after it says how many were left out."""
+"""Maximum lines per second of one log statement; the next one reports how many were omitted."""
 PIECE_SIZE: Final = 4096
-"""Bytes written at once: a pipe that takes anything takes as many (`PIPE_BUF`)."""
+"""Bytes written at once: a pipe with any room accepts them (`PIPE_BUF`)."""
 
 
 @define
 class _Place:
-    """One place in the code that logs."""
-
     second: int
     written: int = 0
     left_out: int = 0
 
 
 class LimitedHandler(logging.StreamHandler[TextIO]):
-    """Writes to a stream, and from one place in the code no more than a given number of lines within a second.
+    """Writes to a stream, with a maximum of lines per second for each log statement.
 
-    Invariant: all below changes only in `emit` and `flush`, which hold the handler's lock. There are as many `_places`
-    as statements that log, however many strangers cause them.
+    Invariant: everything below changes only in `emit` and `flush`, under the handler's lock. `_places` has at most one
+    entry per log statement, however many clients cause lines.
     """
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         self._places: dict[tuple[str, int], _Place] = {}
         self._dropped = 0
-        """Lines that the stream did not take since the last that it took."""
+        """Lines dropped since the stream last accepted one."""
         self._rest = bytearray()
-        """What is still to be written of a line that was begun."""
+        """The unwritten rest of a line."""
         self._poll = select.poll()
         self._descriptor: int | None = None
-        """None where nobody ever waits: the stream is no file."""
+        """None for a stream that is not a file, which never blocks."""
         try:
             self._descriptor = stream.fileno()
             self._poll.register(self._descriptor, select.POLLOUT)
@@ -77,7 +75,7 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
             self._write(record, self._descriptor)
 
     def flush(self) -> None:
-        """Write what is still to be written, as far as that keeps nobody waiting."""
+        """Write the rest of a line, as far as possible without blocking."""
         with self.lock or nullcontext():
             if self._descriptor is None:
                 super().flush()
@@ -85,7 +83,7 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
                 self._write_rest(self._descriptor)
 
     def _write(self, record: logging.LogRecord, descriptor: int) -> None:
-        """Write a record, or drop it where the stream does not take it at once."""
+        """Write a record, or drop it if the stream would block."""
         if not self._write_rest(descriptor):
             self._dropped += 1
             return
@@ -99,7 +97,7 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
         self._write_rest(descriptor)
 
     def _write_rest(self, descriptor: int) -> bool:
-        """Write what was begun as far as nobody waits for that; whether all of it is written."""
+        """Write the rest without blocking; returns whether all of it is written."""
         while self._rest:
             if not self._poll.poll(0):
                 return False
@@ -108,7 +106,7 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
             except BlockingIOError:
                 return False
             except OSError:
-                # Whoever read the log is gone.
+                # The reader of the log is gone.
                 self._rest.clear()
                 return False
             del self._rest[:size]
@@ -117,7 +115,7 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
 
 @contextmanager
 def logging_to(stream: TextIO, kind: Format, level: str) -> Iterator[None]:
-    """Have everything from `level` on written to a stream within the block."""
+    """Write everything from `level` on to a stream within the block."""
     handler = LimitedHandler(stream)
     handler.setFormatter(JsonFormatter() if kind == "json" else TextFormatter())
     root = logging.getLogger()

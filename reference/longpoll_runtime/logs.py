@@ -1,19 +1,18 @@
-"""What is logged, as text for people or as one JSON object a line for machines.
+"""Log formats: text for people, or one JSON object per line for machines.
 
-Every record is one of `logging`'s. Those that somebody may want to count or to search for say what happened besides,
-with a name and fields:
+Records are `logging`'s; some also have an event, by which users can count and search them:
 
-    log.info("%s is gone", channel, extra=event("connection_closed", peer=channel.peer))
+    log.info("%s closed", channel, extra=event("connection_closed", peer=channel.peer))
 
-| key of a JSON line | what |
+| key of a JSON line | content |
 |---|---|
-| `time` | RFC 3339, UTC, to the millisecond |
-| `level`, `logger`, `message` | as `logging` has them |
-| `event` and its fields | what happened; not in every line |
-| `left_out` | how many lines of the same place in the code were left out before this one |
-| `error` | the traceback, when there is one |
+| `time` | RFC 3339, UTC, milliseconds |
+| `level`, `logger`, `message` | as in `logging` |
+| `event` and its fields | the event's name and data; not in every line |
+| `left_out` | number of lines of the same log statement omitted before this one |
+| `error` | the traceback, if any |
 
-What a stranger sent cannot begin a line of its own. `log_stream` writes the lines.
+A client's data cannot begin a new line. Writing: see `log_stream`.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ import msgspec
 
 _FIELDS: Final = "longpoll_fields"
 LEFT_OUT: Final = "longpoll_left_out"
-"""Attribute of a record: how many lines of its place in the code were left out before it."""
+"""Attribute of a record: number of lines of its log statement omitted before it."""
 _NOT_PLAIN: Final = re.compile("[^ -~]")
 
 
 def escaped(text: str) -> str:
-    """A text on one line, with what is no visible letter written as JSON writes it.
+    """Returns a text on one line, with invisible characters escaped as in JSON.
 
-    Nothing in it ends a line, steers a terminal or turns the order of letters; JSON stays what it was.
+    So it cannot end a line, control a terminal or reorder letters; JSON stays equivalent.
     """
     return _NOT_PLAIN.sub(_escape, text)
 
@@ -48,15 +47,15 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def event(name: str, /, **fields: Any) -> dict[str, dict[str, Any]]:
-    """The `extra` of a record that says what happened; fields are what JSON has, anything else is written as text."""
+    """Returns the `extra` of a record with an event; fields are JSON values, others are written as text."""
     return {_FIELDS: {"event": name, **fields}}
 
 
 class TextFormatter(logging.Formatter):
-    """One line for people; a traceback follows, indented, so that no line of it looks like a record."""
+    """One line for people; a traceback follows, indented, so that none of its lines looks like a record."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without what a stranger's text could do to it."""
+        """Returns the line with escaped text."""
         left_out = getattr(record, LEFT_OUT, 0)
         note = f" ({left_out} such lines were left out before it)" if left_out else ""
         line = f"{self.formatTime(record)} {record.levelname} {record.name} {record.getMessage()}{note}"
@@ -67,10 +66,10 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line."""
+    """One JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The object; a field of the record's event never hides what every line has."""
+        """Returns the object; event fields never replace the standard keys."""
         told: dict[str, Any] = dict(getattr(record, _FIELDS, {}))
         told |= {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
@@ -87,7 +86,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _writable(value: Any) -> Any:
-    """A value whose texts can all be written as UTF-8: peers send halves of surrogate pairs."""
+    """Returns a value whose texts can be encoded in UTF-8, because peers send halves of surrogate pairs."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):

@@ -1,6 +1,6 @@
-"""The real runtime: the operating system's threads, clock, sockets and files, and step points that do nothing.
+"""The real runtime: the operating system's threads, clock, sockets and files; step points do nothing.
 
-Leaves out any policy of its own; a test subclasses it to act at a step point.
+A test may subclass it to act at a step point.
 """
 
 from __future__ import annotations
@@ -31,12 +31,11 @@ from longpoll_runtime.threads import Died, RealCondition, RealEvent, RealQueue, 
 
 
 class RealRuntime:
-    """The `Runtime` of production.
+    """The `Runtime` for production.
 
-    With `server_tls` every listener takes TLS connections, beside plain ones unless it says otherwise; with
-    `client_tls` every connection that waits to be made is a TLS one. A thread that ends by an exception ends the
-    process with exit code 70, unless `thread_died` is given: it is called with the thread's name and the exception, and
-    decides what becomes of the rest.
+    With `server_tls` every listener accepts TLS connections, and plain ones unless that forbids them. With `client_tls`
+    every outgoing connection uses TLS. A thread that ends by an exception ends the process with exit code 70. If
+    `thread_died` is given, it is called instead, with the thread's name and the exception.
     """
 
     def __init__(
@@ -53,9 +52,9 @@ class RealRuntime:
         self.monotonic_ns: Callable[[], int] = time.monotonic_ns
 
     process_id = staticmethod(os.getpid)
-    """The number of this process."""
+    """Returns this process's id."""
     when_forked = staticmethod(when_forked)
-    """Have something told in each process that is forked from this one."""
+    """Register an object for forked processes."""
 
     @property
     def files(self) -> Files:
@@ -63,7 +62,7 @@ class RealRuntime:
         return self._files
 
     def unix_ms(self) -> int:
-        """Wall-clock milliseconds since 1970."""
+        """Returns wall-clock milliseconds since 1970."""
         return time.time_ns() // 1_000_000
 
     def sleep(self, seconds: float) -> None:
@@ -71,19 +70,19 @@ class RealRuntime:
         time.sleep(seconds)
 
     def lock(self) -> Lock:
-        """A new lock."""
+        """Create a lock."""
         return threading.Lock()
 
     def condition(self) -> Condition:
-        """A new condition variable with a lock of its own."""
+        """Create a condition variable with its lock."""
         return RealCondition(threading.Lock())
 
     def event(self) -> Event:
-        """A new flag, down."""
+        """Create a flag, not set."""
         return RealEvent()
 
     def queue(self, capacity: int) -> Queue[Any]:
-        """A new queue that holds up to `capacity` items."""
+        """Create a queue for up to `capacity` items."""
         return RealQueue(capacity)
 
     def spawn(self, name: str, target: Callable[[], None]) -> Thread:
@@ -95,13 +94,13 @@ class RealRuntime:
         return RealListener(host, port) if self._server_tls is None else tls.listen(host, port, self._server_tls)
 
     def connect(self, host: str, port: int, timeout_s: float) -> Socket:
-        """Connect, then switch the socket to non-blocking. Raises OSError."""
+        """Connect and return a non-blocking socket. Raises OSError."""
         if self._client_tls is not None:
             return tls.connect(host, port, timeout_s, self._client_tls)
         return connect(host, port, timeout_s)
 
     def look_up(self, host: str, port: int) -> str:
-        """The first address of a host, waited for. Raises OSError."""
+        """Resolve a host to its first address. Raises OSError."""
         return look_up(host, port)
 
     def begin_connect(self, address: str, port: int) -> PlainSocket:
@@ -109,21 +108,21 @@ class RealRuntime:
         return begin_connect(address, port)
 
     def poller(self) -> Poller:
-        """A new poller."""
+        """Create a poller."""
         return RealPoller()
 
     def memory_size(self) -> int:
-        """Bytes of physical memory of the machine."""
+        """Returns the machine's physical memory, bytes."""
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     @property
     def client_tls(self) -> ssl.SSLContext | None:
-        """With what connections that are made are secured."""
+        """The TLS context of outgoing connections."""
         return self._client_tls
 
     def identity(self) -> bytes:
-        """The address of the interface that leads out, and four drawn bytes."""
+        """Returns the address of the outgoing interface, and four random bytes."""
         return own_address() + os.urandom(4)
 
     def step(self, action: str) -> None:
-        """A step point; production has nothing to do there."""
+        """A step point; does nothing in production."""

@@ -1,12 +1,12 @@
-"""What a request, a filter or a read may run into and still be answered for, one tuple for every `except`.
+"""Exceptions that a request, filter or read may cause without affecting others: one tuple for every `except`.
 
-Every exception of Python's, not a list of those that somebody has thought of: a number that does not fit its field, a
-memory that is full and a broken invariant of our own are caused by requests too, and one request must cost the others
-nothing. It is answered with code 1, its connection closes at most, and the log has the traceback.
+It is every `Exception`, not a list of expected ones. A number that does not fit, full memory, or a broken invariant may
+be caused by a request too, and one request must not affect others. The request is answered with code 1, at most its
+connection closes, and the log has the traceback.
 
-What is no `Exception`, such as SystemExit, ends the thread, and with it the process (`threads`), but for what is
-somebody else's: a callback that exits must not end the process of who has not asked for it (`KeepThread`). Tests take
-an AssertionError in the log for a failure (`model_tests/conftest.py`).
+Other exceptions, such as SystemExit, end the thread and so the process (`threads`). The exception is user code: a
+callback that exits must not end our process (`KeepThread`). Tests treat a logged AssertionError as a failure
+(`model_tests/conftest.py`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import ClassVar, Final
 
 FAULTS: Final = (Exception,)
 ANYTHING: Final = (BaseException,)
-"""What others' code may raise that runs on a thread of ours: SystemExit and a cancellation among them."""
+"""What user code on one of our threads may raise, including SystemExit and cancellation."""
 
 
 class KeepGoing:
-    """Logs what its block raises and goes on after it: one part of a loop that must not cost the next one its turn."""
+    """Logs an exception of its block and continues, so that a loop's next part still runs."""
 
     __slots__ = ("_log", "_what")
     _kept: ClassVar[tuple[type[BaseException], ...]] = FAULTS
@@ -29,7 +29,7 @@ class KeepGoing:
     def __init__(self, log: logging.Logger, what: str) -> None:
         self._log = log
         self._what = what
-        """The log's line, as text."""
+        """The text of the log line."""
 
     def __enter__(self) -> None:
         """Nothing to do."""
@@ -44,7 +44,7 @@ class KeepGoing:
 
 
 class KeepThread(KeepGoing):
-    """The same of whatever is raised, for others' code that runs on a thread of ours."""
+    """`KeepGoing` for any exception, for user code on one of our threads."""
 
     __slots__ = ()
     _kept = ANYTHING

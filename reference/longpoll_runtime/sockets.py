@@ -1,6 +1,6 @@
-"""Non-blocking stream sockets over the operating system, and an epoll poller that any thread can wake.
+"""Non-blocking TCP sockets, and an epoll poller that any thread can wake.
 
-Leaves out frames and connections (`io.transport`), and TLS (`tls`).
+Frames and connections: see `io.transport`. TLS: see `tls`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from longpoll_runtime.interface import Buffer, Listener, Socket
 
 ACCEPT_BACKLOG: Final = 1024
-"""Connections the kernel may hold for us; Java's default for Netty here is 1024 as well."""
+"""Connections that the kernel may queue; Java's default for Netty here is also 1024."""
 
 # What is read of `struct tcp_info` (linux/tcp.h), host byte order. A kernel before 6.2 tells no window of ours.
 #
@@ -29,16 +29,16 @@ ACCEPT_BACKLOG: Final = 1024
 _INFO_SIZE: Final = 236
 _INFO: Final = struct.Struct("=20xI40xI16xI40xQ96xI")
 FLIGHT: Final = 10
-"""Segments that congestion control lets a peer send unasked over a network (RFC 6928)."""
+"""Segments that congestion control lets a peer send at once over a network (RFC 6928)."""
 
 OUTSIDE: Final = ("192.0.2.1", 9)
-"""An address that nobody has (RFC 5737), by whose route one sees which interface leads out."""
+"""A documentation address (RFC 5737), whose route shows the outgoing interface."""
 READABLE: Final = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR | select.EPOLLRDHUP
-"""What makes a socket worth reading: bytes, or an end that only a read will show."""
+"""Conditions to read a socket: bytes, or an end that only a read reveals."""
 
 
 class RealSocket:
-    """A connected, non-blocking TCP socket; calls go straight to the operating system's."""
+    """A connected, non-blocking TCP socket; calls go directly to the operating system."""
 
     __slots__ = ("_is_local", "_socket", "close", "fileno", "recv_into", "send")
 
@@ -53,23 +53,23 @@ class RealSocket:
         self.close = connected.close
 
     def send_parts(self, parts: Sequence[Buffer], /) -> int:
-        """Send some of the bytes of the parts, in order; raises BlockingIOError when none fit."""
+        """Send some bytes of the parts, in order; raises BlockingIOError if nothing fits."""
         return self._socket.sendmsg(parts)
 
     def acknowledge(self) -> None:
-        """Have the kernel acknowledge now what was read, if nothing unread waits."""
-        # Not kept by the kernel: the next answer to the peer puts acknowledgements off again.
+        """Make the kernel acknowledge the read bytes now, if no unread ones wait."""
+        # The kernel does not keep this: the next answer to the peer delays acknowledgements again.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
     def arrived(self) -> tuple[int, int]:
-        """How many bytes had come; and how many more, at least, the peer may send unasked.
+        """Returns the arrived bytes, and a lower bound of those that the peer may send next.
 
-        A peer keeps a segment back that does not fit into the rest of the window, so one is taken off. A segment is no
-        longer than half the window. On this machine nothing else limits it, for acknowledgements wait for nobody.
+        One segment is subtracted, because a peer holds back a segment that does not fit the window. A segment is at
+        most half the window. On this machine nothing else limits it.
         """
         info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_SIZE)
         segment, usual_window, segment_max, came, window = _INFO.unpack(info.ljust(_INFO_SIZE, b"\0"))
-        # A kernel that does not tell its window: it is the usual one, or what is left of it, which is over half.
+        # If the kernel does not report the window, it is at least half of the usual one.
         window = window or usual_window // 2
         room = window - max(segment, min(segment_max, window // 2))
         if self._is_local is None:
@@ -77,7 +77,7 @@ class RealSocket:
         return came, max(room if self._is_local else min(room, FLIGHT * segment), 0)
 
     def end_sending(self) -> None:
-        """Tell the peer that nothing more comes. Raises OSError."""
+        """End sending. Raises OSError."""
         self._socket.shutdown(socket.SHUT_WR)
 
 
@@ -102,16 +102,16 @@ class RealListener:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port it is bound to."""
+        """The bound host and port."""
         return self._address
 
     def accept(self) -> tuple[Socket, tuple[str, int]]:
-        """A connection and its peer's address; raises BlockingIOError when none waits."""
+        """Returns a connection and its peer's address; raises BlockingIOError if none waits."""
         connected, peer = self.accept_plain()
         return RealSocket(connected), peer
 
     def accept_plain(self) -> tuple[socket.socket, tuple[str, int]]:
-        """The same for `tls`, which has its own kind of socket."""
+        """Like `accept`, for `tls`, which creates another kind of socket."""
         connected, peer = self._socket.accept()
         return connected, (peer[0], peer[1])
 
@@ -125,7 +125,7 @@ class RealListener:
 
 
 def connect(host: str, port: int, timeout_s: float) -> RealSocket:
-    """Connect within `timeout_s` seconds; raises OSError. The look-up of a name may take longer."""
+    """Connect within `timeout_s` seconds; raises OSError. Name resolution may take longer."""
     try:
         return RealSocket(socket.create_connection((host, port), timeout_s))
     except UnicodeError as error:
@@ -133,7 +133,7 @@ def connect(host: str, port: int, timeout_s: float) -> RealSocket:
 
 
 def look_up(host: str, port: int) -> str:
-    """The first address of a host, which may take many seconds; raises OSError when it has none, or is no name."""
+    """Resolve a host to its first address, which may take many seconds; raises OSError."""
     try:
         address: str = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0]  # type: ignore[assignment]
     except UnicodeError as error:
@@ -142,7 +142,7 @@ def look_up(host: str, port: int) -> str:
 
 
 def own_address() -> bytes:
-    """The IPv4 address of the interface that leads out, four bytes; 127.0.0.1 where none does. Nothing is sent."""
+    """Returns the IPv4 address of the outgoing interface, four bytes; 127.0.0.1 without one. Sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         try:
             asking.connect(OUTSIDE)
@@ -152,12 +152,12 @@ def own_address() -> bytes:
 
 
 def _no_name(host: str, error: UnicodeError) -> OSError:
-    """Python's codec of names refuses empty and long labels by an error of its own kind."""
+    """Convert the UnicodeError that Python raises for empty and long labels of a name."""
     return OSError(f"{host!r} is not a host name: {error}")
 
 
 def begin_connect(address: str, port: int) -> RealSocket:
-    """Begin to connect to an address in digits, never waiting; raises OSError when it fails at once."""
+    """Begin to connect to an address in digits, without waiting; raises OSError on an immediate failure."""
     try:
         found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except UnicodeError as error:
@@ -178,8 +178,8 @@ def begin_connect(address: str, port: int) -> RealSocket:
 class _WakeEvent:
     """An eventfd that is closed once no thread uses it.
 
-    A thread that writes to it holds a reference. So its number is never closed, nor given to another file, meanwhile.
-    A lock would do the same, but a signal handler or a forked process may wake a poller too.
+    A writing thread holds a reference, so its number is neither closed nor reused meanwhile. A lock would do the same,
+    but a signal handler or a forked process may wake a poller too.
     """
 
     __slots__ = ("descriptor",)
@@ -188,7 +188,7 @@ class _WakeEvent:
         self.descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def __del__(self) -> None:
-        # Without a descriptor when the process had none left.
+        # Without a descriptor if the process had none left.
         if hasattr(self, "descriptor"):
             os.close(self.descriptor)
 
@@ -213,17 +213,17 @@ class RealPoller:
         self._epoll.register(key.fileno(), _mask(read=read, write=write))
 
     def modify(self, key: Socket | Listener, *, read: bool, write: bool, data: object) -> None:
-        """Change what is watched."""
+        """Change the watched conditions."""
         self._watched[key.fileno()] = data
         self._epoll.modify(key.fileno(), _mask(read=read, write=write))
 
     def unregister(self, key: Socket | Listener) -> None:
-        """Watch it no more; call before the socket is closed."""
+        """Stop watching a socket; call this before it is closed."""
         self._watched.pop(key.fileno(), None)
         self._epoll.unregister(key.fileno())
 
     def poll(self, timeout: float | None) -> list[tuple[object, bool, bool]]:
-        """Wait up to `timeout` seconds; (data, readable, writable) of every ready socket."""
+        """Wait up to `timeout` seconds; returns (data, readable, writable) of every ready socket."""
         ready: list[tuple[object, bool, bool]] = []
         wake = self._wake
         for descriptor, events in self._epoll.poll(timeout):
@@ -234,13 +234,13 @@ class RealPoller:
         return ready
 
     def wake(self) -> None:
-        """Make a waiting `poll` return now; after `close` it does nothing."""
+        """Make a waiting `poll` return now; does nothing after `close`."""
         wake = self._wake
         if wake is not None:
             os.eventfd_write(wake.descriptor, 1)
 
     def close(self) -> None:
-        """Release the descriptors, the eventfd after the last `wake` that is under way."""
+        """Release the descriptors; the eventfd after the last running `wake`."""
         self._epoll.close()
         self._wake = None
 

@@ -1,10 +1,10 @@
-"""How long a thread of a serving broker may keep the interpreter from another one that wants it.
+"""Limits how long a thread of a serving broker keeps the interpreter from others.
 
-The I/O thread gives the interpreter up at every system call. While another thread computes (the flusher, which indexes
-keys), it then waits for its turn, by default 5 ms each time, in which it could have answered hundreds of requests. With
-shorter turns it hardly waits: producers whose messages carry keys get a quarter more through.
+The I/O thread releases the interpreter at every system call. While another thread computes (the flusher, which indexes
+keys), it waits by default 5 ms each time, in which it could have answered hundreds of requests. With shorter turns it
+hardly waits: throughput of producers with keys rises by a quarter.
 
-Leaves out who calls it: a process that does nothing but serve (`longpoll serve`), for the setting is the process's.
+The setting affects the whole process, so only a process that does nothing but serve uses it (`longpoll serve`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from typing import Final
 
 TURN_S: Final = 0.0005
-"""Long beside the 20 us of a hand-over, short beside what a wake may take."""
+"""Long compared with the 20 us of a hand-over, short compared with a wake's allowed time."""
 
 
 @contextmanager
 def short_switch_interval() -> Iterator[None]:
-    """Let no thread keep the interpreter for longer than `TURN_S` from another, until the end of the block."""
+    """Limit each thread's turn to `TURN_S` while others want the interpreter, until the end of the block."""
     previous = sys.getswitchinterval()
     sys.setswitchinterval(TURN_S)
     try:

@@ -1,11 +1,10 @@
-"""Threads, locks and queues as the interpreter has them, and what becomes of a thread that fails.
+"""Threads, locks and queues of the interpreter, and the handling of a thread that fails.
 
-A thread whose work is gone leaves a process that lives and does nothing: clients wait, and a service manager sees
-nothing wrong. So every thread is started here (`spawn`), and one that ends by an exception ends the process: the
-traceback on stderr, exit code 70. What a single request raises is caught long before that
-(`longpoll_runtime.recoverable`).
+If a thread ends, its process may live on without serving: clients wait, and a service manager notices nothing. So every
+thread is started here (`spawn`), and one that ends by an exception ends the process, with the traceback on stderr and
+exit code 70. Exceptions of single requests are caught earlier (`longpoll_runtime.recoverable`).
 
-Leaves out thread pools: `service` builds them from threads and a queue, so that each has its own bound and refusal.
+Thread pools are built from threads and a queue, so that each has its own limit and refusal: see `hold.executors`.
 """
 
 from __future__ import annotations
@@ -34,53 +33,52 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Died = Callable[[str, BaseException], None]
-"""Told of a thread that ended by an exception: its name, and what it was."""
+"""Called with a failed thread's name and its exception."""
 EXIT_THREAD_DIED: Final = 70
-"""The exit code of a process of which a thread has died (`EX_SOFTWARE` of sysexits.h)."""
+"""Exit code of a process with a failed thread (`EX_SOFTWARE` of sysexits.h)."""
 
 
 @define(slots=True, eq=False)
 class RealEvent:
     """A flag that threads wait for.
 
-    It is made of the interpreter's own locks alone: Ctrl-C may interrupt who waits at any moment and leaves none of
-    them taken, as it does within `threading.Event`, where the one that sets the flag would then wait for ever.
-
-    Invariant: `_waiting` has a lock, taken, for each thread that waits; none is taken out that was not given back.
+    It uses only the interpreter's locks, so Ctrl-C may interrupt a waiting thread at any time without leaving a lock
+    taken. In `threading.Event` it may, and then the setting thread would wait forever. Invariant: `_waiting` has one
+    taken lock per waiting thread; a lock is removed only after its release.
     """
 
     _is_set: bool = field(default=False, init=False)
     _waiting: deque[threading.Lock] = field(factory=deque, init=False)
 
     def set(self) -> None:
-        """Raise the flag."""
+        """Set the flag."""
         self._is_set = True
         while self._waiting:
             with suppress(IndexError):  # another thread that sets it may have taken the last one
                 woken = self._waiting[0]
-                # Woken first and taken out then: an interrupt in between must not leave it asleep.
+                # Woken first and removed then: an interrupt in between must not leave it asleep.
                 with suppress(RuntimeError):  # another one has woken it
                     woken.release()
                 with suppress(ValueError):
                     self._waiting.remove(woken)
 
     def clear(self) -> None:
-        """Lower the flag."""
+        """Clear the flag."""
         self._is_set = False
 
     def is_set(self) -> bool:
-        """Whether the flag is up."""
+        """Whether the flag is set."""
         return self._is_set
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the flag; false after `timeout` seconds."""
+        """Wait for the flag; returns false after `timeout` seconds."""
         if self._is_set:
             return True
         woken = threading.Lock()
         woken.acquire()
         self._waiting.append(woken)
         is_woken = False
-        # Who has set it before may have seen nobody wait.
+        # A thread that set it before may have seen no waiter.
         is_set = self._is_set
         try:
             is_woken = not is_set and woken.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
@@ -92,9 +90,9 @@ class RealEvent:
 
 
 class RealCondition(threading.Condition):
-    """A condition whose lock is taken and given back by the interpreter alone, so that Ctrl-C comes before or after.
+    """A condition whose lock the interpreter alone takes and releases, so that Ctrl-C comes before or after.
 
-    Only who waits may still be interrupted in between: a thread that may be, which is the main one, does not.
+    Only `wait` can still be interrupted in between; the main thread, which Ctrl-C interrupts, never calls it.
     """
 
     __enter__ = property(attrgetter("_lock.__enter__"))  # looked up as a method would be
@@ -103,14 +101,14 @@ class RealCondition(threading.Condition):
 
 @define(slots=True, init=False, eq=False)
 class RealQueue(Generic[T]):
-    """A bounded queue between threads. As `RealEvent` it may be interrupted at any moment.
+    """A bounded queue between threads. Like `RealEvent` it may be interrupted at any time.
 
-    Threads wait for a bell, a lock that is given back when it is rung, so that none which was interrupted is left in a
-    list. `SimpleQueue.get` of CPython up to 3.12 would not do: it waits for ever where another thread takes what it was
-    woken for and its time has passed by then.
+    Threads wait for a bell, a lock that is released to ring it, so that an interrupted thread leaves no entry in a
+    list. `SimpleQueue.get` of CPython up to 3.12 is not sufficient: it waits forever if another thread takes the item
+    that woke it and its timeout has passed.
 
-    Invariant, while `_lock` is free: where there are items, the bell is rung, or heard by a thread that is about to
-    look. It may be rung for nothing: who finds nothing waits on.
+    Invariant, while `_lock` is free: if there are items, the bell is rung, or a thread that heard it is about to look.
+    It may ring in vain: a thread that finds nothing waits on.
     """
 
     _capacity: int
@@ -127,26 +125,26 @@ class RealQueue(Generic[T]):
         self._lock = threading.Lock()
 
     def offer(self, item: T) -> bool:
-        """Add the item at the end; false when the queue is full."""
+        """Append an item; returns false when the queue is full."""
         with self._lock:
             if len(self._items) >= self._capacity:
                 return False
-            # First, for an interrupt in between must not leave an item that nobody is woken for.
+            # First, because an interrupt in between must not leave an item without a wake.
             self._ring()
             self._items.append(item)
             return True
 
     def take(self, timeout: float | None = None) -> T | None:
-        """The first item, waited for up to `timeout` seconds; None when none came."""
+        """Remove and return the first item, waiting up to `timeout` seconds; None after that."""
         try:
             return self._take(timeout)
         except ANYTHING:
-            # Interrupted, perhaps after the bell was heard: somebody else is to look.
+            # Interrupted, perhaps after hearing the bell: another thread must look.
             self._ring()
             raise
 
     def take_if(self, wanted: Callable[[T], bool]) -> T | None:
-        """The first item if it is wanted; None, at once, when it is not or there is none."""
+        """Remove and return the first item if `wanted` accepts it; otherwise None, without waiting."""
         with self._lock:
             return self._items.popleft() if self._items and wanted(self._items[0]) else None
 
@@ -165,7 +163,7 @@ class RealQueue(Generic[T]):
             is_late = not has_heard
 
     def _ring(self) -> None:
-        """Wake one that waits, or the next that will; nothing where the bell is rung already."""
+        """Wake a waiting thread, or the next one; does nothing if the bell is rung already."""
         if self._bell.locked():
             with suppress(RuntimeError):  # another thread has rung it since
                 self._bell.release()
@@ -175,7 +173,7 @@ class RealQueue(Generic[T]):
 
 
 class _Supervised:
-    """Tells of whatever ends its block before the block's end, be it an exception or SystemExit."""
+    """Reports whatever ends its block early, including SystemExit."""
 
     def __init__(self, name: str, died: Died) -> None:
         self._name = name
@@ -193,7 +191,7 @@ class _Supervised:
 
 
 class RealThread(threading.Thread):
-    """A thread of the interpreter that can be asked whether it is the one that asks."""
+    """A thread that can tell whether it is the calling one."""
 
     def is_current(self) -> bool:
         """Whether the caller runs on it."""
@@ -201,9 +199,9 @@ class RealThread(threading.Thread):
 
 
 def spawn(name: str, target: Callable[[], None], died: Died | None = None) -> RealThread:
-    """Start a thread that does not keep the process alive by itself: the caller joins it.
+    """Start a thread that does not keep the process alive; the caller joins it.
 
-    `died` is called with what `target` raises, whatever it is; without `died` the process ends.
+    `died` is called with anything that `target` raises; without `died` the process ends.
     """
 
     def run() -> None:
@@ -216,9 +214,9 @@ def spawn(name: str, target: Callable[[], None], died: Died | None = None) -> Re
 
 
 def end_process(name: str, error: BaseException) -> NoReturn:
-    """Say which thread has died of what, and end the process at once with exit code 70.
+    """Log which thread died of what, and end the process at once with exit code 70.
 
-    Nothing is flushed or closed: the thread may have left anything half done, and the next start recovers the store.
+    Nothing is flushed or closed: the thread may have left anything incomplete, and the next start recovers the store.
     """
     try:
         log.critical("thread %s has ended", name, extra=event("thread_died", thread=name, reason=repr(error)))
@@ -233,11 +231,11 @@ def end_process(name: str, error: BaseException) -> NoReturn:
 
 _told_of_forks: Final[WeakSet[Forked]] = WeakSet()
 when_forked: Final = _told_of_forks.add
-"""Have something told, while somebody holds it, in each process that is forked from this one."""
+"""Call an object's `forked` in each process forked from this one, as long as the object exists."""
 
 
 def _forked() -> None:
-    """In the new process, which has one thread, before it does anything else."""
+    """Runs first in the new process, which has one thread."""
     for one in tuple(_told_of_forks):
         one.forked()
 

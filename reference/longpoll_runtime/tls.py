@@ -1,7 +1,7 @@
-"""TLS on the same port as plain connections: a connection whose first byte is a handshake's is TLS, any other is not.
+"""TLS on the same port as plain connections: a connection is TLS if its first byte is a handshake's.
 
-RocketMQ's own frames begin with a length below 16 MiB, so their first byte is 0 and never 22. Where TLS is required a
-plain connection is refused before any of its bytes is served. Leaves out which addresses are listened on.
+RocketMQ's frames begin with a length below 16 MiB, so their first byte is 0, never 22. If TLS is required, a plain
+connection is refused before any of its bytes is served.
 
 Source: `NettyRemotingServer.HandshakeHandler`, `TlsMode.java`, `TlsHelper.java` of 4.9.7.
 """
@@ -30,26 +30,26 @@ PLAIN_REFUSED: Final = "a plain connection is refused, for TLS is required here"
 HANDSHAKE: Final = 0x16
 """`HANDSHAKE_MAGIC_CODE`: the first byte of a TLS handshake record."""
 RECORD_SIZE_MAX: Final = 16 * 1024
-"""Most bytes of one record: a read with room for this many leaves nothing in the library, where no poller sees it."""
+"""Maximum bytes of one record: a read with room for this many leaves nothing in the library, hidden from the poller."""
 
 
 @frozen
 class ServerTls:
-    """How a server speaks TLS."""
+    """TLS settings of a server."""
 
     context: ssl.SSLContext
     is_required: bool = False
-    """`TlsMode.ENFORCING`: plain connections are refused. Else `PERMISSIVE`: they are served beside those of TLS."""
+    """`TlsMode.ENFORCING`: refuse plain connections. False is `PERMISSIVE`: serve them too."""
 
 
 def server_context(certificate_file: str, key_file: str, client_authority_file: str | None = None) -> ssl.SSLContext:
-    """What a server shows its clients; raises ConfigError.
+    """Create a server's context; raises ConfigError.
 
-    With `client_authority_file` a client must show a certificate of these (`tls.server.need.client.auth`).
+    With `client_authority_file`, clients need a certificate from these authorities (`tls.server.need.client.auth`).
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # A handshake costs the server much more than its client: one for each connection is enough.
+    # A handshake costs the server much more than its client, so only one per connection.
     context.options |= ssl.OP_NO_RENEGOTIATION
     _load_own(context, certificate_file, key_file)
     if client_authority_file is not None:
@@ -66,9 +66,9 @@ def server_context(certificate_file: str, key_file: str, client_authority_file: 
 def client_context(
     authority_file: str, certificate_file: str | None = None, key_file: str | None = None
 ) -> ssl.SSLContext:
-    """What a client trusts: the certificates in the file, for the host that it connects to; raises ConfigError.
+    """Create a client's context that trusts the file's certificates and checks the host's name; raises ConfigError.
 
-    `certificate_file` and `key_file` are what it shows a server that asks for a certificate.
+    `certificate_file` and `key_file` are shown to a server that requests a certificate.
     """
     try:
         context = ssl.create_default_context(cafile=authority_file)
@@ -80,7 +80,7 @@ def client_context(
 
 
 def _load_own(context: ssl.SSLContext, certificate_file: str, key_file: str | None) -> None:
-    """Have the context show a certificate; raises ConfigError."""
+    """Load the own certificate; raises ConfigError."""
     try:
         context.load_cert_chain(certificate_file, key_file)
     except OSError as error:
@@ -90,7 +90,7 @@ def _load_own(context: ssl.SSLContext, certificate_file: str, key_file: str | No
 
 
 class TlsSocket:
-    """A non-blocking TLS connection. Its lock is held for each call: the library is not for two threads at once."""
+    """A non-blocking TLS connection. Each call takes its lock, because the library is not thread-safe."""
 
     def __init__(self, secured: ssl.SSLSocket) -> None:
         self._socket = secured
@@ -98,7 +98,10 @@ class TlsSocket:
         self.fileno = secured.fileno
 
     def recv_into(self, buffer: bytearray | memoryview, /) -> int:
-        """Receive whole records into the buffer; 0 at end of stream; raises BlockingIOError when nothing is there."""
+        """Receive whole records into the buffer; returns 0 at the end of the stream.
+
+        Raises BlockingIOError without data.
+        """
         view = memoryview(buffer)
         size = 0
         with self._lock:
@@ -106,7 +109,7 @@ class TlsSocket:
                 try:
                     received = self._socket.recv_into(view[size:])
                 except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                    # A handshake's few bytes always fit into a new socket, so waiting to read is enough.
+                    # A handshake's few bytes always fit a new socket, so waiting to read is enough.
                     break
                 except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
                     return size
@@ -118,7 +121,7 @@ class TlsSocket:
         return size
 
     def send(self, content: Buffer, /) -> int:
-        """Send some of the bytes; raises BlockingIOError when none fit."""
+        """Send some of the bytes; raises BlockingIOError if nothing fits."""
         with self._lock:
             try:
                 return self._socket.send(content)
@@ -126,7 +129,7 @@ class TlsSocket:
                 raise BlockingIOError from None
 
     def send_parts(self, parts: Sequence[Buffer], /) -> int:
-        """Send some of the bytes of the parts; small ones leave in one record. Raises BlockingIOError."""
+        """Send some bytes of the parts, small ones in one record. Raises BlockingIOError."""
         sizes = accumulate(len(part) for part in parts)
         count = next((number for number, size in enumerate(sizes, 1) if size >= RECORD_SIZE_MAX), len(parts))
         return self.send(b"".join(parts[:count]) if count > 1 else parts[0])
@@ -138,7 +141,7 @@ class TlsSocket:
 
 
 class DetectingSocket:
-    """An accepted connection that is not known to be TLS or plain until its first byte is there."""
+    """An accepted connection that becomes TLS or plain with its first byte."""
 
     def __init__(self, connected: socket.socket, tls: ServerTls, peer: tuple[str, int]) -> None:
         self._connected = connected
@@ -149,7 +152,7 @@ class DetectingSocket:
         self.fileno = connected.fileno
 
     def recv_into(self, buffer: bytearray | memoryview, /) -> int:
-        """Receive; the first time find out what the peer speaks. Raises ConnectionRefusedError where it must not."""
+        """Receive; the first call detects the protocol. Raises ConnectionRefusedError if it is not allowed."""
         if not self._is_known:
             first = self._connected.recv(1, socket.MSG_PEEK)
             self._is_known = True
@@ -168,11 +171,11 @@ class DetectingSocket:
         raise ConnectionRefusedError(errno.ECONNREFUSED, PLAIN_REFUSED)
 
     def send(self, content: Buffer, /) -> int:
-        """Send some of the bytes; raises BlockingIOError when none fit."""
+        """Send some of the bytes; raises BlockingIOError if nothing fits."""
         return self._inner.send(content)
 
     def send_parts(self, parts: Sequence[Buffer], /) -> int:
-        """Send some of the bytes of the parts; raises BlockingIOError when none fit."""
+        """Send some bytes of the parts; raises BlockingIOError if nothing fits."""
         return self._inner.send_parts(parts)
 
     def close(self) -> None:
@@ -181,7 +184,7 @@ class DetectingSocket:
 
 
 class DetectingListener:
-    """A listener whose connections may be TLS or plain."""
+    """A listener for TLS and plain connections."""
 
     def __init__(self, listener: RealListener, tls: ServerTls) -> None:
         self._listener = listener
@@ -189,11 +192,11 @@ class DetectingListener:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port it is bound to."""
+        """The bound host and port."""
         return self._listener.address
 
     def accept(self) -> tuple[Socket, tuple[str, int]]:
-        """A connection and its peer's address; raises BlockingIOError when none waits."""
+        """Returns a connection and its peer's address; raises BlockingIOError if none waits."""
         connected, peer = self._listener.accept_plain()
         return DetectingSocket(connected, self._tls, peer), peer
 
@@ -207,12 +210,12 @@ class DetectingListener:
 
 
 def listen(host: str, port: int, tls: ServerTls) -> Listener:
-    """Listen for both kinds of connections, or refuse the plain ones; raises OSError."""
+    """Listen for both kinds of connections, or refuse plain ones; raises OSError."""
     return DetectingListener(RealListener(host, port), tls)
 
 
 def connect(host: str, port: int, timeout_s: float, context: ssl.SSLContext) -> TlsSocket:
-    """Connect and shake hands within `timeout_s` seconds; raises OSError, also when the certificate is not trusted."""
+    """Connect and shake hands within `timeout_s` seconds; raises OSError, also for an untrusted certificate."""
     connected = socket.create_connection((host, port), timeout_s)
     try:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,10 +1,10 @@
-"""A disk in memory that knows what a kill, a power cut and age leave of it.
+"""A disk in memory that models kills, power cuts and bit rot.
 
-Live names and bytes are what every process sees. Durable are bytes that were synced (`file_bytes`) and names whose
-directory was. Everything else may be found after a power cut or not. How changes of names and lengths may be found says
-an `Order`: POSIX promises less than file systems keep.
+Live names and bytes are what every process sees. Bytes are durable once synced (`file_bytes`), names once their
+directory is synced. Anything else may or may not survive a power cut. An `Order` says how unsynced changes of names and
+lengths may survive: POSIX promises less than file systems keep.
 
-Leaves out what processes do (`files`), links, rights, and a size of its own: a full disk is an error that is planned.
+Process operations: `files`. Not modelled: links, permissions and capacity; a full disk is a planned error.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ from longpoll_simulation.file_bytes import FileBytes, Survives
 
 ROOT: Final = "/"
 Order = Literal["none", "directory", "all"]
-"""How changes that were not synced come to the disk: each by itself, as POSIX allows; those of a directory and of the
-lengths of its files in the order in which they were made; or all in order, and whatever is synced takes every earlier
-one with it, as the journals of ext4 and XFS keep it."""
+"""How unsynced changes reach the disk. none: each independently, as POSIX allows. directory: those of a directory and
+of its files' lengths in order. all: all in order, and a sync includes every earlier change, like the journals of
+ext4 and XFS.
+"""
 _CHANCES: Final = (0.0, 0.1, 0.5, 0.9, 1.0)
-"""How likely it is that a change is found: cuts in which nearly all or nearly none of them are tell the most."""
+"""The probability that a change survives: cuts that keep nearly all or nearly none show the most."""
 
 
 @frozen
 class Change:
-    """One change of a directory's names, all of it or nothing: a rename takes a name away and gives another."""
+    """One atomic change of a directory's names: a rename removes one name and adds another."""
 
     number: int
     names: Mapping[str, Node | None]
-    """Each name with what it stands for from now on; None for nothing."""
+    """Each name with its new node; None for removed."""
 
 
 class Directory:
@@ -50,7 +51,7 @@ class Directory:
         self.synced = 0
 
     def change(self, number: int, names: Mapping[str, Node | None]) -> None:
-        """Change names, for every process and not yet on the disk."""
+        """Change names for every process, not yet on the disk."""
         _apply(self.names, names)
         self.pending.append(Change(number, names))
 
@@ -74,7 +75,7 @@ def _apply(names: dict[str, Node], changes: Mapping[str, Node | None]) -> None:
 
 
 class _Survival:
-    """Which changes a power cut finds. With `all` those up to `last`; there were `number` in all."""
+    """The changes that survive a power cut. With `all`, those up to `last`, of `number` in total."""
 
     def __init__(self, choose: random.Random, order: Order, last: int, number: int) -> None:
         self._choose = choose
@@ -84,7 +85,7 @@ class _Survival:
         self._chance = choose.choice(_CHANCES)
 
     def by_number(self, directory: Directory) -> Survives:
-        """Whether a change of this directory's names, or of the length of a file in it, is found."""
+        """Whether a change of this directory's names, or of the length of a file in it, survives."""
         if self._order == "none":
             return lambda _number: self._choose.random() < self._chance
         last = self._last if self._order == "all" else self._choose.randint(directory.synced, self._number)
@@ -92,9 +93,9 @@ class _Survival:
 
 
 class Disk:
-    """Directories and files. Invariant: what is durable of it depends on the calls alone, so equal runs leave equals.
+    """Directories and files. Invariant: the durable state depends on the calls alone, so equal runs leave equal disks.
 
-    `number` counts the changes of names and lengths; those up to `committed` came before something that was synced.
+    `number` counts the changes of names and lengths; those up to `committed` precede a sync.
     """
 
     def __init__(self) -> None:
@@ -112,7 +113,7 @@ class Disk:
         return self.number
 
     def commit(self) -> None:
-        """Note that something was synced: a disk that keeps changes in order has all of them by now."""
+        """Record a sync: an ordered disk now has all changes."""
         self.committed = self.number
 
     def directory(self, path: str) -> Directory:
@@ -123,7 +124,7 @@ class Disk:
         return found
 
     def _why_none(self, path: str, asked: str) -> OSError:
-        """Why a path is no directory, as an error for the path that was asked for."""
+        """Why a path is not a directory, as an error for the requested path."""
         known, name = path, ""
         while known not in self._directories:
             known, name = posixpath.split(known)
@@ -131,7 +132,7 @@ class Disk:
         return _error(errno.ENOTDIR if is_file else errno.ENOENT, asked)
 
     def place(self, path: str) -> tuple[Directory, str]:
-        """The directory that holds a path's last name, and that name; raises as `directory` does."""
+        """The directory of a path's last name, and that name; raises as `directory` does."""
         holder, _, name = path.rpartition("/")
         found = self._directories.get(holder or ROOT)
         if found is None:
@@ -139,7 +140,7 @@ class Disk:
         return found, name
 
     def find(self, path: str) -> Node | None:
-        """What a path stands for; None for nothing, or where a part of it is no directory."""
+        """The node of a path; None if there is none, or if a part of the path is not a directory."""
         if path == ROOT:
             return self.root
         holder, _, name = path.rpartition("/")
@@ -157,7 +158,7 @@ class Disk:
         raise _error(errno.ENOENT if found is None else errno.EISDIR, path)
 
     def make_directory(self, path: str) -> None:
-        """Make one directory in one that is there; raises FileExistsError."""
+        """Create one directory in an existing one; raises FileExistsError."""
         holder, name = self.place(path)
         if not name or name in holder.names:
             raise _error(errno.EEXIST, path)
@@ -172,7 +173,7 @@ class Disk:
     # ------------------------------------------------------------------ what is left
 
     def kill(self) -> Disk:
-        """What is left when every process is killed: all that is live, as durable as it was; and no locks."""
+        """The disk after every process is killed: live content, as durable as before, without locks."""
         memory: dict[int, FileBytes] = {}
 
         def copied(node: Node) -> Node:
@@ -198,11 +199,10 @@ class Disk:
         return left
 
     def cut(self, choose: random.Random, order: Order = "directory") -> Disk:
-        """What is left after a power cut: what was durable, and of all else what chance had put on the disk.
+        """The disk after a power cut: durable content, plus a random part of everything else.
 
-        Of each page written since its last sync the old one, the new one, or some sectors of either; of what was
-        appended any part, perhaps with zeros; names and lengths that were not synced are there or not, as `order` has
-        it.
+        Each page written since its last sync is old, new, or a mix of sectors. Any part of appended data may survive,
+        perhaps with zeros. Unsynced names and lengths survive according to `order`.
         """
         memory: dict[int, FileBytes] = {}
         survives_on = _Survival(choose, order, choose.randint(self.committed, self.number), self.number)
@@ -235,20 +235,20 @@ class Disk:
         self._directories.update((path, node) for path, node in _walk(ROOT, root) if isinstance(node, Directory))
 
     def write_back(self, choose: random.Random) -> None:
-        """Put some pages of some files on the disk that nobody has synced, as a kernel does whenever it likes."""
+        """Write some unsynced pages to the disk, as a kernel may at any time."""
         for path in self.paths():
             if choose.random() < 0.5:
                 self.file(path).write_back(choose)
 
     def evict(self, choose: random.Random) -> bool:
-        """Have the system read again what a sync could not write and it takes for written; whether any is another now.
+        """Make the system reread pages that it wrongly takes for written; returns whether any changed.
 
-        Nobody may be at work on it.
+        A failed sync leaves such pages. No process may use the disk meanwhile.
         """
         return sum(self.file(path).evict(choose) for path in self.paths()) > 0
 
     def rot(self, choose: random.Random, path: str, count: int) -> list[int]:
-        """Turn bits of a file round, `count` times, on the disk and for everyone who reads it; at which bytes."""
+        """Flip random bits of a file, on the disk and for every reader; returns the byte positions."""
         file = self.file(path)
         assert file.size > 0
         positions = [choose.randrange(file.size) for _ in range(count)]
@@ -271,7 +271,7 @@ def _walk(path: str, directory: Directory) -> Iterator[tuple[str, Node]]:
 
 
 def _all_directories(root: Directory) -> Iterator[Directory]:
-    """Every directory once, live ones and those that are on the disk only."""
+    """Every directory once, including those that are only on the disk."""
     seen, waiting = {id(root)}, [root]
     while waiting:
         directory = waiting.pop()

@@ -1,4 +1,4 @@
-"""How a simulated run ends other than by its own end."""
+"""How a simulated run ends abnormally."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from longpoll_spec.errors import LongpollError
 
 
 class StuckError(LongpollError):
-    """Nobody can go on and no time is waited for; or a run has gone on for too many steps. The text says who waits."""
+    """A deadlock with no timer, or a run of too many steps. The text lists the waiting actors."""
 
 
 class AbandonedError(BaseException):
-    """Ends an actor of a run that is over, or of a killed process; nothing under test may catch it."""
+    """Ends an actor of a finished run, or of a killed process; code under test must not catch it."""

@@ -1,8 +1,8 @@
-"""One file's bytes: live, as every process sees them, and durable, as the disk has them.
+"""One file's bytes: live, as every process sees them, and durable, as on the disk.
 
-Live bytes are memory of exactly the file's length, shared by everyone who maps the file. What is durable is kept by the
-page, as it was when it was last synced; what was written since is found by comparing, so that nobody need be told of a
-write through a map. Leaves out names (`disk`) and errors (`files`).
+Live bytes are memory of exactly the file's length, shared by every mapping. Durable bytes are kept per page, as of the
+last sync; later writes are found by comparison, so writes through a map need no notification. Names: `disk`. Errors:
+`files`.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from typing import Final
 from longpoll_runtime.interface import Buffer
 
 PAGE_SIZE: Final = 4096
-"""What is synced, or written back, at once; a power cut leaves the old page, the new one, or one that is torn."""
+"""The unit of syncing and write-back; a power cut leaves the old page, the new one, or a torn one."""
 SECTOR_SIZE: Final = 512
-"""What a disk writes whole or not at all."""
+"""The unit that a disk writes atomically."""
 SMALL_SIZE_MAX: Final = 64 * 1024
 """Up to this size, bytes, a file is a `bytearray`; beyond it, sparse memory, whose untouched pages cost nothing."""
 
 _OLD, _NEW, _MIXED = "old", "new", "mixed"
 
 Survives = Callable[[int], bool]
-"""Whether a change of names or lengths, by its number, is on the disk after a power cut."""
+"""Whether a change of names or lengths, by its number, survives a power cut."""
 
 
 class FileBytes:
-    """One file, whatever its names. Invariant: `_durable[n]` is page n as last synced, and zeros where there is none.
+    """One file, whatever its names. Invariant: `_durable[n]` is page n as last synced, zeros where missing.
 
-    `lengths` are the numbers and results of the changes of length since the last sync, the first being what is durable.
-    `_lost` are pages, as they were, that the disk did not take in a sync that failed: the system takes them for written
-    until they change. `appended` says that bytes came at the end since then: then any length in between may be found.
+    `lengths` are the numbers and results of length changes since the last sync; the first is durable. `_lost` are
+    pages, with their content, that a failed sync did not write: the system takes them for written until they change.
+    `appended` says that bytes were appended since then: any length in between may survive.
     """
 
     __slots__ = (
@@ -84,7 +84,7 @@ class FileBytes:
     # ------------------------------------------------------------------ changes of what is live
 
     def lengthen(self, size: int, number: int) -> None:
-        """Fill the file up with zeros; nobody may have it mapped."""
+        """Extend the file with zeros; it must not be mapped."""
         assert self.map_count == 0, "a mapped file does not grow in the simulation"
         held = self.memory
         self.memory = self._zeros(size)
@@ -92,31 +92,31 @@ class FileBytes:
         self.lengths.append((number, size))
 
     def append(self, content: Buffer) -> None:
-        """Write bytes at the end; nobody may have the file mapped."""
+        """Append bytes; the file must not be mapped."""
         assert self.map_count == 0, "a mapped file does not grow in the simulation"
         try:
             self.memory += content  # type: ignore[operator] # of sparse memory it is the TypeError below
         except (BufferError, TypeError):
-            # Slices of it outlived their map, or it was made long: from now on it is a file like a history's.
+            # Slices outlived their map, or the file was created long: from now on it is an appended file.
             self.memory = bytearray(self.memory) + content
             self._descriptor = -1
         self.appended = True
 
     def clear_from(self, start: int) -> None:
-        """Make zeros of everything from `start` on."""
+        """Zero everything from `start` on."""
         size = self.size
         for page in self._pages_with_data(start, size):
             begin, end = max(start, page * PAGE_SIZE), min(size, (page + 1) * PAGE_SIZE)
             zeros = bytes(end - begin)
             if self.memory[begin:end] != zeros:
                 self.memory[begin:end] = zeros
-                # Changed once: whatever is written there now, be it what stood there, the system takes for changed.
+                # It was changed: the system treats later content as changed, even if equal to the old one.
                 self._lost.pop(page, None)
 
     # ------------------------------------------------------------------ what is durable
 
     def sync(self, start: int, stop: int) -> bool:
-        """Make the pages of bytes [start, stop) durable, and the length; whether any of them was not."""
+        """Make the pages of bytes [start, stop) and the length durable; returns whether anything was not."""
         durable, changed = self._durable, False
         for page in self._candidates(start, stop):
             live = self._live(page)
@@ -128,26 +128,26 @@ class FileBytes:
         return changed
 
     def _is_lost(self, page: int, live: bytes) -> bool:
-        """Whether the system takes a page for written that is not; one that was changed since is no more."""
+        """Whether the system wrongly takes a page for written; false once it has changed."""
         lost = self._lost.get(page)
         if lost is not None and lost != live:
             del self._lost[page]
         return lost == live
 
     def lose(self, start: int, stop: int) -> None:
-        """Have a sync of bytes [start, stop) fail as on Linux: what the disk did not take counts as written."""
+        """Fail a sync of bytes [start, stop) as Linux does: unwritten pages count as written."""
         for page in self._candidates(start, stop):
             live = self._live(page)
             if live != self._old(page, len(live)):
                 self._lost[page] = live
 
     def write_anew(self, start: int, stop: int) -> None:
-        """Have the next sync write bytes [start, stop) again."""
+        """Make the next sync write bytes [start, stop) again."""
         for page in range(start // PAGE_SIZE, -(-stop // PAGE_SIZE)):
             self._lost.pop(page, None)
 
     def evict(self, choose: random.Random) -> bool:
-        """Have the system forget some pages that it takes for written, and read them again; whether any is another."""
+        """Make the system reread some pages that it wrongly takes for written; returns whether any changed."""
         changed = False
         for page, lost in sorted(self._lost.items()):
             if self._is_lost(page, self._live(page)) and choose.random() < 0.5:
@@ -158,12 +158,12 @@ class FileBytes:
         return changed
 
     def sync_all(self) -> None:
-        """Make all of it durable."""
-        # What was durable of a file that nobody mapped has not changed since.
+        """Make the whole file durable."""
+        # The durable part of a file that was never mapped has not changed since.
         self.sync(0 if self.was_mapped else self.lengths[0][1], self.size)
 
     def dirty_pages(self) -> list[int]:
-        """The pages that are not durable as they are, in order."""
+        """The pages whose content is not durable, in order."""
         return [
             page
             for page in self._candidates(0, self.size)
@@ -205,7 +205,7 @@ class FileBytes:
             position = end
 
     def data_from(self, position: int) -> int:
-        """The first position at or after this one whose byte may not be zero; the length if there is none."""
+        """The first position from this one on whose byte may not be zero; the length if there is none."""
         for page in self._pages_with_data(position, self.size):
             begin = max(position, page * PAGE_SIZE)
             if bytes(self.memory[begin : (page + 1) * PAGE_SIZE]).strip(b"\0"):
@@ -213,7 +213,7 @@ class FileBytes:
         return self.size
 
     def write_back(self, choose: random.Random) -> None:
-        """Write some of the pages to the disk, as a kernel does whenever it likes."""
+        """Write some pages to the disk, as a kernel may at any time."""
         for page in self.dirty_pages():
             live = self._live(page)
             if choose.random() < 0.5 and not self._is_lost(page, live):
@@ -222,7 +222,7 @@ class FileBytes:
     # ------------------------------------------------------------------ what is left
 
     def copy(self) -> FileBytes:
-        """The same file with memory of its own: what a process that is killed leaves, dirty pages and all."""
+        """A copy with its own memory: the file after a process is killed, including dirty pages."""
         made = FileBytes(self.size, self.changed_ms)
         made._fill({page: self._live(page) for page in self._pages_with_data(0, self.size)})
         made._durable = dict(self._durable)
@@ -233,7 +233,7 @@ class FileBytes:
         return made
 
     def cut(self, choose: random.Random, survives: Survives) -> FileBytes:
-        """What the disk has of it after a power cut; all of that is durable."""
+        """The file on the disk after a power cut, all durable."""
         size = next((length for number, length in reversed(self.lengths[1:]) if survives(number)), self.lengths[0][1])
         if self.appended:
             size = choose.choice((size, choose.randint(min(size, self.size), self.size), self.size))
@@ -248,7 +248,7 @@ class FileBytes:
         return made
 
     def _left_of(self, page: int, choose: random.Random) -> bytes:
-        """The old page, the new one, or one of which some sectors are new."""
+        """The old page, the new one, or one with some new sectors."""
         new = self._live(page)
         old = self._old(page, len(new))
         fate = choose.randrange(3)
@@ -267,7 +267,7 @@ class FileBytes:
             self.memory[start:stop] = content[: stop - start]
 
     def flip(self, position: int, bit: int) -> None:
-        """Turn one bit round, on the disk and for everyone who reads it."""
+        """Flip one bit, on the disk and for every reader."""
         self.memory[position] ^= 1 << bit
         page = position // PAGE_SIZE
         if page in self._durable:

@@ -1,12 +1,11 @@
-"""The file layer over a simulated disk: what `longpoll_runtime.files` does, with the same errors, and no system call.
+"""The file layer over a simulated disk: the interface and errors of `longpoll_runtime.files`, without system calls.
 
-Every operation first tells `before` of itself: there a scheduler goes on with another actor, and a plan of faults
-raises the error that the operating system would. One that takes several system calls tells of each that something can
-come between or that can fail by itself.
+Every operation first calls `before`: a scheduler may run another actor there, and a fault plan may raise the operating
+system's error. An operation of several system calls calls it for each that can be interleaved or fail separately.
 
-A sync of a mapped file that fails loses what it was to write, as on Linux: the next one passes over it in silence.
+A failed sync of a mapped file loses its pages, as on Linux: the next sync silently skips them.
 
-Leaves out symbolic links, rights, partial writes and sizes of directories. A file does not grow while it is mapped.
+Not modelled: symbolic links, permissions, partial writes and sizes of directories. A mapped file does not grow.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from longpoll_simulation.disk import ROOT, Directory, Disk
 from longpoll_simulation.file_bytes import FileBytes
 
 Before = Callable[[str, str], None]
-"""Told of an operation, by name and path, before it is done; raises OSError in its place."""
+"""Called with name and path before each operation; may raise OSError instead."""
 
 _ANYWHERE: Final = (errno.EIO,)
 _OPENING: Final = (errno.EIO, errno.EMFILE, errno.ENFILE)
@@ -54,11 +53,11 @@ ERRORS: Final[dict[str, tuple[int, ...]]] = {
     "remove": _ANYWHERE,
     "lock": _OPENING,
 }
-"""Each operation that `before` is told of, with the errors that an operating system may answer it with."""
+"""Each operation passed to `before`, with the errors that an operating system may return."""
 
 
 def _nothing(_operation: str, _path: str) -> None:
-    """Nobody comes between, and nothing fails."""
+    """No interleaving, no fault."""
 
 
 def _always_zero() -> int:
@@ -71,17 +70,17 @@ def _error(code: int, path: str) -> OSError:
 
 @functools.lru_cache(maxsize=4096)
 def _plain(path: str) -> str:
-    """The one spelling of a path, where `normpath` keeps two slashes at the beginning as POSIX allows."""
+    """A normalised path; `normpath` would keep two leading slashes, as POSIX allows."""
     path = posixpath.normpath(path)
     return path[1:] if path.startswith("//") else path
 
 
 SPACE: Final = 2**40
-"""Bytes that a disk says it has; it runs full by a test's word, not by its size."""
+"""The reported capacity in bytes; only a planned fault fills the disk."""
 
 
 class SimulatedMappedFile:
-    """One file of fixed length, mapped. Invariant: `view` is the file's own memory, or released."""
+    """One mapped file of fixed length. Invariant: `view` is the file's own memory, or released."""
 
     __slots__ = ("_file", "_files", "_is_open", "_path", "_writable", "view")
 
@@ -91,20 +90,20 @@ class SimulatedMappedFile:
         self._file = file
         self._writable = writable
         self._is_open = True
-        # The operating system maps no file without bytes: that view cannot be written to.
+        # The operating system does not map empty files: that view is read-only.
         view = memoryview(file.memory) if file.size else memoryview(b"")
         self.view = view if writable else view.toreadonly()
         file.map_count += 1
         file.was_mapped |= writable
 
     def _named(self) -> FileBytes:
-        """The file that has the path now: what works by descriptor opens it anew. Raises FileNotFoundError."""
+        """The file that has the path now: operations by descriptor reopen it. Raises FileNotFoundError."""
         file = self._files.disk.file(self._path)
         assert file is self._file, f"{self._path} was replaced while it was mapped"
         return file
 
     def reserve(self, start: int, stop: int) -> None:
-        """Have disk blocks for bytes [start, stop); memory always has them, so only the plan of faults can fail."""
+        """Reserve disk blocks for bytes [start, stop); only a planned fault makes it fail."""
         self._files.before("reserve", self._path)
         file = self._named()
         if start < 0 or stop <= start:
@@ -112,7 +111,7 @@ class SimulatedMappedFile:
         assert stop <= file.size
 
     def clear_from(self, start: int) -> None:
-        """Make zeros of everything from `start` on; as with a punched hole, the length stays all the while."""
+        """Zero everything from `start` on; as with a punched hole, the length does not change."""
         if start >= len(self.view):
             return
         self._files.before("clear", self._path)
@@ -123,7 +122,7 @@ class SimulatedMappedFile:
         file.changed_ms = self._files.now_ms()
 
     def data_from(self, position: int) -> int:
-        """The first position at or after this one whose byte may not be zero; the length if there is none."""
+        """The first position from this one on whose byte may not be zero; the length if there is none."""
         if position >= len(self.view):
             return len(self.view)
         self._files.before("data_from", self._path)
@@ -143,17 +142,17 @@ class SimulatedMappedFile:
         self._files.disk.commit()
 
     def write_anew(self, start: int, stop: int) -> None:
-        """Have the next sync write bytes [start, stop) again."""
+        """Make the next sync write bytes [start, stop) again."""
         assert self._writable
         self._file.write_anew(start, stop)
 
     @property
     def identity(self) -> int:
-        """Which file this is."""
+        """The identity of the file."""
         return id(self._file)
 
     def close(self) -> None:
-        """Release the view; the memory goes when the last slice of it is gone."""
+        """Release the view; the memory is freed with its last slice."""
         if self._is_open:
             self._is_open = False
             self._file.map_count -= 1
@@ -177,7 +176,7 @@ class SimulatedAppendFile:
         return self._file
 
     def reserve(self, size: int) -> None:  # noqa: ARG002 - memory has room for any size
-        """Have disk blocks for the next `size` bytes; only the plan of faults can fail."""
+        """Reserve disk blocks for the next `size` bytes; only a planned fault makes it fail."""
         self._opened()
         self._files.before("reserve", self._path)
 
@@ -202,11 +201,10 @@ class SimulatedAppendFile:
 
 
 class SimulatedFiles:
-    """The files of a simulated disk. Invariant: all that is kept is kept on the disk.
+    """The files of a simulated disk. Invariant: all state is on the disk.
 
-    `now_ms` is the wall clock, milliseconds, of which changes are stamped; `used_ratio` says how full the disk is, 0 to
-    1; `maps_max` is only told. When a file was written to through a map is known no better than that it was before its
-    next sync, or look.
+    `now_ms` is the wall clock for time stamps, milliseconds; `used_ratio` the used part of the disk, 0 to 1; `maps_max`
+    is only reported. The time of a write through a map is only known to precede the next sync or query.
     """
 
     def __init__(
@@ -225,11 +223,11 @@ class SimulatedFiles:
         self._maps_max = maps_max
 
     def maps_max(self) -> int:
-        """What this one was made with."""
+        """The value given at construction."""
         return self._maps_max
 
     def map(self, path: str, size: int, *, writable: bool, create: bool = False) -> SimulatedMappedFile:
-        """Map a file of exactly `size` bytes; with `create`, make it, or fill it up, with zeros."""
+        """Map a file of exactly `size` bytes; with `create`, create it or extend it with zeros."""
         path = _plain(path)
         disk = self.disk
         found = disk.find(path)
@@ -251,7 +249,7 @@ class SimulatedFiles:
         return SimulatedMappedFile(self, path, file, writable=writable)
 
     def _opened(self, path: str) -> FileBytes:
-        """The file of a path, made if there is none; raises as opening it does."""
+        """The file of a path, created if missing; raises as opening does."""
         holder, name = self.disk.place(path)
         found = holder.names.get(name)
         if isinstance(found, Directory) or path == ROOT:
@@ -301,7 +299,7 @@ class SimulatedFiles:
         return SimulatedAppendFile(self, path, self._opened(path))
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or directory; raises OSError where the disk does not say."""
+        """Whether there is a file or directory; raises OSError for a disk error."""
         path = _plain(path)
         self.before("exists", path)
         return self.disk.find(path) is not None
@@ -313,13 +311,13 @@ class SimulatedFiles:
         return self.disk.file(path).size
 
     def identity(self, path: str) -> int:
-        """Which file the path leads to now."""
+        """The identity of the file at the path now."""
         path = _plain(path)
         self.before("identity", path)
         return id(self.disk.file(path))
 
     def list(self, path: str) -> list[str]:
-        """Names in a directory, sorted; empty when it is not there."""
+        """Names in a directory, sorted; empty if it is missing."""
         path = _plain(path)
         self.before("list", path)
         try:
@@ -328,7 +326,7 @@ class SimulatedFiles:
             return []
 
     def make_directory(self, path: str) -> None:
-        """Make a directory and its parents; no error if it is there."""
+        """Create a directory and its parents; no error if it exists."""
         path = _plain(path)
         self.before("make_directory", path)
         if isinstance(self.disk.find(path), Directory):
@@ -347,7 +345,7 @@ class SimulatedFiles:
         self.disk.commit()
 
     def changed_ms(self, path: str) -> int:
-        """When the file's content was last changed, wall-clock milliseconds."""
+        """The time of the last change of the content, wall-clock milliseconds."""
         path = _plain(path)
         self.before("changed_ms", path)
         file = self.disk.file(path)
@@ -356,7 +354,7 @@ class SimulatedFiles:
         return file.changed_ms
 
     def used_ratio(self, path: str) -> float:
-        """How much of the disk is used, 0 to 1."""
+        """The used part of the disk, 0 to 1."""
         path = _plain(path)
         self.before("used_ratio", path)
         if self.disk.find(path) is None:
@@ -364,7 +362,7 @@ class SimulatedFiles:
         return self._used_ratio()
 
     def space(self, path: str) -> tuple[int, int]:
-        """Bytes of the disk: all of them, and those that are free."""
+        """Bytes of the disk: total and free."""
         return SPACE, int(SPACE * (1 - self.used_ratio(path)))
 
     def remove(self, path: str) -> None:

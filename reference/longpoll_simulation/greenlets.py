@@ -1,4 +1,4 @@
-"""What is used of `greenlet`, typed: functions that stop in the middle and let another go on, on one thread."""
+"""A typed subset of `greenlet`: functions that pause and let another continue, on one thread."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from greenlet import getcurrent, greenlet  # type: ignore[import-untyped] # its 
 
 
 class Greenlet(Protocol):
-    """A function under way. Its truth says whether it has begun and not ended."""
+    """A running function. Its truth value says whether it has begun and not ended."""
 
     parent: Greenlet
-    """Who goes on when it ends."""
+    """Continues when this one ends."""
 
     def switch(self) -> object:
-        """Let it go on, or begin; returns when somebody switches back."""
+        """Continue or start it; returns when another greenlet switches back."""
         ...
 
     def throw(self, error: type[BaseException]) -> object:
-        """Raise in it, where it stands; returns when it ends or switches back."""
+        """Raise in it, at its current position; returns when it ends or switches back."""
         ...
 
     def __bool__(self) -> bool: ...
 
 
 def new_greenlet(run: Callable[[], None], parent: Greenlet | None = None) -> Greenlet:
-    """One that runs this function once it is switched to, and then its parent goes on: the current one if not told."""
+    """A greenlet that runs this function; its parent, by default the current one, continues afterwards."""
     return cast("Greenlet", greenlet(run, cast("Any", parent)))
 
 
 def current_greenlet() -> Greenlet:
-    """The one that runs."""
+    """The running greenlet."""
     return cast("Greenlet", getcurrent())

@@ -1,9 +1,9 @@
-"""Points inside the code: before each line of chosen files, or before each access of theirs to what actors may share.
+"""Scheduling points inside the code: before each line of chosen files, or before each access to shared state in them.
 
-`sys.settrace` calls back for code of these files alone, in every actor. A switch inside of the callback leaves the
-interpreter's own state of tracing with the actor that is left (`sys.call_tracing`), so each goes on as it stood.
+`sys.settrace` calls back for code of these files only, in every actor. A switch inside the callback leaves the
+interpreter's tracing state with the old actor (`sys.call_tracing`), so each actor continues with its own state.
 
-Leaves out `sys.monitoring` of Python 3.12, which would cost code of other files nothing.
+`sys.monitoring` (Python 3.12), which would cost other files nothing, is not used.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from longpoll_simulation.world import World
 Grain = Literal["line", "access"]
 Trace = Callable[[FrameType, str, Any], Any]
 SHARED: Final = ("ATTR", "METHOD", "SUBSCR", "CONTAINS_OP", "FOR_ITER", "GET_ITER", "CALL", "GLOBAL", "DEREF")
-"""What an instruction's name has in it that may read or change what another actor sees, or call what does."""
+"""Parts of the names of instructions that may read or change what another actor sees, or call code that does."""
 
 
 @define(eq=False)
 class LineTracing:
-    """A world's points in some files. Invariant: `_known` says of every code object seen how it is traced."""
+    """The scheduling points in some files. Invariant: `_known` says for every code object seen how it is traced."""
 
     world: World
     files: frozenset[str]
@@ -36,7 +36,7 @@ class LineTracing:
 
     @classmethod
     def of(cls, world: World, files: Iterable[str], grain: Grain = "line") -> LineTracing:
-        """Have a world's actors come to points in these files, in its next run."""
+        """Add scheduling points in these files to a world's next run."""
         lines = cls(world, frozenset(files), grain)
         world.tracer = lines
         return lines
@@ -48,11 +48,11 @@ class LineTracing:
         target()
 
     def go_on(self) -> None:
-        """Trace again: an exception that leaves the callback, such as the end of a killed actor, ends all tracing."""
+        """Trace again: an exception that leaves the callback, such as the end of a killed actor, stops all tracing."""
         sys.settrace(self._called)
 
     def stop(self) -> None:
-        """The run is over."""
+        """End the run."""
         sys.settrace(None)
 
     def _called(self, frame: FrameType, _event: str, _argument: Any) -> Trace | None:
@@ -107,5 +107,5 @@ class LineTracing:
 
 @functools.lru_cache(maxsize=4096)
 def shared_places(code: CodeType) -> frozenset[int]:
-    """Where in a function's bytecode something is read, changed or called that other actors may see."""
+    """The positions in a function's bytecode that read, change or call something shared between actors."""
     return frozenset(each.offset for each in dis.get_instructions(code) if any(part in each.opname for part in SHARED))

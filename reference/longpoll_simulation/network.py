@@ -1,10 +1,9 @@
-"""Sockets between the processes of a world: ordered bytes that arrive after a while, in pieces, or not at all.
+"""Sockets between the processes of a world: ordered bytes that arrive later, in chunks, or not at all.
 
-A connection is two pipes. What is written to one arrives after its delay, in order, whatever else arrives meanwhile
-on other connections; the reader gets as much as a `Weather` lets it have at once. Nothing else is lost: a connection
-is whole, or is cut, and then both ends hear of it.
+A connection is two pipes. Data arrives after its delay, in order within a connection. The reader gets as much at once
+as a `Weather` allows. Nothing else is lost: a connection is intact, or cut, and then both ends are notified.
 
-Leaves out TLS, names of hosts beside `localhost`, and packets: the law of a stream is all that a broker sees of TCP.
+Not modelled: TLS, host names other than `localhost`, and packets; a broker sees only TCP's stream.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from longpoll_runtime.interface import Address, Buffer, Listener, Socket
 from longpoll_simulation.world import Actor, World
 
 PIPE_SIZE: Final = 1 << 18
-"""Bytes that a pipe takes before its reader has read them: those under way count."""
+"""Bytes that a pipe accepts before its reader has read them, including those in transit."""
 BACKLOG: Final = 1024
 """Connections that wait to be accepted; one more is refused."""
 FIRST_PORT: Final = 40_000
@@ -30,14 +29,14 @@ ANY: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared
 
 
 class Weather(Protocol):
-    """How well a network carries."""
+    """The behaviour of a network."""
 
     def delay_ns(self) -> int:
-        """How long the next piece takes, ns."""
+        """The delay of the next chunk, ns."""
         ...
 
     def piece(self, size: int) -> int:
-        """How many of `size` bytes, of which there is one or more, go at once: 1 to `size`."""
+        """How many of `size` bytes, at least one, are passed at once: 1 to `size`."""
         ...
 
 
@@ -45,11 +44,11 @@ class FairWeather:
     """Everything arrives at once and whole."""
 
     def delay_ns(self) -> int:
-        """None."""
+        """No delay."""
         return 0
 
     def piece(self, size: int) -> int:
-        """All of it."""
+        """All bytes."""
         return size
 
 
@@ -57,26 +56,26 @@ class FairWeather:
 class Pipe:
     """One direction of a connection.
 
-    Invariants: `came` are bytes that have arrived and were not read; `under_way` counts those that were sent and have
-    not arrived; bytes arrive in the order in which they were sent.
+    Invariants: `came` are bytes that have arrived and were not read; `under_way` counts those in transit; bytes arrive
+    in the order in which they were sent.
     """
 
     came: bytearray = field(factory=bytearray)
     under_way: int = 0
     arrives_ns: int = 0
-    """When what was sent last arrives."""
+    """The arrival time of the last chunk."""
     ended: bool = False
-    """The end of the stream has arrived: after `came` nothing more comes."""
+    """The end of the stream has arrived, after `came`."""
     cut: bool = False
-    """The connection was cut: its reader gets ECONNRESET, and what came is gone."""
+    """The connection was cut: its reader gets ECONNRESET, and `came` is lost."""
     deaf: bool = False
-    """Its reader has closed: what is sent breaks the connection."""
+    """Its reader has closed: sending breaks the connection."""
     count: int = 0
-    """Bytes that have ever arrived."""
+    """Total bytes that arrived."""
 
 
 class Watched:
-    """What pollers watch. Invariant: each is told of every change as long as it watches."""
+    """Something that pollers watch. Invariant: each is notified of every change while it watches."""
 
     __slots__ = ("_pollers",)
 
@@ -84,15 +83,15 @@ class Watched:
         self._pollers: list[SimulatedPoller] = []
 
     def watch(self, poller: SimulatedPoller) -> None:
-        """Tell a poller of every change."""
+        """Notify a poller of every change."""
         self._pollers.append(poller)
 
     def forget(self, poller: SimulatedPoller) -> None:
-        """Tell it no more."""
+        """Stop notifying it."""
         self._pollers.remove(poller)
 
     def changed(self) -> None:
-        """Something has come, or has room: tell those who wait."""
+        """Notify waiters of data or room."""
         for poller in self._pollers:
             poller.changed()
 
@@ -116,7 +115,7 @@ class SimulatedSocket(Watched):
     # -- what a runtime's socket does --------------------------------------------------------------------------------
 
     def recv_into(self, buffer: bytearray | memoryview, /) -> int:
-        """Receive what came, or a part of it; 0 at the end. Raises BlockingIOError, ConnectionResetError."""
+        """Receive some or all available bytes; 0 at the end. Raises BlockingIOError, ConnectionResetError."""
         self._network.world.point("receive", self)
         self._check_open()
         pipe = self.incoming
@@ -158,11 +157,11 @@ class SimulatedSocket(Watched):
         return self.send(b"".join(parts))
 
     def fileno(self) -> int:
-        """A number of its own; -1 when closed."""
+        """A unique number; -1 when closed."""
         return -1 if self._closed else self._number
 
     def close(self) -> None:
-        """Close both directions: the peer reads what was sent, and then the end."""
+        """Close both directions: the peer reads the sent data, then the end."""
         world = self._network.world
         world.point("close", self)
         if self._closed or world.over:
@@ -171,26 +170,26 @@ class SimulatedSocket(Watched):
         self.incoming.deaf = True
         self._end()
         if self.incoming.came and self.other is not None:
-            # As TCP: who closes with something unread resets the connection.
+            # As in TCP, closing with unread data resets the connection.
             self.other.cut_short()
 
     def end_sending(self) -> None:
-        """Tell the peer that nothing more comes, and go on to receive."""
+        """Close the sending direction, and keep receiving."""
         self._network.world.point("end", self)
         self._check_open()
         self._end()
 
     def acknowledge(self) -> None:
-        """Nothing is put off here."""
+        """Nothing is deferred here."""
 
     def arrived(self) -> tuple[int, int]:
-        """How many bytes had come; that more may have been sent unasked is not told."""
+        """Bytes that arrived; whether more were sent unasked is unknown."""
         return self.incoming.count, 0
 
-    # -- what actors of a scenario do beside ------------------------------------------------------------------------
+    # -- for actors of a scenario ------------------------------------------------------------------------
 
     def wait_readable(self, timeout_s: float | None = None) -> bool:
-        """Have the current actor wait until there is something to receive, be it the end; false after the time."""
+        """Wait until there is something to receive, or the end; false after the time."""
         world = self._network.world
         if not self.is_readable:
             world.wait(self._waiting, self, timeout_s)
@@ -198,30 +197,30 @@ class SimulatedSocket(Watched):
 
     @property
     def is_readable(self) -> bool:
-        """Whether `recv_into` would give or raise something."""
+        """Whether `recv_into` would return or raise something."""
         return bool(self.incoming.came) or self.incoming.ended or self.incoming.cut
 
     @property
     def is_writable(self) -> bool:
-        """Whether `send` would take or raise something."""
+        """Whether `send` would accept or raise something."""
         pipe = self._out
         return len(pipe.came) + pipe.under_way < PIPE_SIZE or pipe.deaf or self.incoming.cut
 
     def cut(self) -> None:
-        """Cut the connection: both ends hear of it, and what was under way is lost."""
+        """Cut the connection: both ends are notified, and data in transit is lost."""
         self.cut_short()
         if self.other is not None:
             self.other.cut_short()
 
     def cut_short(self) -> None:
-        """This end is told that the connection was cut."""
+        """Notify this end that the connection was cut."""
         if not self._closed:
             self.incoming.cut = True
             self.incoming.came.clear()
             self.changed()
 
     def changed(self) -> None:
-        """The same, and those who wait by themselves."""
+        """Also notify actors that wait without a poller."""
         super().changed()
         if self._waiting:
             self._network.world.wake_all(self._waiting)
@@ -261,7 +260,7 @@ class SimulatedSocket(Watched):
             self.other.changed()
 
     def _end(self) -> None:
-        """The end of the stream follows what is under way."""
+        """The end of the stream follows the data in transit."""
         pipe, world = self._out, self._network.world
 
         def arrive() -> None:
@@ -276,7 +275,7 @@ class SimulatedSocket(Watched):
 
 
 class SimulatedListener(Watched):
-    """A listening socket. Invariant: `_waiting` are connections whose other end is open or was."""
+    """A listening socket. Invariant: `_waiting` are connections whose other end is or was open."""
 
     def __init__(self, network: Network, process: str, address: Address) -> None:
         super().__init__()
@@ -293,14 +292,14 @@ class SimulatedListener(Watched):
         return self._address
 
     def accept(self) -> tuple[SimulatedSocket, Address]:
-        """A connection and its peer's address; raises BlockingIOError when none waits."""
+        """Accept a connection; returns it with its peer's address. Raises BlockingIOError if none waits."""
         self._network.world.point("accept", self)
         if not self._waiting:
             raise BlockingIOError(errno.EAGAIN, "nobody waits")
         return self._waiting.popleft()
 
     def knock(self, sock: SimulatedSocket, peer: Address) -> bool:
-        """A connection comes; false when too many wait already."""
+        """Add a new connection; false if too many wait already."""
         if len(self._waiting) >= BACKLOG:
             return False
         self._waiting.append((sock, peer))
@@ -309,17 +308,17 @@ class SimulatedListener(Watched):
 
     @property
     def is_readable(self) -> bool:
-        """Whether somebody waits to be accepted."""
+        """Whether a connection waits to be accepted."""
         return bool(self._waiting)
 
     is_writable = False
 
     def fileno(self) -> int:
-        """A number of its own."""
+        """A unique number."""
         return -1 if self._closed else self._number
 
     def close(self) -> None:
-        """Stop listening; who waits to be accepted is cut off."""
+        """Stop listening; waiting connections are cut."""
         self._network.world.point("close", self)
         if self._closed or self._network.world.over:
             return
@@ -342,7 +341,7 @@ class _Watch:
 
 
 class SimulatedPoller:
-    """Waits until one of many sockets is ready, as epoll does when asked for levels."""
+    """Waits until one of many sockets is ready, like level-triggered epoll."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -351,7 +350,7 @@ class SimulatedPoller:
         self._waiting: list[Actor] = []
 
     def register(self, key: Socket | Listener, *, read: bool, write: bool, data: object) -> None:
-        """Watch a socket. Raises FileExistsError when it is watched, OSError when it is closed."""
+        """Watch a socket. Raises FileExistsError if it is watched, OSError if it is closed."""
         number = key.fileno()
         if number < 0:
             raise OSError(errno.EBADF, "the socket is closed")
@@ -362,7 +361,7 @@ class SimulatedPoller:
         self.changed()
 
     def modify(self, key: Socket | Listener, *, read: bool, write: bool, data: object) -> None:
-        """Change what is watched. Raises FileNotFoundError when it is not watched."""
+        """Change the watched events. Raises FileNotFoundError if it is not watched."""
         watched = self._watched.get(key.fileno())
         if watched is None:
             raise FileNotFoundError(errno.ENOENT, "the socket is not watched")
@@ -370,7 +369,7 @@ class SimulatedPoller:
         self.changed()
 
     def unregister(self, key: Socket | Listener) -> None:
-        """Watch it no more. Raises FileNotFoundError when it is not watched."""
+        """Stop watching. Raises FileNotFoundError if it is not watched."""
         if self._watched.pop(key.fileno(), None) is None:
             raise FileNotFoundError(errno.ENOENT, "the socket is not watched")
         _simulated(key).forget(self)
@@ -424,24 +423,24 @@ def _simulated(key: Socket | Listener) -> SimulatedSocket | SimulatedListener:
 
 @define(eq=False)
 class Network:
-    """All addresses of a world, and how well it carries. Invariant: `_listeners` are those that are open."""
+    """All addresses of a world, and its network behaviour. Invariant: `_listeners` are the open ones."""
 
     world: World
     weather: Weather = field(factory=FairWeather)
     _listeners: dict[int, SimulatedListener] = field(factory=dict)
     sockets: list[SimulatedSocket] = field(factory=list)
-    """Every end of every connection that there was."""
+    """Every end of every connection so far."""
     _numbers: Any = field(factory=lambda: itertools.count(3))
     _ports: Any = field(factory=lambda: itertools.count(FIRST_PORT))
     identities: Any = field(factory=lambda: itertools.count(1))
-    """What makes the next `Runtime.identity` another one."""
+    """Makes each `Runtime.identity` unique."""
 
     def number(self) -> int:
         """The next number of a socket."""
         return int(next(self._numbers))
 
     def listen(self, process: str, host: str, port: int) -> SimulatedListener:
-        """Listen; port 0 picks one. Raises OSError when the port is taken."""
+        """Listen; port 0 picks one. Raises OSError if the port is taken."""
         self.world.point("listen", f"{host}:{port}")
         port = port or int(next(self._ports))
         if port in self._listeners:
@@ -450,7 +449,7 @@ class Network:
         return self._listeners[port]
 
     def connect(self, process: str, host: str, port: int) -> SimulatedSocket:
-        """Connect; raises ConnectionRefusedError when nobody listens there."""
+        """Connect; raises ConnectionRefusedError if nothing listens there."""
         self.world.point("connect", f"{host}:{port}")
         listener = self._listeners.get(port)
         if listener is None:
@@ -465,11 +464,11 @@ class Network:
         return near
 
     def forget(self, listener: SimulatedListener) -> None:
-        """A listener has closed."""
+        """Remove a closed listener."""
         self._listeners.pop(listener.address[1], None)
 
     def lose(self, process: str) -> None:
-        """A process was killed: its listeners close, and its peers are cut off after what they were sent."""
+        """Kill a process's sockets: its listeners close, and its peers are cut off after the sent data."""
         for listener in [each for each in self._listeners.values() if each.process == process]:
             listener.close()
         for sock in self.sockets:

@@ -1,6 +1,6 @@
-"""The door to a simulated world: what one process of it has of threads, clock, sockets and files.
+"""The interface of a simulated world: one process's threads, clock, sockets and files.
 
-Leaves out who goes on (`world`), and faults (`weather`, and what a `Disk` is told).
+Scheduling: `world`. Faults: `weather`, and the plan of a `Disk`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from longpoll_simulation.world import BEGIN_NS, Actor, World
 
 MEMORY_SIZE: Final = 8 << 30
 BEGIN_UNIX_MS: Final = 1_700_000_000_000
-"""What the wall clock shows when a world begins, milliseconds since 1970."""
+"""The wall clock at the start of a world, milliseconds since 1970."""
 
 
 @define(eq=False, slots=False)
@@ -48,14 +48,14 @@ class SimulatedRuntime:
     files: Files
     process: str = ""
     unix_ahead_ms: int = 0
-    """How far the wall clock is ahead of where it began; a step of it is a change of this."""
+    """How far the wall clock has been moved ahead; change this for a clock step."""
     steps_seen: Callable[[str], None] | None = None
-    """Told of every step point before it."""
+    """Called before every scheduling point with its name."""
     actors: list[Actor] = field(factory=list, init=False)
 
     @property
     def world(self) -> World:
-        """The world it is in."""
+        """The world of the process."""
         return self.network.world
 
     def monotonic_ns(self) -> int:
@@ -63,7 +63,7 @@ class SimulatedRuntime:
         return self.network.world.now_ns
 
     def unix_ms(self) -> int:
-        """The wall clock: the world's time and how far it is ahead."""
+        """The wall clock: the world's time plus its offset."""
         return BEGIN_UNIX_MS + (self.network.world.now_ns - BEGIN_NS) // 1_000_000 + self.unix_ahead_ms
 
     def sleep(self, seconds: float) -> None:
@@ -87,7 +87,7 @@ class SimulatedRuntime:
         return SimulatedQueue(self.world, capacity)
 
     def spawn(self, name: str, target: Callable[[], None]) -> Thread:
-        """Start an actor; one that ends by an exception ends the run with it."""
+        """Start an actor; an exception that ends it also ends the run."""
         self.world.point("spawn", name)
         actor = self.world.spawn(name, target, self.process)
         self.actors.append(actor)
@@ -102,7 +102,7 @@ class SimulatedRuntime:
         return self.network.connect(self.process, self.look_up(host, port), port)
 
     def look_up(self, host: str, port: int) -> str:  # noqa: ARG002 - as the interface has it
-        """The address of a host: one in digits, or this machine's. Raises OSError for every other name."""
+        """The address of a host: a numeric one, or this machine's. Raises OSError for every other name."""
         if host == "localhost":
             return LOCAL
         try:
@@ -124,28 +124,28 @@ class SimulatedRuntime:
 
     @property
     def client_tls(self) -> None:
-        """None: the network is simulated, and nobody listens in."""
+        """None, because the network is simulated."""
         return
 
     def process_id(self) -> int:
-        """The same for every process: none of them forks, and `identity` tells them apart."""
+        """The same for every process: none forks, and `identity` distinguishes them."""
         return 1
 
     def when_forked(self, _one: Forked, /) -> None:
-        """Nothing: nobody forks here."""
+        """Do nothing, because there are no forks."""
 
     def identity(self) -> bytes:
-        """This machine's address, and how often somebody of this network has asked: the same in every run."""
+        """The machine's address and a call counter: the same in every run."""
         number: int = next(self.network.identities)
         return ipaddress.ip_address(LOCAL).packed + number.to_bytes(4, "big")
 
     def step(self, action: str) -> None:
-        """A point that bears the name of one of the law's actions."""
+        """A scheduling point named after an action of the specification."""
         if self.steps_seen is not None:
             self.steps_seen(action)
         self.world.point(action)
 
     def kill(self) -> None:
-        """End the process as SIGKILL does: its actors stop where they stand, and its peers are cut off."""
+        """End the process like SIGKILL: its actors stop where they are, and its peers are cut off."""
         self.world.abandon(self.actors)
         self.network.lose(self.process)

@@ -1,11 +1,11 @@
-"""A controlled scheduler: actors of which one runs, from one step point to the next, as the test chooses.
+"""A controlled scheduler: one actor runs at a time, from one scheduling point to the next, as the test chooses.
 
-The code under test is unchanged: it takes its locks, clock and step points from a `ScheduledRuntime`. An actor is a
-greenlet that stands at a step point, waits for a lock, or has ended; `Scheduler.go` lets one actor run its next segment
-and returns when it stands again. So a schedule is a list of names, and the same list gives the same run.
+The code under test is unchanged: it gets its locks, clock and scheduling points from a `ScheduledRuntime`. An actor is
+a greenlet that is at a scheduling point, waits for a lock, or has ended. `Scheduler.go` runs an actor's next segment
+and returns when it stops again. So a schedule is a list of names, and the same list gives the same run.
 
-Leaves out what the actors do and what must hold after a segment (`model_tests/simulate`). It injects no fault: who
-waits for a lock that nobody gives back is a failure of the code under test.
+Actors and checks: `model_tests/simulate`. No faults are injected: waiting for a lock that is never released is a
+failure of the code under test.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from longpoll_simulation.greenlets import Greenlet, current_greenlet, new_greenl
 
 @define(eq=False)
 class Actor:
-    """One thread of control. Invariant: it runs only while `Scheduler.go` waits for it."""
+    """One thread of control. Invariant: it runs only during `Scheduler.go`."""
 
     name: str
     target: Callable[[], None]
     at: str | None = None
-    """The step point where it stands; None before its first one and after its end."""
+    """Its scheduling point; None before its first one and after its end."""
     waits_for: ScheduledLock | None = None
     done: bool = False
     failure: BaseException | None = None
@@ -35,11 +35,11 @@ class Actor:
 
     @property
     def can_go(self) -> bool:
-        """Whether it has something left to do and no lock to wait for."""
+        """Whether it has not ended and waits for no lock."""
         return not self.done and (self.waits_for is None or self.waits_for.owner is None)
 
     def run_segment(self) -> None:
-        """Let it run until it stands again. Raises what it raises."""
+        """Run it until it stops again. Raises what it raises."""
         if self._greenlet is None:
             self._greenlet = new_greenlet(self._run)
         self._greenlet.parent = current_greenlet()
@@ -48,12 +48,12 @@ class Actor:
             raise self.failure
 
     def stand(self) -> None:
-        """Stand until the next turn; called in the actor."""
+        """Wait for the next turn; called in the actor."""
         assert self._greenlet is not None
         self._greenlet.parent.switch()
 
     def abandon(self) -> None:
-        """End it where it stands."""
+        """End it at its current position."""
         if self._greenlet:
             self._greenlet.parent = current_greenlet()
             self._greenlet.throw(AbandonedError)
@@ -66,23 +66,23 @@ class Actor:
         self.done = True
 
     def _note(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
-        """Keep whatever ended the target: the scheduler raises it again."""
+        """Keep the target's exception, which the scheduler raises again."""
         self.failure = error
         return True
 
 
 class ScheduledLock:
-    """A lock between actors; who finds it taken stands until it is free."""
+    """A lock between actors; an actor that finds it taken waits until it is free."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self.owner: object | None = None
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: ARG002 - as `threading.Lock`
-        """Take it, standing as long as another actor has it."""
+        """Acquire it, waiting while another actor has it."""
         me = self._scheduler.current
         while self.owner is not None:
-            assert me is not None, "nobody is left to give this lock back"
+            assert me is not None, "no actor is left to release this lock"
             assert self.owner is not me, "an actor waits for itself"
             me.waits_for = self
             me.stand()
@@ -92,7 +92,7 @@ class ScheduledLock:
         return True
 
     def release(self) -> None:
-        """Give it back."""
+        """Release it."""
         assert self.owner is not None
         self.owner = None
 
@@ -106,19 +106,19 @@ class ScheduledLock:
 
 @define(eq=False)
 class Scheduler:
-    """The actors of one run. Invariant: `current` is the one that runs, if one does."""
+    """The actors of one run. Invariant: `current` is the running one, if any."""
 
     actors: dict[str, Actor] = field(factory=dict)
     current: Actor | None = None
 
     def spawn(self, name: str, target: Callable[[], None]) -> Actor:
-        """Add an actor; it does nothing before it is told to go."""
+        """Add an actor; it does nothing before `go`."""
         assert name not in self.actors
         actor = self.actors[name] = Actor(name, target)
         return actor
 
     def go(self, name: str) -> None:
-        """Run one actor's next segment; one that has ended is forgotten. Raises what the actor raised."""
+        """Run one actor's next segment; an ended one is removed. Raises what the actor raised."""
         actor = self.actors[name]
         assert actor.can_go
         self.current = actor
@@ -139,7 +139,7 @@ class Scheduler:
 
 
 class ScheduledRuntime:
-    """As much of a runtime as the hold table's threads need, under a scheduler and with virtual time."""
+    """The part of a runtime that the hold table's threads need, under a scheduler and with virtual time."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -154,7 +154,7 @@ class ScheduledRuntime:
         return ScheduledLock(self._scheduler)
 
     def step(self, action: str) -> None:
-        """Stand here until told to go on."""
+        """Wait here until the scheduler continues it."""
         actor = self._scheduler.current
         if actor is not None:
             actor.at = action

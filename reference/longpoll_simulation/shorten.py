@@ -1,6 +1,6 @@
-"""Makes a failing run shorter: parts of it, such as its turns, are left out as long as it fails alike.
+"""Shorten a failing run: leave out parts, such as its turns, as long as it fails in the same way.
 
-Source: delta debugging (Zeller and Hildebrandt, IEEE TSE 2002), whose parts here are halves, quarters and so on.
+Source: delta debugging (Zeller and Hildebrandt, IEEE TSE 2002), here with halves, quarters and so on.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 TRIES_MAX: Final = 2_000
-"""Runs after which the shortest one found so far will do."""
+"""Runs after which the shortest one found so far is accepted."""
 
 
 def shorten(
     whole: Sequence[T], fails: Callable[[Sequence[T]], Sequence[T] | None], tries_max: int = TRIES_MAX
 ) -> list[T]:
-    """As few parts of a failing run as still make it fail: none of what is left can be left out by itself.
+    """A minimal set of parts that still fails: no single remaining part can be left out.
 
-    `fails` runs with some of the parts, in order: those that mattered, if it fails as before; None if it does not.
-    After `tries_max` runs it is the shortest found so far.
+    `fails` runs with some of the parts, in order; it returns those that mattered if the run fails as before, otherwise
+    None. After `tries_max` runs the result is the shortest found so far.
     """
     kept, parts, tries = list(whole), 2, 0
     while kept and tries < tries_max:

@@ -1,9 +1,9 @@
-"""Who goes on: by chance, by priorities, by weights, or as told by turns.
+"""Scheduling strategies: random, by priorities, by weights, or a replay of turns.
 
-Sources: PCT, a randomized scheduler with probabilistic guarantees (Burckhardt et al., ASPLOS 2010); selectively
-uniform random walks (Zhao et al., ASPLOS 2025).
+Sources: PCT, a randomized scheduler with probabilistic guarantees (Burckhardt et al., ASPLOS 2010); selectively uniform
+random walks (Zhao et al., ASPLOS 2025).
 
-Leaves out trying every schedule (`exhaust`).
+Trying every schedule: `exhaust`.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from longpoll_simulation.world import NEVER, Actor, Turn, World
 
 @define(eq=False)
 class RandomWalk:
-    """At every point any ready actor, each as likely."""
+    """At every point a uniformly random ready actor."""
 
     seed: int
     _random: random.Random = field(init=False)
 
     def begin(self, world: World) -> None:
-        """Draw from the seed anew."""
+        """Restart the random generator from the seed."""
         self._random = random.Random(self.seed)
         world.ask_at = 0
 
     def choose(self, world: World) -> Actor:
-        """Any."""
+        """Any ready actor."""
         ready = world.ready
         return ready[int(self._random.random() * len(ready))]
 
     def became_ready(self, world: World, actor: Actor) -> None:
-        """It is drawn with the others."""
+        """Do nothing: it is drawn with the others."""
 
 
 @define(eq=False)
 class FewSwitches:
-    """The plain order but for a few switches, at points drawn from the first ones; or one every few points.
+    """The default order with a few switches, at random points among the first ones; or one every few points.
 
-    A seed draws which: most runs have one to `few_max` switches, for nearly every known race needs no more, all of
-    them within as many points as one of `lengths` says.
+    Most runs have one to `few_max` switches, because nearly every known race needs no more, within a number of points
+    drawn from `lengths`.
     """
 
     seed: int
@@ -56,7 +56,7 @@ class FewSwitches:
     _mean: int = field(init=False, default=1)
 
     def begin(self, world: World) -> None:
-        """Draw how often, and where."""
+        """Draw the number and points of switches."""
         draw = self._random = random.Random(self.seed)
         self._places = None
         if draw.random() < self.few_share:
@@ -66,14 +66,14 @@ class FewSwitches:
         self._plan(world)
 
     def choose(self, world: World) -> Actor:
-        """Another one at a drawn point, else the current one; who follows one that waits is drawn."""
+        """Another actor at a drawn point, otherwise the current one; the successor of a waiting actor is random."""
         draw, current = self._random, world.current
         if current is not None and world.step >= world.ask_at:
             self._plan(world)
         return world.ready[int(draw.random() * len(world.ready))]
 
     def became_ready(self, world: World, actor: Actor) -> None:
-        """It waits for a drawn point."""
+        """Do nothing: it waits for a drawn point."""
 
     def _plan(self, world: World) -> None:
         if self._places is None:
@@ -86,9 +86,9 @@ class FewSwitches:
 
 @define(eq=False)
 class Priorities:
-    """PCT: the ready actor of the highest priority; at `depth` - 1 points drawn from the first `length` it falls.
+    """PCT: the ready actor of the highest priority; at `depth` - 1 random points of the first `length` it drops.
 
-    With k actors and n points a bug of depth d is found with a chance of at least 1 / (k n^(d-1)) a run.
+    With k actors and n points, a bug of depth d is found with a probability of at least 1 / (k n^(d-1)) per run.
     """
 
     seed: int
@@ -107,17 +107,17 @@ class Priorities:
         world.ask_at = self._falls[-1] if self._falls else NEVER
 
     def choose(self, world: World) -> Actor:
-        """The highest; at a point of change the current one falls below all others first."""
+        """The highest priority; at a point of change the current actor first drops below all others."""
         while self._falls and self._falls[-1] <= world.step:
             self._falls.pop()
             if world.current is not None:
-                # The later the fall, the lower: -1, -2, ...
+                # Later drops are lower: -1, -2, ...
                 self._priorities[world.current.number] = -float(self.depth - len(self._falls))
         world.ask_at = self._falls[-1] if self._falls else NEVER
         return max(world.ready, key=lambda actor: self._priorities[actor.number])
 
     def became_ready(self, world: World, actor: Actor) -> None:
-        """A new actor draws its priority; one that is higher than the current one goes on at the next point."""
+        """Draw a new actor's priority; one higher than the current actor's runs at the next point."""
         if actor.number not in self._priorities:
             self._priorities[actor.number] = 1 + self._random.random()
         world.ask_at = 0
@@ -125,22 +125,22 @@ class Priorities:
 
 @define(eq=False)
 class WeightedWalk:
-    """SURW: an actor is as likely as it has points left, of as many as an earlier run counted of its name."""
+    """SURW: an actor's weight is its number of remaining points, from the count of an earlier run."""
 
     seed: int
     counts: Mapping[str, int]
-    """Name of an actor -> its points in a run of the plain order (`count_points`)."""
+    """Name of an actor -> its points in a run of the default order (`count_points`)."""
     _random: random.Random = field(init=False)
     _left: dict[int, int] = field(init=False, factory=dict)
 
     def begin(self, world: World) -> None:
-        """Everybody has all of its points before it."""
+        """Reset all remaining points."""
         self._random = random.Random(self.seed)
         self._left = {}
         world.ask_at = 0
 
     def choose(self, world: World) -> Actor:
-        """One drawn by what each has left, and at least one point."""
+        """A random actor, weighted by remaining points, at least one."""
         left = self._left
         if world.current is not None:
             left[world.current.number] -= 1
@@ -149,13 +149,13 @@ class WeightedWalk:
         return next(actor for actor, upto in zip(world.ready, sums, strict=True) if drawn < upto)
 
     def became_ready(self, world: World, actor: Actor) -> None:  # noqa: ARG002 - as the others
-        """A new one has as many before it as its name had."""
+        """A new actor gets the count of its name."""
         self._left.setdefault(actor.number, self.counts.get(str(actor), 1))
 
 
 @define(eq=False)
 class Replay:
-    """The plain order but for the turns told; one whose actor is not ready then is left out."""
+    """The default order except for the given turns; a turn whose actor is not ready is skipped."""
 
     turns: Iterable[Turn] = ()
     _told: dict[tuple[int, int], int] = field(init=False, factory=dict)
@@ -166,7 +166,7 @@ class Replay:
         world.ask_at = 0 if self._told else NEVER
 
     def choose(self, world: World) -> Actor:
-        """As told; else the plain order."""
+        """The given turn, else the default order."""
         last = world.last
         assert last is not None
         told = self._told.get((last.number, last.points))
@@ -176,12 +176,12 @@ class Replay:
         return world.current or world.ready[0]
 
     def became_ready(self, world: World, actor: Actor) -> None:
-        """It waits for its turn."""
+        """Do nothing: it waits for its turn."""
 
 
 @define(eq=False)
 class RareHostPauses:
-    """Some stalls, at points drawn from the first `length`, of up to `ms_max` each."""
+    """Some pauses, at random points of the first `length`, of up to `ms_max` each."""
 
     seed: int
     count: int
@@ -191,13 +191,13 @@ class RareHostPauses:
     _points: list[int] = field(init=False, factory=list)
 
     def begin(self, world: World) -> None:
-        """Draw where."""
+        """Draw the points."""
         self._random = random.Random(self.seed)
         self._points = sorted(self._random.choices(range(1, self.length + 1), k=self.count), reverse=True)
         self._plan(world)
 
     def due_ms(self, world: World, actor: Actor) -> int:  # noqa: ARG002 - its number does not matter
-        """Any actor that comes to a drawn point."""
+        """A pause for any actor at a drawn point."""
         self._plan(world)
         return self._random.randint(1, self.ms_max)
 
@@ -209,18 +209,18 @@ class RareHostPauses:
 
 @define(eq=False)
 class GivenHostPauses:
-    """The stalls among a run's turns."""
+    """The pauses among a run's turns."""
 
     turns: Iterable[Turn]
     _told: dict[tuple[int, int], int] = field(init=False, factory=dict)
 
     def begin(self, world: World) -> None:
-        """Ask at every point, if there are any."""
+        """Request a call at every point, if there are any pauses."""
         self._told = {(turn.actor, turn.point): -turn.to for turn in self.turns if turn.to < 0}
         world.stall_at = 0 if self._told else NEVER
 
     def due_ms(self, world: World, actor: Actor) -> int:  # noqa: ARG002 - the actor's own points are told
-        """As told."""
+        """The pause given by the turns."""
         return self._told.get((actor.number, actor.points), 0)
 
 
@@ -231,5 +231,5 @@ class PointCount:
         self.counts: Counter[str] = Counter()
 
     def __call__(self, actor: Actor, _operation: str, _thing: object) -> None:
-        """One more."""
+        """Count a point."""
         self.counts[str(actor)] += 1

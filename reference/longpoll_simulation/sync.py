@@ -1,7 +1,7 @@
-"""Locks, conditions, flags, queues and threads between the actors of a world, as `longpoll_runtime.threads` has them.
+"""Locks, conditions, flags, queues and threads between the actors of a world, as in `longpoll_runtime.threads`.
 
-Each operation is a point of the world, the giving back of a lock included. Who waits for a lock is woken when it is
-free, and takes it when the strategy lets it go on; meanwhile another may have been quicker, as on real machines.
+Each operation is a scheduling point, including the release of a lock. An actor that waits for a lock is woken when it
+is free, and acquires it when the strategy runs it; as on real machines, another may be faster.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from longpoll_simulation.world import Actor, World
 
 T = TypeVar("T")
 OUTSIDE = object()
-"""Who has a lock that was taken outside of a run."""
+"""The owner of a lock that was acquired outside a run."""
 
 
 class SimulatedLock:
-    """A lock. Invariant: `owner` is who has it; None when it is free."""
+    """A lock. Invariant: `owner` has it; None when it is free."""
 
     __slots__ = ("_number", "_waiting", "_world", "owner")
 
@@ -30,7 +30,7 @@ class SimulatedLock:
         self.owner: object | None = None
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Take it, waiting up to `timeout` seconds; false if it could not be had. Raises StuckError on its owner."""
+        """Acquire it, waiting up to `timeout` seconds; false on timeout. Raises StuckError on its owner."""
         world = self._world
         world.point("acquire", self)
         if self.owner is None or world.over:
@@ -42,7 +42,7 @@ class SimulatedLock:
         world = self._world
         while self.owner is not None:
             if self.owner is world.current:
-                raise StuckError(f"{world.current} waits for a lock that it has itself")
+                raise StuckError(f"{world.current} waits for its own lock")
             left_s = None if until_ns is None else (until_ns - world.now_ns) / 1e9
             if left_s is not None and left_s <= 0:
                 return False
@@ -51,14 +51,14 @@ class SimulatedLock:
         return True
 
     def release(self) -> None:
-        """Give it back. Raises RuntimeError when nobody has it."""
+        """Release it. Raises RuntimeError if it is free."""
         if self.owner is None and not self._world.over:
-            raise RuntimeError("release of a lock that nobody has")
+            raise RuntimeError("release of a free lock")
         self.give_back()
         self._world.point("release", self)
 
     def give_back(self) -> None:
-        """Give it back, with no point after it: the owner is about to wait."""
+        """Release it without a scheduling point: the owner is about to wait."""
         self.owner = None
         if self._waiting:
             self._world.wake_all(self._waiting)
@@ -75,7 +75,7 @@ class SimulatedLock:
 
 
 class SimulatedCondition:
-    """A condition with a lock of its own."""
+    """A condition with its own lock."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -83,9 +83,9 @@ class SimulatedCondition:
         self._waiting: list[Actor] = []
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Give the lock back, wait to be notified, and take it again; false after `timeout` seconds.
+        """Release the lock, wait to be notified, and acquire it again; false after `timeout` seconds.
 
-        Raises RuntimeError when the current actor has not got the lock.
+        Raises RuntimeError if the current actor does not have the lock.
         """
         self._check_owned()
         self._lock.give_back()
@@ -94,7 +94,7 @@ class SimulatedCondition:
         return woken
 
     def notify(self, n: int = 1) -> None:
-        """Wake up to n waiters, those first that came first. Raises RuntimeError as `wait` does."""
+        """Wake up to n waiters, first come first. Raises RuntimeError as `wait` does."""
         self._check_owned()
         for actor in self._waiting[:n]:
             self._world.wake(actor)
@@ -128,19 +128,19 @@ class SimulatedEvent:
         self._is_set = False
 
     def set(self) -> None:
-        """Raise the flag."""
+        """Set the flag."""
         self._world.point("set", self)
         self._is_set = True
         self._world.wake_all(self._waiting)
         self._world.point("set", self)
 
     def clear(self) -> None:
-        """Lower the flag."""
+        """Clear the flag."""
         self._world.point("clear", self)
         self._is_set = False
 
     def is_set(self) -> bool:
-        """Whether the flag is up."""
+        """Whether the flag is set."""
         return self._is_set
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -166,7 +166,7 @@ class SimulatedQueue(Generic[T]):
         self._waiting: list[Actor] = []
 
     def offer(self, item: T) -> bool:
-        """Add the item at the end; false when the queue is full."""
+        """Add the item at the end; false if the queue is full."""
         self._world.point("offer", self)
         if len(self._items) >= self._capacity:
             return False
@@ -177,7 +177,7 @@ class SimulatedQueue(Generic[T]):
         return True
 
     def take(self, timeout: float | None = None) -> T | None:
-        """The first item, waited for up to `timeout` seconds; None when none came."""
+        """The first item, waiting up to `timeout` seconds; None if none came."""
         world = self._world
         world.point("take", self)
         until_ns = None if timeout is None else world.now_ns + int(timeout * 1e9)
@@ -189,14 +189,14 @@ class SimulatedQueue(Generic[T]):
         return self._items.popleft()
 
     def take_if(self, wanted: Callable[[T], bool]) -> T | None:
-        """The first item if it is wanted; None, at once, when it is not or there is none."""
+        """The first item if it is wanted; otherwise None, without waiting."""
         self._world.point("take", self)
         items = self._items
         while items:
             first = items[0]
             if not wanted(first):
                 return None
-            # Another actor may have taken it while it was looked at; a real queue is locked meanwhile.
+            # Another actor may have taken it during the check; a real queue is locked meanwhile.
             if items and items[0] is first:
                 return items.popleft()
         return None
@@ -209,7 +209,7 @@ class SimulatedQueue(Generic[T]):
 
 
 class SimulatedThread:
-    """An actor as who started it sees it."""
+    """A handle on an actor, for its starter."""
 
     def __init__(self, world: World, actor: Actor) -> None:
         self._world = world
@@ -226,7 +226,7 @@ class SimulatedThread:
         return not self._actor.done
 
     def is_current(self) -> bool:
-        """Whether the caller runs on it."""
+        """Whether it is the caller."""
         return self._world.current is self._actor
 
     def __str__(self) -> str:

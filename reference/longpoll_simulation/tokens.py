@@ -1,13 +1,12 @@
-"""Tokens: a simulated run as one short, URL-safe word that anybody can replay.
+"""Tokens: a simulated run as one short, URL-safe word that can be replayed.
 
 | part                    | content                                                                               |
 |-------------------------|---------------------------------------------------------------------------------------|
 | `sim1.`                 | the format's version                                                                  |
-| base64url, unpadded, of | deflated MessagePack [what is run, [its settings], seed, grain, [parts left out],     |
+| base64url, unpadded, of | deflated MessagePack [kind of run, [its settings], seed, grain, [parts left out],     |
 |                         | [turns: actor, point, to, ...]], then the CRC-32 of it, big-endian                    |
 
-Leaves out what the names of a run mean: who runs it knows. A token of another version of the code may tell a run that
-ends well.
+The runner interprets the settings. A token of another version of the code may replay as a run that ends well.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from longpoll_spec.tables import with_table
 
 PREFIX: Final = "sim1."
 LENGTH_MAX: Final = 65_536
-"""A token is no longer than this, and what it holds no longer than eight times as much: a hostile one costs nothing."""
+"""The longest accepted token; its content may be eight times as long. Hostile input is cheap to reject."""
 CRC_BYTES: Final = 4
 
 
@@ -44,9 +43,9 @@ class _Payload(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fiel
 
 @frozen
 class RunToken:
-    """What a token names: a kind of run, its settings as text, its seed, the grain of its points, and its turns.
+    """The content of a token: kind, settings as text, seed, granularity of scheduling points, and turns.
 
-    `left_out` are numbers of parts of what the seed plans.
+    `left_out` are numbers of parts of the seed's plan.
     """
 
     kind: str
@@ -58,7 +57,7 @@ class RunToken:
 
 
 def encode_token(token: RunToken) -> str:
-    """The word. Raises TokenError when the run has too many turns for one."""
+    """The token. Raises TokenError if the run has too many turns."""
     numbers = list(itertools.chain.from_iterable((turn.actor, turn.point, turn.to) for turn in token.turns))
     payload = _Payload(token.kind, list(token.settings), token.seed, token.grain, list(token.left_out), numbers)
     content = msgspec.msgpack.encode(payload)
@@ -70,7 +69,7 @@ def encode_token(token: RunToken) -> str:
 
 
 def decode_token(word: str) -> RunToken:
-    """What a word names. Raises TokenError with a text for the user."""
+    """Parse a token. Raises TokenError with a text for the user."""
     if not word.startswith(PREFIX):
         raise TokenError(f"not a token of a simulated run, which begins with {PREFIX!r}")
     if len(word) > LENGTH_MAX:

@@ -1,7 +1,4 @@
-"""A run as text for people: who did what, line by line, and where the turn passed on against the plain order.
-
-Leaves out what the run is about: who ran it says so above the story.
-"""
+"""A run as text: each actor's points, line by line, and the turns that differ from the default order."""
 
 from __future__ import annotations
 
@@ -15,9 +12,9 @@ from attrs import define, field
 from longpoll_simulation.world import Actor, Turn
 
 EDGE: Final = 3
-"""How many points of a stretch are told at its beginning and at its end."""
+"""Points shown at the start and the end of a long stretch."""
 LINES_MAX: Final = 400
-"""Longest story; its end is what is told."""
+"""The longest story; its end is kept."""
 
 
 @define
@@ -32,12 +29,12 @@ class Told:
 
 @define(eq=False)
 class Notes:
-    """Keeps a run's points: a world's `note`. Invariant: `told` are in the order in which they came."""
+    """Records a run's points, as a world's `note`. Invariant: `told` are in order of occurrence."""
 
     told: list[Told] = field(factory=list)
 
     def __call__(self, actor: Actor, operation: str, thing: object) -> None:
-        """One more point."""
+        """Record a point."""
         what = _line(str(thing)) if operation == "line" else f"{operation} {'' if thing is None else thing}".rstrip()
         self.told.append(Told(str(actor), actor.number, actor.points, what))
 
@@ -48,9 +45,9 @@ def _line(place: str) -> str:
 
 
 def tell(told: Sequence[Told], turns: Iterable[Turn], names: Sequence[str]) -> str:
-    """The story: a stretch of one actor after the other; `>>` marks a turn that the plain order does not have.
+    """The story, one actor's stretch after another; `>>` marks a turn that differs from the default order.
 
-    Of a long stretch the first and last points are told; a stretch that is as one before it is counted only.
+    Only the first and last points of a long stretch are shown; a repeated stretch is only counted.
     """
     turned = {(turn.actor, turn.point): turn.to for turn in turns}
     width = max((len(one.actor) for one in told), default=0)

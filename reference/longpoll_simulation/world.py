@@ -1,12 +1,11 @@
-"""A world of actors on one thread: who goes on is a strategy's choice, and time passes only when nobody can.
+"""A world of actors on one thread: a strategy chooses who runs, and time passes only when no actor can.
 
-An actor is a greenlet that runs from one point to the next. A point is an operation of the runtime, such as taking a
-lock, or where `line_tracing` watches the code a line or a bytecode. At each point the strategy may let another actor go
-on that is ready. A run is told by its seed and by the points at which it left the plain order (`Turn`), in which an
-actor goes on until it must wait or has ended, and then the one of the lowest number follows: the same turns give the
-same run.
+An actor is a greenlet that runs from one scheduling point to the next. A point is an operation of the runtime, such as
+acquiring a lock, or with `line_tracing` a line or bytecode. At each point the strategy may switch to another ready
+actor. In the default order an actor runs until it must wait or has ended, then the one with the lowest number follows.
+A run is determined by its seed and its `Turn`s, the deviations from that order.
 
-Leaves out what locks, sockets and disks do (`sync`, `network`, `disk`), and how turns are chosen (`strategies`).
+Locks, sockets and disks: `sync`, `network`, `disk`. Choosing turns: `strategies`.
 """
 
 from __future__ import annotations
@@ -24,27 +23,27 @@ from longpoll_simulation.greenlets import Greenlet, current_greenlet, new_greenl
 
 T = TypeVar("T")
 STEP_NS: Final = 1_000
-"""How long a point takes in virtual time, ns."""
+"""The virtual duration of a point, ns."""
 BEGIN_NS: Final = 1_000_000_000_000
-"""What the monotonic clock shows when a world begins, ns."""
+"""The monotonic clock at the start of a world, ns."""
 NEVER: Final = 1 << 62
-"""The number of a point that does not come."""
+"""The number of a point that is never reached."""
 STEPS_MAX: Final = 2_000_000
-"""Points after which a run that has not ended counts as turning in circles."""
+"""Points after which a run counts as an endless loop."""
 
 
 @frozen
 class Turn:
-    """When an actor came to a point of its own, another one went on than the plain order has it.
+    """A deviation from the default order at one of an actor's points.
 
-    An actor's own points are counted, so that most turns keep their meaning when one before them is left out.
+    Points are counted per actor, so that most turns stay valid when an earlier one is left out.
     """
 
     actor: int
     point: int
     """From 1; one more than its last point is its end."""
     to: int
-    """The number of who went on; below 0 nobody else did, and the actor stood still for as many milliseconds."""
+    """The number of the actor that ran; below 0 none did, and the actor paused for that many milliseconds."""
 
 
 @define(eq=False)
@@ -58,13 +57,13 @@ class Actor:
     is_ready: bool = True
     done: bool = False
     waits_for: object = None
-    """What it waits for, for a person; None while it is ready."""
+    """What it waits for, in readable form; None while it is ready."""
     points: int = 0
-    """To how many points it has come."""
+    """Its number of points so far."""
     waits: int = 0
-    """How often it has begun to wait: a timer of an earlier wait does not end a later one."""
+    """Its number of waits: the timer of an earlier wait does not end a later one."""
     woken: bool = False
-    """Whether its last wait was ended by somebody, and not by its time."""
+    """Whether its last wait was ended by a wake, not by its timeout."""
     waits_in: list[Actor] | None = None
     joined_by: list[Actor] = field(factory=list)
 
@@ -73,53 +72,52 @@ class Actor:
 
 
 class Strategy(Protocol):
-    """Chooses who goes on."""
+    """Chooses who runs."""
 
     def begin(self, world: World) -> None:
-        """A run begins: whatever is kept of the last one is forgotten."""
+        """A run begins: forget the last one."""
         ...
 
     def choose(self, world: World) -> Actor:
-        """Who goes on, of `world.ready`, of which there are two or more; perhaps `world.current`.
+        """Choose from `world.ready`, which has two or more; possibly `world.current`.
 
-        May set `world.ask_at`: before the point of that number it is not asked again as long as the actor that it
-        chose can go on.
+        May set `world.ask_at`: before the point of that number it is not called again while the chosen actor can run.
         """
         ...
 
     def became_ready(self, world: World, actor: Actor) -> None:
-        """An actor can go on that could not; where that matters, `world.ask_at` is set to 0."""
+        """An actor became ready; set `world.ask_at` to 0 if that matters."""
         ...
 
 
 class Stalls(Protocol):
-    """Says when an actor stands still for a while, as a thread that gets no processor."""
+    """Says when an actor pauses, like a thread without a processor."""
 
     def begin(self, world: World) -> None:
         """A run begins: set `world.stall_at`."""
         ...
 
     def due_ms(self, world: World, actor: Actor) -> int:
-        """For how many milliseconds an actor stands still at this point; 0 if it does not.
+        """The milliseconds for which an actor pauses at this point; 0 for none.
 
-        Sets `world.stall_at` to the number of the point before which it need not be asked again.
+        Sets `world.stall_at` to the next point for which to call it.
         """
         ...
 
 
 class Tracer(Protocol):
-    """Makes points inside the code that actors run."""
+    """Adds scheduling points inside the code of actors."""
 
     def act(self, target: Callable[[], None]) -> None:
-        """Run an actor's target so."""
+        """Run an actor's target with tracing."""
         ...
 
     def go_on(self) -> None:
-        """Go on after an actor was ended where it stood."""
+        """Continue after an actor was ended at its position."""
         ...
 
     def stop(self) -> None:
-        """The run is over."""
+        """End the run."""
         ...
 
 
@@ -127,8 +125,8 @@ class Tracer(Protocol):
 class World:
     """One run.
 
-    Invariants: `ready` are the actors that can go on, `current` among them, in the order of their numbers; `_timers` is
-    a heap of what is due when; `turns` are all choices so far that were not the plain order's.
+    Invariants: `ready` are the actors that can run, including `current`, in the order of their numbers; `_timers` is a
+    heap of timers; `turns` are all choices so far that differ from the default order.
     """
 
     strategy: Strategy
@@ -138,26 +136,26 @@ class World:
     step: int = 0
     """Points so far."""
     ask_at: int = 0
-    """The strategy is not asked before the point of this number, as long as the current actor can go on."""
+    """The strategy is not called before this point while the current actor can run."""
     stalls: Stalls | None = None
     stall_at: int = NEVER
-    """`stalls` is not asked before the point of this number."""
+    """`stalls` is not called before this point."""
     stalled_ms: int = 0
-    """How long actors have stood still so far, in all."""
+    """The total pauses so far."""
     current: Actor | None = None
     last: Actor | None = None
-    """Who ran last: the current one, or who has just begun to wait or ended."""
+    """The last actor that ran: the current one, or one that has just begun to wait or ended."""
     ready: list[Actor] = field(factory=list)
     actors: list[Actor] = field(factory=list)
-    """All that there were, by their numbers."""
+    """All actors so far, by their numbers."""
     turns: list[Turn] = field(factory=list)
     note: Callable[[Actor, str, object], None] | None = None
-    """Told of every point: who came to it, the operation, and on what."""
+    """Called at every point with the actor, the operation, and its object."""
     tracer: Tracer | None = None
-    """What makes points inside the code (`line_tracing`)."""
+    """Adds scheduling points inside the code (`line_tracing`)."""
     over: bool = False
     lock_count: int = 0
-    """Locks are numbered, for stories."""
+    """Numbers for locks, for stories."""
     _timers: list[tuple[int, int, Callable[[], None]]] = field(factory=list)
     _timer_numbers: Any = field(factory=itertools.count)
     _failure: BaseException | None = None
@@ -166,7 +164,7 @@ class World:
     # -- a run -------------------------------------------------------------------------------------------------------
 
     def run(self, main: Callable[[], T]) -> T:
-        """Run `main` as the first actor to its end, with everybody whom it starts; who is left then is abandoned.
+        """Run `main` as the first actor to its end, with all actors that it starts; the remaining ones are abandoned.
 
         Raises what `main` or any other actor raises, and StuckError.
         """
@@ -188,7 +186,7 @@ class World:
         return results[0]
 
     def spawn(self, name: str, target: Callable[[], None], process: str = "") -> Actor:
-        """A new actor, which is ready."""
+        """Add a ready actor."""
         actor = Actor(len(self.actors), name, process)
         self.actors.append(actor)
         actor.greenlet = new_greenlet(lambda: self._act(actor, target), self._hub)
@@ -197,7 +195,7 @@ class World:
         return actor
 
     def abandon(self, actors: Iterable[Actor]) -> None:
-        """End actors where they stand: a killed process's, by somebody who is none of them."""
+        """End actors at their positions, such as those of a killed process; the caller is not one of them."""
         for actor in actors:
             assert actor is not self.current
             if not actor.done:
@@ -206,7 +204,7 @@ class World:
     # -- what an actor calls -----------------------------------------------------------------------------------------
 
     def point(self, operation: str, thing: object = None) -> None:
-        """The current actor comes to a point, and others may go on before it does; outside of a run nothing happens."""
+        """A scheduling point of the current actor: others may run first. Outside a run nothing happens."""
         me = self.current
         if me is None or self.over:
             return
@@ -225,12 +223,12 @@ class World:
             self.offer_turn()
 
     def give_up(self) -> None:
-        """End the run: it turns in circles."""
+        """End the run as an endless loop."""
         self._failure = StuckError(f"no end after {self.steps_max} steps: {self.who_waits()}")
         self._hub.switch()
 
     def _stall(self, me: Actor) -> bool:
-        """Have the current actor stand still, if that is due; whether it did."""
+        """Pause the current actor if a pause is due; returns whether it did."""
         assert self.stalls is not None
         for_ms = self.stalls.due_ms(self, me)
         if for_ms:
@@ -240,7 +238,7 @@ class World:
         return for_ms > 0
 
     def offer_turn(self) -> None:
-        """Ask the strategy who goes on, and let that actor; returns when the current one is chosen again."""
+        """Let the strategy choose, and switch; returns when the current actor is chosen again."""
         me = self.current
         assert me is not None
         chosen = self.strategy.choose(self)
@@ -250,15 +248,15 @@ class World:
         self._switch(chosen)
 
     def wait(self, waiting: list[Actor], thing: object, timeout_s: float | None = None) -> bool:
-        """Have the current actor wait among `waiting` until it is woken; false when `timeout_s` was over first.
+        """Wait among `waiting` until woken; false if `timeout_s` passed first.
 
-        Raises StuckError outside of a run, where nobody is there to wake.
+        Raises StuckError outside a run, where no actor could wake it.
         """
         me = self.current
         if self.over:
             raise AbandonedError
         if me is None:
-            raise StuckError(f"nobody is there to end the wait for {thing}")
+            raise StuckError(f"no actor exists to end the wait for {thing}")
         self.step += 1
         me.points += 1
         self.now_ns += self.step_ns
@@ -279,19 +277,19 @@ class World:
         return me.woken
 
     def wake(self, actor: Actor) -> None:
-        """End an actor's wait; nothing if it does not wait."""
+        """End an actor's wait; no effect if it does not wait."""
         if actor.is_ready or actor.done:
             return
         actor.woken = True
         self._make_ready(actor)
 
     def wake_all(self, waiting: list[Actor]) -> None:
-        """End the waits of all of a list."""
+        """Wake all actors of a list."""
         for actor in list(waiting):
             self.wake(actor)
 
     def at(self, moment_ns: int, do: Callable[[], None]) -> None:
-        """Have something done when the clock shows this; in the order in which it was asked for."""
+        """Call something when the clock reaches this time; equal times in the order of requests."""
         heapq.heappush(self._timers, (moment_ns, next(self._timer_numbers), do))
 
     # -- the parts ---------------------------------------------------------------------------------------------------
@@ -301,7 +299,7 @@ class World:
         to.greenlet.switch()
 
     def _next(self) -> Actor | None:
-        """Who goes on when the current one cannot; None when nobody can, which is then the failure of the run."""
+        """The next actor when the current one cannot run; None for a deadlock, which fails the run."""
         while not self.ready:
             if not self._timers:
                 self._failure = self._failure or StuckError(self.who_waits())
@@ -321,13 +319,13 @@ class World:
         return chosen
 
     def who_waits(self) -> str:
-        """Everybody who is left, and for what, as text."""
+        """All remaining actors and what they wait for, as text."""
         left = [actor for actor in self.actors if not actor.done]
         said = [f"{actor} waits for {actor.waits_for}" if not actor.is_ready else f"{actor} is ready" for actor in left]
         return "; ".join(said) or "nobody is left"
 
     def _fire(self) -> None:
-        """Do what is due."""
+        """Run the due timers."""
         timers = self._timers
         while timers and timers[0][0] <= self.now_ns:
             heapq.heappop(timers)[2]()
@@ -374,11 +372,11 @@ class World:
         self.wake_all(actor.joined_by)
 
     def _end(self, actor: Actor) -> None:
-        """Raise AbandonedError where an actor stands; one that has not begun is only left out."""
+        """Raise AbandonedError in an actor; one that has not begun is only removed."""
         if not actor.greenlet:
             self._leave(actor)
             return
-        # On its way out it may give locks back and close things: no points, and nothing that another process sees.
+        # On its way out it may release locks and close things: no points, and no effect on other processes.
         self.over = True
         actor.greenlet.parent = current_greenlet()
         actor.greenlet.throw(AbandonedError)
@@ -387,7 +385,7 @@ class World:
             self.tracer.go_on()
 
     def _abandon(self) -> None:
-        """The run is over: end everybody who is left."""
+        """The run is over: end all remaining actors."""
         self.over = True
         self.current = None
         for actor in self.actors:

@@ -1,4 +1,4 @@
-"""The law: the state machine of broker long polling, written once as terms.
+"""The specification: a state machine of broker long polling, written once as terms.
 
-Leaves out everything that runs: no file, socket, clock or Spark session is opened here except by `engines`.
+Nothing here opens a file, socket, clock or Spark session, except `engines`.
 """

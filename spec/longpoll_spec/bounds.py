@@ -1,11 +1,8 @@
-"""How large a state space to explore, and which aspects of the world are in it, as data.
+"""How large a state space to explore, and which features of the model it contains, as data.
 
-A bound cuts the law's space, never its meaning: guards disable at a bound and nothing is clamped. An aspect is a part
-of the world that can be left out whole, such as several queues or offset commits: its variables and actions exist only
-where it is on, and the same text is the law with and without it. Why aspects, and not one large state:
-docs/decisions/0002-specification.md.
-
-Leaves out the policy's knobs (how a broker behaves) and an engine's own limits on memory and time.
+A bound cuts the state space and never changes what an action means: guards disable at a bound, nothing is clamped. A
+feature is a part of the model that can be left out, such as several queues or offset commits. Its variables and actions
+exist only where it is on. Why features, and not one large state: docs/decisions/0002-specification.md.
 """
 
 from __future__ import annotations
@@ -24,45 +21,47 @@ MESSAGES_MAX: Final = 255
 TICKS_MAX: Final = 255
 QUEUES_MAX: Final = 8
 TAGS_MAX: Final = 3
-"""Two tags differ in all; the third has the first one's hash."""
+"""The first two tags differ in name and hash; the third has the hash of the first."""
 
 ASPECTS: Final[dict[str, str]] = {
-    "buckets": "A bucket is an entry of the table, which the first hold makes and which may be removed.",
-    "commits": "A consumer commits what it has handled, and each pull carries what was committed when it was sent.",
+    "buckets": "A bucket is an entry of the table that the first hold creates and that may be removed.",
+    "commits": "A consumer commits its progress, and each pull carries the offset committed when it was sent.",
     "channels": "A consumer's channel may close while its pull waits.",
     "limit": "At most one request is held at a time.",
-    "capacity": "The executor refuses a request only while it has another one.",
-    "truncate": "A queue may lose its first message, be cut back by its last, or be deleted and begun anew.",
-    "sql": "A pull may want what an SQL filter lets through, and each message passes that filter or does not.",
-    "crash": "Messages are flushed to disk after they are appended, and a crash loses the others and all memory.",
-    "role": "Of the broker, a slave, the master comes back, or it becomes master itself; either, and once.",
-    "lateness": "Each request counts the ticks that it is late, and those that it waits though a message is visible.",
+    "capacity": "The executor rejects a request only while it has another one.",
+    "truncate": "A queue may lose its first message, lose its last message, or be deleted and recreated.",
+    "sql": "A pull may use an SQL filter, which each message passes or does not.",
+    "crash": "Messages are flushed to disk after they are appended; a crash loses unflushed ones and all memory.",
+    "role": "The broker is a slave. Once, its master comes back or it becomes master itself.",
+    "lateness": "Each request counts the ticks that it is late, and those that it waits although a message is visible.",
 }
-"""Aspect -> what is in the world with it. Several queues and several tags are aspects too, switched on by number."""
+"""Feature -> what it adds to the model. Several queues and several tags are features too, switched on by their
+numbers.
+"""
 
 
 @frozen
 class Bounds:
-    """One choice of bounds. `messages=None` leaves the log unbounded, which only a proof can take."""
+    """One choice of bounds. `messages=None` leaves the log unbounded, which only a proof can handle."""
 
     name: str
     requests: int = 2
-    """Request slots, one a consumer: a consumer has one pull in flight."""
+    """Request slots, one per consumer: a consumer has one pull in flight."""
     messages: int | None = 1
-    """Messages that are ever appended to one queue."""
+    """The number of messages appended to one queue, at most."""
     hold_ticks: int = 1
     """A pull's deadline, in ticks from its receipt."""
     scan_ticks: int = 2
-    """Ticks between two scans. With one tick every scan comes at once and lateness cannot be seen, so two or more."""
+    """Ticks between two scans. One tick would hide lateness, because a scan would always be due, so two or more."""
     queues: int = 1
     """Queues that share one dispatcher, one scanner and one executor."""
     tags: int = 1
     """Tags that a message can have and a pull can want; with one nothing is ever filtered."""
     aspects: frozenset[str] = frozenset()
-    """Names of `ASPECTS`."""
+    """Names in `ASPECTS`."""
 
     def __attrs_post_init__(self) -> None:
-        """Refuse what cannot be explored; raises `BoundsError`."""
+        """Reject bounds that cannot be explored; raises `BoundsError`."""
         _within("requests", self.requests, 1, REQUESTS_MAX)
         if self.messages is not None:
             _within("messages", self.messages, 1, MESSAGES_MAX)
@@ -75,21 +74,21 @@ class Bounds:
 
     @property
     def filters(self) -> bool:
-        """Whether there is anything to filter by."""
+        """Whether filters can matter."""
         return self.tags > 1 or "sql" in self.aspects
 
     @property
     def late_max(self) -> int:
-        """How many ticks of lateness are counted; the count is never cut off, time stops there."""
+        """The number of ticks of lateness counted; at this number time stops, the count is not clamped."""
         return self.hold_ticks + self.scan_ticks
 
     @property
     def is_plain(self) -> bool:
-        """Whether these are bounds of the world without aspects."""
+        """Whether these are bounds of the model without features."""
         return self.queues == self.tags == 1 and not self.aspects
 
     def has(self, aspect: str) -> bool:
-        """Whether the aspect is on."""
+        """Whether the feature is on."""
         assert aspect in ASPECTS, aspect
         return aspect in self.aspects
 
@@ -100,7 +99,7 @@ def _within(name: str, value: int, lower: int, upper: int) -> None:
 
 
 SIZES: Final = ("tiny", "small", "wide", "bench")
-"""Bounds of the world without aspects."""
+"""Bounds of the model without features."""
 
 EXPLORATIONS: Final[dict[str, Bounds]] = {
     "queues": Bounds("queues", requests=2, messages=1, queues=2),
@@ -115,9 +114,9 @@ EXPLORATIONS: Final[dict[str, Bounds]] = {
     "crash": Bounds("crash", requests=2, messages=2, aspects=frozenset({"crash"})),
     "role": Bounds("role", requests=2, messages=1, queues=2, aspects=frozenset({"role"})),
 }
-"""One exploration for every aspect: enough to show what it is there for, and that it reaches whomever it concerns.
+"""One exploration per feature: enough to show its purpose, with two requests each.
 
-Two requests each: what wakes or answers only the first of several is right for one.
+With one request, a broker that wakes or answers only the first of several would pass.
 """
 
 TIMEOUTS: Final[dict[str, Bounds]] = {
@@ -125,9 +124,9 @@ TIMEOUTS: Final[dict[str, Bounds]] = {
     "timeout-5": Bounds("timeout-5", requests=2, messages=1, hold_ticks=5, scan_ticks=3),
     "timeout-8": Bounds("timeout-8", requests=2, messages=1, hold_ticks=8, scan_ticks=5),
 }
-"""Timeouts of more than a tick, none a multiple of its period: one tick hides a deadline that is set anew.
+"""Hold times of more than a tick, none a multiple of its period: with one tick a restarted deadline does not show.
 
-The first has tags: without them every request that a dispatcher keeps has come in the same tick. It is explored with
+The first has tags: without them, all requests that a dispatcher keeps arrived in the same tick. It is explored with
 every policy that is checked by name; the others are pinned.
 """
 
@@ -146,10 +145,10 @@ def named(
     tags: int | None = None,
     aspects: Iterable[str] = (),
 ) -> Bounds:
-    """The bounds of this name for this policy, with what is given set by hand; raises `BoundsError`.
+    """The bounds of this name for this policy, with the given values replaced; raises `BoundsError`.
 
-    `aspects` are those that are on besides the name's own. A policy that walks in place has fewer interleavings, so one
-    more request fits the same name.
+    `aspects` are added to those of the name. A policy that traverses in place has fewer interleavings, so the same name
+    allows one more request.
     """
     more = 1 if policy.take == "in_place" else 0
     table = {

@@ -1,7 +1,6 @@
-"""What every exception of the project is, and those of the law, one class a fault.
+"""The base classes of every exception of the project, and the exceptions of the specification, one class per fault.
 
-Leaves out control flow: nothing here is raised to be caught by the package itself. The other packages' own exceptions
-stand in their `errors`.
+The other packages define their exceptions in their own `errors` modules.
 """
 
 from __future__ import annotations
@@ -10,16 +9,16 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 LISTED_MAX: Final = 20
-"""Most names that a sentence lists where a command lists them all."""
+"""The most names in an error message; beyond that it names the command that lists them all."""
 GUESSED_MAX: Final = 100
-"""Longest name, characters, for which a near one is looked for, and which is shown whole."""
+"""The longest name, in characters, that gets a suggestion and is shown whole."""
 
 
 def not_known(what: str, name: str, known: Iterable[str], command: str = "") -> str:
-    """What to say of a name that nobody has: the nearest one there is, and all of them, each once.
+    """The error message for an unknown name: the nearest known name, and all of them, each once.
 
     Args:
-        what: What it should be the name of, such as `policy`.
+        what: The kind of name, such as `policy`.
         name: The name as it was given.
         known: The names there are.
         command: The command that lists them, for lists that are too long for a sentence.
@@ -37,10 +36,10 @@ def not_known(what: str, name: str, known: Iterable[str], command: str = "") -> 
 
 
 class LongpollError(Exception):
-    """Whatever any package of the project raises on purpose; it can be copied and pickled, whatever its fields."""
+    """Base class of the project's exceptions; each can be copied and pickled with its fields."""
 
     retriable: bool = False
-    """Whether the same call may succeed later, though nobody changes it."""
+    """Whether the same call may succeed later without a change by the caller."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Keep the arguments and fields. `Exception` would call `__init__` with the text alone."""
@@ -56,7 +55,7 @@ def _made_again(kind: type[LongpollError], arguments: tuple[Any, ...]) -> Longpo
 
 
 class UserError(LongpollError):
-    """The user asked for something that does not exist or cannot be; the text says what to do next."""
+    """A mistake of the user: something that does not exist or is impossible; the text says what to do next."""
 
 
 class ConfigError(UserError):
@@ -64,11 +63,11 @@ class ConfigError(UserError):
 
 
 class SpecError(LongpollError):
-    """Whatever the law's own code raises on purpose."""
+    """Base class of the exceptions of the specification."""
 
 
 class SpecUserError(SpecError, UserError):
-    """The user asked the law for something that does not exist or cannot be; the text says what to do next."""
+    """A mistake of the user in a request to the specification; the text says what to do next."""
 
 
 class UnknownPolicyError(SpecUserError):
@@ -96,23 +95,23 @@ class BoundsError(SpecUserError):
 
 
 class SymmetryError(SpecUserError):
-    """Requests are not interchangeable in what is to be checked."""
+    """Requests are not interchangeable in the properties to be checked."""
 
 
 class EngineLimitError(SpecUserError):
-    """The engine cannot run this search: an option it lacks, memory it may not use, a worker that is gone."""
+    """The engine cannot run this search: a missing option, a limit of memory, or a worker that died."""
 
 
 class MemoryShortError(EngineLimitError):
-    """There is too little memory or disk for this search, or a process was ended for want of it."""
+    """There is too little memory or disk for this search, or a process was killed for lack of it."""
 
 
 class CheckpointError(SpecUserError):
-    """The directory of a search is missing, damaged, of another search, or cannot be written."""
+    """The directory of a search is missing, damaged, of another search, or not writable."""
 
 
 class SparkFailedError(SpecUserError):
-    """Spark could not do a step of a search."""
+    """Spark failed in a step of a search."""
 
 
 class TokenError(SpecUserError):
@@ -120,4 +119,4 @@ class TokenError(SpecUserError):
 
 
 class OutputError(SpecUserError):
-    """What was to be shown cannot be written where the user wants it."""
+    """The output cannot be written to where the user wants it."""

@@ -1,8 +1,8 @@
-"""Which policy has which hazard: what each preset breaks, and by what name the race or fault is known.
+"""Which preset has which finding: the properties that it breaks, and the known races or faults behind them.
 
-The letters are those of docs/findings.md, in the order in which the hazards were read in RocketMQ's source or seen on
-its brokers; a hazard without a letter has a word. This is what is known of the brokers; that the law finds exactly
-this, neither less nor more, is a test's. Leaves out our own policies, which break nothing.
+The letters are those of docs/findings.md, in the order of discovery in RocketMQ's source or on its brokers; a finding
+without a letter has a word. A test checks that the specification finds exactly these. Our own policies break nothing
+and are not listed.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import Final
 HAZARDS: Final[dict[str, str]] = {
     "a": "A message comes between the read and the insert: the wakeup is lost until the next scan (#7358).",
     "b": "A message comes between a notifier's take and its put-back: the wakeup is lost until the next scan.",
-    "c": "Only the scan sees deadlines, so an answer is late by up to a scan's period.",
-    "d": "What the executor refuses, or an exception overtakes, gets no answer at all.",
+    "c": "Only the scan checks deadlines, so an answer is up to a scan period late.",
+    "d": "A request that the executor rejects, or whose check throws, gets no answer at all.",
     "e": "Nothing removes the requests of a closed channel (#8362).",
-    "g": "Who waits for an offset that was cut off or deleted is told only at the deadline.",
-    "h": "An older offset that a pull carries overwrites a newer one that was committed since.",
-    "i": "Buckets that nobody uses stay in the table (#7481).",
-    "j": "A bucket is removed while a pull has it in hand: its request is lost for good (#10754).",
+    "g": "A request that waits for a truncated or deleted offset learns of it only at its deadline.",
+    "h": "An older offset that a pull carries overwrites a newer committed one.",
+    "i": "Unused buckets stay in the table (#7481).",
+    "j": "A bucket is removed while a pull's thread holds a reference to it: its request is lost for good (#10754).",
     "l": "A scan ends at the first queue whose store throws.",
-    "m": "The walk after the master's return ends at a bucket emptied meanwhile, and misses who is in no bucket then.",
-    "o": "That a slave becomes master, and in 4.9 that its master is back, is not told to those who wait.",
-    "p": "A broker that stops does not answer those who wait.",
+    "m": "The traversal after a master's return ends at a bucket emptied meanwhile, and misses requests in no bucket.",
+    "o": "Held requests do not learn that a slave becomes master, nor, in 4.9, that its master is back.",
+    "p": "A broker that stops does not answer held requests.",
     "poll": "The dispatcher polls the log, so time passes before a message is visible.",
-    "unflushed": "A message is seen before it is on disk, and a crash takes it back (5.3.2: not under SYNC_FLUSH).",
+    "unflushed": "A message is visible before it is on disk, and a crash loses it (5.3.2: not under SYNC_FLUSH).",
 }
-"""Hazard -> its sentence, with upstream's issue where there is one."""
+"""Finding -> its sentence, with upstream's issue if there is one."""
 
 _ALL: Final[dict[str, tuple[str, ...]]] = {
     "lost_by_keep": ("b",),
@@ -65,9 +65,9 @@ FACTS: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "rocketmq-pr7359": {**_ALL, **_RECHECKED, **_NEVER_REMOVED, **_NPE},
     "rocketmq-lmq": {**_ALL, **_UNCHECKED, "no_orphan": ("j",), **_NPE},
 }
-"""Preset -> the properties that it breaks -> the hazards of which each is a sign; every other property it keeps."""
+"""Preset -> the properties that it breaks -> the findings behind each; it keeps every other property."""
 
 
 def findings_of(preset: str, property_name: str) -> tuple[str, ...]:
-    """The hazards that a broken property of a preset is a sign of; none that is known for other policies."""
+    """The findings behind a broken property of a preset; empty for other policies."""
     return FACTS.get(preset, {}).get(property_name, ())

@@ -1,28 +1,28 @@
-"""The schema of a recorded history: what an event is, and nothing about who writes or reads it.
+"""The schema of a recorded history: the events and the metadata. Writers and readers are elsewhere.
 
 A history is a directory of part files (`part-*.ndjson`, one event a line, or `part-*.parquet`, one event a row) and one
-`meta.json`. An event's moment is the interval [after_ns, before_ns]: it happened after the one and before the other,
-so an observer that cannot see the exact moment stays honest. Times are nanoseconds of the source's clock plus the
-source's `offset_ns` of `meta.json`, which puts every source on Unix time; `uncertainty_ns` widens every interval of a
-source on both sides.
+`meta.json`. The time of an event is the interval [after_ns, before_ns]: it happened after the first and before the
+second, so an observer need not know the exact time. Times are nanoseconds of the source's clock. Adding the source's
+`offset_ns` from `meta.json` gives Unix time; `uncertainty_ns` widens every interval of a source on both sides.
 
-Black-box events are what a proxy could see; white-box events carry the names of the law's actions and are what only
-the broker itself can see. Five rules make a history judgeable:
+Black-box events are those that a proxy can observe. White-box events carry the names of the specification's actions,
+which only the broker itself can observe. Five rules make a history judgeable:
 
-1. A source is one life of one observer: a restarted broker is a new source with a new name, so that `sequence` counts
-   0, 1, 2, ... through each source and a request's identifier is never used twice.
-2. An observer starts with `source_started` and ends with `source_stopped`, which is its last event; without the latter
-   the history counts as cut off.
-3. Whatever is dropped is declared by a `lost` event (it takes a sequence number; the dropped events take none), whose
-   interval holds the moments of all that it stands for. An undeclared gap is damage.
+1. A source is one process lifetime of one observer: a restarted broker is a new source with a new name, so
+   `sequence` counts 0, 1, 2, ... within each source and request identifiers are never reused.
+2. A source starts with `source_started` and ends with `source_stopped`, its last event; without the latter the
+   history counts as cut off.
+3. Dropped events are declared by a `lost` event, which takes one sequence number while the dropped events take none.
+   Its interval contains the times of all dropped events. An undeclared gap is damage.
 4. An answer to a request that names a queue carries that request's broker, topic and queue.
-5. Offsets that were visible before the source started are told by one `make_visible` a queue right after the start.
+5. Offsets that were visible before the source started are declared by one `make_visible` per queue right after the
+   start.
 
-An excerpt holds the events that one finding rests on. What it leaves out was recorded: an `omitted` event stands for
-`lost_count` events, numbered from its own `sequence` on, and its `cause` is the clause that the excerpt shows to be
-broken. It is asked nothing but that clause, so an excerpt can convict and never acquit.
+An excerpt holds the events behind one finding. An `omitted` event stands for `lost_count` recorded events that the
+excerpt leaves out, numbered from its own `sequence` on. Its `cause` is the clause that the excerpt shows to be broken.
+Only that clause is checked, so an excerpt can show a violation but never that there is none.
 
-Leaves out file handling (`longpoll_recorder.recorder` writes, `longpoll_judge.read.source` reads).
+Writer: `longpoll_recorder.recorder`. Reader: `longpoll_judge.read.source`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from longpoll_spec.tables import with_table
 
 FORMAT_VERSION: Final = 1
 ABSENT: Final = 1 - (1 << 61)
-"""In a column of numbers without nulls, a field of an answer to a pull that the event does not have: -1 is a value."""
+"""Marks a missing field of a pull's answer in an integer column without nulls: -1 is a valid value there."""
 META_FILE: Final = "meta.json"
 PART_GLOB: Final = "part-*.ndjson"
 """The parts that a recorder writes."""
@@ -44,7 +44,7 @@ PARQUET_SUFFIX: Final = ".parquet"
 PART_SUFFIXES: Final = (NDJSON_SUFFIX, ".ndjson.zst", PARQUET_SUFFIX)
 """The kinds of parts that can be judged."""
 PART_FILES: Final = "part-*"
-"""Every part, of whatever kind."""
+"""Every part, of any kind."""
 
 BlackBox = Literal[
     "source_started",
@@ -67,10 +67,10 @@ WHITE_BOX: Final[tuple[str, ...]] = get_args(WhiteBox)
 
 @with_table
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One event. A field that an event does not have is left at its default and not written.
+    """One event. Fields that an event does not have keep their defaults and are not written.
 
     `after_ns`, `before_ns`: int64 nanoseconds, after_ns <= before_ns. `sequence`: int64, 0, 1, 2, ... per source, so
-    that a gap shows. `request`: an identifier that is unique within the source for the source's whole life.
+    that gaps show. `request`: an identifier that is unique within the source.
     """
 
     event: str
@@ -78,7 +78,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     after_ns: int
     before_ns: int
     source: str
-    """Who saw it: a key of `meta.json`'s sources."""
+    """The observer: a key of `meta.json`'s sources."""
     sequence: int
     broker: str = ""
     topic: str = ""
@@ -89,25 +89,27 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     code: int = -1
     """request_received: the request code; answer_sent: the response code."""
     direction: str = ""
-    """blocked and unblocked, of a connection: `answers` when its client does not read what it is sent, `requests` when
-    its broker does not read what it is asked. Between the two the observer saw bytes wait in that direction."""
+    """blocked and unblocked, of a connection: `answers` if its client does not read the answers, `requests` if its
+    broker does not read the requests. Between the two, bytes waited in that direction.
+    """
     group: str = ""
     """request_received of a pull, and of a query or an update of a committed offset: the consumer group."""
     offset: int = -1
-    """request_received of a pull: the first queue offset asked for; answer_sent to a query of a committed offset: that
-    offset; a step of the law: the next offset that the request's consumer reads."""
+    """request_received of a pull: the first queue offset requested; answer_sent to a query of a committed offset: that
+    offset; an action: the next offset that the request's consumer reads.
+    """
     commit_offset: int = -1
-    """request_received of a pull that commits, and of a request to store an offset: the offset to be committed."""
+    """request_received of a pull that commits, and of an offset update: the offset to be committed."""
     count_max: int = -1
-    """request_received of a pull: the most messages asked for."""
+    """request_received of a pull: the most messages requested."""
     may_hold: bool | None = None
-    """request_received of a pull: whether the suspend bit is set; None where that is not known."""
+    """request_received of a pull: whether the suspend bit is set; None if unknown."""
     timeout_ms: int = -1
     """request_received of a pull: suspendTimeoutMillis; the deadline is receipt plus this."""
     expression_type: str = ""
-    """request_received of a pull: TAG or SQL92; empty when no subscription is known."""
+    """request_received of a pull: TAG or SQL92; empty if no subscription is known."""
     expression: str = ""
-    """request_received of a pull: the subscription expression that the broker applies, for instance `*` or `a || b`."""
+    """request_received of a pull: the subscription expression that the broker applies, such as `*` or `a || b`."""
 
     offset_next: int = ABSENT
     """answer_sent to a pull: nextBeginOffset."""
@@ -118,32 +120,36 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     offsets: list[int] = []
     """answer_sent to a pull: the queue offset of every message in the body, in order."""
     actors: str = ""
-    """An action of the law, in a history that declares its law: who takes part, as the law's labels name them, for
-    instance `0` or `scanner,q1`; `?` for one that the observer does not know, empty for all of them unknown."""
+    """An action, in a history that declares its model (`law`): the actors as in the action's label, such as `0` or
+    `scanner,q1`; `?` for an unknown one, empty if all are unknown.
+    """
     cause: str = ""
     """answer_sent to a pull: why it was sent now: immediate, woken, expired, busy, thrown, stopped or error; omitted:
-    the clause that the excerpt is of."""
+    the clause that the excerpt shows to be broken.
+    """
 
     queue_offset: int = -1
     """append, message_acknowledged and message_seen: the message's queue offset. `request` of message_acknowledged is
-    the send that was answered so, where the observer knows it."""
+    the send that it answers, if known.
+    """
     tag: str = ""
     """append, message_acknowledged and message_seen: the message's tag; empty when it has none."""
     visible_end: int = -1
-    """make_visible: the new visible end (RocketMQ's maxOffset); hold, take, keep, recheck: the end that was seen."""
+    """make_visible: the new visible end (RocketMQ's maxOffset); hold, take, keep, recheck: the end that was read."""
     lost_count: int = 0
-    """lost: how many events were not recorded; omitted: how many that were recorded are left out."""
+    """lost: the number of unrecorded events; omitted: the number of recorded events that are left out."""
 
     ids: list[int] = []
-    """Who each message is, as 60 bits of its unique id; 0 for a message without one. request_received of a send: its
-    messages in order; message_acknowledged, message_seen and append: that message; answer_sent to a pull: one for each
-    of `offsets`; request_received of the end of a transaction (37): the prepared message."""
+    """Each message's identity: 60 bits of its unique id; 0 for a message without one. request_received of a send: its
+    messages in order; message_acknowledged, message_seen and append: that message; answer_sent to a pull: one for
+    each of `offsets`; request_received of the end of a transaction (37): the prepared message.
+    """
     bodies: list[int] = []
-    """What each of these messages holds: CRC-32 of its body as it travels; -1 where that is not known."""
+    """The content of each of these messages: CRC-32 of its body on the wire; -1 if unknown."""
     delay_ms: int = -1
-    """request_received of a send: how long after its receipt its messages may be delivered, where it says so itself."""
+    """request_received of a send: the delay from receipt to delivery, if the send sets one."""
     delay_level: int = -1
-    """The same as one of the broker's levels, 1 being the first."""
+    """The same as one of the broker's delay levels, from 1."""
     transaction: str = ""
     """request_received: `prepared` of a send; `commit`, `rollback` or `unknown` of the end of a transaction (37)."""
 
@@ -160,23 +166,24 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     uncertainty_ns: int = 0
     """Half the width by which every interval of this source is widened."""
     hold_limit: int = -1
-    """Most pulls that the broker may hold at once, where it says so; -1 where nothing is known of a limit."""
+    """The most pulls that the broker may hold at once, if it declares a limit; -1 if unknown."""
 
 
 @with_table
 class Law(msgspec.Struct, frozen=True, kw_only=True):
-    """Says that each source writes the steps of one run of the law, from its first state, and in which world."""
+    """Declares that each source writes the steps of one run of the specification from its first state."""
 
     requests: int
-    """Request slots: most pulls that are under way at once."""
+    """Request slots: the most pulls in progress at once."""
     queues: int = 1
     tags: int = 1
     hold_ticks: int = 1
     scan_ticks: int = 2
     aspects: list[str] = []
     hidden: list[str] = []
-    """Actions of the law, or instances such as `recheck(scanner)`, that the sources do not always write: any number of
-    them may have happened between two events."""
+    """Actions, or instances such as `recheck(scanner)`, that the sources may omit: any number of them may have happened
+    between two events.
+    """
 
 
 @with_table
@@ -186,9 +193,9 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     format_version: int
     sources: list[Source]
     policy: str = ""
-    """The broker's policy where it is known: a preset, and `+KNOB=VALUE` for each knob that is set otherwise."""
+    """The broker's policy if known: a preset, and `+KNOB=VALUE` for each changed knob."""
     law: Law | None = None
-    """Given by histories of steps, which are judged against the law itself."""
+    """Present in histories of steps, which are checked directly against the specification."""
 
 
 FIELD_TYPES: Final[dict[str, type]] = {

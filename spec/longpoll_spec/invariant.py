@@ -1,11 +1,10 @@
-"""The strengthening: what is true of every reachable state and that no user asked for, so that a proof can be made.
+"""The strengthening: statements true of every reachable state that only the proof needs.
 
-A property such as `no_lost_wakeup` is not inductive alone: a state that satisfies it, and that no run reaches, may step
-into one that breaks it. The statements here, each about the broker as a whole or about one request, rule those states
-out. They are candidates, not axioms: `engines.smt.inductive` proves each with the others, and gives up those that
-a policy does not keep.
+A property such as `no_lost_wakeup` is not inductive alone: an unreachable state that satisfies it may step into one
+that breaks it. The statements here, about the broker as a whole or about one request, exclude those states. They are
+candidates, not axioms: `engines.smt.inductive` proves them together, and drops those that a policy does not keep.
 
-Leaves out what the properties say already; the engine takes them, and `lists_have_owners`, as candidates too.
+The engine adds the properties themselves, and `lists_have_owners`, as candidates.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Text = Callable[[Model], Iterable[Bool]]
 
 
 def in_range(model: Model) -> Iterable[Bool]:
-    """Every variable is within its range, whatever the timeout, the scan's period and the number of messages."""
+    """Every variable is within its range, for any timeout, scan period and number of messages."""
     for variable in model.variables:
         if not variable.truth:
             yield _within(variable)
@@ -35,9 +34,9 @@ def _within(variable: Variable) -> Bool:
 
 
 def ends_in_order(model: Model) -> Iterable[Bool]:
-    """Nothing is visible that was not appended, or not flushed where only that is shown; no more is flushed than is.
+    """Every visible message was appended, and flushed where visibility requires it; no more is flushed than appended.
 
-    A queue begins no later than its visible end.
+    A queue does not begin after its visible end.
     """
     state = model.state
     for queue in state.queues:
@@ -48,10 +47,10 @@ def ends_in_order(model: Model) -> Iterable[Bool]:
 
 
 def nobody_waits_ahead(model: Model) -> Iterable[Bool]:
-    """Nobody waits for what comes after the visible end, and but for crashes nobody has read past it.
+    """No request waits beyond the visible end, and without crashes no consumer has read past it.
 
-    A crash may take back what a consumer has read, and the read of its next pull tells it. Of queues that are cut back
-    while requests wait in them neither is true.
+    A crash may lose messages that a consumer has read; its next read reports this. Neither statement is made of queues
+    that are truncated while requests wait in them.
     """
     state = model.state
     if not state.bounds.has("truncate"):
@@ -68,13 +67,16 @@ def queued_is_in_executor(model: Model) -> Iterable[Bool]:
 
 
 def standing_is_open(model: Model) -> Iterable[Bool]:
-    """A request that stands anywhere is one whose pull waits for its answer."""
+    """A request in a table, list or executor is one whose pull waits for its answer."""
     for each in model.state.requests:
         yield each.is_("idle") | each.open
 
 
 def names_are_of_somebody(model: Model) -> Iterable[Bool]:
-    """Who stands anywhere reads a queue, who is not idle is at one, and who announces a tag is due or walks."""
+    """A request in a table, list or executor has a queue, and a notifier that is not idle has one too.
+
+    A notifier that announces a tag is due or traversing.
+    """
     state = model.state
     if len(state.queues) > 1:
         for each in state.requests:
@@ -93,10 +95,10 @@ def passing_is_unread(model: Model) -> Iterable[Bool]:
 
 
 def kept_is_watched(model: Model) -> Iterable[Bool]:
-    """In place: a request that a notifier has in hand, with something to read, has somebody who will look at it.
+    """In place: a request with something to read that a notifier has taken will be checked by some thread.
 
-    Its own recheck waits for the lock, and so does a dispatcher that is due; of a request not looked at yet it may be
-    the walk itself, unless that announces another tag.
+    This is the request's own recheck or a due dispatcher, both waiting for the lock. For a request not checked yet it
+    may be the traversal itself, unless it announces another tag.
     """
     state = model.state
     if state.policy.take == "in_place":
@@ -113,8 +115,8 @@ def kept_is_watched(model: Model) -> Iterable[Bool]:
 
 
 def held_is_watched(model: Model) -> Iterable[Bool]:
-    """A held request that has something to read has a recheck to come, or a notifier that is due or rechecks."""
-    # A walker past its take does not count, whatever it will do at its end: this is more than no_lost_wakeup says.
+    """A held request that has something to read has a pending recheck, or a notifier that is due or rechecks."""
+    # A notifier past its take does not count, whatever it does at its end: this is stronger than no_lost_wakeup.
     state = model.state
     for each in state.requests:
         rechecks = any_of(
@@ -126,7 +128,7 @@ def held_is_watched(model: Model) -> Iterable[Bool]:
 
 
 def _watched(state: State, request: Request) -> Bool:
-    """Its own recheck is to come, or a notifier is due at its bucket and announces no tag that the request refuses."""
+    """Its own recheck is pending, or a notifier is due at its bucket and announces no tag that the request rejects."""
     due = any_of(
         notifier.at(DUE) & state.walks_for(notifier, request) & state.announces_for(notifier, request)
         for notifier in state.notifiers
@@ -143,7 +145,7 @@ def rechecked_is_watched(model: Model) -> Iterable[Bool]:
 
 
 def kept_has_time(model: Model) -> Iterable[Bool]:
-    """A request that a notifier keeps is not past its deadline: the notifier has looked, and no time passes since."""
+    """A request that a notifier keeps is not past its deadline: the notifier has checked it, and no time has passed."""
     state = model.state
     for each in state.requests:
         kept = each.phase.is_one_of({notifier.kept for notifier in state.notifiers})
@@ -151,7 +153,7 @@ def kept_has_time(model: Model) -> Iterable[Bool]:
 
 
 def spent_is_taken(model: Model) -> Iterable[Bool]:
-    """A one-shot heap entry is spent only while a notifier that will see the deadline has the request."""
+    """A one-shot heap entry is used up only while a notifier that will check the deadline has the request."""
     state = model.state
     if any(variable.name.startswith("armed_") for variable in model.variables):
         for each in state.requests:
@@ -160,7 +162,7 @@ def spent_is_taken(model: Model) -> Iterable[Bool]:
 
 
 def moved_is_watched(model: Model) -> Iterable[Bool]:
-    """A held request whose offset its queue lacks by now has a recheck to come, its own or that of who puts back."""
+    """A held request whose offset no longer exists has a pending recheck: its own or one of the notifier."""
     state = model.state
     if state.bounds.has("truncate"):
         for each in state.requests:
@@ -175,7 +177,7 @@ def moved_is_watched(model: Model) -> Iterable[Bool]:
 
 
 def queued_has_reason(model: Model) -> Iterable[Bool]:
-    """A queued request has something to read, or its deadline has passed, or it is told of a change of role."""
+    """A queued request has something to read, its deadline has passed, or a role change must be reported to it."""
     state = model.state
     if not state.bounds.has("truncate"):  # what a request was woken for may be cut off before it runs
         for each in state.requests:
@@ -184,9 +186,9 @@ def queued_has_reason(model: Model) -> Iterable[Bool]:
 
 
 def held_knows_the_role(model: Model) -> Iterable[Bool]:
-    """A running broker that answers at a change of its role holds no request whose read came before it.
+    """A running broker that answers on a role change holds no request whose read came before the change.
 
-    Only after a change has a request such news, and a walk buckets to come to.
+    Only after a change is there such news for a request, or a traversal with buckets to visit.
     """
     state = model.state
     for queue in state.queues:
@@ -216,7 +218,7 @@ STRENGTHENING: Final[tuple[Text, ...]] = (
 
 
 def strengthening_of(model: Model) -> tuple[Property, ...]:
-    """The strengthening of a model; a statement that its policy gives no meaning is left out."""
+    """The strengthening of a model, without statements that do not apply to its policy."""
     made = []
     for text in STRENGTHENING:
         term = all_of(text(model))

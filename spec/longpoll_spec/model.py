@@ -1,6 +1,6 @@
-"""What a law is made of: actions, properties, and the model that holds them for one policy and bounds.
+"""The records of a specification: actions, properties, and the model that holds them for one policy and bounds.
 
-Records only. The actions' text is in `actions`, the properties' in `properties`; `law.law_of` puts a model together.
+Their definitions are in `actions` and `properties`; `law.law_of` builds a model.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from longpoll_spec.state import State, Variable
 from longpoll_spec.terms import TRUE, Bool, Effect
 
 Actor: TypeAlias = str | int
-"""Who acts: a request's index, or the name of a notifier, of a queue or of a tag."""
+"""The actor: a request's index, or the name of a notifier, queue or tag."""
 Who: TypeAlias = Literal["request", "notifier", "queue", "tag", "wish"]
-"""What kind of participant an action has."""
+"""The kind of an action's participant."""
 Kind: TypeAlias = Literal["always", "sometimes", "inductive"]
 
 
 @frozen
 class Step:
-    """What one action instance does: it may happen where `guard` holds, and then `effect` happens at once."""
+    """The step of an action instance: enabled where `guard` holds, and then `effect` happens atomically."""
 
     guard: Bool
     effect: Effect
@@ -52,7 +52,7 @@ class Action:
 
 @frozen
 class Family:
-    """All instances of one action: its text, who takes part, where it exists, and in which policies it is urgent."""
+    """All instances of one action: definition, participants, where it exists, and in which policies it is urgent."""
 
     name: str
     sentence: str
@@ -66,10 +66,9 @@ class Family:
 class Property:
     """A statement about states: `always` true in every reachable one, `sometimes` true in at least one.
 
-    `inductive` is an `always` that says nothing to a user: the strengthening that a proof needs. Where a property
-    speaks of a step that must not happen, `closing` names the steps, each with the condition under which it breaks the
-    property, and a counterexample ends with that step. `term` is the whole as one statement about states: `here`, and
-    no closing step's guard and condition hold together.
+    `inductive` is an `always` that only a proof needs. A property about forbidden steps names them in `closing`, each
+    with the condition under which it breaks the property; a counterexample ends with that step. `term` is the whole as
+    one statement about states: `here`, and no closing step's guard and condition hold together.
     """
 
     name: str
@@ -83,16 +82,16 @@ class Property:
 
     @property
     def by_construction(self) -> bool:
-        """Whether the text leaves it nothing to say here: it is true of any state at all, reachable or not.
+        """Whether it holds vacuously: it is true of every state, reachable or not.
 
-        Such a property holds, and it is no evidence: a report of it must say so.
+        Such a property holds but is no evidence, so a report must say so.
         """
         return self.kind != "sometimes" and self.term is TRUE
 
 
 @frozen
 class Model:
-    """The law of one policy under bounds."""
+    """The specification of one policy under bounds."""
 
     policy: Policy
     bounds: Bounds
@@ -111,7 +110,7 @@ class Model:
 
     @property
     def urgent(self) -> tuple[str, ...]:
-        """The names of the actions that time waits for, each once."""
+        """The names of the urgent actions, each once."""
         return tuple(dict.fromkeys(action.name for action in self.actions if action.urgent))
 
     def named(self, *names: str) -> tuple[Action, ...]:
@@ -121,9 +120,9 @@ class Model:
 
 @frozen(eq=False)
 class Said:
-    """Stands for what a model and its statements say, as a key: equal where each term is the same.
+    """A model and its statements as a dictionary key: equal if every term is the same.
 
-    Equal terms are one object as long as one of them is kept, which this does.
+    Equal terms are one object while one of them is referenced, which this key ensures.
     """
 
     model: Model
@@ -131,7 +130,7 @@ class Said:
     _key: tuple[object, ...] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Make the key once: it is asked for each time that something is looked up."""
+        """Compute the key once: it is used at each lookup."""
         actions = tuple(
             (each.label, each.urgent, id(each.guard), *((name, id(term)) for name, term in each.effect.items()))
             for each in self.model.actions
@@ -151,7 +150,7 @@ class Said:
 
 @frozen
 class TraceStep:
-    """One step of a trace: the action that was taken (none at the start) and the state it led to."""
+    """One step of a trace: the action (none at the start) and the state it led to."""
 
     action: Action | None
     state: tuple[int, ...]
@@ -159,7 +158,7 @@ class TraceStep:
 
 @frozen
 class Trace:
-    """A run of the model from its first state, with what it shows."""
+    """A run of the model from its first state, with the property it shows."""
 
     model: Model
     steps: tuple[TraceStep, ...]
@@ -167,7 +166,7 @@ class Trace:
 
     @property
     def depth(self) -> int:
-        """How many actions were taken."""
+        """The number of actions."""
         return len(self.steps) - 1
 
     def changes(self, index: int) -> Sequence[tuple[Variable, int, int]]:
@@ -182,29 +181,29 @@ class Trace:
 
 @frozen
 class SeenStep:
-    """One step as an observer saw it: what it may have been, when, and what is known of the state after it."""
+    """One observed step: its possible actions, its time, and the known part of the state after it."""
 
     actions: tuple[str, ...]
-    """Labels; several where the observer does not know who acted, none where the law has no such action."""
+    """Labels; several if the observer does not know the actor, none if the spec has no such action."""
     after_ns: int
     before_ns: int
-    """It happened at some moment from `after_ns` to `before_ns`."""
+    """It happened at some time from `after_ns` to `before_ns`."""
     known: tuple[tuple[str, int], ...] = ()
     """(variable, value) after the step."""
 
 
 OPEN_MAX: Final = 100
-"""Most steps of a run of which each may be the next one, as far as their moments say."""
+"""The most steps that may come next at one point, judged by their times."""
 
 
 @frozen
 class Order:
-    """The orders in which steps may have happened: of two steps one came first only if it ended before the other began.
+    """The orders in which steps may have happened: a step is certainly first only if it ended before the other began.
 
-    Steps are numbered in the order of their ends, so what must come before a step is always a beginning of that order:
-    where the first n steps have happened and step n has not, `open_at[n]` are those that may come next, less the ones
-    that have happened already. It ends before a place at which more than `OPEN_MAX` steps may come next: these have
-    more orders than anybody follows. Source: just-in-time linearization (Lowe, Testing for linearizability, 2017).
+    Steps are numbered in the order of their ends, so those that must precede a step are a prefix of that order. If the
+    first n steps have happened and step n has not, `open_at[n]` are the steps that may come next, less those that have
+    happened already. The order ends before a point at which more than `OPEN_MAX` steps may come next: too many orders
+    to follow. Source: just-in-time linearization (Lowe, Testing for linearizability, 2017).
     """
 
     steps: tuple[SeenStep, ...]
@@ -212,7 +211,7 @@ class Order:
 
 
 def order_of(steps: Iterable[SeenStep]) -> Order:
-    """Put the steps of one run in order, however they come."""
+    """Sort the steps of one run, given in any order."""
     ordered = tuple(sorted(steps, key=lambda step: (step.before_ns, step.after_ns)))
     ends = [step.before_ns for step in ordered]
     opens: list[list[int]] = [[] for _ in ordered]
@@ -268,11 +267,11 @@ ACTION_NAMES: Final = (
     "crash_and_recover",
     "stop",
 )
-"""Every action of the law, in the order of its text; the broker's step points carry the same names."""
+"""Every action of the specification, in its order; the broker's scheduling points have the same names."""
 
 
 def select(properties: Sequence[Property], names: Iterable[str]) -> tuple[Property, ...]:
-    """The properties of these names in the law's order, all of them for no names; raises `UnknownPropertyError`."""
+    """The properties of these names in the order of the spec, by default all; raises `UnknownPropertyError`."""
     wanted = set(names)
     unknown = sorted(wanted - {item.name for item in properties})
     if unknown:

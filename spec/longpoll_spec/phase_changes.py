@@ -1,8 +1,8 @@
-"""Who moves a request from which phase to which: found in the law's effects, not written down a second time.
+"""Which action moves a request from which phase to which, derived from the effects.
 
-Each phase is put into guard and effect of each action in place of the request's own; the guard may then come out false,
-and else the phases that the effect can give are the leaves of what is left of it. That is what the text allows: a leaf
-may stand under a condition that no run fulfils (a test holds the moves to those of all runs at tiny).
+For each action, each phase is substituted for the request's own in guard and effect. If the guard is then not false,
+the possible next phases are the constants that the effect can give. Some may need a condition that no run fulfils; a
+test compares the moves with those of all runs at tiny.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class PhaseChange:
 
 
 def phase_changes_of(model: Model) -> tuple[PhaseChange, ...]:
-    """Every move of some request to another phase, each once, in the order of the law's text."""
+    """Every move of some request to another phase, each once, in the order of the spec."""
     request = model.state.requests[0]
     return tuple(dict.fromkeys(move for action in model.actions for move in _moves(model, action, request)))
 
@@ -47,7 +47,7 @@ def _moves(model: Model, action: Action, request: Request) -> Iterator[PhaseChan
 
 
 def leaves(term: Term) -> Iterator[int]:
-    """The constants that a choice can come out as."""
+    """The constants that a choice can evaluate to."""
     if term.op == "const":
         yield term.args[0]
     elif term.op == "ite":
@@ -56,7 +56,7 @@ def leaves(term: Term) -> Iterator[int]:
 
 
 def nodes_of(model: Model) -> tuple[tuple[str, str], ...]:
-    """(variable, word) for every word at which a variable begins or which an action gives it, in the law's order."""
+    """(variable, word) for every first value of a variable or value from an action, in the order of the spec."""
     found = []
     for variable in model.variables:
         if variable.labels:

@@ -1,11 +1,10 @@
 """The policy of a broker: every point at which brokers differ, as one frozen class of knobs.
 
-A preset is a named policy. The law reads a knob while it builds its actions; the reference broker reads the same
-knob while it runs, so that a policy means one thing in both. Leaves out bounds (how large a state space to explore)
-and configuration (ports, file sizes).
+A preset is a named policy. The specification reads a knob while it builds its actions, and the reference broker reads
+the same knob while it runs. Bounds and broker configuration (ports, file sizes) are elsewhere.
 
-Sources: `PullRequestHoldService`, `ManyPullRequest` and `PullMessageProcessor` of Apache RocketMQ 4.9; upstream
-issues #7358 (suspend after notify) and #10754 (orphaned bucket).
+Sources: `PullRequestHoldService`, `ManyPullRequest` and `PullMessageProcessor` of Apache RocketMQ 4.9; upstream issues
+#7358 (suspend after notify) and #10754 (orphaned bucket).
 """
 
 from __future__ import annotations
@@ -50,97 +49,114 @@ class Policy:
     """How one broker holds, wakes and expires pulls. Every field is a knob; its docstring is the knob's sentence."""
 
     name: str
-    """The preset this policy started from, with `+knob=value` for each knob that was set by hand."""
+    """The preset this policy started from, with `+knob=value` for each changed knob."""
 
     recheck_after_hold: RecheckAfterHold = field(default="after_insert")
-    """When a pull that found nothing looks at the visible end again: never, before it takes the bucket's lock, under
-    the lock before the insert, or after the insert. Only the last is safe in every variant: it removes the request
-    from the table under the bucket's lock and only then queues it, and does nothing if a notifier has taken it."""
+    """When a pull that found nothing reads the visible end again: never, before it takes the bucket's lock, under the
+    lock before the insert, or after the insert. Only the last is safe in every variant: it removes the request from
+    the table under the bucket's lock and only then queues it, and does nothing if a notifier has taken it.
+    """
 
     recheck: Recheck = field(default="self")
     """What a recheck after the insert does when it finds something: it takes its own request out of the table, or it
-    walks the whole bucket as an arrival does, in the pull's own thread. Read only with a recheck after the insert."""
+    traverses the whole bucket as an arrival does, in the pull's own thread. Used only with a recheck after the
+    insert.
+    """
 
     recheck_after_keep: bool = field(default=False)
-    """Whether a notifier that has put requests back looks at the visible end once more, and walks again if one of the
-    bucket's requests has something to read. Needed with clone_and_clear; in place the lock already covers them."""
+    """Whether a notifier that has put requests back reads the visible end once more, and traverses again if one of the
+    bucket's requests has something to read. Needed with clone_and_clear; in place the lock already covers them.
+    """
 
     take: Take = field(default="in_place")
-    """How a notifier goes through a bucket: it clones and clears the list and works without the lock, or it works in
-    place under the lock."""
+    """How a notifier traverses a bucket: it clones and clears the list and works without the lock, or it works in place
+    under the lock.
+    """
 
     empty_shortcut: bool = field(default=True)
-    """Whether a notifier passes over a bucket that looks empty without waiting for its lock."""
+    """Whether a notifier skips a bucket that looks empty without waiting for its lock."""
 
     expiry: Expiry = field(default="own_deadline")
-    """Whether a deadline is noticed by the periodic scan only, or at the request's own deadline as well."""
+    """Whether deadlines are checked by the periodic scan only, or at the request's own deadline as well."""
 
     heap_entry: HeapEntry = field(default="until_answered")
-    """Whether a request's entry in the deadline heap is spent when it first fires, or stays until the answer. Read only
-    where requests expire at their own deadline."""
+    """Whether a request's entry in the deadline heap is used up when it first fires, or stays until the answer. Used
+    only where requests expire at their own deadline.
+    """
 
     notify: Notify = field(default="at_append")
-    """Whether the dispatcher polls the log, so that time passes before it sees an append; or is told by the append, and
-    announces the message once it is visible; or announces it when it is appended, before it is visible."""
+    """Whether the dispatcher polls the log, so that time passes before it sees an append; or the append triggers it,
+    and it announces the message once it is visible; or it announces the message when it is appended, before it is
+    visible.
+    """
 
     notify_grain: NotifyGrain = field(default="message")
     """Whether the dispatcher announces each message before it makes the next one visible, or several at once, by the
-    last one's tag."""
+    last one's tag.
+    """
 
     notify_only_if_tag_matches: bool = field(default=True)
-    """Whether the dispatcher wakes only those whose filter the announced message passes, or all that have anything to
-    read. A scan announces no message and wakes all that have anything to read."""
+    """Whether the dispatcher wakes only requests whose filter the announced message passes, or all that have anything
+    to read. A scan announces no message and wakes all that have anything to read.
+    """
 
     visible_after: VisibleAfter = field(default="flush")
     """Whether a message is visible as soon as it is appended; only once it is on disk; or only once it is on disk where
-    the broker flushes before it acknowledges (`flushDiskType=SYNC_FLUSH`), as 5.3.2 does. The law's broker flushes
-    when it can, as RocketMQ does by default, so the third is the first there. Read only where the broker can crash."""
+    the broker flushes before it acknowledges (`flushDiskType=SYNC_FLUSH`), as 5.3.2 does. The specified broker
+    flushes asynchronously, as RocketMQ does by default, so the third equals the first there. Used only where the
+    broker can crash.
+    """
 
     bucket_removal: BucketRemoval = field(default="rechecked_under_lock")
-    """What becomes of an empty bucket after a scan: it stays; it is removed if it looked empty, though a pull may have
-    found it meanwhile; or it is removed under its lock if it is empty then, and inserts go through the table."""
+    """What happens to an empty bucket after a scan: it stays; it is removed if it looked empty, though a pull may have
+    found it in between; or it is removed under its lock if it is empty then, and inserts go through the table.
+    """
 
     hold_limit: HoldLimit = field(default="in_lock")
-    """Whether there is a limit to how many requests are held, and when a pull that would pass it is refused: when it
-    has read, or under the lock of its insert."""
+    """Whether the number of held requests is limited, and when a pull beyond the limit is rejected: after its read, or
+    under the lock of its insert.
+    """
 
     commit: Commit = field(default="monotone_max")
     """When the offset that a pull carries becomes its group's committed one: at the read, before the hold; after the
-    hold; or at the read, if it is greater than the one that is there."""
+    hold; or at the read, if it is greater than the current one.
+    """
 
     on_reject: OnReject = field(default="answer_busy")
-    """What becomes of a woken request that the executor refuses: nothing at all, or an answer SYSTEM_BUSY."""
+    """What happens to a woken request that the executor rejects: nothing, or an answer SYSTEM_BUSY."""
 
     on_throw: OnThrow = field(default="answer_and_go_on")
-    """What becomes of a notifier's list when looking at a request throws: the exception leaves the walk and all of the
-    list is dropped; the walk catches it, puts all of the list back and ends there; or the one that threw is answered
-    and the walk goes on. A dispatcher that an exception reaches has not gone on, and announces the same message
-    again."""
+    """What happens to a notifier's list when checking a request throws: the exception leaves the traversal and the
+    whole list is dropped; the traversal catches it, puts the whole list back and ends; or the request that threw is
+    answered and the traversal continues. A dispatcher that an exception reaches has not advanced, and announces the
+    same message again.
+    """
 
     scan_throw: ScanThrow = field(default="skip_queue")
-    """What becomes of a scan's round when the store fails for one queue: it ends there, or goes on with the next."""
+    """What happens to a scan's round when the store fails for one queue: it ends, or continues with the next queue."""
 
     on_stop: OnStop = field(default="answer")
-    """Whether held requests are answered when the broker stops, and those that would be put into the table later."""
+    """Whether the broker answers held requests when it stops, and later those that are about to be inserted."""
 
     on_close: OnClose = field(default="drop")
-    """Whether the requests of a closed channel stay where they are, or leave the table at once."""
+    """Whether the requests of a closed channel stay in the table, or leave it at once."""
 
     on_role_change: OnRoleChange = field(default="answer")
-    """What it means to held requests that their broker, a slave, becomes master: nothing, or an answer to all."""
+    """What a slave that becomes master does with held requests: nothing, or it answers all."""
 
     on_master_return: OnMasterReturn = field(default="answer")
-    """What it means to requests that a slave holds that its master is back: nothing; a walk through the buckets that
-    looks whether a bucket is empty and then takes it, and breaks off where it was emptied in between; or an answer to
-    all at once."""
+    """What a slave does with held requests when its master is back: nothing; a traversal that checks whether a bucket
+    is empty, then takes it, and aborts if the bucket was emptied in between; or it answers all at once.
+    """
 
     on_truncate: OnTruncate = field(default="wake")
-    """What becomes of offsets beyond a queue's end, because it was cut back or deleted: held requests wait on, and
-    groups keep what they have committed; or so, except that a deleted queue's committed offsets are forgotten; or the
-    requests are woken to be told, and the groups' offsets are set to the end."""
+    """What happens to offsets beyond a queue's end after it was truncated or deleted. Held requests keep waiting and
+    groups keep their committed offsets (ignore); the same, but the committed offsets of a deleted queue are removed
+    (forget_deleted); or the requests are woken to learn of it, and the groups' offsets are set to the end (wake).
+    """
 
     tick: Tick = field(default="maximal_progress")
-    """Whether time may pass while the broker's own threads have work that is due (free), or not."""
+    """Whether time may pass while the broker's threads have work that is due (free), or not."""
 
 
 STRICT: Final = Policy(name="strict")
@@ -186,7 +202,7 @@ PRESETS: Final[dict[str, Policy]] = {
 }
 
 PRESET_SENTENCES: Final[dict[str, str]] = {
-    "strict": "Our own design: it walks the bucket in place, rechecks after the insert and expires at the deadline.",
+    "strict": "Our own design: traverses the bucket in place, rechecks after the insert and expires at the deadline.",
     "strict-clone": "The same with RocketMQ's clone and clear, made safe by a recheck after the put-back.",
     "rocketmq-4.9": "What Apache RocketMQ 4.9.8 does.",
     "rocketmq-5": "What Apache RocketMQ 5.3.3 does.",
@@ -194,20 +210,16 @@ PRESET_SENTENCES: Final[dict[str, str]] = {
     "rocketmq-lmq": "What Apache RocketMQ 5.3.3 does for light message queues: it removes empty buckets.",
 }
 
-_WAITS: Final = "The notifier then waits for a lock that it need not take; what it finds under the lock is the same."
-_SEEN: Final = (
-    "No time passes during a walk, so whoever has the request sees the deadline for which its entry was spent."
-)
+_WAITS: Final = "The notifier then waits for a lock that it does not need; it finds the same under the lock."
+_SEEN: Final = "No time passes during a traversal, so the thread with the request sees the deadline of the used entry."
 _UNSTATED: Final = (
-    "The other properties rest on no timing, and those that promise to be no tick late are not stated of free time."
+    "The other properties do not depend on timing, and the timing properties do not apply under free time."
 )
 _OWN_TOO: Final = (
-    "A walk through the bucket comes to the pull's own request too; what it costs is the look at the others."
+    "A traversal of the bucket reaches the pull's own request too; the only cost is the check of the others."
 )
-_WASTED: Final = (
-    "Who is woken for a message that it does not want is told that its offset has moved: wasted, not wrong."
-)
-_NO_LIMIT: Final = "Whoever sets no limit promises none."
+_WASTED: Final = "A request woken for an unwanted message is answered that its offset moved: wasteful, but not wrong."
+_NO_LIMIT: Final = "A policy without a limit promises none."
 
 REDUNDANT: Final[dict[tuple[str, str], str]] = {
     ("strict", "recheck_after_keep=true"): (
@@ -240,16 +252,16 @@ def preset(name: str) -> Policy:
 
 
 NAME_LENGTH_MAX: Final = 4096
-"""A policy's name is no longer than this, so that one from outside costs nothing: each knob set twice fits."""
+"""The longest accepted policy name, so that hostile input is cheap to reject; every knob set twice fits."""
 
 
 def policy_of(policy: str | Policy) -> Policy:
-    """A policy that is given as itself or by name; raises what `policy_named` raises."""
+    """The policy, given as itself or by name; raises what `policy_named` raises."""
     return policy_named(policy) if isinstance(policy, str) else policy
 
 
 def policy_named(text: str) -> Policy:
-    """The policy that bears this name: a preset, and `+KNOB=VALUE` for each knob that is set otherwise.
+    """The policy of this name: a preset, and `+KNOB=VALUE` for each changed knob.
 
     Raises `UnknownPolicyError` and `UnknownKnobError`.
     """
@@ -262,13 +274,13 @@ def policy_named(text: str) -> Policy:
 
 
 def with_knobs(policy: Policy, settings: Iterable[str]) -> Policy:
-    """The policy with each of some settings `KNOB=VALUE`; raises what `with_knob` raises."""
+    """The policy with each of these settings `KNOB=VALUE`; raises what `with_knob` raises."""
     return reduce(with_knob, settings, policy)
 
 
 @cache
 def knob_values() -> Mapping[str, tuple[Any, ...]]:
-    """Each knob's name with the values it takes, in the order of the class."""
+    """Each knob's name with its values, in the order of the class."""
     hints = get_type_hints(Policy)
     found = {
         knob.name: (False, True) if hints[knob.name] is bool else get_args(hints[knob.name])

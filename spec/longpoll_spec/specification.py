@@ -1,7 +1,7 @@
-"""The law of one policy under bounds: state, actions and properties put together.
+"""The specification of one policy under bounds: state, actions and properties put together.
 
-The one thing that is decided here is time: under maximal progress `tick` waits for every urgent action. Everything
-else is the text of `actions` and `properties`.
+Only time is decided here: under maximal progress `tick` waits for every urgent action. Everything else is in `actions`
+and `properties`.
 """
 
 from __future__ import annotations
@@ -45,34 +45,34 @@ def _waiting(action: Action, actions: tuple[Action, ...]) -> Action:
 
 @frozen
 class Fairness:
-    """What is assumed of a run that goes on for ever."""
+    """The fairness assumed of an infinite run."""
 
     weak: tuple[str, ...]
-    """Labels of action instances that come about, if from some moment on they could always: weak fairness of each."""
+    """Labels of action instances with weak fairness: each occurs if it is enabled continuously from some point on."""
     time_passes: bool
-    """Time passes again and again, unless in the end it changes nothing any more."""
+    """Time passes again and again, until it changes nothing any more."""
 
 
 def fairness_of(model: Model) -> Fairness:
-    """Every urgent action comes about in the end, and so does time.
+    """Every urgent action eventually occurs, and time passes.
 
-    No more is assumed: nobody need append, pull, commit, fail or stop. Fairness of `Next` as a whole is not enough: of
-    a queue that can be cut back a message is appended, shown and cut off again for ever, and nobody is answered. Weak
-    fairness of each urgent action and of `tick` is enough in one queue without tags. Among several, or where walkers
-    put back what they keep, appends and cuts can come so densely that `tick` is never enabled for long, or at all: that
-    they do not, in one tick endlessly, has to be assumed, and `time_can_pass` shows that no state forbids it.
+    Nothing else is assumed: appends, pulls, commits, faults and stops may never occur. Fairness of `Next` as a whole is
+    not enough: in a queue that can be truncated a message may be appended, shown and cut off for ever, with no pull
+    answered. With one queue and no tags, weak fairness of each urgent action and of `tick` is enough. With several
+    queues, or where notifiers put back requests, dense appends and truncations may keep `tick` disabled. We assume that
+    they do not continue endlessly within one tick; `time_can_pass` shows that no state forbids it.
     """
     return Fairness(tuple(action.label for action in model.actions if action.urgent or action.name == "tick"), True)
 
 
 def properties_of(model: Model) -> tuple[Property, ...]:
-    """Every property that makes sense for the model's policy: always, inductive, sometimes."""
+    """Every property that applies to the model's policy: always, inductive, sometimes."""
     return _properties_of(Said(model))
 
 
 @lru_cache(maxsize=64)
 def _properties_of(said: Said) -> tuple[Property, ...]:
-    """They are asked for again and again, and cost five times what the actions do."""
+    """Cached: they are requested often, and cost five times as much as the actions."""
     model = said.model
     stated = [made for text in ALWAYS if (made := text(model)) is not None]
     needed = [attrs.evolve(made, kind="inductive") for text in INDUCTIVE if (made := text(model)) is not None]

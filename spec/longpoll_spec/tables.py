@@ -1,11 +1,9 @@
-"""Has msgspec make its table of a class's fields where the class is defined, before any thread can see the class.
+"""Build msgspec's table of a class's fields when the class is defined, before any thread can use the class.
 
-msgspec 0.22.0 makes that table when a class is decoded or converted for the first time, and shows it to other threads
-while it is half made: two threads that come first at once end the process with a segmentation fault
-(docs/upstream.md). Every Struct class that msgspec can decode carries `@with_table` or is a
-`TabledStruct`; a test looks for one that is neither.
-
-Leaves out classes with fields that msgspec cannot decode, which nobody can decode therefore.
+msgspec 0.22.0 builds the table when a class is first decoded or converted, and exposes it to other threads half built:
+two threads that start at once crash the process with a segmentation fault (docs/upstream.md). Every Struct class that
+msgspec can decode has `@with_table` or is a `TabledStruct`; a test checks this. Classes with fields that msgspec cannot
+decode need no table.
 """
 
 from __future__ import annotations
@@ -16,11 +14,11 @@ import msgspec
 
 S = TypeVar("S", bound=msgspec.Struct)
 WITH_TABLE: Final[set[type[msgspec.Struct]]] = set()
-"""The classes whose table is made."""
+"""The classes whose table is built."""
 
 
 def with_table(cls: type[S]) -> type[S]:
-    """Make the table of a class; raises TypeError or NameError for one that msgspec cannot decode."""
+    """Build the table of a class; raises TypeError or NameError for one that msgspec cannot decode."""
     msgspec.json.Decoder(cls)
     WITH_TABLE.add(cls)
     return cls
@@ -34,4 +32,4 @@ class _TabledMeta(msgspec.StructMeta):
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
 class TabledStruct(msgspec.Struct, frozen=True, metaclass=_TabledMeta):
-    """What families of Structs derive from: every class of theirs is frozen, made by keywords, and has its table."""
+    """Base class of families of Structs: each is frozen, has keyword arguments only, and has its table."""

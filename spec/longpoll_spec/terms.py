@@ -1,10 +1,8 @@
-"""The language of the law: integer and truth-valued terms that are built once and given several meanings.
+"""The language of the specification: integer and truth-valued terms, built once and interpreted in several ways.
 
-A term is data. Python source, packed columns, z3 formulas and text are made from it by `engines` and `render`. To
-ask a term for its truth raises at once, so that an `if`, `and`, `or`, `not` or `==` written by habit in the law's text
-cannot silently fix one branch. Equal terms are one object (hash-consing), so an interpreter may key its memo on `id`.
-
-Leaves out evaluation, printing and everything that knows what a variable stands for.
+A term is data. `engines` and `render` make Python source, packed columns, z3 formulas and text from it. Converting a
+term to `bool` raises, so an `if`, `and`, `or`, `not` or `==` written by habit cannot silently fix one branch. Equal
+terms are one object (hash-consing), so an interpreter may key its cache on `id`.
 
 | class | operators                                                                                   |
 |-------|---------------------------------------------------------------------------------------------|
@@ -25,7 +23,7 @@ NOTHING: Final = frozenset[str]()
 
 
 class _Node:
-    """Make `if`, `and`, `or`, `not`, `==` and chained comparison fail while the law is built."""
+    """Makes `if`, `and`, `or`, `not`, `==` and chained comparison raise while the specification is built."""
 
     __slots__ = ()
     reads: frozenset[str]
@@ -102,18 +100,20 @@ class Bool(_Node):
         return _node(Bool, "not", self)
 
     def implies(self, other: Bool) -> Bool:
-        """The other holds wherever this does."""
+        """Implication."""
         return ~self | other
 
     def is_(self, other: Bool) -> Bool:
-        """Equality as a term: both or neither."""
+        """Equivalence."""
         return ite(self, other, ~other)
 
 
 Term: TypeAlias = Int | Bool
 _T = TypeVar("_T", Int, Bool)
 Effect: TypeAlias = Mapping[str, Term]
-"""Variable name -> its value after the step, over the values before it; a variable that is not named keeps its own."""
+"""Variable name -> its value after the step, over the values before it; a variable that is not named keeps its
+value.
+"""
 
 _LEAVES: Final = frozenset({"var", "const", "parameter"})
 """Operators whose arguments are values."""
@@ -122,7 +122,7 @@ _interned: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValue
 
 
 def _leaf(kind: type[_T], op: str, *values: Any) -> _T:
-    """A variable or a constant, which counts by its values. No operator has a value where another has a node."""
+    """A variable or a constant, identified by its values. No operator has a value where another has a node."""
     key = (kind, op, *values)
     found: _T | None = _interned.get(key)
     if found is None:
@@ -131,7 +131,7 @@ def _leaf(kind: type[_T], op: str, *values: Any) -> _T:
 
 
 def _node(kind: type[_T], op: str, *args: Term) -> _T:
-    """A node of others, which count by identity: the node that refers to them keeps them alive."""
+    """An inner node, identified by the ids of its arguments, which it keeps alive."""
     key = (kind, op, *map(id, args))
     found: _T | None = _interned.get(key)
     if found is None:
@@ -140,7 +140,7 @@ def _node(kind: type[_T], op: str, *args: Term) -> _T:
 
 
 def _reads(args: Collection[Term]) -> frozenset[str]:
-    """What a node reads: a set that one of its arguments has already, where that is all."""
+    """The variables that a node reads; reuses the set of an argument if that is equal."""
     largest = NOTHING
     for arg in args:
         if len(arg.reads) > len(largest):
@@ -156,7 +156,7 @@ FALSE: Final = _leaf(Bool, "false")
 
 
 def truth(value: bool) -> Bool:
-    """A constant of the law that its builder knows, such as a knob."""
+    """A constant that is known at build time, such as a knob."""
     return TRUE if value else FALSE
 
 
@@ -166,7 +166,7 @@ def const(value: int) -> Int:
 
 
 def parameter(name: str, value: int) -> Int:
-    """A constant with a name. Exploring uses its value; a proof may leave it open and so cover every value."""
+    """A named constant. Exploring uses its value; a proof may leave it open and so cover every value."""
     return _leaf(Int, "parameter", name, value)
 
 
@@ -181,7 +181,7 @@ def bool_variable(name: str) -> Bool:
 
 
 def lift(value: Int | int) -> Int:
-    """The term of a Python integer; a term stays what it is."""
+    """The term of a Python integer; a term is returned unchanged."""
     return value if isinstance(value, Int) else const(value)
 
 
@@ -227,12 +227,12 @@ def _chooses_constants(term: Int) -> bool:
 
 
 def all_of(terms: Iterable[Bool]) -> Bool:
-    """Every one of them; TRUE of none."""
+    """The conjunction; TRUE of none."""
     return _junction("and", FALSE, TRUE, terms)
 
 
 def any_of(terms: Iterable[Bool]) -> Bool:
-    """At least one of them; FALSE of none."""
+    """The disjunction; FALSE of none."""
     return _junction("or", TRUE, FALSE, terms)
 
 
@@ -248,7 +248,7 @@ def _junction(op: str, deciding: Bool, neutral: Bool, terms: Iterable[Bool]) -> 
             kept[id(term)] = term
     if len(kept) < 2:
         return next(iter(kept.values()), neutral)
-    # A junction is the same in any order; the order in which it was first written is kept for readers.
+    # Junctions are equal in any order; the order of the first one is kept for readers.
     key = (Bool, op, frozenset(kept))
     found: Bool | None = _interned.get(key)
     if found is None:
@@ -261,7 +261,7 @@ def ite(condition: Bool, then: Bool, otherwise: Bool) -> Bool: ...
 @overload
 def ite(condition: Bool, then: Int | int, otherwise: Int | int) -> Int: ...
 def ite(condition: Bool, then: Int | int | Bool, otherwise: Int | int | Bool) -> Int | Bool:
-    """If-then-else as a term; both branches are of one kind."""
+    """If-then-else as a term; both branches have the same type."""
     if isinstance(then, Bool) and isinstance(otherwise, Bool):
         return _ite_bool(condition, then, otherwise)
     if isinstance(then, Bool) or isinstance(otherwise, Bool):
@@ -287,7 +287,7 @@ def _ite_bool(condition: Bool, then: Bool, otherwise: Bool) -> Bool:
 def substitute(term: Term, effect: Effect) -> Term:
     """The term after a step: every variable that `effect` names is replaced by its new value.
 
-    For a truth-valued `term` and an action's effect this is Dijkstra's weakest precondition less the guard.
+    For a truth-valued `term` and an action's effect this is Dijkstra's weakest precondition without the guard.
     """
     return _substitute(term, effect, {})
 
@@ -318,7 +318,7 @@ def _substituted(term: Term, effect: Effect, memo: dict[int, Term]) -> Term:
 
 
 def rebuild(op: str, args: list[Any]) -> Term:
-    """The node `op` over already built arguments, simplified as the operators simplify."""
+    """The node `op` over built arguments, simplified as the operators simplify."""
     match op:
         case "and":
             return all_of(args)
@@ -340,7 +340,7 @@ def rebuild(op: str, args: list[Any]) -> Term:
 def nodes(*terms: Term, done: Container[int] = frozenset()) -> Iterator[Term]:
     """Every distinct node of the terms, arguments before the nodes that use them.
 
-    Those whose `id` is in `done` when they are come to are left out, with all that only they use.
+    Nodes whose `id` is in `done` when reached are skipped, with everything that only they use.
     """
     seen: set[int] = set()
     pending: list[tuple[Term, bool]] = [(term, False) for term in reversed(terms)]

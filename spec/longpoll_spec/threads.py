@@ -1,7 +1,7 @@
-"""Who takes a step: the thread or the person by whom each action happens.
+"""The actor of each step: a thread of the broker or a person.
 
-A run has a context switch where two consecutive steps are not by the same one. Leaves out names for readers
-(`render.story.rocketmq_names`).
+A run has a context switch where consecutive steps have different actors. Names for readers:
+`render.story.rocketmq_names`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 from longpoll_spec.model import Action
 
 TIME: Final = ""
-"""Who lets time pass: nobody."""
+"""The actor of time: none."""
 
 _BY_FAMILY: Final = {"notify": "dispatcher", "scan": "scanner", "walk": "rechecker"}
 _NOTIFIERS: Final = frozenset(_BY_FAMILY.values())
@@ -39,9 +39,9 @@ _BY_CONSUMER: Final = frozenset({"next_pull", "offset_commit", "offset_reset", "
 
 
 def thread_of(action: Action) -> str:
-    """By whom the action happens: `dispatcher`, `pull 0`, `consumer 1` and so on; empty for time itself.
+    """The actor of the action: `dispatcher`, `pull 0`, `consumer 1` and so on; empty for time.
 
-    A notifier that takes part acts; what has no other owner is done by the pull's own thread.
+    A participating notifier is the actor; an action without another owner belongs to the pull's thread.
     """
     named = next((actor for actor in action.actors if isinstance(actor, str) and actor in _NOTIFIERS), None)
     request = next((actor for actor in action.actors if isinstance(actor, int)), None)

@@ -18,8 +18,8 @@ from attrs import define, field, frozen
 
 from longpoll_client import AsyncProducer, MessageQueue, Producer, SendResult
 from longpoll_client.errors import ClientError
+from longpoll_client.produce.attempts import SendAttempts
 from longpoll_client.produce.outgoing import Parcel
-from longpoll_client.produce.tries import Tries
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.errors import LongpollError
 
@@ -211,11 +211,11 @@ def plant(name: str, producer: Producer) -> None:
     if name == "a failed send forgets its route":
         producer._instance.doubt_route = producer._instance.forget_route  # type: ignore[method-assign] # planted
     elif name == "what failed is not sent again":
-        setattr(producer._many._waits, "wait", lambda _key, _work, _tell: None)  # noqa: B010 - planted
+        setattr(producer._in_flight._single_flight, "wait", lambda _key, _work, _tell: None)  # noqa: B010 - planted
     elif name == "a lost answer counts as one":
         sent = producer._tried
 
-        def tried(parcel: Parcel, tries: Tries) -> tuple[SendResult, ...]:
+        def tried(parcel: Parcel, tries: SendAttempts) -> tuple[SendResult, ...]:
             try:
                 return sent(parcel, tries)
             except ClientError:

@@ -15,7 +15,7 @@ from model_tests.judge.second.faults import Event
 from model_tests.judge.second.judge import Opinion, weigh
 from model_tests.judge.second.observer import History, write
 
-from longpoll_judge.run.job import judge
+from longpoll_judge.run.pipeline import judge
 
 
 @frozen

@@ -239,8 +239,8 @@ LOCKS: Final = (
         "A batch that was prepared takes its place in the log while another producer takes the same one: one of the "
         "two overwrites the other, and both are acknowledged.",
         MESSAGE_STORE,
-        "        with self._append_lock:\n            # Made first, as in `put_batch`.\n",
-        "        if True:\n            # Made first, as in `put_batch`.\n",
+        "        with self._append_lock:\n            # First, as in `put_batch`.\n",
+        "        if True:\n            # First, as in `put_batch`.\n",
         units=("store/test_store_door.py",),
     ),
     _lock(
@@ -248,8 +248,8 @@ LOCKS: Final = (
         "Which queues there are is asked while a topic begins to leave, or stays after all: for a moment it is in "
         "neither table, its queues are not made durable, and the checkpoint says that they are.",
         MESSAGE_STORE,
-        "        with self._dispatch_lock:\n            # While no topic begins to leave",
-        "        if True:\n            # While no topic begins to leave",
+        "        with self._dispatch_lock:\n            # Under the lock, so that",
+        "        if True:\n            # Under the lock, so that",
         units=("store/test_store_troubles.py",),
     ),
     _lock(
@@ -293,7 +293,7 @@ LOCKS: Final = (
         MESSAGE_STORE,
         "        with self._flush_lock:\n            if self._log.flushed_end == self._log.end:\n",
         "        if True:\n            if self._log.flushed_end == self._log.end:\n",
-        units=("store/test_message_store.py", "service/test_group_commit.py", "simulate/test_locksets.py"),
+        units=("store/test_message_store.py", "service/test_send.py", "simulate/test_locksets.py"),
     ),
     _lock(
         "lock-dispatcher-reads",
@@ -321,7 +321,7 @@ LOCKS: Final = (
         f"{BROKER}/rocketmq/admin/lock_processor.py",
         "        with self.guard:\n            now_ms = ",
         "        if True:\n            now_ms = ",
-        units=("core/test_queue_locks.py", "service/test_clients.py"),
+        units=("core/test_offsets.py", "service/test_clients.py"),
     ),
     # -- wakeups -----------------------------------------------------------------------------------------------------
     _moved(
@@ -424,7 +424,7 @@ LOCKS: Final = (
         "the stop takes five seconds more.",
         Change(
             GROUP_COMMIT,
-            "                # The watcher waits for the deadline of a request that will not come to it.\n"
+            "                # Wake the watcher, which would otherwise wait for the deadline of an answered request.\n"
             "                self._changed.notify_all()\n",
             "                pass\n",
         ),

@@ -414,7 +414,7 @@ def races(_entry: Entry, _deadline_s: float) -> Seen | None:
 def judge(_entry: Entry, _deadline_s: float) -> Seen | None:
     """Record what the broker does with the suite's requests, and judge the history; what the suite says counts not."""
     from longpoll.wire.suite import run_suite
-    from longpoll_judge.run.job import judge as judged
+    from longpoll_judge.run.pipeline import judge as judged
 
     with tempfile.TemporaryDirectory() as directory:
         with _served(directory, recorded=True) as subject:

@@ -363,7 +363,7 @@ OURS: Final = (
             "self._ends.properties_at(topic, queue_id, visible_end - 1)",
             "self._ends.properties_at(topic, queue_id, visible_end)",
         ),
-        units=("service/test_hold_service.py", "service/test_pull_service.py", "service/test_subscriptions.py"),
+        units=("service/test_hold_service.py", "service/test_pull_service.py", "service/test_groups.py"),
     ),
     _slip(
         "expires-one-shard-a-turn",

@@ -161,7 +161,7 @@ ROCKETMQ: Final = (
             "                self.behind[queue] = deque((arrival,))\n",
             "                return\n",
         ),
-        units=("store/test_dispatcher.py", "store/test_visible_or_refused.py"),
+        units=("store/test_dispatcher.py", "store/test_dispatcher.py"),
     ),
     _bug(
         "full-queue-is-ignored",
@@ -187,7 +187,7 @@ ROCKETMQ: Final = (
             "    except FAULTS as error:\n        return failure(channel, command, error)\n",
             '    except FAULTS:\n        log.exception("a request failed")\n        return None\n',
         ),
-        units=("service/test_requests_end_nothing.py", "service/test_bad_input.py"),
+        units=("service/test_bad_input.py", "service/test_bad_input.py"),
     ),
     _bug(
         "unwritable-is-not-answered",
@@ -196,7 +196,7 @@ ROCKETMQ: Final = (
         "a moment loses its pull, and with it the queue.",
         Change(
             PULL_RUNNER,
-            "        # Java answers a woken pull in its default, JSON, whatever the request was written in.\n",
+            "        # Java answers a woken pull in JSON, its default, whatever the request used.\n",
             "        if channel.unsent():\n            pull.phase = ANSWERED\n            return\n",
         ),
     ),
@@ -234,7 +234,7 @@ ROCKETMQ: Final = (
             "    return decision if code == decision.code else OffsetMoved(read, code)",
             "    return decision",
         ),
-        units=("service/test_slave.py", "core/test_standing.py"),
+        units=("service/test_slave.py", "core/test_topics.py"),
     ),
     _bug(
         "dispatcher-dies-of-an-error",
@@ -243,10 +243,10 @@ ROCKETMQ: Final = (
         "The broker takes messages, and delivers none until it is started again.",
         Change(
             DISPATCH,
-            "            except FAULTS as error:\n                # The records are in the log;",
-            "            except KeyError as error:\n                # The records are in the log;",
+            "            except FAULTS as error:\n                # The records are in the log.",
+            "            except KeyError as error:\n                # The records are in the log.",
         ),
-        units=("service/test_notifying_rounds.py", "service/test_dispatch_service.py"),
+        units=("service/test_hold_sections.py", "service/test_dispatch_service.py"),
     ),
     _bug(
         "scanner-dies-of-an-error",
@@ -258,7 +258,7 @@ ROCKETMQ: Final = (
             "            except FAULTS:\n",
             "            except KeyError:\n",
         ),
-        units=("service/test_notifying_rounds.py",),
+        units=("service/test_hold_sections.py",),
     ),
     _bug(
         "late-task-is-not-told",
@@ -313,7 +313,7 @@ ROCKETMQ: Final = (
         "The dispatcher goes on after a walk that threw, as if everybody had been told. Those whom the walk did not "
         "reach wait for the next message.",
         Change(DISPATCH, "ANNOUNCED_MAX: Final = 16", "ANNOUNCED_MAX: Final = 1"),
-        units=("service/test_poison.py", "service/test_dispatch_service.py", "service/test_hold_service.py"),
+        units=("service/test_fuzz.py", "service/test_dispatch_service.py", "service/test_hold_service.py"),
     ),
     _bug(
         "light-queues-are-not-told",
@@ -325,7 +325,7 @@ ROCKETMQ: Final = (
             "offset, self._levels_ms), arrivals)\n        try:\n",
             "offset, self._levels_ms), [])\n        try:\n",
         ),
-        units=("service/test_light_queues.py",),
+        units=("service/test_groups.py",),
     ),
     _bug(
         "wakes-by-the-hash-of-another",
@@ -348,6 +348,6 @@ ROCKETMQ: Final = (
             "        if code == _OFFSET_MOVED and not self.corrects_offsets:\n            return _RETRY_IMMEDIATELY\n",
             "",
         ),
-        units=("service/test_slave.py", "core/test_standing.py"),
+        units=("service/test_slave.py", "core/test_topics.py"),
     ),
 )

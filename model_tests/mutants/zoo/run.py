@@ -70,7 +70,7 @@ class ZooError(Exception):
     """A method has failed by itself; the text has its traceback."""
 
 
-def look(entry: Entry | None, method_name: str, *, history_for: int, limit_s: float) -> None:
+def look(entry: Entry | None, method_name: str, *, told_to: int, limit_s: float) -> None:
     """In a process of its own: plant, look, and write what was found."""
     told = Told(error="the method has left the process")
     try:
@@ -78,7 +78,7 @@ def look(entry: Entry | None, method_name: str, *, history_for: int, limit_s: fl
     except FAULTS:
         told = Told(error=traceback.format_exc())
     finally:
-        os.write(history_for, msgspec.json.encode(told))
+        os.write(told_to, msgspec.json.encode(told))
         os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""Types of the fixtures that tests of a running broker share, and the small store that they run on."""
+"""Fixture types of tests with a running broker, and their small store."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ class StartBroker(Protocol):
     """Starts a broker that is stopped at the end of the test."""
 
     def __call__(self, **options: Any) -> Broker:
-        """Any of `Broker.start`'s options; `runtime` and `directory` have defaults."""
+        """Start with any of `Broker.start`'s options; `runtime` and `directory` have defaults."""
         ...
 
 
 def wait_until(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
-    """Wait for another thread to make something true; an AssertionError when it does not."""
+    """Wait until another thread makes the condition true; AssertionError if it does not."""
     deadline_s = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < deadline_s, "it did not become true"
+        # Polls, because the state of another thread's broker has no event.
         time.sleep(0.001)

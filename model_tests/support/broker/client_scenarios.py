@@ -1,7 +1,7 @@
-"""Stories that a client must come through, with any broker: rebalance, order, flow control, dead letters and more.
+"""Client scenarios for any broker: rebalance, order, flow control, dead letters and more.
 
-Each function plays one story with a topic and group of its own and returns what it saw; a test judges that. Nothing is
-assumed of the broker but RocketMQ's protocol. Leaves out restarting a broker, which only its starter can do.
+Each function runs one scenario with its own topic and group, and returns its observations for a test to check. They use
+only RocketMQ's protocol. Restarts of brokers are not included.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from longpoll_runtime.real import RealRuntime
 
 RUNTIME: Final = RealRuntime()
 PATIENCE_S = 60.0
-"""How long something that must come is waited for; only a failing story waits so long."""
+"""Time limit for expected events; only a failing scenario waits so long."""
 BATCH_SIZE: Final = 100
 
 
 def member_options(config: MemberConfig) -> dict[str, Any]:
-    """A member's configuration as the options of a consumer."""
+    """Convert a member's configuration to a consumer's options."""
     rest = {each.name: getattr(config, each.name) for each in fields(ConsumerConfig)}
     return {"group": config.group, "start_at": config.start_at, "config": ConsumerConfig(**rest)}
 
 
 def share_options(shared: Callable[[MessageQueue, bool], object]) -> dict[str, Any]:
-    """The options of a consumer that have one function called with each queue, and whether it was given."""
+    """Returns consumer options that call a function with each queue and whether it was assigned."""
 
     def call(queues: Sequence[MessageQueue], is_ours: bool) -> None:
         for queue in queues:
@@ -61,7 +61,7 @@ def share_options(shared: Callable[[MessageQueue, bool], object]) -> dict[str, A
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:
-    """Wait for something that other threads do; the pause only spares the processor."""
+    """Wait until other threads make the condition true; the pause only saves processor time."""
     pause = threading.Event()
     deadline_s = time.monotonic() + PATIENCE_S
     while not condition():
@@ -70,7 +70,7 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
 
 
 def wait_for_all(seen: Collection[object], count: int) -> None:
-    """Wait until `seen` has `count` things, for as long as there are ever more of them."""
+    """Wait until `seen` has `count` items, as long as it grows."""
     before = -1
     while before < len(seen) < count:
         before = len(seen)
@@ -79,7 +79,7 @@ def wait_for_all(seen: Collection[object], count: int) -> None:
 
 @contextmanager
 def new_topic(name_server: str, queue_count: int = 8) -> Iterator[str]:
-    """A topic of `queue_count` queues that the name server knows."""
+    """Create a topic of `queue_count` queues that the name server knows."""
     topic = f"story-{uuid.uuid4().hex[:12]}"
     with Admin(name_server) as admin:
         admin.create_topic(topic, queue_count)
@@ -95,7 +95,7 @@ def new_topic(name_server: str, queue_count: int = 8) -> Iterator[str]:
 
 
 def send_numbered(name_server: str, topic: str, count: int) -> list[str]:
-    """Send messages with the bodies 0, 1, ... in batches over all queues in turn; their ids."""
+    """Send messages with the bodies 0, 1, ... in batches over all queues in turn; returns their ids."""
     ids: list[str] = []
     with Producer(name_server) as producer:
         for start in range(0, count, BATCH_SIZE):
@@ -106,7 +106,7 @@ def send_numbered(name_server: str, topic: str, count: int) -> list[str]:
 
 
 def _send_patiently(producer: Producer, topic: str, messages: Sequence[OutgoingMessage]) -> list[SendResult]:
-    """Send a batch, again while the broker is too busy to take it: Java's answers so, and nothing is stored then."""
+    """Send a batch; retry while the broker is too busy, as Java's reports without storing anything."""
     results: list[SendResult] = []
 
     def is_sent() -> bool:
@@ -127,10 +127,10 @@ def _send_patiently(producer: Producer, topic: str, messages: Sequence[OutgoingM
 
 @frozen
 class Arrival:
-    """A message that a member was given."""
+    """A message that a member received."""
 
     number: int
-    """Counts everything that the log has, so that it is an order."""
+    """Position in the log of events."""
     member: str
     queue: tuple[str, int]
     """Broker or topic, and number of the queue."""
@@ -140,7 +140,7 @@ class Arrival:
 
 @frozen
 class Handover:
-    """A queue that a member got or gave up."""
+    """A queue that was assigned to a member or revoked."""
 
     number: int
     member: str
@@ -150,17 +150,17 @@ class Handover:
 
 @define(eq=False)
 class Log:
-    """What happened, in one order. Invariant: changes under `_lock`; numbers rise."""
+    """Events in one order. Invariant: changes under `_lock`; numbers increase."""
 
     arrivals: list[Arrival] = field(factory=list)
     seen: set[str] = field(factory=set)
-    """Ids of all messages that have arrived."""
+    """Ids of all received messages."""
     handovers: list[Handover] = field(factory=list)
     _lock: threading.Lock = field(factory=threading.Lock)
     _next: int = 0
 
     def arrived(self, member: str, messages: Sequence[ReceivedMessage]) -> None:
-        """Note messages."""
+        """Record messages."""
         with self._lock:
             for message in messages:
                 self._next += 1
@@ -169,7 +169,7 @@ class Log:
                 self.arrivals.append(Arrival(self._next, member, queue, message.queue_offset, message.msg_id))
 
     def shared(self, member: str, queue: MessageQueue, is_ours: bool) -> None:
-        """Note a handover."""
+        """Record an assignment or revocation."""
         with self._lock:
             self._next += 1
             self.handovers.append(Handover(self._next, member, (queue.topic, queue.queue_id), is_ours))
@@ -177,22 +177,22 @@ class Log:
 
 @frozen
 class RebalanceReport:
-    """What came of messages while members came and went."""
+    """Results of messages while members joined and left."""
 
     sent: int
     distinct: int
     lost: tuple[str, ...] = field(repr=False)
     duplicates: int
     unexplained: tuple[Arrival, ...]
-    """Second arrivals within one member's spell with a queue: no rebalance brings those."""
+    """Second arrivals within one member's ownership of a queue, which no rebalance explains."""
     handovers: int
 
 
 def explain(log: Log, sent: Sequence[str]) -> RebalanceReport:
-    """Account for every message: lost, come once, or come again for a reason.
+    """Classify every message: lost, received once, or received again for a reason.
 
-    A member's spell with a queue begins when it gets it and lasts, for what its listener had by then, beyond its giving
-    up. Two spells may overlap in their messages; within one nothing may come twice.
+    A member's ownership of a queue begins with the assignment and, for messages its listener already had, lasts beyond
+    the revocation. Messages of two ownerships may overlap; within one nothing may arrive twice.
     """
     begins: dict[tuple[str, int], list[int]] = defaultdict(list)
     for handover in log.handovers:
@@ -270,18 +270,18 @@ def _close_all(members: dict[str, PushConsumer]) -> None:
 
 @frozen
 class OrderReport:
-    """What an orderly group saw."""
+    """Observations of an ordered group."""
 
     count: int
     out_of_order: int
-    """Messages that came before an earlier one of their queue was consumed."""
+    """Messages received before an earlier one of their queue was consumed."""
     at_once: int
     """How often two listeners had messages of one queue at the same time."""
     put_off: int
 
 
 def orderly(name_server: str, count: int) -> OrderReport:
-    """Two orderly members; every fiftieth message of a queue is put off once and must come again before the next."""
+    """Two members of an ordered group; each fiftieth message is postponed once and must come again before the next."""
     lock = threading.Lock()
     consumed: dict[int, int] = defaultdict(int)
     busy: Counter[int] = Counter()
@@ -299,7 +299,7 @@ def orderly(name_server: str, count: int) -> OrderReport:
             put_off = message.queue_offset % 50 == 7 and message.msg_id not in tried
             tried.add(message.msg_id)
         if message.queue_offset % 10 == 0:
-            # Time enough for another listener to have the queue as well, if it could.
+            # Enough time for another listener to have the queue too, if it could.
             moment.wait(0.002)
         with lock:
             busy[queue_id] -= 1
@@ -328,27 +328,27 @@ FLOW_LIMITS: Final[Mapping[str, Mapping[str, int]]] = {
     "size": {"cached_size_max": 20_000},
     "span": {"cached_span_max": 16},
 }
-"""What stops pulling, by the name that a `FlowReport` has for it, long before 80 messages of 1,000 bytes have come."""
+"""Limits that stop pulling long before 80 messages of 1,000 bytes, by their names in a `FlowReport`."""
 
 
 @frozen
 class FlowReport:
-    """What flow control did to one queue."""
+    """Effects of flow control on one queue."""
 
     stopped_by: str | None
-    """The limit that was reached while the listener waited."""
+    """The limit reached while the listener was blocked."""
     waiting: int
-    """Messages that waited then."""
+    """Messages waiting then."""
     consumed: int
-    """In all, once the listener went on."""
+    """Total consumed, after the listener continued."""
     stopped_after: str | None
-    """The limit that is reached when all are consumed: none."""
+    """The limit reached after everything is consumed: none."""
 
 
 def flow_control(name_server: str, count: int, body_size: int, **limits: Any) -> FlowReport:
-    """Block a listener until pulling stops, then let it go on until everything is consumed.
+    """Block a listener until pulling stops, then continue until everything is consumed.
 
-    With a limit of span, only the first message blocks and the others overtake it.
+    With a span limit, only the first message blocks and the others overtake it.
     """
     going_on = threading.Event()
     seen: list[int] = []
@@ -365,7 +365,9 @@ def flow_control(name_server: str, count: int, body_size: int, **limits: Any) ->
             producer.send(topic, b"x" * body_size, keys=str(number))
         config = MemberConfig(group=f"group-{topic}", start_at="first", batch_count_max=8, thread_count=2, **limits)
         with PushConsumer(name_server, topics=topic, listener=listen, **member_options(config)) as consumer:
-            (puller,) = [puller for queue, puller in consumer._member._queues.pullers().items() if queue.topic == topic]
+            (puller,) = [
+                puller for queue, puller in consumer._member.assigned_queues.pullers().items() if queue.topic == topic
+            ]
             wait_for(lambda: puller.stopped_by is not None, "flow control")
             stopped_by, waiting = puller.stopped_by, puller.cached_count
             going_on.set()
@@ -378,7 +380,7 @@ def flow_control(name_server: str, count: int, body_size: int, **limits: Any) ->
 
 
 def broadcasting(name_server: str, count: int, offsets_file: str) -> tuple[list[int], list[int], list[int]]:
-    """Three members' numbers: two that run at once, and the first again after a restart and one more message."""
+    """Returns three members' numbers: two concurrent ones, and the first again after a restart and one more message."""
     results: list[list[int]] = []
     with new_topic(name_server) as topic, ExitStack() as stack:
         send_numbered(name_server, topic, count)
@@ -401,7 +403,7 @@ def broadcasting(name_server: str, count: int, offsets_file: str) -> tuple[list[
 
 
 def _numbers(name_server: str, topic: str, config: MemberConfig, count: int, stack: ExitStack) -> list[int]:
-    """The bodies of the first `count` messages that a member polls, sorted; it runs on until the stack is closed."""
+    """Returns the sorted bodies of the first `count` messages that a member polls; it runs until the stack closes."""
     consumer = stack.enter_context(PullConsumer(name_server, topics=topic, **member_options(config)))
     found: list[int] = []
     while len(found) < count:
@@ -414,20 +416,20 @@ def _numbers(name_server: str, topic: str, config: MemberConfig, count: int, sta
 
 @frozen
 class RetryReport:
-    """What became of a message that nobody could use."""
+    """Results of a message that no listener accepted."""
 
     reconsume_times: tuple[int, ...]
     """As the listener saw them, in order."""
     topics: frozenset[str]
-    """Those that it came under: its own, also from the retry topic."""
+    """Its topics at the listener: the original, even from the retry topic."""
     dead: tuple[bytes, ...]
-    """Bodies among the group's dead letters."""
+    """Bodies of the group's dead letters."""
     tags: str | None
-    """The dead letter's."""
+    """The dead letter's tags."""
 
 
 def retry(name_server: str, *, raises: bool) -> RetryReport:
-    """Put a message off, or raise at it, until it is a dead letter after two more tries."""
+    """Postpone a message, or raise, until it becomes a dead letter after two more tries."""
     seen: list[ReceivedMessage] = []
 
     def listen(messages: Sequence[ReceivedMessage]) -> Retry | None:
@@ -452,7 +454,7 @@ def retry(name_server: str, *, raises: bool) -> RetryReport:
 
 
 def _dead_letters(name_server: str, group: str) -> list[ReceivedMessage]:
-    """The first of a group's dead letters, by a group of its own."""
+    """Read the first of a group's dead letters with another group."""
     topic = f"%DLQ%{group}"
     config = MemberConfig(group=f"undertaker-{group}", start_at="first")
     with ExitStack() as stack:
@@ -469,7 +471,7 @@ def _dead_letters(name_server: str, group: str) -> list[ReceivedMessage]:
 
 
 def restart(name_server: str, count: int) -> tuple[list[int], list[int]]:
-    """What a first member consumed before it left in the middle, and what the second got that came after it."""
+    """Returns what a member consumed before it left, and what the next member got of the rest."""
     with new_topic(name_server) as topic:
         send_numbered(name_server, topic, count)
         config = MemberConfig(group=f"group-{topic}", start_at="first")

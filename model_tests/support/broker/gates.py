@@ -1,7 +1,6 @@
-"""Real threads that stop at a chosen step point until the test lets them go on.
+"""Stops real threads at a chosen step point until the test continues them.
 
-So a race is played in one chosen order, with no luck and no sleep. Leaves out choosing orders by itself, which is the
-controlled scheduler's.
+So a race runs in one chosen order, without luck or sleep.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ class Gate:
         self._open = threading.Event()
 
     def wait_reached(self) -> None:
-        """Wait until a thread stands at the gate."""
+        """Wait until a thread is stopped at the gate."""
         assert self._reached.wait(PATIENCE_S), "no thread came to the gate"
 
     def open(self) -> None:
-        """Let it go on."""
+        """Continue the thread."""
         self._open.set()
 
     def hold(self) -> None:
-        """Stand at the gate."""
+        """Stop at the gate until it is opened."""
         self._reached.set()
         assert self._open.wait(PATIENCE_S), "nobody opened the gate"
 
@@ -43,7 +42,7 @@ class GatedRuntime(RealRuntime):
         self._lock = threading.Lock()
 
     def gate(self, action: str) -> Gate:
-        """Stop the next thread that reaches this step point."""
+        """Create a gate that stops the next thread at this step point."""
         gate = Gate()
         with self._lock:
             self._gates[action] = gate

@@ -1,9 +1,9 @@
-"""Prints the page of the protocol: a section for each request code, made from the classes that read and write it.
+"""Prints the protocol page: one section per request code, from the classes that decode and encode it.
 
     python -m model_tests.support.broker.protocol_page
 
-A header's or body's docstring begins with the codes that it is of ("14 QUERY_CONSUMER_OFFSET: ...", "The reply to 14,
-29, 30 and 31."), and the texts below its fields tell what they are. Leaves out frames (`docs/wire.md`).
+The docstring of a header or body begins with its codes ("14 QUERY_CONSUMER_OFFSET: ...", "The reply to 14, 29, 30 and
+31."), and the texts after its fields describe them. Frames: see `docs/wire.md`.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _PASSED_ON: Final = frozenset(
         "PUSH_REPLY_MESSAGE_TO_CLIENT",
     }
 )
-"""What `rocketmq.admin.client_calls` sends under the code that it was asked with, or under another one."""
+"""Codes that `rocketmq.admin.client_calls` forwards under the same or another code."""
 
 
 @frozen
 class Shape:
-    """One class and the codes whose request or reply has it."""
+    """One class, and the codes whose request or reply it is."""
 
     kind: type[msgspec.Struct]
     text: str
@@ -61,17 +61,17 @@ class Shape:
 
 @define
 class Section:
-    """What the page shows of one code."""
+    """The page's section of one code."""
 
     code: RequestCode
     server: list[str] = field(factory=list)
-    """What is done with it here."""
+    """Who serves or sends it."""
     request: list[Shape] = field(factory=list)
     reply: list[Shape] = field(factory=list)
 
 
 def shapes() -> Iterator[Shape]:
-    """Every header and body whose docstring names a code."""
+    """Iterate over the headers and bodies whose docstrings name a code."""
     for module in (headers, bodies):
         for _name, kind in sorted(inspect.getmembers(module, inspect.isclass)):
             if issubclass(kind, Header | Body) and kind not in {Header, Body}:
@@ -85,26 +85,26 @@ def shapes() -> Iterator[Shape]:
 
 
 def served_by(*modules: ModuleType) -> frozenset[str]:
-    """The names of the codes in the modules' tables of processors, and of those that methods are marked with."""
+    """Returns the code names in the modules' processor tables and method markers."""
     sources = [inspect.getsource(module) for module in modules]
     marked = " ".join(found for source in sources for found in _MARKED.findall(source))
     return frozenset(re.findall(r"RequestCode\.(\w+)", marked)).union(*map(_PROCESSOR.findall, sources))
 
 
 def services() -> Iterator[ModuleType]:
-    """Every module in which a service may stand."""
+    """Iterate over the modules that may have a service."""
     for package in (hold, io, send, upkeep, rocketmq):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             yield importlib.import_module(found.name)
 
 
 def sent_by(module: ModuleType) -> frozenset[str]:
-    """The names of the codes that a module sends."""
+    """Returns the code names that a module sends."""
     return frozenset(re.findall(r"code=RequestCode\.([A-Z0-9_]+)", inspect.getsource(module)))
 
 
 def sections() -> list[Section]:
-    """A section for each code that is served or sent, or has a header or body."""
+    """Returns a section for each code that is served or sent, or has a header or body."""
     tables = {
         "served by the broker": served_by(*(module for module in services() if module not in {name_server, routes})),
         "served by the name server": served_by(name_server, routes),
@@ -122,7 +122,7 @@ def sections() -> list[Section]:
 
 
 def field_texts(kind: type) -> dict[str, str]:
-    """The text below each field of a class and of those that it is made from, by the field's name."""
+    """Returns the text after each field of a class and its bases, by field name."""
     texts: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if base.__module__.startswith("longpoll_protocol"):
@@ -147,7 +147,7 @@ def _own_field_texts(kind: type) -> dict[str, str]:
 
 
 def type_name(kind: msgspec.inspect.Type) -> str:  # noqa: PLR0911 - one return a kind
-    """A field's type in words."""
+    """Describe a field's type."""
     if isinstance(kind, msgspec.inspect.UnionType):
         return " or ".join(type_name(part) for part in kind.types if not isinstance(part, msgspec.inspect.NoneType))
     if isinstance(kind, msgspec.inspect.IntType):
@@ -165,7 +165,7 @@ def type_name(kind: msgspec.inspect.Type) -> str:  # noqa: PLR0911 - one return 
 
 
 def default_text(described: msgspec.inspect.Field) -> str:
-    """What a missing field counts as."""
+    """Describe the value of a missing field."""
     if described.required:
         return "required"
     if described.default_factory is not msgspec.NODEFAULT or described.default in ("", frozenset()):
@@ -176,7 +176,7 @@ def default_text(described: msgspec.inspect.Field) -> str:
 
 
 def shape_text(shape: Shape) -> str:
-    """One class: its sentence and its fields."""
+    """Describe one class: its sentence and its fields."""
     described = msgspec.inspect.type_info(shape.kind)
     assert isinstance(described, msgspec.inspect.StructType)
     texts = field_texts(shape.kind)
@@ -192,17 +192,17 @@ def shape_text(shape: Shape) -> str:
 
 
 def heading(code: RequestCode) -> str:
-    """The section's heading."""
+    """Returns the section's heading."""
     return f"{code.value} {code.name}"
 
 
 def anchor(code: RequestCode) -> str:
-    """What a link to the section names, as hosts of repositories make it of a heading."""
+    """Returns the section's link target, as repository hosts derive it from the heading."""
     return heading(code).lower().replace(" ", "-")
 
 
 def section_text(section: Section) -> str:
-    """The section of one code."""
+    """Returns the section of one code."""
     lines = [f"## {heading(section.code)}\n"]
     lines.append(f"{(' and '.join(section.server) or 'neither served nor sent here').capitalize()}.\n")
     for title, parts in (("Request", section.request), ("Reply", section.reply)):
@@ -212,7 +212,7 @@ def section_text(section: Section) -> str:
 
 
 def contents(found: list[Section]) -> str:
-    """The tables at the top: request codes, each with a link to its section, and response codes."""
+    """Returns the tables at the top: request codes with links to their sections, and response codes."""
     lines = ["# The protocol, code by code\n"]
     lines.append("Frames and commands are told in [wire.md](wire.md); this is what is in them.\n")
     lines += ["| code | name | |", "| --- | --- | --- |"]
@@ -225,7 +225,7 @@ def contents(found: list[Section]) -> str:
 
 
 def page() -> str:
-    """The whole page."""
+    """Returns the whole page."""
     found = sections()
     return "\n".join([contents(found), *map(section_text, found)])
 

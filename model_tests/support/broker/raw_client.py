@@ -1,7 +1,4 @@
-"""A client that does exactly what a test says: any request, any bytes, in any order, over one socket.
-
-Leaves out everything that a real client does on its own.
-"""
+"""A client that does exactly what a test asks: any request, any bytes, in any order, on one connection."""
 
 from __future__ import annotations
 
@@ -19,15 +16,15 @@ from longpoll_runtime.real import RealRuntime
 __all__ = ["PATIENCE_S", "RawClient", "pull_fields", "records_of", "send_fields", "send_message"]
 
 PATIENCE_S: Final = 10.0
-"""How long a reply that must come is waited for; only a failing test waits so long."""
+"""Time limit for expected replies; only a failing test waits so long."""
 
 
 class RawClient(BrokerConnection):
-    """One connection. Replies that were not asked for yet are kept by opaque; `pushes` are the peer's requests."""
+    """One connection. Unclaimed replies are kept by opaque; `pushes` are the peer's requests."""
 
     def __init__(self, address: Address) -> None:
         """Connect; raises OSError."""
-        # A test that sends and does not read means it.
+        # A test that sends without reading does so on purpose.
         super().__init__(RealRuntime(), address, reads_while_writing=False)
         self._replies: dict[int, Command] = {}
         self.pushes: list[Command] = []
@@ -47,13 +44,13 @@ class RawClient(BrokerConnection):
         return opaque
 
     def send_burst(self, code: int, burst: Sequence[tuple[dict[str, str], Buffer]]) -> list[int]:
-        """Send requests with these fields and bodies as one piece; returns their opaques."""
+        """Send requests with these fields and bodies in one piece; returns their opaques."""
         requests = [self._request(code, fields, body) for fields, body in burst]
         self.send_bytes(b"".join(content for _opaque, content in requests))
         return [opaque for opaque, _content in requests]
 
     def reply(self, opaque: int, timeout_s: float = PATIENCE_S) -> Command | None:
-        """The reply to a request; None when none came in time or the peer closed."""
+        """Returns the reply to a request; None if none arrives in time or the peer closes."""
         self._wait(lambda: opaque in self._replies, timeout_s)
         return self._replies.pop(opaque, None)
 
@@ -65,11 +62,11 @@ class RawClient(BrokerConnection):
         *,
         serialisation: Serialisation = Serialisation.JSON,
     ) -> Command:
-        """Send a request and return its reply; an AssertionError when none comes."""
+        """Send a request and return its reply; AssertionError without one."""
         return self.answer(self.send(code, fields, body, serialisation=serialisation))
 
     def answer(self, opaque: int) -> Command:
-        """The reply to a request; an AssertionError when none comes."""
+        """Returns the reply to a request; AssertionError without one."""
         reply = self.reply(opaque)
         assert reply is not None, f"no reply to request {opaque}"
         return reply
@@ -80,7 +77,7 @@ class RawClient(BrokerConnection):
         return self.closed
 
     def wait_push(self) -> Command:
-        """The peer's next request; an AssertionError when none comes."""
+        """Returns the peer's next request; AssertionError without one."""
         self._wait(lambda: bool(self.pushes), PATIENCE_S)
         assert self.pushes, "the peer pushed nothing"
         return self.pushes.pop(0)

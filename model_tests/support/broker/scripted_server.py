@@ -1,7 +1,7 @@
-"""A server on loopback that answers each request with what a test says, for faults that no real broker shows.
+"""A server on loopback that answers each request as a test says, for faults that real brokers do not show.
 
-Leaves out everything that a broker does. It may inject: answers late, never, twice, out of order or in part, bytes that
-are no frame, requests of its own, and a closed connection.
+It can answer late, never, twice, out of order or partially, send invalid bytes or its own requests, and close the
+connection.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Handler = Callable[["Peer", Command], None]
 
 
 class Peer:
-    """One connection to the server; `send` may be called from any thread."""
+    """One connection to the server; any thread may call `send`."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
@@ -36,7 +36,7 @@ class Peer:
         self.send(reply(request, code, ext_fields=fields, body=body))
 
     def send_bytes(self, content: bytes) -> None:
-        """Send anything."""
+        """Send any bytes."""
         with self._lock:
             self._socket.sendall(content)
 
@@ -46,7 +46,7 @@ class Peer:
 
 
 class ScriptedServer(Stoppable):
-    """Listens on a port of its own; `handler` gets every command, on a thread per connection."""
+    """Listens on its own port; `handler` gets every command, on one thread per connection."""
 
     def __init__(self, handler: Handler) -> None:
         self.received: list[Command] = []
@@ -70,12 +70,12 @@ class ScriptedServer(Stoppable):
             assert not thread.is_alive()
 
     def refuse_connections(self) -> None:
-        """Listen no more, as a server that is gone; those who are connected stay so."""
+        """Stop listening, as a server that is gone; open connections stay."""
         with suppress(OSError):  # it does so already
             self._listening.shutdown(socket.SHUT_RDWR)
 
     def codes(self) -> list[int]:
-        """The codes of everything received so far."""
+        """Returns the codes of all received commands."""
         return [command.code for command in self.received]
 
     def _accept(self) -> None:
@@ -102,7 +102,7 @@ class ScriptedServer(Stoppable):
 
 
 def commands(connection: Connection) -> Iterable[Command]:
-    """Every command that is there."""
+    """Iterate over the available commands."""
     while isinstance(event := connection.next_event(), Command):
         yield event
     assert event is not CLOSED

@@ -1,7 +1,7 @@
-"""Random SQL92 expressions and properties: mostly sense, some nonsense, many edges of Java's numbers.
+"""Random SQL92 expressions and properties: mostly valid, some invalid, many limits of Java's numbers.
 
-Every case comes from a `random.Random`, so a seed names it. Leaves out what the outcome must be: RocketMQ's own parser
-says that (`model_tests/conformance/test_java_alike.py`), or a recording of it (`model_tests/core/golden`).
+A seed of `random.Random` determines every case. Expected results come from RocketMQ's parser
+(`model_tests/conformance/test_java_alike.py`) or its recording (`model_tests/core/golden`).
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ LETTERS: Final = " ()'=<>-+,!.0aeL/*\n"
 
 PARTS: Final = ("CONTAINS", "STARTSWITH", "ENDSWITH", "contains", "startsWith", "NOT CONTAINS", "not StartsWith",
                 "NOT  ENDSWITH", "NOT/**/ENDSWITH", "endswith")  # fmt: skip
-"""Comparisons that 5.x has."""
+"""Comparisons of 5.x."""
 
 
 def outcome(expression: str, properties: dict[str, str], *, with_parts: bool = False) -> str:
-    """What becomes of a case here, `with_parts` in 5.x's language: `bad`, `error`, `true`, `false` or `null`."""
+    """Returns the result of a case here, `with_parts` in 5.x's language: `bad`, `error`, `true`, `false` or `null`."""
     try:
         compiled = compile_expression(expression, with_parts=with_parts)
     except Sql92Error:
@@ -63,10 +63,10 @@ class Cases:
     def __init__(self, seed: int, *, with_parts: bool = False) -> None:
         self._random = random.Random(seed)
         self._with_parts = with_parts
-        """Whether a third of the comparisons are those of 5.x."""
+        """Whether a third of the comparisons are 5.x's."""
 
     def next(self) -> Case:
-        """The next case."""
+        """Returns the next case."""
         kind = self._random.random()
         if kind < 0.7:
             expression = self._condition(2)
@@ -88,13 +88,13 @@ class Cases:
         return "(" + ", ".join(self._text() for _ in range(self._random.randint(1, 6))) + ")"
 
     def _operand(self) -> str:
-        """A property or a number: what makes sense beside a relation."""
+        """Returns a property or a number, valid in a relation."""
         if self._random.random() < 0.6:
             return self._pick(NAMES)
         return self._pick(("", "", "", "-", "+")) + self._pick(NUMBERS)
 
     def _anything(self, depth: int) -> str:
-        """Any operand that parses."""
+        """Returns any operand that parses."""
         kind = self._random.random()
         if kind < 0.18:
             return self._pick(("-", "-", "+", "NOT ")) + self._anything(depth)
@@ -133,14 +133,14 @@ class Cases:
         return f"{negated} {left}"
 
     def _part(self, depth: int) -> str:
-        """A comparison of 5.x, mostly of a property with a short text; sometimes with what is none."""
+        """Returns a comparison of 5.x, usually of a property with a short text, sometimes an invalid one."""
         left = self._pick(NAMES) if self._random.random() < 0.7 else self._anything(depth)
         short = "'" + self._pick(("", "5", ".", "e", "E", "-", "0", "true", " ", "red", "''")) + "'"
         right = self._pick((short, short, short, self._text(), self._pick(WORDS)))
         return f"{left} {self._pick(PARTS)} {right}"
 
     def _slipped(self, expression: str) -> str:
-        """The expression with a letter or two dropped, put in or changed."""
+        """Returns the expression with one or two letters dropped, inserted or changed."""
         letters = list(expression)
         for _ in range(self._random.randint(1, 2)):
             place = self._random.randrange(len(letters))

@@ -1,7 +1,4 @@
-"""What tests of the store share: small file sizes, a message in one line, a filled store.
-
-Leaves out a file layer with faults of its own.
-"""
+"""Shared by tests of the store: small file sizes, messages, filled stores."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ SMALL: Final = StoreConfig(
     message_size_max=1024,
     memory_size=1024 * 1024,
 )
-"""Files so small that a few dozen messages roll over log, queues and index."""
+"""Files so small that a few dozen messages fill several of log, queues and index."""
 HOST: Final = host_bytes("127.0.0.1", 10911)
 HOST_V6: Final = host_bytes("2001:db8::7", 10911)
 
@@ -42,7 +39,7 @@ def message(
     store_host: bytes = HOST,
     sys_flag: int = 0,
 ) -> MessageToStore:
-    """A message to store; `tag` is added to the properties."""
+    """Create a message to store; `tag` is added to the properties."""
     everything = dict(properties or {})
     if tag is not None:
         everything[TAGS] = tag
@@ -54,10 +51,10 @@ def message(
 
 
 class StillRuntime(RealRuntime):
-    """A clock that stands still, so that two stores of the same messages are equal."""
+    """A runtime with a constant clock, so that two stores of the same messages are equal."""
 
     def unix_ms(self) -> int:
-        """Always the same."""
+        """Returns a constant."""
         return 1_700_000_000_000
 
 
@@ -76,7 +73,7 @@ def put_and_dispatch(store: MessageStore, messages: list[MessageToStore]) -> tup
 
 
 def mixed_messages(count: int) -> list[MessageToStore]:
-    """Messages over two topics and three queues, with and without tags, of bodies from empty to 300 bytes."""
+    """Create messages over two topics and three queues, with and without tags, with bodies up to 300 bytes."""
     return [
         message(
             "Orders" if index % 3 else "%RETRY%group",
@@ -92,7 +89,7 @@ def mixed_messages(count: int) -> list[MessageToStore]:
 
 
 def read_all(store: MessageStore, topic: str, queue_id: int) -> list[bytes]:
-    """Every readable record of a queue, as a consumer that follows the next offsets gets them."""
+    """Returns every readable record of a queue, as a consumer that follows the next offsets."""
     records: list[bytes] = []
     offset = store.visible_start(topic, queue_id)
     while offset < store.visible_end(topic, queue_id):
@@ -110,7 +107,7 @@ def read_all(store: MessageStore, topic: str, queue_id: int) -> list[bytes]:
 
 
 def result_of(steps: Generator[None, None, T]) -> tuple[T, int]:
-    """What work that is done in turns, as a search of the index, comes to, and how often it gives others theirs."""
+    """Returns the result of work in turns, and how often it yielded."""
     turns = 0
     while True:
         try:

@@ -1,7 +1,4 @@
-"""Hypothesis strategies for commands, frames and the ways in which a stream can be cut.
-
-Leaves out bytes that are not from the protocol: `hypothesis.strategies.binary` makes those.
-"""
+"""Hypothesis strategies for commands, frames and splits of a stream."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ filled_texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max
 
 @st.composite
 def commands(draw: st.DrawFn, serialisation: Serialisation | None = None) -> Command:
-    """Commands that read back equal: in the ROCKETMQ encoding an empty text is the same as none, so there is none."""
+    """Draws commands that decode to equal ones; the ROCKETMQ encoding cannot tell empty text from none."""
     kind = draw(st.sampled_from(Serialisation)) if serialisation is None else serialisation
     is_json = kind is Serialisation.JSON
     word = int32 if is_json else st.integers(-(2**15), 2**15 - 1)
@@ -40,6 +37,6 @@ def commands(draw: st.DrawFn, serialisation: Serialisation | None = None) -> Com
 
 @st.composite
 def chunkings(draw: st.DrawFn, stream: bytes) -> list[bytes]:
-    """The stream in chunks of any size, empty ones among them."""
+    """Draws splits of the stream into chunks of any size, including empty ones."""
     cuts = sorted(draw(st.lists(st.integers(0, len(stream)), max_size=30)))
     return [stream[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True)]

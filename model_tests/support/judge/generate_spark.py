@@ -1,6 +1,6 @@
-"""Writes a large simulated history as a Spark job: a task a tile, each writes its own part.
+"""Writes a large simulated history as a Spark job: one task per tile, each writes its part.
 
-The directory must be one that every worker can write. Leaves out the tiles (`tiles`).
+Every worker must be able to write to the directory. Tiles: see `tiles`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from longpoll_judge.run.spark.session import unclosed_sockets_ignored
 
 
 def write_large(session: SparkSession, directory: Path, load: Load, *, tile_events: int = TILE_EVENTS) -> int:
-    """Write a history of about `load.events` events; returns how many it has."""
+    """Write a history of about `load.events` events; returns their number."""
     tile = simulated_tile(evolve(load, events=min(tile_events, load.events)))
     places = plan([tile], max(1, round(load.events / len(tile.table))))
     write_meta(directory)

@@ -1,8 +1,8 @@
-"""Makes histories of steps: random runs of the law of any policy, seen at moments that may overlap, with one fault.
+"""Generates histories of steps: random runs of the specification of any policy, with inexact times and one fault.
 
-Two kinds of fault: a step that the law does not allow where it stands, and a step of which one variable is left
-unwritten, after which the run goes on from where that leads until it takes a step that the true run cannot. A run is a
-function of its `StepLoad`. Leaves out black-box events (`generate`) and judging (`conformance`).
+There are two kinds of fault: a disabled step; and a step with one variable unwritten, after which the run continues
+until it takes a step that the correct run cannot take. A run is a function of its `StepLoad`. Black-box events: see
+`generate`. Judging: see `conformance`.
 """
 
 from __future__ import annotations
@@ -24,40 +24,40 @@ from longpoll_spec.state.variables import of_queue
 Fault: TypeAlias = Literal["", "disabled_step", "effect_left_out"]
 FAULTS: Final[tuple[Fault, ...]] = ("disabled_step", "effect_left_out")
 WEIGHTS: Final = {"append": 0.3, "tick": 0.5, "stop": 1e-9, "crash_and_recover": 0.05, "role_change": 0.05}
-"""How likely an action is to be drawn, where that is not 1: else runs end early, or are all appends."""
+"""Likelihood of an action if not 1; otherwise runs end early, or consist of appends."""
 STEP_NS: Final = 10 * US
-"""From one step's moment to the next one's."""
+"""Time between two steps."""
 SPREAD_NS: Final = 15 * US
-"""Most that a moment which is not seen exactly may be off, to either side."""
+"""Maximum error of an inexact time, in both directions."""
 ATTEMPTS: Final = 200
-"""Draws after which a run that shows its fault must have been found."""
+"""Draws within which a run that shows its fault must be found."""
 
 
 @frozen
 class StepLoad:
-    """What is run."""
+    """The parameters of a run."""
 
     law: Law
     policy: str = "strict"
     steps: int = 120
     overlapping: float = 0.3
-    """The share of steps whose moments are not seen exactly."""
+    """The share of steps with inexact times."""
     fault: Fault = ""
     seed: int = 1
 
 
 @frozen
 class Run:
-    """Some steps of the law, as an observer writes them."""
+    """Some steps of the specification, as an observer writes them."""
 
     events: tuple[Event, ...]
     wrong_at: int | None
-    """The first step that the true run cannot take, where all moments are exact; None without a fault."""
+    """The first step that the correct run cannot take, with exact times; None without a fault."""
 
 
 @frozen
 class _Walk:
-    """A law to walk through at random."""
+    """A specification for a random walk."""
 
     model: Model
     step: Successors
@@ -67,7 +67,7 @@ class _Walk:
         return dict(self.step(state))
 
     def draw(self, state: Packed) -> tuple[int, Packed] | None:
-        """One step of those that are enabled, the action's index and the state after it; None where none is."""
+        """Draw an enabled step: the action's index and the next state; None without one."""
         found = self.step(state)
         if not found:
             return None
@@ -76,7 +76,7 @@ class _Walk:
 
 
 def run_of(load: StepLoad) -> Run:
-    """The steps of one run, in a shuffled order."""
+    """Returns the steps of one run, shuffled."""
     model = model_of(load.policy, load.law)
     walk = _Walk(model, successors(model), random.Random(load.seed))
     for _attempt in range(ATTEMPTS):
@@ -92,13 +92,13 @@ def run_of(load: StepLoad) -> Run:
 
 
 def meta_of(load: StepLoad) -> Meta:
-    """The meta file that goes with a run."""
+    """Returns the meta file of a run."""
     source = Source(name=SOURCE, clock="monotonic", offset_ns=UNIX_OFFSET_NS)
     return Meta(format_version=FORMAT_VERSION, sources=[source], policy=load.policy, law=load.law)
 
 
 def observed(load: StepLoad) -> Iterator[Event]:
-    """The whole history of a run: its steps, between the start and the end of its observer."""
+    """Iterate over the whole history of a run: its steps, between the observer's start and end."""
     steps = sorted(run_of(load).events, key=lambda event: event.sequence)
     moments = (START_NS - STEP_NS, START_NS + (len(steps) + 1) * STEP_NS)
     ends = [
@@ -113,11 +113,11 @@ def observed(load: StepLoad) -> Iterator[Event]:
 
 
 Taken: TypeAlias = tuple[Action, Packed]
-"""An action and the state after it, as a broker with the fault sees it."""
+"""An action and its next state, as a broker with the fault sees it."""
 
 
 def _taken(walk: _Walk, load: StepLoad) -> tuple[list[Taken], int | None]:
-    """A run, and where it leaves the law."""
+    """Returns a run, and where it leaves the specification."""
     fault_at = walk.random.randrange(load.steps // 4, 3 * load.steps // 4) if load.fault else load.steps
     state: Packed = walk.model.initial
     true: Packed | None = state
@@ -148,7 +148,7 @@ def _taken(walk: _Walk, load: StepLoad) -> tuple[list[Taken], int | None]:
 
 
 def _with_one_left_out(walk: _Walk, before: Packed, after: Packed) -> Packed:
-    """The state after a step that did not write one of the variables that it changes."""
+    """Returns the state after a step that did not write one of its changed variables."""
     changed = [place for place, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
     if not changed:
         return after
@@ -157,7 +157,7 @@ def _with_one_left_out(walk: _Walk, before: Packed, after: Packed) -> Packed:
 
 
 def _known(model: Model, action: Action, after: Packed) -> dict[str, Any]:
-    """What an event tells of the state after its step, by the event's field."""
+    """Returns the event fields that describe the state after a step."""
     values = dict(zip((variable.name for variable in model.variables), after, strict=True))
     actors = [str(actor) for actor in action.actors]
     queue = next((int(actor[1:]) for actor in actors if actor[:1] == "q"), 0)
@@ -187,7 +187,7 @@ def _event(model: Model, number: int, action: Action, after: Packed) -> Event:
 
 
 def _seen(event: Event, draw: random.Random, overlapping: float) -> Event:
-    """The event as seen by an observer that may not know its moment exactly."""
+    """Returns the event as seen by an observer with inexact times."""
     if draw.random() >= overlapping:
         return event
     early_ns, late_ns = draw.randrange(SPREAD_NS), draw.randrange(SPREAD_NS)

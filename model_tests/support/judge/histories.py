@@ -1,4 +1,4 @@
-"""Helpers that several tests of the judge share: histories as files, in slices, and followed piece by piece."""
+"""Shared helpers of the judge's tests: write histories, split them and follow them piece by piece."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from longpoll_judge.evidence.survey import Context
 from longpoll_judge.faults.recording import Recording, change
 from longpoll_judge.generate import Load, simulate, simulated_meta, write
 from longpoll_judge.read.schema import EVENT_SCHEMA, PLAIN_SCHEMA, fill
-from longpoll_judge.read.source import find, read_slice
+from longpoll_judge.read.source import find, read_split
 from longpoll_judge.run.follow import Limits, Steps
-from longpoll_judge.run.job import judge
-from longpoll_judge.run.local import judge_stretches
+from longpoll_judge.run.local import judge_windows
 from longpoll_judge.run.overview import overview_of_table
-from longpoll_judge.run.plan import Plan
-from longpoll_judge.run.sweep import Stretches
+from longpoll_judge.run.pipeline import judge
 from longpoll_judge.run.tally import Tally
+from longpoll_judge.run.window_sweep import WindowReader
+from longpoll_judge.run.windows import WindowPlan
 from longpoll_spec.history import META_FILE, Event, Meta
 
 RECORDINGS: Final = Path(__file__).parents[2] / "judge" / "recordings"
-"""Short pieces of real recordings, made by `longpoll observe` before real brokers."""
+"""Short recordings of real brokers, made by `longpoll observe`."""
 ENCODE: Final = msgspec.json.Encoder().encode
 LIMITS: Final = Limits(100.0, 50.0)
 PATIENCE_S: Final = 240.0
 
 
 def on_spark(test: Any) -> Any:
-    """Mark a test that uses the one Spark session."""
+    """Mark a test that uses the shared Spark session."""
     return pytest.mark.spark(pytest.mark.xdist_group("spark")(test))
 
 
@@ -50,17 +50,17 @@ Rows = list[Row]
 
 
 def lines_of(events: Iterable[Event]) -> bytes:
-    """The events as a recorder writes them."""
+    """Encode the events as a recorder does."""
     return b"".join(ENCODE(event) + b"\n" for event in events)
 
 
 def simulated(seed: int, events: int = 1_200) -> Recording:
-    """A history of a correct broker."""
+    """Returns a history of a correct broker."""
     return Recording(list(simulate(Load(events=events, seed=seed, timeout_ms=60))), simulated_meta())
 
 
 def numbered(events: Iterable[Event]) -> list[Event]:
-    """The events with sequence numbers from 0."""
+    """Returns the events with sequence numbers from 0."""
     return [change(event, sequence=number) for number, event in enumerate(events)]
 
 
@@ -80,25 +80,25 @@ def judged(directory: Path, events: Iterable[Event], meta: Meta | None = None) -
 
 
 def without_time(result: Result) -> Result:
-    """The result without what differs from run to run."""
+    """Returns the result without the fields that differ between runs."""
     return msgspec.structs.replace(result, seconds=0.0, start_seconds=0.0, engine="")
 
 
 def violated(result: Result) -> list[tuple[str, str]]:
-    """The clause and the reason of each violation that is certain."""
+    """Returns the clause and the reason of each certain violation."""
     return [(one.clause, one.why) for one in result.findings if one.verdict == "violated"]
 
 
 def gap_kinds(result: Result) -> set[str]:
-    """The kinds of missing evidence."""
+    """Returns the kinds of missing evidence."""
     return {gap["kind"] for gap in result.gaps}
 
 
-# -- tables and stretches ----------------------------------------------------------------------------------------------
+# -- tables and windows ----------------------------------------------------------------------------------------------
 
 
 def table_of(rows: Rows) -> pa.Table:
-    """Rows as a table of events, numbered from 0; a row may give its `width` in place of `before_ns`."""
+    """Returns rows as an event table, numbered from 0; a row may give its `width` instead of `before_ns`."""
     events = []
     for number, row in enumerate(rows):
         event = {"sequence": number} | {name: value for name, value in row.items() if name != "width"}
@@ -111,46 +111,46 @@ def cut(table: pa.Table, borders: Sequence[int]) -> list[pa.Table]:
     return [table.slice(begin, end - begin) for begin, end in pairwise(places)]
 
 
-def stretches_of(slices: list[pa.Table], stretch_events: int = 1, *, unplaced: bool = False) -> Stretches:
-    overviews = [overview_of_table(table, []) for table in slices]
-    return Stretches(Plan(overviews, stretch_events), slices.__getitem__, unplaced=unplaced)
+def windows_of(splits: list[pa.Table], window_events: int = 1, *, unplaced: bool = False) -> WindowReader:
+    overviews = [overview_of_table(table, []) for table in splits]
+    return WindowReader(WindowPlan(overviews, window_events), splits.__getitem__, unplaced=unplaced)
 
 
-def by_size(table: pa.Table, size: int) -> Stretches:
-    """A table as stretches of so many events."""
-    return stretches_of(cut(table, range(0, len(table), size)))
+def by_size(table: pa.Table, size: int) -> WindowReader:
+    """Split a table into windows of `size` events."""
+    return windows_of(cut(table, range(0, len(table), size)))
 
 
 def added_up(rows: pa.Table) -> list[tuple[Any, ...]]:
-    """Result rows added up; queues are only named."""
+    """Returns the sums of result rows; queues are only named."""
     tally = Tally()
     tally.add(rows)
     found = [tuple(row.values()) for row in tally.rows().to_pylist()]
     return sorted((kind, bucket, 1 if kind == "queue" else count, text) for kind, bucket, count, text in found if count)
 
 
-def in_stretches(stretches: Stretches, context: Context) -> list[tuple[Any, ...]]:
-    """What is found of a history stretch by stretch."""
-    return added_up(judge_stretches(stretches, context))
+def in_windows(windows: WindowReader, context: Context) -> list[tuple[Any, ...]]:
+    """Judge a history window by window; returns the sums of the result rows."""
+    return added_up(judge_windows(windows, context))
 
 
 # -- following ---------------------------------------------------------------------------------------------------------
 
 
 def certain(result: Result) -> dict[str, Finding]:
-    """The certain findings by name."""
+    """Returns the certain findings by name."""
     return {finding.id: finding for finding in result.findings if finding.verdict == "violated"}
 
 
 def are_found(told: dict[str, Finding], whole: Result) -> bool:
-    """Whether the judgement of the whole has all that was told, some of it as what follows from another finding."""
+    """Whether the result of the whole has all findings in `told`, possibly as consequences of other findings."""
     known = certain(whole)
     parts = {(part.clause, part.topic, part.queue) for one in known.values() for part in one.follows}
     return all(name in known or (one.clause, one.topic, one.queue) in parts for name, one in told.items())
 
 
 def shown(result: Result) -> object:
-    """All of a result except its times and its evidence."""
+    """Returns all of a result except its times and its evidence."""
     findings = sorted((one.id, one.clause, one.verdict, one.why, one.request) for one in result.findings)
     numbers = (result.judged, result.shares, result.latency, result.rates, result.requests, result.queues)
     return result.verdict, findings, sorted(map(str, result.gaps)), result.findings_left_out, numbers
@@ -158,7 +158,7 @@ def shown(result: Result) -> object:
 
 @frozen
 class Followed:
-    """What came of a history that was judged piece by piece."""
+    """The results of a history that was judged piece by piece."""
 
     results: list[Result]
     steps: Steps
@@ -169,27 +169,27 @@ class Followed:
 
     @property
     def told(self) -> dict[str, Finding]:
-        """What was certain at any time, by name."""
+        """All findings that were certain at any time, by name."""
         return {name: finding for result in self.results for name, finding in certain(result).items()}
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing speaks against its being the judgement of the whole."""
-        attendance = self.steps.growing.survey.attendance
+        """Whether this can be compared with the result of the whole."""
+        observers = self.steps.growing.survey.observers
         is_open = any(gap["why"].endswith("at the end") for gap in self.last.gaps)
-        return not (is_open or attendance.acknowledged or attendance.sends)
+        return not (is_open or observers.acknowledged or observers.sends)
 
 
 def follow_pieces(
     directory: Path, pieces: int, seed: int | None = None, *, kept: Path | None = None, looks: float = 1.0
 ) -> Followed:
-    """Judge a history that comes in pieces: equal ones, or with a seed cut anywhere.
+    """Judge a history that comes in pieces: equal ones, or with a seed, random ones.
 
-    After a piece the result is taken with the probability `looks`. With `kept`, another follower goes on from that file
-    after each piece.
+    After each piece, take the result with probability `looks`. With `kept`, a new follower resumes from that file after
+    each piece.
     """
     drawn, history = random.Random(seed), find([directory])
-    read = [read_slice(part) for part in history.slices]
+    read = [read_split(part) for part in history.splits]
     table = pa.concat_tables([part for part, _damages in read])
     size = -(-len(table) // pieces)
     cuts = range(size, len(table), size) if seed is None else sorted(drawn.sample(range(1, len(table)), pieces - 1))
@@ -206,7 +206,7 @@ def follow_pieces(
 
 
 def read_until(descriptor: int, wanted: bytes) -> bytes:
-    """Read from a descriptor up to what is wanted; fails if that does not come."""
+    """Read from a descriptor until `wanted` is found; fails after `PATIENCE_S`."""
     deadline_s, said = time.monotonic() + PATIENCE_S, b""
     while wanted not in said:
         ready, _, _ = select.select([descriptor], [], [], max(deadline_s - time.monotonic(), 0))

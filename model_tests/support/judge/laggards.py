@@ -1,8 +1,8 @@
-"""Adds groups that lag to the tiles of a large history: each reads from offset 0 on, slower than messages come.
+"""Adds lagging groups to the tiles of a large history: each reads from offset 0, slower than messages arrive.
 
-What a group reads during a tile is arithmetic on the offsets that the tile's place and the group's pace give, so a
-history of any size is made tile by tile. Every pull is answered at once with all that it asked for: the groups
-subscribe to everything. Leaves out the tiles (`tiles`), and groups that stand at the end of the log (`generate`).
+The offsets that a group reads during a tile are computed from the tile's place and the group's pace, so a history of
+any size is created tile by tile. Every pull is answered at once with all that it requested: the groups subscribe to
+everything. Tiles: see `tiles`. Groups at the end of the log: see `generate`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from longpoll_judge.read.schema import PLAIN_SCHEMA, coded, fill
 from longpoll_spec.history import META_FILE, PARQUET_SUFFIX
 
 LAGGING_TILE_EVENTS: Final = 180_000
-"""What 16 groups that lag add to such a tile makes it about a row group."""
+"""With 16 lagging groups, such a tile is about one row group."""
 COUNT_MAX: Final = 8
 TIMEOUT_MS: Final = 30_000
 ROOM_NS: Final = 1_000 * US
-"""Pulls are put where their queue's visible end does not move for this long, so the end that they tell is certain."""
+"""Pulls are placed where their queue's visible end is constant for this long, so the reported end is certain."""
 _ANSWERED_NS: Final = 40 * US
 """From the receipt of a pull to its answer."""
 
@@ -35,14 +35,14 @@ _ANSWERED_NS: Final = 40 * US
 def write_lagging(
     directory: Path, load: Load, groups: int, *, tile_events: int = LAGGING_TILE_EVENTS, lives: int = 1
 ) -> int:
-    """Write a history of about `load.events` events with groups that lag; returns how many it has.
+    """Write a history of about `load.events` events with lagging groups; returns the number of events.
 
     Args:
-        directory: Where its parts go.
+        directory: Directory of its parts.
         load: The broker, its producers and the groups at the end of the log.
-        groups: How many lag; group g reads g / (groups + 1) of what is sent, from offset 0 on.
-        tile_events: Events of one part without the groups that lag.
-        lives: How often the broker starts; each time but the last it is killed, and loses nothing.
+        groups: Number of lagging groups; group g reads g / (groups + 1) of the messages, from offset 0.
+        tile_events: Events of one part without the lagging groups.
+        lives: Number of broker starts; every run but the last is killed, without loss.
     """
     tile = simulated_tile(evolve(load, events=min(tile_events, load.events)))
     read = sum(tile.messages.values()) * groups / COUNT_MAX
@@ -74,7 +74,7 @@ def _write_meta(directory: Path, lives: int) -> None:
 
 
 def _numbered(table: pa.Table, first: int) -> pa.Table:
-    """The events in order of time, numbered from `first` on."""
+    """Returns the events in order of time, numbered from `first` on."""
     rows = np.lexsort((table["sequence"].to_numpy(), table["after_ns"].to_numpy()))
     ordered = table.take(pa.array(rows))
     numbers = pa.array(np.arange(first, first + len(ordered)), pa.int64())
@@ -82,7 +82,7 @@ def _numbered(table: pa.Table, first: int) -> pa.Table:
 
 
 def _pulls(tile: Tile, place: Placed, groups: int) -> list[pa.Table]:
-    """The pulls of all groups while a tile happens, each with its answer."""
+    """Returns the pulls of all groups during a tile, with answers."""
     events = moved(tile, place)
     return [
         _pulls_of(events, queue, group, _span(place.messages, tile.messages, queue, group / (groups + 1)), place.number)
@@ -92,13 +92,13 @@ def _pulls(tile: Tile, place: Placed, groups: int) -> list[pa.Table]:
 
 
 def _span(before: Mapping[int, int], during: Mapping[int, int], queue: int, pace: float) -> tuple[int, int]:
-    """The offsets that a group of this pace reads during a tile, all of messages that were there before it."""
+    """Returns the offsets that a group of this pace reads during a tile, all of earlier messages."""
     sent = before.get(queue, 0)
     return int(max(sent - during[queue], 0) * pace), int(sent * pace)
 
 
 def _pulls_of(events: pa.Table, queue: int, group: int, span: tuple[int, int], tile: int) -> pa.Table:
-    """The pulls of one group on one queue, spread evenly over the moments at which there is room for them."""
+    """Returns the pulls of one group on one queue, distributed evenly over the possible times."""
     asked = np.arange(span[0], span[1], COUNT_MAX, dtype=np.int64)
     following = np.minimum(asked + COUNT_MAX, span[1])
     codes, names = coded(events, "event")

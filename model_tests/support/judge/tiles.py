@@ -1,9 +1,8 @@
-"""Makes large histories out of small ones: a simulated tile is repeated with its times, numbers and offsets moved on.
+"""Creates large histories by repeating a small simulated tile with shifted times, numbers and offsets.
 
-A tile ends with everything answered, so one can follow another: its events are moved behind the one before, its
-messages get the queue offsets that come next, its requests new identifiers. That is arithmetic on columns, so a history
-of any size is written as fast as the disk takes it, each tile one Parquet part, in any order and from any process. A
-fault is planted into one tile by `plant`. Leaves out the simulation (`generate`) and who writes (`generate_spark`).
+At a tile's end everything is answered, so another can follow: its times, queue offsets and request identifiers are
+shifted. This is arithmetic on columns, so writing is as fast as the disk: each tile is one Parquet part, in any order
+and from any process. `plant` injects a fault into one tile. Simulation: see `generate`. Writers: see `generate_spark`.
 """
 
 from __future__ import annotations
@@ -25,30 +24,30 @@ from longpoll_judge.read.schema import EVENT_SCHEMA, PLAIN_SCHEMA, coded, fill
 from longpoll_spec.history import META_FILE, PARQUET_SUFFIX, Event
 
 TILE_EVENTS: Final = 250_000
-"""Events of a tile of a large history; one row group each."""
+"""Events of a tile in a large history; one row group each."""
 GAP_NS: Final = 10 * MS
-"""Between the last event of a tile and the first of the next."""
+"""Time between two tiles."""
 _OFFSET_COLUMNS: Final = ("offset", "offset_next", "offset_max", "queue_offset", "visible_end", "commit_offset")
 
 
 @frozen
 class Tile:
-    """A self-contained piece of a history, without the source's start and stop."""
+    """A self-contained part of a history, without the source's start and stop."""
 
     table: pa.Table
     messages: dict[int, int]
-    """By queue, how many messages it has."""
+    """Number of messages by queue."""
     span_ns: int
     """From its first event to its last."""
 
 
 @frozen
 class Placed:
-    """A tile's place in a history: which one, and what comes before it."""
+    """A tile's place in a history: which one, and what precedes it."""
 
     number: int
     tile: int
-    """Index of the tile among those that are repeated."""
+    """Index among the repeated tiles."""
     sequence: int
     time_ns: int
     messages: dict[int, int]
@@ -57,7 +56,7 @@ class Placed:
 
 
 def make_tile(events: Iterable[Event]) -> Tile:
-    """A tile of simulated events, which may have a fault planted into them."""
+    """Create a tile from simulated events, perhaps with an injected fault."""
     inner = [event for event in events if event.event not in {"source_started", "source_stopped"}]
     table = table_of(inner)
     messages: Counter[int] = Counter()
@@ -69,18 +68,18 @@ def make_tile(events: Iterable[Event]) -> Tile:
 
 
 def table_of(events: Sequence[Event]) -> pa.Table:
-    """Events as columns."""
+    """Convert events to columns."""
     rows = [msgspec.structs.asdict(event) for event in events]
     return fill(pa.Table.from_pylist(rows, schema=PLAIN_SCHEMA)) if rows else EVENT_SCHEMA.empty_table()
 
 
 def simulated_tile(load: Load) -> Tile:
-    """A tile of a broker that does everything right."""
+    """Create a tile of a correct broker."""
     return make_tile(simulate(load))
 
 
 def plan(tiles: Sequence[Tile], count: int, *, changed: dict[int, int] | None = None) -> list[Placed]:
-    """Where each of `count` tiles goes; the first of `tiles` everywhere but at the places that `changed` names."""
+    """Returns the places of `count` tiles; the first of `tiles` everywhere except at the places in `changed`."""
     placed: list[Placed] = []
     sequence, time_ns, messages = 1, 0, Counter[int]()
     for number in range(count):
@@ -95,7 +94,7 @@ def plan(tiles: Sequence[Tile], count: int, *, changed: dict[int, int] | None = 
 
 
 def moved(tile: Tile, place: Placed) -> pa.Table:
-    """The events of a tile at its place."""
+    """Returns the events of a tile at its place."""
     table = tile.table
     queue = table["queue"].to_numpy()
     # Negative queues stand for none: they take the last entry, which stays 0.
@@ -127,7 +126,7 @@ def moved(tile: Tile, place: Placed) -> pa.Table:
 
 
 def _with_ends(table: pa.Table, place: Placed) -> pa.Table:
-    """The source's start before the first tile, its stop behind the last."""
+    """Add the source's start before the first tile, its stop after the last."""
     source = table["source"][0].as_py() if len(table) else ""
     ends = []
     if place.is_first:
@@ -141,7 +140,7 @@ def _with_ends(table: pa.Table, place: Placed) -> pa.Table:
 
 
 def write_place(directory: Path, tile: Tile, place: Placed) -> int:
-    """Write one part; returns how many events it has."""
+    """Write one part; returns its number of events."""
     table = moved(tile, place)
     write_part(directory / f"part-{place.number:06}{PARQUET_SUFFIX}", [table])
     return len(table)
@@ -154,7 +153,7 @@ def write_meta(directory: Path) -> None:
 
 
 def write_large(directory: Path, load: Load, *, tile_events: int = TILE_EVENTS) -> int:
-    """Write a history of about `load.events` events in this process; returns how many it has."""
+    """Write a history of about `load.events` events in this process; returns their number."""
     tile = simulated_tile(evolve(load, events=min(tile_events, load.events)))
     write_meta(directory)
     places = plan([tile], max(1, round(load.events / len(tile.table))))

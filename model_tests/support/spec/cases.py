@@ -1,7 +1,6 @@
-"""Which cases of a parametrised test the quick suite runs, and which only the long one.
+"""Divides the cases of a parametrised test into quick and long ones.
 
-A test over every preset, knob or part says the same of each; the quick suite keeps one of each kind.
-Left out: tests that are long as a whole, which carry the mark themselves.
+A test over every preset, knob or part checks the same for each; the quick suite keeps one of each kind.
 """
 
 from __future__ import annotations
@@ -18,5 +17,5 @@ Case = TypeVar("Case")
 
 
 def quick_if(cases: Iterable[Case], is_quick: Callable[[Case], bool]) -> list[ParameterSet]:
-    """Give every case, in order; those that are not quick are marked `long`."""
+    """Returns every case, in order; those that are not quick are marked `long`."""
     return [pytest.param(case, marks=() if is_quick(case) else pytest.mark.long) for case in cases]

@@ -1,7 +1,7 @@
-"""Who catches which slip: every slip in every action is planted, and a property or the numbers must go red.
+"""Plants every mutant of every action and reports which property, or whether the numbers, detect it.
 
-`python -m model_tests.support.spec.caught [PRESET [BOUNDS [EVERY]]]` prints a line for each slip, or for one in EVERY.
-Leaves out slips that act otherwise in no state that is reached: they are no mistakes under those bounds.
+`python -m model_tests.support.spec.caught [PRESET [BOUNDS [EVERY]]]` prints a line for each mutant, or for one in
+EVERY. Mutants that behave alike in every reachable state are omitted: they are correct under those bounds.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from longpoll_spec.policy import Policy, preset
 from longpoll_spec.specification import specification_of
 
 MORE_STATES: Final = 40_000
-"""A slip may make the space endless; what differs shows within twice the right one's states and this number more."""
+"""A mutant may make the space endless; a difference shows within twice the original's states plus this number."""
 NUMBERS: Final = "the numbers"
-"""Distinct states, transitions or depth differ, which the manifest pins."""
+"""Distinct states, transitions or depth differ from the manifest."""
 NOBODY: Final = ""
 
 
 @frozen
 class Catch:
-    """A slip, and what goes red first: the name of a property, `NUMBERS`, or `NOBODY`."""
+    """A mutant and what detects it first: a property's name, `NUMBERS`, or `NOBODY`."""
 
     slip: Mutant
     by: str
 
 
 def catches(policy: Policy, bounds: Bounds, every: int = 1) -> Iterator[Catch]:
-    """Plant one in `every` of all slips, one after the other."""
+    """Plant one in `every` of all mutants, one after the other."""
     right = explore(specification_of(policy, bounds), engine="python")
     states = reached(right.model)
     real = [slip for slip in mutants_of(policy, bounds) if slip.shows(right.model, states)]
@@ -45,7 +45,7 @@ def catches(policy: Policy, bounds: Bounds, every: int = 1) -> Iterator[Catch]:
 
 
 def caught_by(slip: Mutant, right: Exploration) -> str:
-    """What tells the slipped law from the right one."""
+    """Returns what distinguishes the mutant from the original."""
     model = slip.planted(right.model.policy, right.model.bounds)
     wrong = explore(model, engine="python", limit_states=2 * right.distinct_states + MORE_STATES)
     before = {verdict.name: verdict.verdict for verdict in right.verdicts}
@@ -56,12 +56,12 @@ def caught_by(slip: Mutant, right: Exploration) -> str:
 
 
 def numbers(found: Exploration) -> tuple[int, int, int]:
-    """Distinct states, transitions, depth."""
+    """Returns distinct states, transitions, depth."""
     return found.distinct_states, found.transitions, found.depth
 
 
 def main(name: str = "strict", size: str = "tiny", every: str = "1") -> None:
-    """Print who catches which slip of a preset under bounds."""
+    """Print what detects each mutant of a preset under bounds."""
     policy = preset(name)
     found = Counter[str]()
     for catch in catches(policy, named(size, policy), int(every)):

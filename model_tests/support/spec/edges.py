@@ -1,9 +1,9 @@
-"""The steps of small explorations, pinned: `tiny`, each feature where that is small, and each pair of features.
+"""Pins the steps of small explorations: `tiny`, each small feature, and each pair of features.
 
-Counts of states and transitions do not see a step that leads elsewhere if the counts stay. So the sum, modulo 2**64, of
-a hash of (state, action, next state) over all steps is pinned too. It does not depend on the order of the search.
+Counts of states and transitions miss a wrong step that keeps the counts. So the sum, modulo 2**64, of a hash of (state,
+action, next state) over all steps is pinned too. It is independent of the search order.
 
-`python -m model_tests.support.spec.edges` writes `edges.json` again. Leaves out properties: see `manifest`.
+`python -m model_tests.support.spec.edges` writes `edges.json` again. Properties: see `manifest`.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def _pair(one: str, other: str) -> Bounds:
 PAIRS: Final = {bounds.name: bounds for bounds in (_pair(*pair) for pair in combinations(FEATURES, 2))}
 """Name -> bounds with these two features."""
 STATES_MAX: Final = 30_000
-"""Of the explorations in the manifest the steps are pinned where there are no more states than this."""
+"""Maximum states of an exploration in the manifest whose steps are pinned."""
 _FILE: Final = "edges.json"
 _MODULUS: Final = 2**64
 
 
 @with_table
 class Edges(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the steps of one preset under one bounds."""
+    """The steps of one preset under one bounds."""
 
     policy: str
     bounds: str
@@ -93,13 +93,13 @@ def _hash(text: str) -> int:
 
 
 def pinned() -> list[Edges]:
-    """Every pinned exploration."""
+    """Returns every pinned exploration."""
     text = Path(__file__).with_name(_FILE).read_text(encoding="utf-8")
     return msgspec.json.decode(text, type=list[Edges])
 
 
 def bounds_of(policy: Policy) -> Iterator[Bounds]:
-    """The bounds under which the steps of a preset are pinned."""
+    """Iterate over the bounds under which the steps of a preset are pinned."""
     for entry in manifest.pinned():
         if entry.policy == policy.name and entry.distinct_states <= STATES_MAX:
             yield named(entry.bounds, policy)

@@ -1,7 +1,4 @@
-"""Models by the names of their policy and bounds, as tests speak of them.
-
-Leaves out models with parts of their own, which their tests make by `specification_of`.
-"""
+"""Models by the names of their policy and bounds."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from longpoll_spec.specification import specification_of
 
 
 def model_named(policy_name: str, bounds: str = "tiny", *, requests: int | None = None) -> Model:
-    """The law of a policy, such as `strict+recheck=walk`, within bounds; `requests` instead of theirs where given.
+    """Returns the model of a policy, such as `strict+recheck=walk`, within bounds; `requests` overrides theirs.
 
     Raises what `policy_named` and `named` raise.
     """

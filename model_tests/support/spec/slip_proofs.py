@@ -1,13 +1,13 @@
-"""Whether a proof stands although a slip is planted: the questions that the slip changes, put to the solver again.
+"""Checks whether a proof still holds with a mutant, by asking the solver the changed questions again.
 
-Without a slip the law is proved in each world, from all of its candidates at once. A slip changes a few actions, so
-only the questions about these can come out otherwise. One that fails while every candidate is assumed fails with fewer
-as well: the property it belongs to is proved no more, whatever else is given up, and no other need be asked. Where only
-statements of the strengthening fail, the induction is made anew, for the properties may not need them.
+The original is proved in each scope from all of its candidates at once. A mutant changes a few actions, so only
+questions about these can change. A question that fails with all candidates assumed also fails with fewer, so its proof
+is lost, and the other questions can be skipped. If only statements of the strengthening fail, the induction is
+repeated, because the properties may not need them.
 
-A proof for any number of requests is one for a cutoff that is more than eight, so for fewer as well: it falls where the
-one for two requests or the one for eight does. Where neither does, the proof is said to stand, and no more is asked: a
-proof that is said to stand and does not accuses nobody. Leaves out runs: what is not proved is not refuted here.
+A proof for any number of requests is one for a cutoff above eight, and so for fewer too. So it fails if the one for two
+or for eight requests fails. Otherwise it is assumed to hold: an error in this direction reports no false violation. An
+unproved property may still hold.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from longpoll_spec.specification import specification_of
 from longpoll_spec.terms import Bool
 
 TIMEOUT_S: Final = 120.0
-"""For one question: long enough for a machine that has much else to do."""
+"""For one question: long enough for a busy machine."""
 FEW: Final = 2
 
 
 @frozen
 class Standing:
-    """What becomes of the two proofs: for each the first property, in the law's order, that is proved no more.
+    """The first property, in order, that each of the two proofs loses.
 
-    None where the proof stands, so that nothing of it tells of the slip.
+    None if the proof holds, so that it does not detect the mutant.
     """
 
     eight: str | None
@@ -48,21 +48,21 @@ class Standing:
 
 @frozen
 class _Law:
-    """The law without a slip for one number of requests. The prover assumes all of its candidates."""
+    """The original model for one number of requests. The prover assumes all of its candidates."""
 
     right: Statements
     prover: Prover
     reads_guards: frozenset[str]
-    """The properties that say of a state what can happen in it."""
+    """The properties about enabled actions."""
 
     def here(self, name: str) -> Bool | None:
-        """What a statement says of states without the slip; None if it is not stated."""
+        """Returns a statement's condition on states without the mutant; None if it is not stated."""
         return next((item.here for item in self.right.all if item.name == name), None)
 
 
 @frozen
 class _Slipped:
-    """The law with a slip beside the law without it."""
+    """The mutant next to the original."""
 
     law: _Law
     model: Model
@@ -70,12 +70,12 @@ class _Slipped:
 
     @property
     def same_guards(self) -> bool:
-        """Whether everything can happen where it could without the slip."""
+        """Whether all actions have the same guards as in the original."""
         right = {action.label: action.guard for action in self.law.right.model.actions}
         return all(action.guard is right[action.label] for action in self.changed)
 
     def stated(self) -> Iterator[Property]:
-        """The properties, of which those that speak of steps say what they say of the changed ones."""
+        """Iterate over the properties; those about steps restricted to the changed actions."""
         fewer = attrs.evolve(self.model, actions=tuple(self.changed))
         for text in ALWAYS:
             whole = text.__name__ in self.law.reads_guards and not self.same_guards
@@ -88,7 +88,7 @@ class _Slipped:
                 yield attrs.evolve(item, here=here, closing=closing)
 
     def is_kept(self, item: Property) -> bool:
-        """Whether each question about the statement that the slip changes comes out as without it."""
+        """Whether the answers to all changed questions about the statement stay the same."""
         return all(outcome.verdict == "proved" for outcome in self._asked(item))
 
     def _asked(self, item: Property) -> Iterator[Outcome]:
@@ -104,14 +104,14 @@ class _Slipped:
 
 @define
 class Proofs:
-    """The proofs of one policy in one world. Invariant: `laws` has the law for each number of requests asked so far."""
+    """One policy's proofs in one scope. Invariant: `laws` has the model for each number of requests asked so far."""
 
     policy: Policy
     world: Bounds
     laws: dict[int, _Law] = field(factory=dict)
 
     def of(self, slip: Mutant) -> Standing | None:
-        """What becomes of the proofs for eight requests and for any number; None if the world lacks the slip."""
+        """Returns the proofs' results for eight requests and for any number; None if the scope lacks the mutant."""
         if not slip.is_in(self.policy, self._bounds(FEW)):
             return None
         few = self._broken(slip, FEW)
@@ -133,7 +133,7 @@ class Proofs:
         return self.laws[requests]
 
     def _broken(self, slip: Mutant, requests: int, suspect: str | None = None) -> str | None:
-        """The first property that is no longer proved for `requests` requests; `suspect` if that is one of them."""
+        """Returns the first property whose proof is lost for `requests` requests, or `suspect` if its proof is lost."""
         law = self._law(requests)
         model = slip.planted(self.policy, self._bounds(requests))
         right = {action.label: action for action in law.right.model.actions}
@@ -149,6 +149,6 @@ class Proofs:
         return None if all(map(slipped.is_kept, law.right.helping)) else self._again(model)
 
     def _again(self, model: Model) -> str | None:
-        """The first property that is not proved when all is tried anew."""
+        """Returns the first property that is not proved in a new induction."""
         again = prove_model(model, timeout_s=TIMEOUT_S, depth_max=0)
         return next((name for name in again.needed if again.verdict(name) != "proved"), None)

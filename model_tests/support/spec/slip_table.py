@@ -1,9 +1,9 @@
-"""Every planted slip against every method: what exploring says of it, and whether the proofs of each world still stand.
+"""Every mutant with every method: the result of exploration, and whether the proofs of each scope still hold.
 
-`python -m model_tests.support.spec.slip_table --help` makes the table and compares it with the pinned one next to this
-file. It ends with 1 where they differ, or where exploring breaks a slipped law that a proof proves. The slips are the
-named ones (`zoo`) and those that `slips` plants by rule in any world. Pinned are all named ones and some of the others:
-all of them take hours, and can be added with `--every` and `--write`. The proofs themselves are in `slip_proofs`.
+`python -m model_tests.support.spec.slip_table --help` creates the table and compares it with the pinned one next to
+this file. It exits with 1 if they differ, or if exploration breaks a mutant that a proof proves. The mutants are the
+named ones (`zoo`) and those that `slips` generates by rule in any scope. All named ones and some others are pinned: all
+of them take hours, and can be added with `--every` and `--write`. Proofs: see `slip_proofs`.
 """
 
 from __future__ import annotations
@@ -33,54 +33,54 @@ from longpoll_spec.tables import with_table
 
 POLICIES: Final = ("strict", "strict-clone")
 LIMIT_STATES: Final = 100_000
-"""A slip may make the space endless; what breaks is broken long before this."""
+"""A mutant may make the space endless; violations appear long before this limit."""
 QUICK: Final = ("limit", "capacity", "buckets", "channels", "crash", "truncate", "queues")
 LARGE: Final = ("commits", "role", "tags", "sql")
-"""Aspects that are explored only with what is in none of the others."""
+"""Features explored only for mutants in none of the others."""
 STANDS: Final = "the proof stands"
 NOTHING: Final = "nothing differs"
 PINNED: Final = "slip_table.json"
 MISTAKE: Final = 2
-"""The exit code of a mistake in the call, which argparse gives."""
+"""The exit code of a usage error, from argparse."""
 Report = Callable[[str], None]
 
 
 @with_table
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One slip in one policy. What a run or a proof tells is a property's name."""
+    """One mutant in one policy. Results of a run or a proof are property names."""
 
     policy: str
     slip: str
     bounds: str
-    """The first of `explored` under which a run breaks a property, or else the numbers differ; "" for none."""
+    """The first of `explored` in which a run breaks a property, or else the numbers differ; "" for none."""
     broken: str
     """What exploring finds there: the property with the shortest run, `unreached: ` and what it comes to no more,
     `the numbers`, or `NOTHING`."""
     steps: int | None = None
-    """Of the shortest run that breaks the property; None where none does."""
+    """Steps of the shortest run that breaks the property; None without one."""
     worlds: dict[str, list[str]]
-    """World -> the first property that is proved no more for eight requests, and for any number; or `STANDS`."""
+    """Scope -> the first property whose proof is lost for eight requests, and for any number; or `STANDS`."""
 
 
 @frozen
 class Found:
-    """What exploring says of one slip."""
+    """The result of exploring one mutant."""
 
     bounds: Bounds | None
     broken: str
     steps: int | None = None
     token: str | None = None
-    """The run: it replays on the slipped law, and on no other."""
+    """The run: it replays on the mutant only."""
 
 
 def explored(policy: Policy) -> tuple[Bounds, ...]:
-    """The bounds in which a slip is looked for, in this order: what is small first."""
+    """Returns the bounds in which a mutant is tried, smallest first."""
     small = (named("tiny", policy), named("tiny", policy, hold_ticks=3), TIMEOUTS["timeout"])
     return (*small, *(EXPLORATIONS[name] for name in (*QUICK, *LARGE)))
 
 
 def slips_in(policy: Policy, every: int = 1) -> list[Mutant]:
-    """The named slips of any world, and one in `every` of those by rule: each once."""
+    """Returns the named mutants of any scope, and one in `every` of those by rule, each once."""
     worlds = [attrs.evolve(world, requests=2) for world in WORLDS.values()]
     by_hand = _each_once(slip for world in worlds for slip in named_mutants(policy, world))
     return by_hand + _each_once(slip for world in worlds for slip in mutants_of(policy, world))[::every]
@@ -94,15 +94,15 @@ def _each_once(slips: Iterable[Mutant]) -> list[Mutant]:
 
 
 def name_of(slip: Mutant) -> str:
-    """The slip in one line: the action, who acts where that tells two texts apart, and the mistake."""
+    """Name a mutant in one line: the action, the actor kinds if needed, and the mistake."""
     who = "".join(f" of the {kind}" for kind in slip.kinds if kind)
     return f"{slip.action}{who} {slip.what}"
 
 
 def found_by_exploring(slip: Mutant, policy: Policy, *, thoroughly: bool) -> Found:
-    """What breaks first; where nothing does, what is reached no more, or that the numbers differ.
+    """Returns the first violation, else the lost reachability or the differing numbers.
 
-    Bounds after the first in which anything differs are gone through thoroughly only.
+    Bounds after the first difference are explored only if `thoroughly`.
     """
     differs = Found(None, NOTHING)
     places = [bounds for bounds in explored(policy) if slip.is_in(policy, bounds)]
@@ -126,7 +126,7 @@ def _explored(slip: Mutant, policy: Policy, bounds: Bounds) -> Exploration:
 
 
 def _difference(slip: Mutant, wrong: Exploration) -> Found:
-    """How an exploration in which nothing breaks differs from the right one."""
+    """Returns how an exploration without violation differs from the original's."""
     policy, bounds = wrong.model.policy, wrong.model.bounds
     right = _right(policy, bounds)
     counts = [(each.distinct_states, each.transitions, each.depth) for each in (wrong, right)]
@@ -154,9 +154,9 @@ def _steps(verdict: Verdict) -> int:
 def rows_of(
     policy: Policy, slips: Iterable[Mutant], worlds: Iterable[str] = WORLDS, report: Report | None = None
 ) -> Iterator[tuple[Row, Found]]:
-    """A row for each slip, with the run that broke it. `report` hears of each slip before it is tried.
+    """Iterate over a row for each mutant, with its violating run. `report` gets each mutant before it is tried.
 
-    Where a proof stands it is explored thoroughly: a run would tell against the proof.
+    If a proof holds, exploration is thorough, because a run would contradict the proof.
     """
     proofs = {name: Proofs(policy, WORLDS[name]) for name in worlds}
     for slip in slips:
@@ -184,7 +184,7 @@ def rows_of(
 
 
 def contradictions(rows: Iterable[Row]) -> list[str]:
-    """Each row in which a run breaks the law of a world, and a proof in that world stands all the same."""
+    """Returns each row in which a run breaks the mutant in a scope whose proof holds."""
     said: list[str] = []
     for row in rows:
         for world, (eight, any_number) in row.worlds.items():
@@ -199,23 +199,23 @@ def contradictions(rows: Iterable[Row]) -> list[str]:
 
 
 def _is_within(row: Row, world: Bounds) -> bool:
-    """Whether all that is in the explored bounds is in the world."""
+    """Whether the scope includes everything in the explored bounds."""
     bounds = next(each for each in explored(preset(row.policy)) if each.name == row.bounds)
     return bounds.aspects <= world.aspects and bounds.queues <= world.queues and bounds.tags <= max(world.tags, 1)
 
 
 def pinned_text() -> str:
-    """The pinned table as it is written: a row a line."""
+    """Returns the pinned table's text: one row per line."""
     return Path(__file__).with_name(PINNED).read_text(encoding="utf-8")
 
 
 def pinned() -> list[Row]:
-    """The table as it is known."""
+    """Returns the pinned table."""
     return msgspec.json.decode(pinned_text(), type=list[Row])
 
 
 def changes(rows: Iterable[Row], known: Iterable[Row]) -> list[str]:
-    """Each row that is not as it is known; of one that is not pinned nothing is said."""
+    """Returns each row that differs from its pinned one; ignores rows that are not pinned."""
     by_name = {(row.policy, row.slip): row for row in known}
     return [
         f"{row.policy}, {row.slip}: pinned {_told(before)}, now {_told(row)}"
@@ -231,7 +231,7 @@ def _told(row: Row) -> str:
 
 
 def _write(rows: Iterable[Row]) -> None:
-    """Pin these rows, beside those that are pinned of other slips, in the order of the slips."""
+    """Pin these rows, with those pinned of other mutants, in order."""
     known = {(row.policy, row.slip): row for row in (*pinned(), *rows)}
     ordered = ((name, name_of(slip)) for name in POLICIES for slip in slips_in(preset(name)))
     text = text_of(known[key] for key in ordered if key in known)
@@ -239,7 +239,7 @@ def _write(rows: Iterable[Row]) -> None:
 
 
 def pinned_slips(policy: Policy) -> list[Mutant]:
-    """The slips of a policy that are in the pinned table."""
+    """Returns the mutants of a policy in the pinned table."""
     names = {row.slip for row in pinned() if row.policy == policy.name}
     return [slip for slip in slips_in(policy) if name_of(slip) in names]
 
@@ -275,7 +275,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Make the table and compare it; the exit code is as `--help` says."""
+    """Create the table and compare it; exit codes as in `--help`."""
     chosen = _arguments(words)
     found: list[tuple[Row, Found]] = []
     try:

@@ -1,7 +1,7 @@
-"""SPIN on an exported law: translate, compile, run, and read its counts and verdicts.
+"""Runs SPIN on an exported model: translate, compile, run, and read its counts and verdicts.
 
-A peer for tests and measurements, reached as the program `spin` and the C compiler `gcc`. Leaves out the export itself
-(`render.export.promela`) and what the numbers must be (`engines.manifest`).
+Needs the program `spin` and the C compiler `gcc`. Export: see `render.export.promela`. Expected numbers: see
+`engines.manifest`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SPIN_START_TRANSITIONS: Final = 1
 EXHAUSTIVE: Final = ("-DSAFETY", "-DNOREDUCE")
 """Compile for reachable states only, without partial-order reduction: every state and every transition."""
 BREADTH_FIRST: Final = (*EXHAUSTIVE, "-DBFS")
-"""The same in breadth-first order: the depth is the longest shortest run, and a finding's depth is the shortest."""
+"""In breadth-first order: the depth is the longest shortest run, and a finding's depth is the shortest."""
 EVERY_PROPERTY: Final = ("-DALWAYS", "-DSOMETIMES")
 
 _COUNTS: Final = {
@@ -39,15 +39,15 @@ _TROUBLE: Final = re.compile(
 
 @frozen
 class SpinRun:
-    """What a complete run of SPIN says, as the law counts. Counts of more than eight digits are rounded: `as_told`."""
+    """The result of a complete SPIN run, in our counts. Counts of more than eight digits are rounded: `as_told`."""
 
     distinct_states: int
     transitions: int
     depth: int
     violated: dict[str, int]
-    """Property -> length of the run that breaks it; the shortest one where SPIN ran breadth-first."""
+    """Property -> length of the run that breaks it; the shortest one if SPIN ran breadth-first."""
     reached: dict[str, int]
-    """The same for what must be reached."""
+    """The same for states that must be reached."""
     seconds: float
     """Of the run alone, without translation and compilation."""
     processor_seconds: float
@@ -55,12 +55,12 @@ class SpinRun:
 
 
 def as_told(count: int) -> int:
-    """A count as SPIN prints it: with eight significant digits."""
+    """Returns a count as SPIN prints it: with eight significant digits."""
     return int(float(f"{count:.8g}"))
 
 
 def why_no_spin() -> str | None:
-    """Why SPIN cannot be run here; None if it can."""
+    """Returns why SPIN cannot run here, or None."""
     lacking = [program for program in ("spin", "gcc") if shutil.which(program) is None]
     return f"{' and '.join(lacking)} not found; install the Debian packages spin and gcc" if lacking else None
 
@@ -68,9 +68,9 @@ def why_no_spin() -> str | None:
 def compile_spin(
     text: str, directory: Path, *, select: Sequence[str] = (), how: Sequence[str] = BREADTH_FIRST, optimise: str = "-O1"
 ) -> Path:
-    """Translate Promela text and compile it, in a directory of its own; `select` chooses the properties.
+    """Translate Promela text and compile it in its own directory; `select` chooses the properties.
 
-    Raises `RuntimeError` with the last lines of what the tool said.
+    Raises `RuntimeError` with the tool's last lines.
     """
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "law.pml").write_text(text)
@@ -80,7 +80,7 @@ def compile_spin(
 
 
 def run_spin(pan: Path, *options: str) -> SpinRun:
-    """Run a compiled law to its end; raises `RuntimeError` if SPIN did not finish or has something else to say."""
+    """Run a compiled model to its end; raises `RuntimeError` if SPIN did not finish or reports anything else."""
     began, spent = time.perf_counter(), _children_seconds()
     said = _tool([str(pan), "-c0", *options], pan.parent)
     seconds, processor_seconds = time.perf_counter() - began, _children_seconds() - spent

@@ -1,6 +1,6 @@
-"""Hypothesis strategies over the law: terms of a few variables, and states that a run reaches.
+"""Hypothesis strategies for the specification: terms of a few variables, and reachable states.
 
-Leaves out the actions' own text: these are for testing the meanings of terms and the agreement of engines.
+For tests of the meaning of terms and the agreement of engines.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ VALUE_MAX: Final = 3
 values: Final = st.fixed_dictionaries(
     {name: st.integers(0, VALUE_MAX) for name in INT_NAMES} | {name: st.integers(0, 1) for name in BOOL_NAMES}
 )
-"""A value for each variable."""
 
 
 def _int_leaves() -> st.SearchStrategy[Int]:
@@ -40,7 +39,7 @@ def _bool_leaves() -> st.SearchStrategy[Bool]:
 
 @st.composite
 def ints(draw: st.DrawFn, depth: int = 3) -> Int:
-    """An integer term."""
+    """Draws an integer term."""
     if depth == 0 or draw(st.integers(0, 3)) == 0:
         return draw(_int_leaves())
     smaller = ints(depth - 1)
@@ -56,7 +55,7 @@ def ints(draw: st.DrawFn, depth: int = 3) -> Int:
 
 @st.composite
 def bools(draw: st.DrawFn, depth: int = 3) -> Bool:
-    """A truth-valued term."""
+    """Draws a Boolean term."""
     if depth == 0 or draw(st.integers(0, 3)) == 0:
         return draw(_bool_leaves())
     numbers, smaller = ints(depth - 1), bools(depth - 1)
@@ -74,7 +73,7 @@ def bools(draw: st.DrawFn, depth: int = 3) -> Bool:
 
 @st.composite
 def runs(draw: st.DrawFn, model: Model, length_max: int = 30) -> tuple[list[Action], tuple[int, ...]]:
-    """A run of the model as its actions, with the state it leads to."""
+    """Draws a run of the model: its actions, and the final state."""
     state, taken = model.initial, list[Action]()
     for _ in range(draw(st.integers(0, length_max))):
         enabled = enabled_actions(model, state)

@@ -1,8 +1,7 @@
-"""TLC on an exported law: run it, and read its counts and the first invariant that it finds violated.
+"""Runs TLC on an exported model, and reads its counts and the first violated invariant.
 
-A peer for tests: no package registry has TLC, so the environment variable `TLA2TOOLS` names its jar or class path.
-Leaves out the export itself (`render.export.tla`, `render.export.tla_traces`) and what the numbers must be
-(`engines.manifest`).
+Package registries do not have TLC, so the environment variable `TLA2TOOLS` names its jar or class path. Export: see
+`render.export.tla`, `render.export.tla_traces`. Expected numbers: see `engines.manifest`.
 """
 
 from __future__ import annotations
@@ -24,16 +23,15 @@ from longpoll_spec.render.notation import name_of
 
 CLASS_PATH: Final = "TLA2TOOLS"
 TLC_START_STATES: Final = 1
-"""TLC generates its initial state as well, so it has one state more than the law has transitions, and it counts its
-depth in states, so that is one more than the law's."""
+"""Difference between TLC's counts and ours: it generates its initial state too, and counts its depth in states."""
 COMPLETE: Final = r"^(Model checking completed\. No error has been found\.)"
 NO_STATISTICS: Final = "NO_STATISTICS\n"
-"""TLC's own switch, in a file below its home directory, to send nothing anywhere."""
+"""TLC's switch against sending statistics, in a file below its home directory."""
 
 
 @frozen
 class TlcRun:
-    """What a complete run of TLC says, as the law counts."""
+    """The result of a complete TLC run, in our counts."""
 
     distinct_states: int
     transitions: int
@@ -42,23 +40,23 @@ class TlcRun:
 
 @frozen
 class TlcViolation:
-    """Where TLC stopped: what is violated, an invariant or a property of steps, and how many steps the run has."""
+    """Where TLC stopped: the violated invariant or property of steps, and the length of the run."""
 
     invariant: str
     length: int
 
 
 def why_no_tlc() -> str | None:
-    """Why TLC cannot be run here; None if it can."""
+    """Returns why TLC cannot run here, or None."""
     if not os.environ.get(CLASS_PATH):
         return f"set {CLASS_PATH} to the class path of TLC, which no package registry has"
     return None if shutil.which("java") else "java not found"
 
 
 def run_tlc(name: str, module: str, configuration: str, directory: Path) -> TlcRun | TlcViolation:
-    """Check a module under its name on one thread, breadth-first, so that a violation is a nearest one.
+    """Check a module on one thread, breadth-first, so that a violation is a nearest one.
 
-    Raises `RuntimeError` with the last that TLC said if it did not come to a result.
+    Raises `RuntimeError` with TLC's last lines without a result.
     """
     (directory / f"{name}.tla").write_text(module)
     (directory / f"{name}.cfg").write_text(configuration)
@@ -82,7 +80,7 @@ def keeps(name: str, module: str, parameters: Mapping[str, int], wanted: str, di
 
 
 def placed_by_tlc(model: Model, runs: Sequence[Order], hidden: Iterable[str], directory: Path) -> list[int]:
-    """How many steps of each of the runs the law can take, by TLC; one start for all of them.
+    """Returns how many steps of each run the specification can take, by TLC; one start for all of them.
 
     Raises `RuntimeError` as `run_tlc` does.
     """
@@ -97,7 +95,7 @@ def placed_by_tlc(model: Model, runs: Sequence[Order], hidden: Iterable[str], di
 
 
 def only_invariants(configuration: str, names: Iterable[str]) -> str:
-    """The configuration with these invariants instead of all that it has, and no property of steps."""
+    """Returns the configuration with only these invariants, and no property of steps."""
     kept = [line for line in configuration.splitlines() if not re.search("INVARIANT|^PROPERTY", line)]
     return "\n".join([*kept, *(f"INVARIANT {name}" for name in names), ""])
 
@@ -113,7 +111,7 @@ def _tlc(name: str, directory: Path) -> str:
 
 
 def _class_path(environment: Mapping[str, str]) -> str:
-    """Absolute, for TLC runs in the directory of the module."""
+    """Absolute, because TLC runs in the directory of the module."""
     return os.pathsep.join(str(Path(part).absolute()) for part in environment[CLASS_PATH].split(os.pathsep) if part)
 
 

@@ -1,4 +1,4 @@
-"""Whether a trace shows what it claims to show, by the plainest engine: the judge of every other engine's tokens."""
+"""Checks with the plainest engine whether a trace shows what it claims; used for every other engine's tokens."""
 
 from __future__ import annotations
 

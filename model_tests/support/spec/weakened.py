@@ -1,11 +1,11 @@
 """Which mutant breaks each property, and which mutant needs each part of it.
 
-A property is changed in its own text: an operand of `&` or `|`, an entry of a list or a statement is left out. The part
-is needed if some law, a mutant or a policy, breaks one of the two texts and keeps the other. The table names the first
-such law. Where it names none, the part may be redundant, or nobody has made the mutant that needs it.
+A part of a property's text is left out: an operand of `&` or `|`, an entry of a list or a statement. The part is needed
+if some mutant or policy breaks one of the two texts and keeps the other. The table names the first such one. Without
+one, the part may be redundant, or the mutant that needs it is missing.
 
-`python -m model_tests.support.spec.weakened --help` makes the table. Leaves out proofs (`slip_table`), the rank of
-`time_can_pass`, and mutants of two requests, except where a feature needs two.
+`python -m model_tests.support.spec.weakened --help` creates the table. Proofs (`slip_table`), the rank of
+`time_can_pass`, and mutants of two requests, unless a feature needs two, are not covered.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from longpoll_spec.terms import TRUE, Effect, Int, ite
 
 BASES: Final = ("strict", "strict-clone")
 LIMIT_STATES: Final = 20_000
-"""A mutant may make the space endless; what differs in worlds so small differs long before this."""
+"""A mutant may make the space endless; in such small scopes, differences appear long before this limit."""
 SIZES: Final = {
     size.name: size
     for size in (
@@ -62,7 +62,7 @@ SIZES: Final = {
         Bounds("limit", aspects=frozenset({"limit"})),
     )
 }
-"""Small worlds, one for each feature."""
+"""Small scopes, one for each feature."""
 PINNED: Final = "weakened.json"
 _MODULES: Final = ("answers", "aspects", "deadlines", "order", "recovery", "wakeups")
 Edit = Callable[[ast.AST], ast.AST]
@@ -74,13 +74,13 @@ class Weakening:
 
     name: str
     function: Any
-    """The function itself: whoever refers to it sees the change."""
+    """The function object: all references to it see the change."""
     code: CodeType
-    """What its code becomes."""
+    """The replacement of its code."""
 
     @contextmanager
     def planted(self) -> Iterator[None]:
-        """Within the context the properties have the changed text."""
+        """Change the properties' text within the context."""
         before = self.function.__code__
         self.function.__code__ = self.code
         try:
@@ -91,20 +91,20 @@ class Weakening:
 
 @with_table
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A property, whole or with a part left out, and the first law that breaks one of the two and keeps the other."""
+    """A property, whole or with a part left out, and the first model that breaks only one of the two."""
 
     property: str
     part: str
-    """What is left out; "" for the whole property, which the law breaks."""
+    """The part left out; "" for the whole property, which the model breaks."""
     policy: str = ""
     bounds: str = ""
     mutant: str = ""
-    """Of that policy, or "" for the policy itself. All three are empty where no law was found."""
+    """Mutant of that policy, or "" for the policy itself. All three are empty if no model was found."""
 
 
 @cache
 def weakenings() -> tuple[Weakening, ...]:
-    """Every text of the properties with one part left out."""
+    """Returns every text of the properties with one part left out."""
     return tuple(_weakenings())
 
 
@@ -121,7 +121,7 @@ def _weakenings() -> Iterator[Weakening]:
 
 
 def _edits(node: ast.AST) -> Iterator[tuple[str, Edit]]:
-    """What can be left out of a node of the text."""
+    """Iterate over the parts of a node that can be left out."""
     match node:
         case ast.BinOp(left=ast.SetComp()):
             return  # an intersection of names, and no statement
@@ -174,12 +174,12 @@ def _compiled(text: ast.FunctionDef, number: int, edit: Edit) -> CodeType:
 
 
 def stated(model: Model) -> dict[str, Property]:
-    """The properties of a model by name."""
+    """Returns the properties of a model by name."""
     return {item.name: item for text in (*ALWAYS, *INDUCTIVE) if (item := text(model)) is not None}
 
 
 def _same(one: Property | None, other: Property) -> bool:
-    """Whether two texts came to the same terms, which stand in memory once."""
+    """Whether two texts gave the same terms, which are unique in memory."""
     if one is None:
         return False
     terms = [[(label, id(condition)) for label, condition in each.closing] for each in (one, other)]
@@ -194,19 +194,19 @@ def _actor(state: State, action: Action) -> Request:
 
 
 def wakes_all(state: State, action: Action) -> Effect:
-    """A walker that wakes whomever it looks at."""
+    """A traversal that wakes every pull."""
     each = _actor(state, action)
     return assign((each.phase, each.phases["queued"]), (each.copies, each.copies + 1))
 
 
 def queues_twice(state: State, action: Action) -> Effect:
-    """A walker that gives the executor two copies."""
+    """A traversal that gives the executor two copies."""
     each = _actor(state, action)
     return {**wakes_all(state, action), **assign((each.copies, each.copies + 2))}
 
 
 def forgets_where_it_stands(state: State, action: Action) -> Effect:
-    """A walker that hands a request over before it says where that stands."""
+    """A traversal that hands a request over before it records its state."""
     each = _actor(state, action)
     return {**wakes_all(state, action), **assign((each.phase, each.phases["idle"]))}
 
@@ -217,17 +217,17 @@ def to_the_deadline(state: State, _action: Action) -> Effect:
 
 
 def past_and_back(state: State, _action: Action) -> Effect:
-    """A tick after which a deadline that had passed has not."""
+    """A tick after which a passed deadline is in the future."""
     return assign(*((each.deadline, ite(each.deadline <= 0, 1, each.deadline - 1)) for each in state.requests))
 
 
 def end_goes_back(state: State, _action: Action) -> Effect:
-    """A dispatcher that takes a visible message back instead of showing the next."""
+    """A dispatcher that hides a visible message instead of showing the next."""
     return assign(*((each.visible_end, _to_and_fro(each.visible_end)) for each in state.queues))
 
 
 def start_goes_back(state: State, _action: Action) -> Effect:
-    """A queue of which a deleted message is there again."""
+    """A queue whose deleted message is restored."""
     return assign(*((each.visible_start, _to_and_fro(each.visible_start)) for each in state.queues))
 
 
@@ -236,13 +236,13 @@ def _to_and_fro(end: Int) -> Int:
 
 
 def has_room_always(state: State, action: Action) -> Effect:
-    """An insert that does not look whether there is room."""
+    """An insert that does not check the limit."""
     each = _actor(state, action)
     return assign((each.phase, each.phases["held"]), (each.open, TRUE), (each.deadline, each.deadline))
 
 
 def waits_for_dispatcher(state: State, action: Action) -> Action:
-    """A deadline that fires only while the dispatcher rests."""
+    """A deadline that fires only while the dispatcher is idle."""
     return attrs.evolve(action, guard=action.guard & state.dispatcher.at(IDLE))
 
 
@@ -258,11 +258,11 @@ BY_HAND: Final[Mapping[str, tuple[str, Change]]] = {
     "hold has room always": ("hold", with_effect(has_room_always)),
     "expire waits for dispatcher": ("expire", waits_for_dispatcher),
 }
-"""Mutants that break what no mutant by rule breaks: name -> (the action that it changes, the change)."""
+"""Mutants that break what no mutant by rule breaks: name -> (changed action, change)."""
 
 
 def chosen_mutants(base: str, bounds: Bounds) -> dict[str, Mutant]:
-    """The mutants of a policy under bounds, by name."""
+    """Returns the mutants of a policy under bounds, by name."""
     policy = preset(base)
     slips = [*named_mutants(policy, bounds), *mutants_of(policy, bounds)]
     actions = {action.name: kinds_of(action) for action in specification_of(policy, bounds).actions}
@@ -275,7 +275,7 @@ def chosen_mutants(base: str, bounds: Bounds) -> dict[str, Mutant]:
 
 
 def laws() -> Iterator[tuple[Row, Model]]:
-    """Every law that is tried, with its name in a row: the policies, then their mutants."""
+    """Iterate over all tried models with their rows: the policies, then their mutants."""
     for size, bounds in SIZES.items():
         for policy in dict.fromkeys((*PRESETS.values(), *changes_of(preset("strict")))):
             yield _row(policy.name, size), specification_of(policy, bounds)
@@ -292,7 +292,7 @@ def _row(policy: str, bounds: str, mutant: str = "") -> Row:
 
 
 def law_of_row(row: Row) -> Model:
-    """The law that a row names."""
+    """Returns the model of a row."""
     bounds = SIZES[row.bounds]
     if not row.mutant:
         return specification_of(policy_named(row.policy), bounds)
@@ -303,7 +303,7 @@ def law_of_row(row: Row) -> Model:
 
 
 def _touched() -> dict[tuple[str, str], Weakening]:
-    """(property, name of the part) -> the weakening, for every property that it changes in some world."""
+    """Returns (property, name of the part) -> the weakening, for every property that it changes in some scope."""
     found: dict[tuple[str, str], Weakening] = {}
     models = [
         specification_of(PRESETS[name], bounds) for name in ("strict", "rocketmq-lmq") for bounds in SIZES.values()
@@ -319,7 +319,7 @@ def _touched() -> dict[tuple[str, str], Weakening]:
 
 
 def rows(report: Callable[[str], None] | None = None) -> list[Row]:
-    """The table: a row for each property, and one for each part of each."""
+    """Returns the table: a row for each property, and one for each part of each."""
     parts = _touched()
     order = [text.__name__ for text in (*ALWAYS, *INDUCTIVE)]
     open_ones = [(name, "") for name in order]
@@ -338,7 +338,7 @@ def rows(report: Callable[[str], None] | None = None) -> list[Row]:
 def _told_apart(
     model: Model, open_ones: Sequence[tuple[str, str]], parts: Mapping[tuple[str, str], Weakening]
 ) -> Iterator[tuple[str, str]]:
-    """The properties that the model breaks, and the parts without which it breaks them no more, or breaks them."""
+    """Returns the properties that the model breaks, and the parts without which this changes."""
     whole = stated(model)
     asked: dict[tuple[str, str], Property] = {}
     for name, part in open_ones:
@@ -360,25 +360,25 @@ def _told_apart(
 
 
 def stated_one(name: str, model: Model) -> Property | None:
-    """The property of this name, as its text is now."""
+    """Returns the property of this name by its current text."""
     text = next(each for each in (*ALWAYS, *INDUCTIVE) if each.__name__ == name)
     return text(model)
 
 
 def is_true(row: Row) -> bool:
-    """Whether the law that a row names does what the row says."""
+    """Whether a row's model does what the row says."""
     parts = {(row.property, each.name): each for each in weakenings() if each.name == row.part}
     return [*_told_apart(law_of_row(row), [(row.property, row.part)], parts)] == [(row.property, row.part)]
 
 
 def pinned() -> list[Row]:
-    """The table as it is known."""
+    """Returns the pinned table."""
     text = Path(__file__).with_name(PINNED).read_text(encoding="utf-8")
     return msgspec.json.decode(text, type=list[Row])
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Make the table; 1 if it is another one than the pinned."""
+    """Create the table; returns 1 if it differs from the pinned one."""
     parser = argparse.ArgumentParser(prog="python -m model_tests.support.spec.weakened", description=__doc__)
     parser.add_argument("--write", action="store_true", help="pin what is found")
     chosen = parser.parse_args(words)

@@ -26,7 +26,7 @@ SLACK_MS: Final = 3.0
 DISPATCHER_SLEEP_MS: Final = BrokerConfig().dispatcher_sleep_ms
 SCAN_PERIOD_MS: Final = BrokerConfig().scan_period_ms
 RETRY_MS: Final = 2.0 * StoreConfig().flush_interval_ms
-"""How long after the last error of its disk a broker may take to do what failed."""
+"""How long after its disk's last error a broker may take to complete the failed work."""
 
 
 PROMISES: Final = {
@@ -38,7 +38,7 @@ PROMISES: Final = {
     "unacknowledged": "every send gets an answer",
     "answered twice": "no request gets two answers",
     "acknowledged without an offset": "an acknowledgement contains the offset",
-    "refused": "only a busy or stopping broker refuses a request",
+    "refused": "only a busy or stopping broker rejects a request",
     "order": "a send after an acknowledgement gets a higher offset",
     "two at one offset": "the message at an offset never changes",
     "wrong message": "a pull gets its queue's messages in order, from its offset on",
@@ -47,7 +47,7 @@ PROMISES: Final = {
     "moved": "the broker accepts every offset that it returned",
     "lost": "acknowledged and delivered messages survive kills, and power cuts if they were flushed",
     "deleted": "a pull of a deleted topic gets an answer at once",
-    "closed": "the broker closes no connection by itself",
+    "closed": "the broker closes no connection on its own",
     "gone": "a started broker accepts connections",
     "left without a word": "a stopping broker answers its held pulls",
     "left behind": "no pull of a closed connection stays held",
@@ -61,7 +61,7 @@ DISK_CODES: Final = {
     ResponseCode.FLUSH_DISK_TIMEOUT,
     ResponseCode.SERVICE_NOT_AVAILABLE,
 }
-"""What a broker may answer whose disk has errors."""
+"""The codes that a broker with disk errors may answer."""
 
 
 class BrokenError(AssertionError):
@@ -78,7 +78,7 @@ class BrokenError(AssertionError):
 
 @define(eq=False)
 class Sent:
-    """One message on its way."""
+    """One message being sent."""
 
     queue: int
     body: bytes
@@ -87,7 +87,7 @@ class Sent:
 
 @define(eq=False)
 class Asked:
-    """One pull on its way."""
+    """One pull in progress."""
 
     peer: str
     queue: int
@@ -95,7 +95,7 @@ class Asked:
     hold_ms: int
     sent_ms: float
     life: int
-    """How often the broker had been started when it was asked."""
+    """The number of broker restarts before it was sent."""
 
     def __str__(self) -> str:
         return f"{self.peer}'s pull of queue {self.queue} from {self.offset}, held up to {self.hold_ms} ms"
@@ -103,61 +103,61 @@ class Asked:
 
 @define(eq=False)
 class Deletion:
-    """The topic is to be deleted."""
+    """The deletion of the topic is requested."""
 
     sent_ms: float
 
 
 @define(eq=False)
 class Checker:
-    """All that was asked and told. Invariant: `by_offset` has every message whose offset was told, by queue."""
+    """All requests and answers. Invariant: `by_offset` has every message whose offset is known, by queue."""
 
     delay_ms: float
-    """The longest that an answer may be under way."""
+    """The longest transit time of an answer."""
     sent: list[Sent] = field(factory=list)
     by_offset: dict[tuple[int, int], bytes] = field(factory=dict)
     firsts: dict[int, list[tuple[float, int]]] = field(factory=dict)
-    """Of each queue, when which offset was acknowledged."""
+    """Queue -> the times at which offsets were acknowledged."""
     quiet_from_ms: float = float("inf")
-    """From here on the broker stops, or does not run: a pull may be answered, or not, at any time."""
+    """From here on the broker stops, or is down: a pull may be answered, or not, at any time."""
     spent_ms: Callable[[], float] = lambda: 0.0
-    """How much time the run itself has taken so far: its points, and threads that stood still."""
+    """The time that the run itself has taken so far: scheduling points and paused threads."""
     disk_failed_ms: Callable[[], float] = lambda: float("-inf")
-    """When the broker's disk last had an error."""
+    """The time of the disk's last error."""
     lag_ms: float = 0.0
-    """How long after its acknowledgement a message may not be seen yet: a dispatcher that polls shows it later."""
+    """How long a message may stay invisible after its acknowledgement: a polling dispatcher shows it later."""
     late_ms: float = 0.0
-    """How late a scan may let a pull go, where deadlines are not watched one by one."""
+    """How late a scan may answer a pull, if deadlines are not watched individually."""
     stopped_ms: float | None = None
-    """When the broker was last told to stop, if it answers whom it holds then."""
+    """When the broker was last stopped, if it answers held pulls then."""
     may_cut: bool = False
-    """Whether connections may be cut at any time."""
+    """Whether connections may break at any time."""
     life: int = 0
-    """How often the broker has been started again."""
+    """The number of broker restarts."""
     hold_ms_max: float = float("inf")
-    """The longest hold that is granted, whatever is asked for."""
+    """The longest hold that is granted."""
     is_narrow: bool = False
-    """Whether pulls may be told at any time that the broker is busy: its pool has hardly any room."""
+    """Whether pulls may get "busy" at any time, because the pool has hardly any room."""
     is_deleting: bool = False
-    """Whether the topic was asked to be deleted."""
+    """Whether deletion of the topic was requested."""
     deleted_ms: float = float("inf")
     """When that was answered."""
     answered: int = 0
 
     @property
     def slack_ms(self) -> float:
-        """How late an answer may be seen: the way there, the way back, and what the run itself has taken."""
+        """How late an answer may be seen: transit both ways, and the run's own time."""
         return SLACK_MS + 2 * self.delay_ms + self.spent_ms()
 
     @property
     def healed_ms(self) -> float:
-        """When what a bad disk held up must have been done."""
+        """When work delayed by a bad disk must be done."""
         return self.disk_failed_ms() + RETRY_MS
 
     # -- sends -------------------------------------------------------------------------------------------------------
 
     def acknowledged(self, sent: Sent, code: int, offset: int | None, now_ms: float) -> None:
-        """A send was answered. Raises BrokenError."""
+        """Check the answer to a send. Raises BrokenError."""
         self.answered += 1
         if code != ResponseCode.SUCCESS:
             self._refused(f"a send to queue {sent.queue}", code, now_ms)
@@ -165,7 +165,7 @@ class Checker:
         if offset is None:
             raise BrokenError("acknowledged without an offset", f"a send to queue {sent.queue}")
         self._tell(sent.queue, offset, sent.body, "acknowledged")
-        # What was acknowledged before this was sent has a lower offset.
+        # A message acknowledged before this one was sent has a lower offset.
         for at_ms, before in self.firsts.get(sent.queue, ()):
             if at_ms < sent.sent_ms and before > offset:
                 raise BrokenError(
@@ -181,13 +181,13 @@ class Checker:
             )
 
     def end_of(self, queue: int) -> int:
-        """The offset after the last one that was acknowledged."""
+        """The offset after the last acknowledged one."""
         return max((offset for _at_ms, offset in self.firsts.get(queue, ())), default=-1) + 1
 
     # -- pulls -------------------------------------------------------------------------------------------------------
 
     def pulled(self, asked: Asked, code: int, records: Sequence[Record], offset_next: int, now_ms: float) -> int:
-        """A pull was answered: where its peer goes on. Raises BrokenError."""
+        """Check the answer to a pull; returns its peer's next offset. Raises BrokenError."""
         self.answered += 1
         self._in_time(asked, now_ms, "answered")
         if code == ResponseCode.SUCCESS:
@@ -222,7 +222,7 @@ class Checker:
         return min(asked.hold_ms, self.hold_ms_max)
 
     def came_ms(self, asked: Asked) -> float | None:
-        """When a message that a pull waits for was first acknowledged; None when none was."""
+        """When a message that a pull waits for was first acknowledged; None if none was."""
         return min((at for at, offset in self.firsts.get(asked.queue, ()) if offset >= asked.offset), default=None)
 
     def _found(self, asked: Asked, records: Sequence[Record], now_ms: float) -> int:
@@ -245,21 +245,21 @@ class Checker:
         if asked.life == self.life and now_ms - asked.sent_ms < self.granted_ms(asked) and now_ms <= self.quiet_from_ms:
             raise BrokenError("early", f"{asked}: empty answer after {now_ms - asked.sent_ms:.3f} ms")
         came_ms = self.came_ms(asked)
-        # A dispatcher that polls may be held up by whatever holds up the run.
+        # A polling dispatcher is delayed by whatever delays the run.
         lag_ms = self.lag_ms + self.spent_ms() if self.lag_ms else 0.0
         shown_ms = max(came_ms or 0.0, self.healed_ms) + lag_ms
         if came_ms is not None and shown_ms < asked.sent_ms and asked.life == self.life:
             raise BrokenError("told nothing", f"{asked}: empty answer, although a message was acknowledged before")
 
     def _moved(self, asked: Asked, code: int, offset_next: int) -> int:
-        # A peer asks from where it was told to, and what was told or acknowledged outlives whatever comes; but an end
-        # that is shown later than it is acknowledged may be behind who asks from it.
+        # A peer continues at the offset it was given, and known offsets survive every fault. But an end that becomes
+        # visible after its acknowledgement may be behind a peer that pulls from it.
         if not self.lag_ms and asked.sent_ms > self.healed_ms:
             raise BrokenError("moved", f"{asked}: answered {code} with the next offset {offset_next}")
         return offset_next
 
     def read_whole(self, queue: int, offset_end: int) -> None:
-        """A queue was read from its begin up to an end. Raises BrokenError when a message that was told is missing."""
+        """A queue was read from its beginning to an end. Raises BrokenError if a known message is missing."""
         missing = sorted(offset for one, offset in self.by_offset if one == queue and offset >= offset_end)
         if missing:
             raise BrokenError("lost", f"queue {queue} ends at {offset_end}, but message {missing[0]} was known")
@@ -273,11 +273,11 @@ class Checker:
             raise BrokenError("refused", f"{what}: answered {code}, but the broker was neither busy nor stopping")
 
     def unanswered(self, asked: Asked, now_ms: float) -> None:
-        """A pull has no answer yet, and its peer waits no longer. Raises BrokenError if it should have one."""
+        """A pull has no answer, and its peer gives up. Raises BrokenError if it should have one."""
         self._in_time(asked, now_ms, "not answered")
 
     def deleted(self, code: int, now_ms: float) -> None:
-        """The topic is gone. Raises BrokenError."""
+        """The topic is deleted. Raises BrokenError."""
         if code != ResponseCode.SUCCESS:
             self._refused("the deletion of the topic", code, now_ms)
         self.deleted_ms = now_ms
@@ -285,13 +285,16 @@ class Checker:
     # -- lives of the broker -----------------------------------------------------------------------------------------
 
     def stopping(self, now_ms: float, *, answers: bool = False) -> None:
-        """From now on the broker stops, or is gone; `answers` says whether it tells those whom it holds before."""
+        """From now on the broker stops, or is down; `answers` says whether it first answers held pulls."""
         if self.quiet_from_ms == float("inf"):
             self.stopped_ms = now_ms if answers else None
         self.quiet_from_ms = min(self.quiet_from_ms, now_ms)
 
     def left_alone(self, asked: Asked, life: int) -> None:
-        """A connection of this life ended with a pull unanswered. Raises BrokenError if a stop should have told it."""
+        """A connection to this broker process ended with a pull unanswered.
+
+        Raises BrokenError if a stop should have answered it.
+        """
         stopped_ms = self.stopped_ms
         if stopped_ms is None or self.may_cut or life != asked.life:
             return
@@ -299,7 +302,7 @@ class Checker:
             raise BrokenError("left without a word", f"{asked}: the broker stopped and did not answer it")
 
     def ended(self) -> None:
-        """The broker does not run any more; what it was asked is never answered."""
+        """The broker is down; open requests are never answered."""
         self.life += 1
 
     def started(self) -> None:
@@ -309,7 +312,7 @@ class Checker:
 
 
 def checker_of(policy: Policy, delay_ms: float, *, may_cut: bool) -> Checker:
-    """An empty account of a broker of this policy, whose promises are the policy's."""
+    """A new account for a broker of this policy, with the policy's promises."""
     lag_ms = SLACK_MS + DISPATCHER_SLEEP_MS if policy.notify == "dispatcher_poll" else 0.0
     late_ms = float(SCAN_PERIOD_MS) if policy.expiry == "scan" else 0.0
     hold_ms_max = BrokerConfig().hold_timeout_ms_max if traits_of(policy).caps_hold else float("inf")
@@ -329,4 +332,4 @@ OUTCOMES: Final = (
     TypeError,
     ValueError,
 )
-"""How a run can end badly: by the oracle, by nobody being able to go on, or by what the code under test raises."""
+"""How a run can fail: the oracle, a deadlock, or an exception of the code under test."""

@@ -25,7 +25,7 @@ TRIES_MAX: Final = 200
 """How often a peer tries to connect, `RETRY_S` apart: a broker that does not come back is a failure of the run."""
 RETRY_S: Final = 0.02
 PATIENCE_MS: Final = 10_000.0
-"""How long beyond its hold an answer is waited for where the broker may be gone."""
+"""How long beyond its hold a peer waits for an answer if the broker may be down."""
 
 
 class ClientConnection(Protocol):
@@ -50,7 +50,7 @@ class ClientConnection(Protocol):
 
 @define(eq=False)
 class SimulatedClient:
-    """One client. Invariant: `_waiting` has exactly the requests of this connection that were not answered."""
+    """One client. Invariant: `_waiting` has exactly the unanswered requests of this connection."""
 
     name: str
     runtime: Runtime
@@ -62,7 +62,7 @@ class SimulatedClient:
     _socket: ClientConnection | None = None
     _connection: Connection = field(factory=Connection)
     _life: int = 0
-    """The broker's life in which it connected."""
+    """The broker's restart count when it connected."""
     _opaque: int = 0
     _waiting: dict[int, Sent | Asked | Deletion] = field(factory=dict)
     _next: dict[int, int] = field(factory=dict)
@@ -74,7 +74,7 @@ class SimulatedClient:
         return self.runtime.monotonic_ns() / 1e6
 
     def live(self, acts: tuple[Act, ...]) -> Callable[[], None]:
-        """What its actor does."""
+        """The function that its actor runs."""
 
         def run() -> None:
             for act in acts:
@@ -84,7 +84,7 @@ class SimulatedClient:
         return run
 
     def read_whole(self, queues: Iterable[int]) -> None:
-        """Read every queue from its begin to its end, and have the account look whether all is there."""
+        """Read every queue from its beginning to its end, and check that all messages are there."""
         for queue in queues:
             self._next[queue] = offset = 0
             while True:
@@ -97,7 +97,7 @@ class SimulatedClient:
         self._leave()
 
     def delete_topic(self) -> None:
-        """Have the topic deleted, and wait until it is gone."""
+        """Delete the topic, and wait until it is gone."""
         self._connect()
         self.account.is_deleting = True
         self._write(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": self.topic}, b"", Deletion(self.now_ms))
@@ -117,7 +117,7 @@ class SimulatedClient:
             self._wait(lambda: bool(self._waiting))
 
     def _pause(self, until_ms: float) -> None:
-        """Let time pass, and note what comes meanwhile when it comes."""
+        """Let time pass, and record answers when they arrive."""
         while (left_s := (until_ms - self.now_ms) / 1000) > 0:
             if self._socket is None:
                 self.runtime.sleep(left_s)
@@ -159,16 +159,16 @@ class SimulatedClient:
     # -- answers -----------------------------------------------------------------------------------------------------
 
     def _wait(self, needed: Callable[[], bool]) -> None:
-        """Read answers while they are needed; a connection that is lost takes all of its requests with it."""
+        """Read answers while they are needed; a lost connection loses all of its requests."""
         while self._socket is not None and needed():
-            # A millisecond more each time: what the run itself takes is excused, and so moves the end along.
+            # One more millisecond each time: the run's own time is excused, and so moves the end along.
             if self._socket.wait_readable((max(self._until_ms() - self.now_ms, 0) + 1) / 1000):
                 self._read()
             elif self.now_ms >= self._until_ms():
                 self._missed()
 
     def _until_ms(self) -> float:
-        """When the first of what is waited for must have come."""
+        """When the first expected answer must have come."""
         slack_ms = self.account.slack_ms + self.account.lag_ms + self.account.late_ms + 1
         holds = [one.sent_ms + (one.hold_ms if isinstance(one, Asked) else 0) for one in self._waiting.values()]
         patience_ms = slack_ms if self.now_ms < self.account.quiet_from_ms else PATIENCE_MS
@@ -226,7 +226,7 @@ class SimulatedClient:
         raise BrokenError("gone", f"{self.name} cannot connect to the broker any more")
 
     def _lost(self) -> None:
-        """The connection is gone: what was not answered never will be."""
+        """The connection is gone: its open requests are never answered."""
         account = self.account
         if self._life == account.life and self.now_ms < account.quiet_from_ms and not account.may_cut:
             raise BrokenError("closed", f"{self.name}: the broker closed the connection")

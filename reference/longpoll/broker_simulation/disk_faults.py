@@ -12,34 +12,35 @@ from longpoll_simulation.files import ERRORS
 from longpoll_simulation.world import World
 
 SPARED: Final = frozenset({"exists", "remove"})
-"""Calls that never fail: the real files tell of no error when asked whether a path exists, and a queue's file that
-cannot be removed is taken for one of the next topic of that name."""
+"""Calls that never fail: real files report no error for an existence check, and a queue's file that cannot be removed
+would be taken for one of the next topic of that name.
+"""
 SLOW_CALLS: Final = frozenset({"sync", "write", "reserve", "create"})
 
 
 @define(eq=False)
 class DiskFaults:
-    """Called before every call for a file. Invariant: `last_ms` is when the last of `error_count` errors was raised."""
+    """Runs before every file call. Invariant: `last_ms` is when the last of `error_count` errors was raised."""
 
     world: World
     random: random.Random
     slow_ms_max: float = 0.0
-    """The longest that a call which waits for the disk takes."""
+    """The longest duration of a call that waits for the disk."""
     error_count: int = 0
     last_ms: float = float("-inf")
     spent_ms: float = 0.0
-    """How long calls have waited in all."""
+    """The total time that calls have waited."""
     told: set[str] = field(factory=set)
-    """What the errors said."""
+    """The texts of the errors."""
     _left: int = 0
     _where: str = ""
 
     def fail(self, count: int, where: str) -> None:
-        """Have the next `count` calls fail that are for a path with `where` in it."""
+        """Make the next `count` calls fail whose path contains `where`."""
         self._left, self._where = count, where
 
     def before(self, operation: str, path: str) -> None:
-        """A call comes: let others go on, wait, and fail, as planned. Raises OSError."""
+        """Yield to other actors, wait, and fail, as planned. Raises OSError."""
         world = self.world
         world.point(operation, path)
         if world.over:

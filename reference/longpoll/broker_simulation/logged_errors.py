@@ -14,14 +14,14 @@ ROOM: Final = "longpoll_broker"
 
 
 class ErrorCollector(logging.Handler):
-    """Keeps errors. Invariant: `said` has each in the order in which they were logged."""
+    """Keeps errors. Invariant: `said` has them in the order of logging."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.said: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep one."""
+        """Keep one record."""
         text = record.getMessage()
         error = record.exc_info[1] if record.exc_info else None
         self.said.append(f"{text}: {error!r}" if error is not None else text)
@@ -29,7 +29,7 @@ class ErrorCollector(logging.Handler):
 
 @contextmanager
 def collected_errors() -> Iterator[ErrorCollector]:
-    """Hear what the broker's rooms log, in place of the log's own handlers."""
+    """Replace the handlers of the broker's loggers."""
     loud, log = ErrorCollector(), logging.getLogger(ROOM)
     level, propagates, handlers = log.level, log.propagate, log.handlers
     log.handlers, log.propagate = [loud], False

@@ -16,39 +16,41 @@ from attrs import frozen
 
 TOPIC: Final = "T"
 RETRIED: Final = "%RETRY%G"
-"""The topic of messages that group G is to try again."""
+"""The topic of messages that group G is to retry."""
 QUEUES: Final = (0, 1, 8, 9, 63)
 """Queue ids, also beyond the shards of the hold table."""
 Grain = Literal["operation", "line", "access"]
 LONGEST_MS: Final = 60_000
 """The longest hold that strict grants."""
 PAUSE_MS_MAX: Final = 1_500
-"""Longest pause: who says nothing for two minutes, held pulls or not, is closed as idle."""
+"""The longest pause: a client that is silent for two minutes is closed as idle, even with held pulls."""
 LONG_SHARE: Final = 0.6
-"""How many runs have holds of that length."""
+"""The share of runs with holds of that length."""
 BAD_SHARE: Final = 0.1
-"""How many runs have a disk with errors, and how many a slow one."""
+"""The share of runs with disk errors, and of those with a slow disk."""
 RACE_SHARE: Final = 0.5
-"""How many runs race sends against the pulls that wait for them, and do little else."""
+"""The share of runs that race sends against waiting pulls, and do little else."""
 CROWD_SHARE: Final = 0.08
-"""How many runs have a crowd at one queue, of whom some leave as a message comes."""
+"""The share of runs with many waiters at one queue, some of whom leave as a message comes."""
 CROWDS: Final = (2, 10)
-"""How many pulls each peer of a crowd has: a few, or enough for a large herd."""
+"""Pulls per peer of such a group: a few, or enough for a large herd."""
 RETRIED_SHARE: Final = 0.1
 GREEDY_SHARE: Final = 0.1
-"""How many runs have pulls that ask for more than is granted."""
+"""The share of runs with pulls that ask for more than is granted."""
 GREEDY_MS: Final = 10 * LONGEST_MS
 DELETED_SHARE: Final = 0.2
-"""How many runs delete the topic in the end, while others wait for it."""
+"""The share of runs that delete the topic at the end, while clients wait for it."""
 NARROW_SHARE: Final = 0.3
-"""How many runs give a pool of threads one thread and hardly any room; a policy without a pool takes no notice."""
+"""The share of runs that give a thread pool one thread and hardly any room; without effect on policies without
+a pool.
+"""
 GRAINS: Final[tuple[Grain, ...]] = ("operation", "line", "access")
-"""Where an actor may be interrupted: at operations of the runtime alone, or in the broker's code as well."""
+"""Where an actor may be interrupted: at operations of the runtime only, or in the broker's code as well."""
 
 
 @frozen
 class Send:
-    """Send messages to one queue, in one piece, and wait until all are acknowledged."""
+    """Send messages to one queue, in one write, and wait until all are acknowledged."""
 
     queue: int
     count: int
@@ -56,7 +58,7 @@ class Send:
 
 @frozen
 class Pull:
-    """Pull without waiting for the answer: from where the peer is in one queue, or from the queue's end."""
+    """Pull without waiting for the answer: from the peer's offset in one queue, or from the queue's end."""
 
     queue: int
     hold_ms: int
@@ -77,18 +79,19 @@ class Pause:
 
 @frozen
 class Leave:
-    """Close the connection, whatever is held for it; the next request opens another one."""
+    """Close the connection, even with held pulls; the next request opens another one."""
 
 
 Act = Send | Pull | Wait | Pause | Leave
 Trouble = Literal["kill", "power", "cut", "clock", "stop", "disk"]
-"""A killed broker, a power cut, cut connections, a step of the wall clock, a stop, a disk whose next calls fail; after
-a kill, a cut of the power and a stop the broker is started again."""
+"""A broker kill, a power cut, broken connections, a step of the wall clock, a stop, or a disk whose next calls fail.
+After a kill, a power cut and a stop the broker is restarted.
+"""
 
 
 @frozen
 class InjectedFault:
-    """One thing that goes wrong, so long after the begin."""
+    """One fault, at a time after the start."""
 
     at_ms: float
     kind: Trouble
@@ -103,29 +106,29 @@ class Plan:
     mishaps: tuple[InjectedFault, ...]
     io_thread_count: int
     syncs: bool
-    """`SYNC_FLUSH`: what is acknowledged outlives a power cut."""
+    """`SYNC_FLUSH`: acknowledged messages survive a power cut."""
     is_fast: bool
     delay_ms_max: float
-    """The longest that a piece is under way."""
+    """The longest transit time of a chunk."""
     is_pieced: bool
-    """Whether bytes arrive in pieces."""
+    """Whether bytes arrive in chunks."""
     slow_ms_max: float = 0.0
-    """The longest that a call for the disk takes."""
+    """The longest duration of a disk call."""
     topic: str = TOPIC
     is_crowded: bool = False
-    """Whether there is a crowd at one queue."""
+    """Whether many pulls wait at one queue."""
     is_deleted: bool = False
-    """Whether the topic is deleted in the end."""
+    """Whether the topic is deleted at the end."""
     is_narrow: bool = False
-    """Whether a pool of threads has one, and room for one pull more, which soon waits too long."""
+    """Whether a thread pool has one thread, and room for one more pull, which soon waits too long."""
 
     @property
     def part_count(self) -> int:
-        """How many acts and mishaps there are that `without` may leave out."""
+        """The number of actions and faults that `without` may leave out."""
         return sum(map(len, self.peers)) + len(self.mishaps)
 
     def without(self, left_out: Iterable[int]) -> Plan:
-        """The plan less some of its acts and mishaps, which are numbered in this order, from 0."""
+        """The plan without some of its actions and faults, which are numbered in this order from 0."""
         gone, number = set(left_out), itertools.count()
         peers = tuple(tuple(act for act in acts if next(number) not in gone) for acts in self.peers)
         mishaps = tuple(mishap for mishap in self.mishaps if next(number) not in gone)
@@ -146,12 +149,12 @@ def plan_of(seed: int) -> Plan:
     one = _racer if draw.random() < RACE_SHARE else _peer
     peers = [one(draw, queues, hold_ms) for _ in range(draw.randint(2, 4))]
     mishaps = [InjectedFault(draw.choice((0.5, 5.0, 50.0, 500.0)) * draw.random(), kind) for kind in kinds]
-    # Drawn apart, so that runs without a bad disk are what they were before there were bad disks.
+    # Drawn separately, so that adding bad disks did not change the runs without one.
     bad = random.Random(seed ^ 0xBAD)
     if bad.random() < BAD_SHARE:
         mishaps += _bad_disk(bad)
         kinds.extend(mishap.kind for mishap in mishaps)
-    # Drawn apart as well.
+    # Drawn separately as well.
     more = random.Random(seed ^ 0xC07)
     is_crowded = more.random() < CROWD_SHARE
     if is_crowded:
@@ -176,7 +179,7 @@ def plan_of(seed: int) -> Plan:
 
 
 def _bad_disk(draw: random.Random) -> list[InjectedFault]:
-    """Errors, and perhaps soon after one of them a power cut: what was not written then is lost for good."""
+    """Errors, and perhaps soon after one of them a power cut, which loses unwritten data for good."""
     found = [
         InjectedFault(draw.choice((0.5, 0.5, 5.0, 500.0)) * draw.random(), "disk") for _ in range(draw.randint(1, 3))
     ]
@@ -197,7 +200,7 @@ def _shown(act: Act) -> str:
 
 
 def _crowd(draw: random.Random, queue: int, hold_ms: int) -> list[tuple[Act, ...]]:
-    """Two peers with pulls at the end of one queue, one of whom may leave without a word, and one that sends to it."""
+    """Two peers with pulls at the end of one queue, one of whom may disconnect, and one that sends to it."""
     pulls = (Pull(queue, hold_ms, from_end=True),) * draw.choice(CROWDS)
     ends: tuple[Act, ...] = (Pause(1), Leave()) if draw.random() < 0.5 else (Wait(),)
     return [(*pulls, *ends), (*pulls, Wait()), (Pause(1), Send(queue, 1), Wait())]
@@ -208,7 +211,7 @@ def _greedy(act: Act) -> Act:
 
 
 def _racer(draw: random.Random, queues: Sequence[int], hold_ms: int) -> tuple[Act, ...]:
-    """Pulls from the end of a queue, and sends to it, with nothing to tell one from the other by time."""
+    """Pulls from the end of a queue, and sends to it, with no pause to order them."""
     acts: list[Act] = []
     for _ in range(draw.randint(1, 3)):
         queue = draw.choice(queues)

@@ -46,18 +46,18 @@ CONFIG: Final = BrokerConfig(auto_create_topic=False)
 NARROW: Final = attrs.evolve(CONFIG, pull_thread_count=1, pull_queue_capacity=1, pull_wait_ms_max=2)
 QUEUE_COUNT: Final = 64
 STEPS_MAX: Final = 400_000
-"""Points of a run; only one that turns in circles has this number."""
+"""The most scheduling points of a run; only an endless loop reaches it."""
 BEHIND_CALLS_MAX: Final = 50
-"""For how many calls of a slow disk a dispatcher that polls may be behind."""
+"""How many calls of a slow disk a polling dispatcher may be behind."""
 QUIET_MS: Final = 5.0
-"""How long a broker that was killed or stopped is away."""
+"""How long a broker that was killed or stopped is down."""
 FAILING: Final = ("", "/commitlog/", "/consumequeue/")
-"""What of a store fails when a disk has errors: anything, the log, or the queues."""
+"""The part of a store that fails in a disk error: anything, the log, or the queues."""
 JUMP_MS: Final = 3_600_000
 
 
 class RandomWeather:
-    """Delays and pieces drawn from a seed."""
+    """Delays and chunk sizes drawn from a seed."""
 
     def __init__(self, plan: Plan) -> None:
         self._random = random.Random(plan.seed ^ 0x5EA)
@@ -69,7 +69,7 @@ class RandomWeather:
         return int(self._random.random() * self._delay_ns_max) if self._delay_ns_max else 0
 
     def piece(self, size: int) -> int:
-        """Any number of bytes, or all."""
+        """A random number of bytes, or all."""
         return self._random.randint(1, size) if self._is_pieced and self._random.random() < 0.7 else size
 
 
@@ -85,7 +85,7 @@ class Run:
     account: Checker = field(init=False)
     disk: Disk = field(factory=Disk)
     ahead_ms: int = 0
-    """How far the machine's wall clock is ahead of where it began."""
+    """How far the machine's wall clock has been moved ahead."""
     runtime: SimulatedRuntime = field(init=False)
     broker: Broker = field(init=False)
     bad_disk: DiskFaults = field(init=False)
@@ -103,7 +103,7 @@ class Run:
         self._random = random.Random(self.plan.seed ^ 0xD15C)
 
     def main(self) -> None:
-        """The first actor. Raises BrokenError, and whatever the code under test raises."""
+        """The first actor. Raises BrokenError, and any exception of the code under test."""
         self.start()
         peers = SimulatedRuntime(self.network, SimulatedFiles(Disk()), "")
         connect = partial(self.network.connect, peers.process, *ADDRESS)
@@ -121,12 +121,12 @@ class Run:
         if self.bad_disk.error_count:
             self.runtime.sleep(RETRY_MS / 1e3)
         if self.broker.store.troubles:
-            # As whoever looks after a broker does that says it is not well.
+            # As an operator would when the broker reports that it is not well.
             self.stop()
             self._start_again()
         reader = SimulatedClient("reader", peers, connect, self.account, self.plan.topic)
         reader.read_whole(sorted({queue for queue, _offset in self.account.by_offset}))
-        # Everybody has left: time enough to hear of it, and nothing may be held for anybody.
+        # All clients have left: after this time nothing may be held for them.
         self.runtime.sleep((QUIET_MS + self.account.slack_ms) / 1e3)
         if len(self.broker.hold_service):
             raise BrokenError("left behind", f"{len(self.broker.hold_service)} pulls are held without a connection")
@@ -135,7 +135,7 @@ class Run:
         self.stop()
 
     def delete_topic(self, peers: SimulatedRuntime, connect: Callable[[], SimulatedSocket]) -> None:
-        """Delete the topic while two peers begin to wait for it, one of them perhaps before and one behind."""
+        """Delete the topic while two peers start to wait for it, possibly one before and one after."""
         queues = sorted({act.queue for acts in self.plan.peers for act in acts if isinstance(act, Pull)})[:1] or [0]
         acts: tuple[Act, ...] = (*(Pull(queue, LONGEST_MS, from_end=True) for queue in queues), Wait())
         waits = [
@@ -150,14 +150,14 @@ class Run:
     # -- the broker's lives ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the broker on what its disk has; again, when that had an error."""
+        """Start the broker on its disk; retry after a disk error."""
         while not self._succeeds(self._start, "start"):
             pass
 
     def _succeeds(self, do: Callable[[], None], what: str) -> bool:
-        """Start or stop the broker: whether it could; where its disk had an error, that leaves no thread.
+        """Start or stop the broker and return whether it succeeded; after a disk error it may fail.
 
-        Nor where it had one before: after a sync that failed a store cannot be closed well.
+        A failure leaves no thread. An earlier error counts too: after a failed sync a store cannot be closed cleanly.
         """
         error_count = self.bad_disk.error_count
         try:
@@ -188,13 +188,15 @@ class Run:
             record_directory=None if self.record_directory is None else f"{self.record_directory}/{life}",
             is_fast=plan.is_fast,
         )
-        self.broker.topics.put(TopicConfig(plan.topic, QUEUE_COUNT, QUEUE_COUNT))
+        if not life:  # no peer is there yet, and later lives must find the topic in the store
+            self.broker.topics.put(TopicConfig(plan.topic, QUEUE_COUNT, QUEUE_COUNT))
+            self.broker.keeping.saves.config_files.save_names()
 
     def _spent_ms(self) -> float:
         return self.world.stalled_ms + self.bad_disk.spent_ms + self.world.step * self.world.step_ns / 1e6
 
     def _disk_failed_ms(self) -> float:
-        """When the disk, or a store that remembers an error of it, last refused something."""
+        """When the disk, or a store that remembers an error of it, last failed a call."""
         if self.broker.store.troubles:
             self._troubled_ms = self.world.now_ns / 1e6
         return max(self.bad_disk.last_ms, self._troubled_ms)
@@ -206,11 +208,11 @@ class Run:
         """Stop it as its owner does."""
         answers = self.policy.on_stop == "answer"
         self.account.stopping(self.runtime.monotonic_ns() / 1e6, answers=answers)
-        # One that fails has closed everything all the same.
+        # A failed stop has closed everything anyway.
         self._succeeds(self.broker.stop, "stop")
 
     def fate(self) -> None:
-        """What goes wrong."""
+        """The actor that injects the faults."""
         begin_ns = self.world.now_ns
         for mishap in self.plan.mishaps:
             left_s = mishap.at_ms / 1e3 - (self.world.now_ns - begin_ns) / 1e9
@@ -243,7 +245,7 @@ class Run:
             self.stop()
             return
         self.account.stopping(self.world.now_ns / 1e6)
-        # First, for who is ended may write on its way out.
+        # First, because actors may write while they are ended.
         left = self.disk.cut(self._random) if mishap.kind == "power" else self.disk.kill()
         if mishap.kind == "power":
             # A disk keeps unsynced bytes in any order, so the next start may cut off whole records, and logs that.
@@ -254,7 +256,7 @@ class Run:
 
 @attrs.frozen
 class Outcome:
-    """What came of a run."""
+    """The result of a run."""
 
     failure: str | None
     """None when every promise was kept."""
@@ -275,7 +277,7 @@ def play(
     files: Sequence[str] = (),
     prepare: Callable[[Run], None] = lambda _run: None,
 ) -> Outcome:
-    """One run under a strategy, with points at each operation, or at each line or access of `files` as well."""
+    """One run under a strategy, with scheduling points at each operation, or also at each line or access of `files`."""
     world = World(strategy, steps_max=STEPS_MAX, stalls=stalls)
     if grain != "operation":
         LineTracing.of(world, files, grain)
@@ -296,5 +298,5 @@ def play(
 
 
 def kind_of(error: BaseException) -> str:
-    """What a failure is called, so that a shorter run is known to fail alike."""
+    """The kind of a failure, by which a shorter run is known to fail in the same way."""
     return error.kind if isinstance(error, BrokenError) else type(error).__name__

@@ -26,23 +26,23 @@ from longpoll_spec.errors import TokenError, not_known
 from longpoll_spec.policy import Policy, preset, with_knobs
 
 KIND: Final = "broker"
-"""What a token of a whole broker's run calls it."""
+"""The kind in tokens of a whole broker's run."""
 StrategyName = Literal["mixed", "walk", "few", "priorities", "plain"]
 STRATEGIES: Final[tuple[StrategyName, ...]] = ("mixed", "walk", "few", "priorities", "plain")
 LENGTHS: Final = (100, 1_000, 5_000)
-"""Within how many points the few switches of a run are."""
+"""The range of scheduling points for the few switches of a run."""
 STALL_SHARE: Final = 0.4
-"""How many runs have threads that stand still for a while."""
+"""The share of runs whose threads pause for a while."""
 STALLS_MAX: Final = 3
 STALL_MS: Final = (3, 30)
 DEPTH_MAX: Final = 4
 SHORTENING_TRIES: Final = 400
-"""Runs that making one run shorter may take."""
+"""The most runs for shortening one run."""
 
 
 @frozen
 class Settings:
-    """What all runs of a search have in common."""
+    """The settings shared by all runs of a search."""
 
     policy_name: str = "strict"
     knobs: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class Settings:
 
     @property
     def policy(self) -> Policy:
-        """The policy of the broker. Raises UnknownNameError and the like for a name that is none."""
+        """The policy of the broker. Raises UnknownNameError and the like for an unknown name."""
         return with_knobs(preset(self.policy_name), self.knobs)
 
 
@@ -65,10 +65,10 @@ class Failure:
     token: str
     turns: tuple[Turn, ...]
     found_turns: int
-    """How many turns it had before it was made shorter."""
+    """The number of its turns before it was shortened."""
     story: str
     plan: Plan
-    """What is left of the seed's plan."""
+    """The rest of the seed's plan."""
 
 
 def strategy_of(name: StrategyName, seed: int) -> Strategy:
@@ -86,7 +86,7 @@ def strategy_of(name: StrategyName, seed: int) -> Strategy:
 
 
 def stalls_of(seed: int) -> Stalls | None:
-    """The stalls of a seed: most have none, for time that passes while a thread stands still excuses lateness."""
+    """The pauses of a seed: most have none, because time in which a thread is paused excuses lateness."""
     draw = random.Random(seed ^ 0x57A11)
     if draw.random() >= STALL_SHARE:
         return None
@@ -95,7 +95,7 @@ def stalls_of(seed: int) -> Stalls | None:
 
 @cache
 def code_files() -> tuple[str, ...]:
-    """The source files that a grain below operations makes points of: the broker's decisions, services and store."""
+    """The files with scheduling points below operations: the broker's decisions, services and store."""
     found: list[str] = []
     for package in (fast, hold, io, rocketmq, send, shared, store, upkeep):
         root = Path(str(package.__file__)).parent
@@ -115,10 +115,10 @@ def search(
     *,
     promises: Sequence[str] = (),
 ) -> tuple[int, Outcome] | None:
-    """The first seed whose run breaks a promise, and how; None when none does.
+    """The first seed whose run breaks a promise, and the result; None if none does.
 
-    With `promises` only a breach of these counts, or an error that is none of a promise. `told` hears of every other
-    run; the search ends when it says false.
+    With `promises`, only these count, and errors that belong to no promise. `told` gets every other run; the search
+    ends when it returns false.
     """
     for seed in seeds:
         outcome = one_run(settings, seed)
@@ -130,7 +130,7 @@ def search(
 
 
 def explain(settings: Settings, seed: int, outcome: Outcome, *, tries_max: int = SHORTENING_TRIES) -> Failure:
-    """A failed run made shorter, with its story and its token: first its plan, then its turns."""
+    """Shorten a failed run, first its plan, then its turns; returns it with its story and token."""
     assert outcome.failure is not None
     assert outcome.kind is not None
     whole = plan_of(seed)
@@ -138,7 +138,7 @@ def explain(settings: Settings, seed: int, outcome: Outcome, *, tries_max: int =
 
     def fails_without(left_out: Sequence[int]) -> bool:
         plan = whole.without(left_out)
-        # With less to do the same turns seldom fit, so the strategy is asked anew as well.
+        # With less to do the same turns seldom fit, so the strategy is also run again.
         again_drawn = (strategy_of(settings.strategy, seed), stalls_of(seed))
         for strategy, stalls in (_told(best[0].turns), again_drawn, _told(())):
             again = _play(settings, plan, strategy, stalls)
@@ -167,7 +167,7 @@ def explain(settings: Settings, seed: int, outcome: Outcome, *, tries_max: int =
 
 
 def story_of(settings: Settings, plan: Plan, turns: Sequence[Turn]) -> tuple[Outcome, str]:
-    """A run with these turns, and what happened in it as text."""
+    """A run with these turns, and its story as text."""
     notes = Notes()
     runs: list[Run] = []
 
@@ -181,7 +181,7 @@ def story_of(settings: Settings, plan: Plan, turns: Sequence[Turn]) -> tuple[Out
 
 
 def run_again(token: RunToken) -> tuple[Settings, Outcome, str]:
-    """Run a token again: its settings, what came of it, and its story. Raises TokenError for one of another kind."""
+    """Run a token again: its settings, result and story. Raises TokenError for one of another kind."""
     if token.kind != KIND:
         raise TokenError(f"the token is for {token.kind!r}, but this simulation runs {KIND!r}")
     if not token.settings or token.grain not in GRAINS:

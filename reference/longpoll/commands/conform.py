@@ -308,9 +308,9 @@ def _start(place: Place, run_name: str, command: str | None, stack: ExitStack) -
 
 
 def _identified(place: Place, policy_name: str | None, *, as_json: bool) -> Identity:
-    """Ask the broker which policy it is to be held to, and say so before the work. Raises UserError.
+    """Determine the policy to compare the broker with, and report it before the work. Raises UserError.
 
-    The user's choice goes first; where the broker reports another, a line says so.
+    The user's choice takes precedence; if the broker reports another version, a line says so.
     """
     try:
         found = identify(place)

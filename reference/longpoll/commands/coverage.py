@@ -63,7 +63,7 @@ def coverage(*, tokens: Sequence[str], as_json: bool) -> None:
 
 
 def _of_history(directories: Sequence[str], *, as_json: bool) -> None:
-    """Count the transitions in histories of steps, for each policy and bounds that a source declares."""
+    """Count the transitions in histories of steps, per policy and bounds of their sources."""
     from longpoll_judge.read.source import find  # noqa: PLC0415 - tokens need no extra
     from longpoll_judge.rules.conformance import fitting_runs  # noqa: PLC0415 - see above
 

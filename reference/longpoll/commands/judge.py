@@ -1,6 +1,6 @@
 """`longpoll judge`: check recorded histories and report what the broker did wrong.
 
-The work is done in `longpoll_judge.run.job`.
+The work is done in `longpoll_judge.run.pipeline`.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from longpoll_judge.contract.result import PROPERTIES, Finding, Result
 from longpoll_judge.errors import ReportNotWrittenError
 from longpoll_judge.read.files import absolute
 from longpoll_judge.run.follow import Progress, follow
-from longpoll_judge.run.growing.kept import STATE_FILE
-from longpoll_judge.run.job import LATE_MS, WAKE_MS, EngineName
-from longpoll_judge.run.job import judge as judge_paths
-from longpoll_judge.run.own import USERS_FAULTS, OwnProperty
+from longpoll_judge.run.incremental.state_file import STATE_FILE
+from longpoll_judge.run.pipeline import LATE_MS, WAKE_MS, EngineName
+from longpoll_judge.run.pipeline import judge as judge_paths
+from longpoll_judge.run.user_properties import USERS_FAULTS, OwnProperty
 from longpoll_judge.show.page.gather import Drawn, gather
 from longpoll_judge.show.page.render import render_html
 from longpoll_judge.show.report_text import render_junit, render_markdown, told_of
@@ -93,7 +93,7 @@ AUTO: Final = "auto"
     "--evidence",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Write the evidence of each violation as a history of its own, which can be judged again.",
+    help="Write the evidence of each violation as a separate history, which can be judged again.",
 )
 @click.option(
     "--wake-ms",
@@ -248,7 +248,7 @@ def _judged(paths: Sequence[Path | str], how: Mapping[str, Any]) -> Result:
 
 
 def _followed(paths: Sequence[Path | str], how: Mapping[str, Any], places: Places) -> Result:
-    """Follow until Ctrl-C or SIGTERM, with a line on stderr for each finding when it is new."""
+    """Follow until Ctrl-C or SIGTERM, with a line on stderr for each new finding."""
     progress = Progress(sorted({absolute(path) for path in paths}))
     thresholds = {name: how[name] for name in ("wake_ms", "late_ms")}
 
@@ -264,9 +264,9 @@ def _followed(paths: Sequence[Path | str], how: Mapping[str, Any], places: Place
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[float], bool]]:
-    """A function that waits for `seconds`; true where Ctrl-C or SIGTERM ended that. A second one ends the program.
+    """Yield a wait function: it returns true if Ctrl-C or SIGTERM ended the wait; a second signal ends the program.
 
-    A handler may only do what no lock stands in the way of: it writes a byte, for which the wait selects.
+    The handler must not need a lock, so it only writes a byte, which the wait selects on.
     """
     read, write = os.pipe()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -221,7 +221,7 @@ def _end_early(said: str, version: str, trace: Trace, *, as_json: bool) -> None:
 
 
 def _played(jars: Jars, schedule: Schedule, tries: int, *, rechecks: bool) -> Iterator[Played]:
-    """Each try, on one broker that is kept; a broker that the run stops is started anew."""
+    """Each attempt, on one broker; a broker that the run stops is restarted."""
     left = tries
     while left:
         with Breakpoints() as stage:
@@ -241,7 +241,7 @@ def _code(played: Played) -> Exit:
 
 
 def _tell(played: Played, trace: Trace, gates: Sequence[Breakpoint], version: str, which: str) -> None:
-    """What came of a try: its verdict, and of the first one each step beside what the law says."""
+    """Print the result of an attempt: its verdict, and for the first one each step next to the specification's."""
     if played.otherwise:
         out.tell(styled("{}[red]Java {} differs from the specification[/red]: {}", which, version, played.otherwise))
     elif played.cannot:
@@ -269,7 +269,7 @@ def _tell_steps(played: Played, trace: Trace) -> None:
 
 
 def _name_gates(played: Played, gates: Sequence[Breakpoint]) -> None:
-    """Where in the source the gates lie that the steps speak of."""
+    """Print the source locations of the gates that the steps mention."""
     said = " ".join(words for seen in played.steps for words in seen.said).split()
     for gate in gates:
         if gate.name in said:

@@ -73,7 +73,7 @@ class RequestsToProve(_NumberOrAny):
     name = "N|any"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
-        """The number; click's own error for what is neither."""
+        """Parse the number; click's own error for anything else."""
         if value is None or value == "any":
             return None
         return int(click.IntRange(1, REQUESTS_MAX).convert(value, param, ctx))

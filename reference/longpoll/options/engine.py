@@ -20,7 +20,7 @@ from longpoll_spec.errors import EngineLimitError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 NAMES: Final = ("symmetry", "workers", "memory_mb", "master", "conf", "checkpoint", "runs", "steps", "seed")
-"""What `engine_options` adds to a command, besides `engine`."""
+"""The parameters that `engine_options` adds to a command, besides `engine`."""
 _OPTIONS: Final = (
     click.option(
         "--engine",
@@ -62,13 +62,13 @@ def engine_options(command: Command) -> Command:
 
 
 def default_engine() -> str:
-    """The engine when the user names none: the fast one, or the plain one where numpy is missing."""
+    """The default engine: the fast one, or the plain one if numpy is missing."""
     return EXPLORERS[0] if importlib.util.find_spec("numpy") is not None else EXPLORERS[1]
 
 
 @contextmanager
 def opened(engine: str, given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The options as the engine takes them: an open session replaces the address of a cluster."""
+    """The options as the engine takes them: an open session replaces the cluster's address."""
     options = {name: value for name, value in given.items() if name in NAMES and name not in {"master", "conf"}}
     if engine != "spark":
         if given["master"] is not None or given["conf"]:
@@ -80,7 +80,7 @@ def opened(engine: str, given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         return
     # Importing Spark takes a second, and only this engine needs it.
     from longpoll_judge.run.spark.cluster import open_cluster  # noqa: PLC0415
-    from longpoll_judge.run.spark.travel import travelling  # noqa: PLC0415
+    from longpoll_judge.run.spark.code_archive import travelling  # noqa: PLC0415
 
     with open_cluster(given["master"], given["conf"]) as found:
         options |= {"session": found.session, "parallel": found.parallel}

@@ -1,7 +1,7 @@
-"""Chooses the engine for `--engine auto`: this process for a short history, Spark for a long or a distant one.
+"""Choose the engine for `--engine auto`: this process for a short history, Spark for a long or remote one.
 
-The number of events is estimated without reading them: Parquet parts say how many rows they have, and the first lines
-of NDJSON parts say how long a line is.
+The number of events is estimated: Parquet parts contain their number of rows, and the first lines of NDJSON parts give
+the length of a line.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from longpoll import extras
 from longpoll_judge.read import files
 from longpoll_judge.read.arrow import parquet
 from longpoll_judge.read.source import kind_of
-from longpoll_judge.run.job import EngineName
+from longpoll_judge.run.pipeline import EngineName
 from longpoll_spec.history import NDJSON_SUFFIX, PARQUET_SUFFIX, PART_FILES
 
 LOCAL_EVENTS_MAX: Final = 10_000_000
 """Up to about this number of events this process is the faster engine on two cores (docs/judge.md)."""
 SAMPLE_BYTES: Final = 1 << 16
-"""How much of an NDJSON part is read to learn how long a line is."""
+"""The bytes read from an NDJSON part to estimate the length of a line."""
 COMPRESSION: Final = 20
-"""How many times longer lines are than `.ndjson.zst` has them, about."""
+"""The estimated compression ratio of `.ndjson.zst`."""
 LINE_BYTES: Final = 400
-"""How long a line is, about, where no part shows it."""
+"""The assumed bytes per line if no part shows it."""
 SPARK_VARIABLES: Final = ("SPARK_REMOTE", "PYSPARK_GATEWAY_PORT")
-"""Environment variables that name a Spark to run on: a server of Spark Connect, or that of spark-submit."""
+"""Environment variables that name a Spark: a Spark Connect server, or that of spark-submit."""
 
 
 @frozen
@@ -64,7 +64,7 @@ def _spark(why: str) -> Choice:
 
 
 def estimated_events(directory: str) -> int:
-    """About how many events a history has; a part that cannot be read counts as none, for the judge reports it."""
+    """The estimated number of events of a history; an unreadable part counts as none, because the judge reports it."""
     if not files.is_directory(directory):
         return 0
     line_bytes, rows, size = 0.0, 0, 0
@@ -90,7 +90,7 @@ def _row_count(path: str) -> int:
 
 
 def _line_bytes(path: str) -> float:
-    """How long a line is, by the first ones; 0 where there is no whole line."""
+    """The mean length of the first lines; 0 if there is no whole line."""
     try:
         with files.open_file(path) as file:
             sample = file.read(SAMPLE_BYTES)

@@ -9,7 +9,7 @@ import click
 
 
 class FilledPath(click.Path):
-    """A path. An empty one, as of a variable that is not set, is a mistake: it would be the current directory."""
+    """A path. An empty one, from an unset variable for example, is an error: it would mean the current directory."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)

@@ -46,7 +46,7 @@ def _of_load(report: LoadReport) -> str:
 
 
 def expectations(known: Declared, slack_ms: float) -> Expectations:
-    """What the suite may ask of a broker elsewhere that may take `slack_ms` for anything."""
+    """The requirements of the suite for an external broker that may take `slack_ms` for anything."""
     promised = expectations_of(known.policy, BrokerConfig(), StoreConfig())
     lost_ms = 0.0 if known.scan_ms else known.most.wake_ms
     return attrs.evolve(
@@ -57,7 +57,7 @@ def expectations(known: Declared, slack_ms: float) -> Expectations:
 
 
 def suite(runtime: Runtime, subject: Subject, seed: int | None, progress: Progress) -> Sequence[Row]:
-    """The property suite over the wire, beside a plain model; `seed` None for another every time."""
+    """The property suite over the wire, next to a plain model; `seed` None for a new one each time."""
     watch = Stopwatch()
     report = run_suite(
         runtime, subject, max_examples=SUITE_EXAMPLES, step_count=SUITE_STEPS, seed=seed, progress=progress,
@@ -76,7 +76,7 @@ def _of_suite(report: SuiteReport) -> str:
 
 
 def real_client(name_server: str, topic: str, progress: Progress) -> Sequence[Row]:
-    """The real RocketMQ client in a process of its own: each message once, in order; single ones while held."""
+    """The real RocketMQ client in its own process: each message once, in order; single ones while held."""
     what = "real RocketMQ client (C++ core)"
     missing = why_missing()
     if missing is not None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import selectors
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from longpoll_runtime.closeable import Stoppable
 from longpoll_spec.errors import UserError
 
-START_S: Final = 30.0
 STOP_S: Final = 30.0
 
 
@@ -44,14 +41,15 @@ class ServedBroker(Stoppable):
 
     @property
     def process_id(self) -> int:
-        """Its process's."""
+        """The broker's process id."""
         return self._process.pid
 
     def _await_ready(self) -> tuple[tuple[str, int], str]:
-        line = _first_line(self._process.stdout, START_S)
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline().strip()
         words = dict(word.split("=", 1) for word in line.split()[1:] if "=" in word)
         if not line.startswith("ready ") or not {"broker", "name-server"} <= words.keys():
-            raise ServeError(f"the broker was not ready within {START_S:g} s; its first line is {line!r}")
+            raise ServeError(f"the broker ended before it was ready; its first line is {line!r}")
         host, _, port = words["broker"].rpartition(":")
         return (host, int(port)), words["name-server"]
 
@@ -77,13 +75,3 @@ class ServedBroker(Stoppable):
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
-
-
-def _first_line(stream: IO[str] | None, timeout_s: float) -> str:
-    assert stream is not None
-    deadline = time.monotonic() + timeout_s
-    with selectors.DefaultSelector() as selector:
-        selector.register(stream, selectors.EVENT_READ)
-        if not selector.select(max(0.0, deadline - time.monotonic())):
-            return ""
-    return stream.readline().strip()

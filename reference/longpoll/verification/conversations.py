@@ -30,7 +30,7 @@ def conversations(
     *,
     scans: bool,
 ) -> Sequence[Row]:
-    """Play every vector of the version that a preset is; `scans` says whether deadlines are noticed by a scan."""
+    """Play every vector of a preset's version; `scans` says whether a scan checks deadlines."""
     if policy not in VERSIONS:
         return [Row("clauses", WHAT, "skipped", f"there are no recordings of a broker with the policy {policy}")]
     watch = Stopwatch()
@@ -53,7 +53,7 @@ def conversations(
 
 
 def seen(results: Sequence[Result], silenced_by: Sequence[str]) -> tuple[Outcome, str]:
-    """What the results of a run say of a broker."""
+    """The outcome and the sentence for a run's results."""
     clauses = by_clause(results)
     counts = Counter(clauses.values())
     told = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])

@@ -18,7 +18,7 @@ from longpoll.verification.limits import OF_BOTH, Declared, Limits
 from longpoll.verification.report import Outcome, Row, Stopwatch
 from longpoll_judge.contract.result import ANSWERED_BY_DEADLINE, NO_LOST_WAKEUP, Finding, Result, overall
 from longpoll_judge.faults.plant import ALLOWANCE_MS, WAKE_DELAY_MS, plant
-from longpoll_judge.run.job import judge
+from longpoll_judge.run.pipeline import judge
 
 OUTCOMES: Final[dict[str, Outcome]] = {"valid": "ok", "invalid": "violated", "unknown": "unknown"}
 PLANTED: Final = ("answer_deleted", "answer_delayed", "wake_delayed", "answer_duplicated", "next_wrong")
@@ -27,7 +27,7 @@ TIMELY: Final = (NO_LOST_WAKEUP, ANSWERED_BY_DEADLINE)
 
 
 def judged(history: Path, known: Declared, limits: Limits, say: Callable[[str], None]) -> tuple[Result, Sequence[Row]]:
-    """Judge the recorded run on Spark, by the promises of the policy that the broker is said to have."""
+    """Judge the recorded run on Spark, by the promises of the broker's declared policy."""
     watch = Stopwatch()
     found = judge([history], engine="spark", wake_ms=limits.wake_ms, late_ms=limits.late_ms, say=say)
     result, excused = by_promises(found, history, known, limits)
@@ -49,9 +49,9 @@ def judged(history: Path, known: Declared, limits: Limits, say: Callable[[str], 
 def by_promises(
     found: Result, history: Path, known: Declared, limits: Limits
 ) -> tuple[Result, Sequence[tuple[str, int]]]:
-    """The result without what the policy does not promise, and of that how often it was seen, by property.
+    """The result without behaviour that the policy permits, and how often each permitted violation was seen.
 
-    A late answer is looked at once more, with what the policy's own remedy may take besides.
+    A late answer is checked again with the time that the policy's own fallback may take.
     """
     broken = [finding for finding in found.findings if _is_of(finding, known)]
     if not broken:
@@ -71,17 +71,17 @@ def by_promises(
 
 
 def _is_of(finding: Finding, known: Declared) -> bool:
-    """Whether a finding, and all that follows from it, is of what the policy does not promise."""
+    """Whether a finding and its consequences are behaviour that the policy permits."""
     return all(one.property in known.broken for one in finding.told())
 
 
 def most_of(known: Declared, limits: Limits) -> Limits:
-    """The limits with what the policy's races and scan may take besides."""
+    """The limits plus the time that the policy's races and scan may take."""
     return Limits(round(limits.wake_ms + known.most.wake_ms, 1), round(limits.late_ms + known.most.late_ms, 1))
 
 
 def _excused(found: Result, broken: Sequence[Finding], still: Sequence[Finding]) -> Counter[str]:
-    """How often each property was broken or may have been, less what stays a finding."""
+    """How often each property was or may have been broken, less the remaining findings."""
     counts = Counter(finding.property for finding in broken)
     counts.update(each.property for finding in broken for each in finding.follows for _one in range(each.count))
     for name in TIMELY:
@@ -112,7 +112,7 @@ def _detail(result: Result) -> str:
 
 
 def _besides(result: Result) -> str:
-    """Which properties are violated besides that of the first finding."""
+    """The violated properties besides that of the first finding."""
     others: dict[str, None] = {}
     for finding in result.findings:
         others |= dict.fromkeys([finding.property] if finding.verdict == "violated" else [])
@@ -130,9 +130,9 @@ def _limits(result: Result) -> str:
 
 
 def faults_are_found(history: Path, limits: Limits, scratch: Path) -> Sequence[Row]:
-    """Plant each fault into a copy of the run; the judge must name it. Run with the local engine, which is quicker.
+    """Inject each fault into a copy of the run; the judge must report it. Uses the local engine, which is faster.
 
-    The limits are no wider than half of what the faults are late by: by wider ones nobody could find them.
+    The limits are at most half of the faults' delay, because wider ones would hide them.
     """
     watch = Stopwatch()
     limits = Limits(min(limits.wake_ms, WAKE_DELAY_MS / 2), min(limits.late_ms, ALLOWANCE_MS / 2))

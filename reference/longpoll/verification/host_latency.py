@@ -9,24 +9,24 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Final, Self
 
-from longpoll_client import RemotingClient
 from longpoll_client.errors import ClientError
+from longpoll_client.remoting import RemotingClient
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.headers import GetMaxOffsetRequestHeader
 from longpoll_runtime import Runtime
 
 PERIOD_S: Final = 0.02
 TIMEOUT_S: Final = 10.0
-"""A broker that is silent for longer is not busy; what it then owes the load is the judge's."""
+"""A broker that is silent for longer is not busy; the judge decides on its missing answers."""
 
 
 class HostLatency:
-    """Asks until the end of its block. Invariant: all but `_ended` belongs to its thread until that has ended."""
+    """Sends requests until the end of its block. Invariant: all but `_ended` belongs to its thread until then."""
 
     def __init__(self, runtime: Runtime, address: tuple[str, int], topic: str) -> None:
-        """Begin to ask for the end of a queue of `topic`, be it there or not: any answer is one."""
+        """Start to ask for the end of a queue of `topic`, whether or not it exists: any answer counts."""
         self.worst_ms = 0.0
-        """The longest round, and the longest delay of this process in asking, added."""
+        """The longest round trip plus the longest delay of this process."""
         self.rounds = 0
         self._runtime = runtime
         self._client = _connected(runtime, address)
@@ -63,7 +63,7 @@ class HostLatency:
 
 
 def _connected(runtime: Runtime, address: tuple[str, int]) -> RemotingClient | None:
-    """A connection; None where there is none to be had."""
+    """A connection; None if the broker accepts none."""
     try:
         return RemotingClient(runtime, *address)
     except ClientError:

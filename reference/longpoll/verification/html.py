@@ -42,7 +42,7 @@ figure svg { max-width: 100%; height: auto }
 
 
 def render(rows: Sequence[Row], charts: Sequence[tuple[str, str]], result: Result | None) -> str:
-    """The page; `charts` are (caption, SVG text) pairs, and `result` is None where no history was judged."""
+    """The page; `charts` are (caption, SVG text) pairs, `result` is None if no history was judged."""
     figures = "".join(f"<figure><figcaption>{escape(caption)}</figcaption>{svg}</figure>" for caption, svg in charts)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -66,13 +66,13 @@ def _table(rows: Sequence[Row]) -> str:
 
 
 def check(directory: Path) -> None:
-    """Look whether the page can be written into the directory, before the work; raises NotWritableError."""
+    """Check before the work that the page can be written; raises NotWritableError."""
     check_directory(directory, "the report into")
     check_file(directory / PAGE, "the report")
 
 
 def write(directory: Path, text: str) -> Path:
-    """Write the page as `index.html` into the directory, made if need be."""
+    """Write the page as `index.html` into the directory, created if missing."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / PAGE
     path.write_text(text, encoding="utf-8")

@@ -20,7 +20,7 @@ from longpoll_judge.contract.result import (
     COMMIT_NEVER_REGRESSES,
     NO_LOST_WAKEUP,
 )
-from longpoll_judge.run.job import LATE_MS, WAKE_MS
+from longpoll_judge.run.pipeline import LATE_MS, WAKE_MS
 from longpoll_spec.bounds import named
 from longpoll_spec.engines import explore
 from longpoll_spec.engines.survey import survey
@@ -28,14 +28,14 @@ from longpoll_spec.findings import FACTS
 from longpoll_spec.policy import Policy
 
 OF_BOTH: Final = (NO_LOST_WAKEUP, ANSWERED_BY_DEADLINE, ANSWERED_ON_STOP, COMMIT_NEVER_REGRESSES)
-"""Properties that the law and the judge call by the same name, and that policies may lack."""
+"""Properties with the same name in specification and judge that a policy may lack."""
 SCAN_DRIFT: Final = 1.1
-"""A scan's period is counted from the end of the last one: RocketMQ's 5 s were measured as 5.0 to 5.3."""
+"""A scan's period starts at the end of the last scan: RocketMQ's 5 s were measured as 5.0 to 5.3."""
 ECHOES: Final = 2
-"""How many times the slowest echo a broker may take besides: a wake goes from thread to thread about twice as often."""
+"""The extra time for a broker, as a multiple of the slowest echo: a wake crosses threads about twice as often."""
 
 COARSE_MS: Final = 1_000
-"""A broker that may take this long for the smallest request was not seen to be prompt, whatever the reason."""
+"""A broker that may take this long for the smallest request was not shown to be prompt."""
 
 
 @frozen
@@ -45,7 +45,7 @@ class Limits:
     wake_ms: float
     late_ms: float
     are_coarse: bool = False
-    """Echoes took so long that keeping to these says nothing of a broker that promises to be prompt."""
+    """Echoes took so long that keeping these limits does not show a promise of promptness."""
 
     def __str__(self) -> str:
         return f"wake {self.wake_ms:g} ms, late {self.late_ms:g} ms"
@@ -53,17 +53,17 @@ class Limits:
 
 @frozen
 class Declared:
-    """What is known of a policy before a broker under it is looked at."""
+    """The known facts of a policy, before its broker is tested."""
 
     policy: Policy
     broken: Mapping[str, tuple[str, ...]]
-    """The properties of `OF_BOTH` that it breaks by the law, with the letters of the hazards, where they have any."""
+    """The properties of `OF_BOTH` that the specification finds violated, with the letters of the findings."""
     scan_ms: int
-    """Its scan's period; 0 where it notices deadlines by themselves."""
+    """Its scan's period; 0 if it watches deadlines individually."""
 
     @property
     def most(self) -> Limits:
-        """How much later than promptly its races and its scan may make an answer."""
+        """How much its races and its scan may delay an answer."""
         remedy_ms = self.scan_ms * SCAN_DRIFT if self.scan_ms else LONG_MS
         return Limits(
             wake_ms=remedy_ms if NO_LOST_WAKEUP in self.broken else 0,
@@ -71,13 +71,13 @@ class Declared:
         )
 
     def name_of(self, name: str) -> str:
-        """A property that is not promised, with its hazards: `no_lost_wakeup (a, b)`."""
+        """A property that is not promised, with its findings: `no_lost_wakeup (a, b)`."""
         letters = ", ".join(self.broken[name])
         return f"{name} ({letters})" if letters else name
 
 
 def declared(policy: Policy) -> Declared:
-    """What a policy declares: of a preset it is written down (and tested to be the law's), else the law is explored."""
+    """What a policy declares: for a preset a table (tested against the specification), else by exploring."""
     if policy.name in FACTS:
         broken = {name: letters for name, letters in FACTS[policy.name].items() if name in OF_BOTH}
     else:
@@ -93,7 +93,7 @@ def declared(policy: Policy) -> Declared:
 
 
 def limits_of(echo_ms: float, *, wake_ms: float | None, late_ms: float | None) -> Limits:
-    """The limits that were given, and else the judge's own with what the slowest echoes took besides."""
+    """The given limits, else the judge's own plus the time of the slowest echoes."""
     slack_ms = ECHOES * echo_ms
     return Limits(
         are_coarse=echo_ms > COARSE_MS and None in {wake_ms, late_ms},

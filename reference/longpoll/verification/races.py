@@ -22,29 +22,29 @@ from longpoll_runtime import Address, Runtime
 
 WHAT: Final = "races over the wire"
 RACE_S: Final = 8.0
-"""How long is raced unless told otherwise."""
+"""Default duration of the race."""
 DELIVERIES_MIN: Final = 500
-"""Fewer show nothing."""
+"""Fewer deliveries show nothing."""
 LATE_MS: Final = 50.0
-"""What the load notes; the limits that count are known when the race is over."""
+"""The threshold for recording; the real limits are known after the race."""
 OTHERS: Final = 2
-"""How many deliveries on each queue meanwhile show that others were served while one was forgotten."""
+"""Deliveries on each queue in the meantime that show that others were served while one was forgotten."""
 ALONE_MS: Final = 1_000.0
-"""How much later one must be that no others overtook: where all stand still, little accuses nobody."""
+"""Lateness without which no other delivery overtook: if all queues pause, a small delay is no evidence."""
 UNHELD_SHARE: Final = 0.1
-"""A broker that holds fewer of the pulls than the rest of this was not seen to wake any."""
+"""A broker that holds a smaller share of the pulls was not shown to wake any."""
 PATIENCE_MS: Final = 2_000.0
-"""How much later than the limits is waited for an answer, so that the row can say when it came."""
+"""How much longer than the limits to wait for an answer, so that the row can give its time."""
 
 
 @frozen
 class Told:
-    """What a race shows of a broker that is held to a policy."""
+    """The result of a race under a policy."""
 
     outcome: Outcome
     detail: str
     is_declared: bool = False
-    """Whether some came late, as the policy declares."""
+    """Whether some answers were late, as the policy permits."""
 
 
 def races(
@@ -59,10 +59,10 @@ def races(
     process_id: int | None = None,
     seed: int = 0,
 ) -> Told:
-    """Race for `seconds`; `limits` tells how late a wake may be, once the race is over.
+    """Race for `seconds`; `limits` returns the limits for a wake, once the race is over.
 
-    `topic` must be new to the broker, which runs as `process_id` where that is known. Raises ClientError when it does
-    not answer at all, OSError when it is not there.
+    `topic` must be new to the broker, whose process is `process_id` if known. Raises ClientError if it does not answer
+    at all, OSError if it cannot be reached.
     """
     found = prepare(runtime, address, topic, QUEUE_IDS)
     plan = RacePlan(
@@ -84,7 +84,7 @@ def races(
 
 
 def told(report: RaceReport, topic: RaceTopic, known: Declared, limits: Limits) -> Told:
-    """What a race's report shows of a broker that is held to a policy."""
+    """The outcome of a race's report under a policy."""
     others = OTHERS * len(topic.first_offsets)
     late = forgotten(report, limits.wake_ms, others)
     most_ms = round(limits.wake_ms + known.most.wake_ms, 1)
@@ -100,7 +100,7 @@ def told(report: RaceReport, topic: RaceTopic, known: Declared, limits: Limits) 
 
 
 def forgotten(report: RaceReport, limit_ms: float, others: int) -> list[Delivery]:
-    """The deliveries that are later than a limit without the machine's stalls, while others were served."""
+    """The deliveries later than a limit, without host pauses, while others were served."""
     return [
         one
         for one in report.late
@@ -117,7 +117,7 @@ def _late(late: Sequence[Delivery], report: RaceReport, limit_ms: float) -> str:
 
 
 def _doubt(report: RaceReport, known: Declared, limits: Limits) -> str | None:
-    """Why a race in which nothing is wrong shows nothing; None where it does."""
+    """Why a race without a violation shows nothing; None if it does."""
     if report.trouble is not None:
         return f"ended early: {report.trouble}"
     if report.delivered_count < DELIVERIES_MIN:

@@ -29,7 +29,7 @@ HOLD_MS: Final = 15_000
 TAIL_SIZE: Final = 2000
 
 Progress = Callable[[str, int], None]
-"""Told of a part ("send", "consume", "single") and how many messages of it are done."""
+"""Gets a part ("send", "consume", "single") and the number of its messages done."""
 
 
 class RealClientMissingError(UserError):
@@ -38,34 +38,35 @@ class RealClientMissingError(UserError):
 
 @frozen
 class RealClientReport:
-    """What a real client's run came to."""
+    """The result of a real client's run."""
 
     sent: int
     received: int
     missing: tuple[str, ...] = field(repr=False)
     """Bodies that never came."""
     repeated: tuple[str, ...] = field(repr=False)
-    """Bodies that came more than once from one place of the log. A group is promised each message at least once."""
+    """Bodies delivered more than once from one log position. A group is promised each message at least once."""
     sent_again: tuple[str, ...] = field(repr=False)
-    """Bodies that stand at several places: the client sends again what was not acknowledged within its time."""
+    """Bodies at several log positions: the client resends messages that are not acknowledged in time."""
     stored_twice: tuple[str, ...] = field(repr=False)
-    """Bodies that stand at several places with one time of birth: the client writes a new one each time it sends, so
-    what was sent once was stored twice."""
+    """Bodies at several log positions with one birth time: the client writes a new time on each send, so one send was
+    stored twice.
+    """
     wrong_labels: tuple[str, ...] = field(repr=False)
-    """Bodies that came with another tag, key or property."""
+    """Bodies delivered with another tag, key or property."""
     out_of_order: tuple[str, ...] = field(repr=False)
-    """Bodies that came after a later message of their queue."""
+    """Bodies delivered after a later message of their queue."""
     single_ms: tuple[float, ...] = field(repr=False)
-    """Of each message sent to a waiting consumer: from the call of send to the consumer's callback, ms."""
+    """For each message to a waiting consumer: ms from the call of send to the consumer's callback."""
 
     @property
     def single_ms_median(self) -> float:
-        """The median of `single_ms`; infinite when there is none."""
+        """The median of `single_ms`; infinite if empty."""
         return statistics.median(self.single_ms) if self.single_ms else float("inf")
 
     @property
     def single_ms_max(self) -> float:
-        """The largest of `single_ms`; infinite when there is none."""
+        """The largest of `single_ms`; infinite if empty."""
         return max(self.single_ms, default=float("inf"))
 
     @property
@@ -75,7 +76,7 @@ class RealClientReport:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether anything was seen that must not be: a message missing, stored twice, changed, overtaken or late."""
+        """Whether the run shows a fault: a message missing, stored twice, changed, overtaken or late."""
         wrong = (self.missing, self.stored_twice, self.wrong_labels, self.out_of_order)
         return any(wrong) or self.single_ms_max >= HOLD_MS
 
@@ -116,10 +117,10 @@ def run_real_client(
     wait_s: float = 60.0,
     progress: Progress | None = None,
 ) -> RealClientReport:
-    """Send `count` messages with tags, keys and properties and consume them; then single ones, each waited for.
+    """Send `count` messages with tags, keys and properties and consume them; then single ones, waiting for each.
 
-    `topic` and `group` must be new to the broker; each part may take `wait_s` seconds.
-    Raises RealClientMissingError when the client cannot run here, ClientError when it failed.
+    `topic` and `group` must be new to the broker; each part may take `wait_s` seconds. Raises RealClientMissingError if
+    the client cannot run here, ClientError if it failed.
     """
     reason = why_missing()
     if reason is not None:
@@ -141,12 +142,12 @@ def _run_child(
     """Run the child to its end and return its last line."""
     environment = {"HOME": home, "PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
     last: dict[str, Any] = {}
-    # Standard error to a file: a pipe that nobody reads would stop the child when it is full.
+    # Standard error goes to a file: a full pipe would block the child.
     with (
         Path(home, "stderr").open("w+") as errors,
         subprocess.Popen(  # noqa: S603 - our own script with our own interpreter
             [sys.executable, str(CHILD), *arguments],
-            # Ends with this process, however it ends, and the child with it.
+            # The pipe closes when this process ends, which ends the child too.
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -185,10 +186,10 @@ def make_report(
     count: int,
     born_ms: Sequence[int] = (),
 ) -> RealClientReport:
-    """Judge a run: `sent` holds (body, labels, begin_ns), `received` (body, labels, queue, offset, arrival_ns).
+    """Evaluate a run: `sent` holds (body, labels, begin_ns), `received` (body, labels, queue, offset, arrival_ns).
 
-    Arrivals are in order, and the first `count` sent were the bulk, the others the single ones. `born_ms` are the times
-    of birth that the client wrote into what was received, in the same order, where they are known.
+    Arrivals are in order; the first `count` sent were the bulk, the others single ones. `born_ms` are the birth times
+    in the received messages, in the same order, if known.
     """
     arrivals: dict[str, int] = {}
     labels = {body: text for body, text, _begin_ns in sent}

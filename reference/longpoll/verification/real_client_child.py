@@ -21,13 +21,13 @@ from rocketmq.client import Message, Producer, PushConsumer  # type: ignore[impo
 
 TAGS = ("red", "green", "blue")
 PROPERTY = "number"
-"""The name of a property of the user's own."""
+"""The name of a user property."""
 PAUSE_S = 0.02
-"""Between single messages: longer than a consumer needs to pull again, so that its pull is held by then."""
+"""The pause between single messages: longer than a consumer needs to pull again, so its pull is held."""
 
 
 class Inbox:
-    """What the consumer was given, in the order in which it was. Invariant: changes under `_changed`."""
+    """The received messages in their order. Invariant: changes under `_changed`."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -35,7 +35,7 @@ class Inbox:
         self.born_ms: list[int] = []
 
     def take(self, message: Any) -> None:
-        """Note one message; called on the library's thread."""
+        """Record one message; called on the library's thread."""
         now_ns = time.perf_counter_ns()
         labels = " ".join(
             text.decode() for text in (message.tags, message.keys, message.get_property(PROPERTY)) if text
@@ -47,7 +47,7 @@ class Inbox:
             self._changed.notify_all()
 
     def wait_for(self, count: int, timeout_s: float) -> bool:
-        """Wait until `count` messages have come; false where they have not within `timeout_s`."""
+        """Wait until `count` messages have come; false after `timeout_s`."""
         with self._changed:
             return self._changed.wait_for(lambda: len(self.received) >= count, timeout_s)
 
@@ -72,7 +72,7 @@ def report(value: dict[str, Any]) -> None:
 
 
 def end_with_parent() -> None:
-    """Standard input ends when the process that started this one does: nobody wants a report then."""
+    """Standard input ends when the parent process does: then the report is not needed."""
     while os.read(0, 1024):
         pass
     os._exit(3)
@@ -95,7 +95,7 @@ def main() -> None:
     inbox = Inbox()
     consumer = PushConsumer(group)
     consumer.set_namesrv_addr(name_server)
-    # One thread: with more, the library itself hands out a queue's messages in any order.
+    # One thread: with more, the library itself reorders a queue's messages.
     consumer.set_thread_count(1)
     consumer.subscribe(topic, inbox.take)
     consumer.start()

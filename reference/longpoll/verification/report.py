@@ -25,7 +25,7 @@ def _mark(outcome: Outcome) -> Text:
 
 @frozen
 class Row:
-    """One thing that was checked."""
+    """The result of one check."""
 
     part: str
     """law, proof, store, broker, races, suite, client, clauses or history."""
@@ -34,7 +34,7 @@ class Row:
     detail: str
     seconds: float = 0.0
     token: str | None = None
-    """A counterexample of the law, for `longpoll explain`."""
+    """A counterexample of the specification, for `longpoll explain`."""
 
     def as_json(self) -> dict[str, Any]:
         """The row as one JSON object."""
@@ -55,14 +55,14 @@ class Page:
     rows: list[Row] = field(factory=list)
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Add rows, and say each on stderr as it comes."""
+        """Add rows, and print each on stderr."""
         for row in rows:
             self.rows.append(row)
             said = styled("{}: {} [dim]({} s)[/]", row.part, row.what, f"{row.seconds:.1f}")
             err.print(Text(" ").join([Text(" "), _mark(row.outcome), said]))
 
     def stage(self, title: str, work: Callable[[], Sequence[Row]], *, part: str) -> None:
-        """Run one stage under a title and add its rows; where it fails, a row that says so stands for them."""
+        """Run one stage under a title and add its rows; if it fails, add a row with the reason."""
         err.print(styled("[bold]{}[/]", title))
         watch = Stopwatch()
         rows = exit_codes.attempted(work)
@@ -74,7 +74,7 @@ class Page:
 
     @property
     def exit_code(self) -> Exit:
-        """1 when anything is violated, else 3 when anything is unknown, else 0; what was skipped says so itself."""
+        """1 if anything is violated, else 3 if anything is unknown, else 0; skipped rows do not count."""
         outcomes = {row.outcome for row in self.rows}
         if "violated" in outcomes:
             return Exit.VIOLATED
@@ -82,7 +82,7 @@ class Page:
 
     @property
     def verdict(self) -> str:
-        """What the exit code says, in words, and how many rows say what."""
+        """The exit code in words, with the number of rows per outcome."""
         counts = Counter(row.outcome for row in self.rows)
         said = {Exit.OK: "as it should be", Exit.VIOLATED: "violated"}.get(self.exit_code, "unknown")
         told = ", ".join(f"{counts[outcome]} {outcome}" for outcome in MARKS if counts[outcome])
@@ -99,7 +99,7 @@ class Page:
 
 
 def _why(error: Exception) -> str:
-    """Why a stage has no result: a broker that did not do its part says so itself, and anything else is our fault."""
+    """Why a stage has no result: an error from the broker as it is, or an internal error."""
     expected = (LongpollError, OSError)
     return f"it could not be done: {error}" if isinstance(error, expected) else exit_codes.fault(error)
 

@@ -26,7 +26,7 @@ HAZARDS: Final = {
     "lost_by_keep": "(b) a wakeup is lost between a notifier's take and keep",
     "queued_by_deadline": "(c) a deadline is missed by up to a scan period",
 }
-"""What RocketMQ 4.9 is known to violate, by property."""
+"""The known violations of RocketMQ 4.9, by property."""
 PROOF_REQUESTS: Final = 8
 
 
@@ -75,12 +75,12 @@ def _ours(name: str) -> Row:
 
 
 def _folded(names: Sequence[str]) -> str:
-    """What is true by construction, told apart from what holds and is proved."""
+    """The properties that hold vacuously, listed separately from those that hold or are proved."""
     return f"; vacuously true: {', '.join(names)}" if names else ""
 
 
 def races_are_found() -> Sequence[Row]:
-    """RocketMQ 4.9: each known hazard is a shortest counterexample."""
+    """RocketMQ 4.9: each known finding has a shortest counterexample."""
     watch = Stopwatch()
     policy = preset("rocketmq-4.9")
     model = specification_of(policy, named("small", policy))

@@ -23,7 +23,7 @@ from longpoll_conform.suite import Outcome, Result, Seen
 from longpoll_judge.contract.clauses import CLAUSE
 from longpoll_judge.contract.result import COMMIT_IS_TOLD, COMMIT_NEVER_REGRESSES, Finding
 from longpoll_judge.contract.result import Result as Judged
-from longpoll_judge.run.job import judge
+from longpoll_judge.run.pipeline import judge
 from longpoll_observe.observer import Observer, name_of
 from longpoll_runtime import Address, Runtime
 from longpoll_runtime.recoverable import FAULTS
@@ -36,24 +36,24 @@ Say = Callable[[str], None]
 
 @frozen
 class Loaded:
-    """The broker that is looked at, and what it is held to."""
+    """The broker under test, and its expected policy."""
 
     runtime: Runtime
     broker: Address
     topic: str
-    """Its topics begin with this name, new to the broker."""
+    """The prefix of its topics, new to the broker."""
     known: Declared
     recorded: Path
-    """A new directory, in which the history stays."""
+    """A new directory for the history, which stays."""
     race_s: float
-    """How long is raced; 0: not at all."""
+    """Seconds of the race; 0 to skip it."""
     say: Say = field(default=lambda _text: None)
 
 
 def see(loaded: Loaded, wanted: Collection[str]) -> Sequence[Result]:
     """The results of the wanted ones of `longpoll_conform.clauses.SEEN`, in their order.
 
-    Whatever the broker does is in the results: what could not be made is UNTESTED, with the reason.
+    Faults of the broker are in the results. A clause that could not be tested is UNTESTED, with the reason.
     """
     found: dict[str, Result] = {}
     for beginning, look in ((OF_LOAD, _load), (OF_RACE, _race)):
@@ -93,21 +93,21 @@ def _load(loaded: Loaded, names: Sequence[str]) -> Sequence[Result]:
 
 @frozen
 class _Verdicts:
-    """What the judge says of each property."""
+    """The judge's verdict on each property."""
 
     known: Declared
     limits: Limits
     report: LoadReport
-    """What the load itself saw."""
+    """The results of the load itself."""
     judged: Judged
-    """All that was found."""
+    """All findings."""
     kept: Judged
-    """Without what the policy declares."""
+    """The findings without behaviour that the policy permits."""
     excused: Mapping[str, int]
     """How often that was seen, by property."""
 
     def result(self, name: str) -> Result:
-        """Of `load-` and a property."""
+        """The result of `load-` and a property."""
         prop = name.removeprefix(OF_LOAD).replace("-", "_")
         if prop in OF_COMMITS and self.report.unknown_codes:
             (code, *_others) = sorted(self.report.unknown_codes)
@@ -124,7 +124,7 @@ class _Verdicts:
         return _result(name, "UNTESTED" if unknown else "PASS", unknown)
 
     def _unseen(self, prop: str) -> str:
-        """Why nobody can say of a property without findings that it was kept; empty if one can."""
+        """Why a property without findings was not shown to hold; empty if it was."""
         if not self.judged.judged.get(prop):
             return "the load asked nothing of it"
         if prop in OF_COMMITS and not self.report.told_count:
@@ -133,7 +133,7 @@ class _Verdicts:
             gap = self.judged.gaps[0]
             return f"the record has holes: {gap['why']} ({gap['where']})"
         if self.limits.are_coarse and prop in history.TIMELY:
-            return "the slowest echo took so long that nobody can be seen to be prompt"
+            return "the slowest echo took so long that promptness cannot be shown"
         return ""
 
 

@@ -101,7 +101,7 @@ def kind_of(verdict: Verdict) -> str:
 
 
 def worst_token(found: Survey) -> str | None:
-    """The shortest run that violates the most important property; None where none is violated."""
+    """The shortest run that violates the most important property; None if none is violated."""
     tokens = _tokens(found)
     return next((tokens[name] for name in worst(tokens, 1)), None)
 

@@ -42,7 +42,7 @@ def show(suite: Suite, results: Sequence[Result], identity: Identity, code: Exit
 
 
 def reason(identity: Identity) -> str:
-    """Which policy the broker is held to, and why."""
+    """The policy that the broker is compared with, and the reason."""
     other = "" if identity.how == "given" else "; --policy NAME chooses another"
     return f"{identity.policy}, because {identity.why}{other}"
 

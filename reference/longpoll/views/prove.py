@@ -26,7 +26,7 @@ WORDS: Final = {
     "implies": "implied",
     "bounded": "true of all runs",
 }
-"""Step -> what a property is called that passes it."""
+"""Step -> the word for a property that passes it."""
 
 
 def proof(found: Proof) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def proof(found: Proof) -> dict[str, Any]:
 def worlds(policy: str, found: Sequence[WorldProof], untried: Sequence[NotTaken]) -> dict[str, Any]:
     """The same for any number of requests, in each of some worlds; every obligation names its own.
 
-    `untried` are the combinations of features that none of these worlds has.
+    `untried` are the combinations of features that none of these worlds covers.
     """
     missing = unstated(found)
     return {

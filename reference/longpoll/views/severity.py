@@ -1,7 +1,7 @@
-"""What a violated property means for a user, the worst first.
+"""The harm of a violated property for a user, the worst first.
 
-The order is this table's, not that of the specification: `worst` picks what `longpoll check` prints by default. What
-needs no fault comes before what needs a full executor, an exception or a crash.
+This table's order differs from the specification's: `worst` picks from it what `longpoll check` prints by default. Harm
+without a fault comes before harm that needs a full executor, an exception or a crash.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ HARMS: Final[tuple[tuple[Kind, str, str], ...]] = (
     ("repeated", "answered_once", "A pull is answered twice."),
     ("repeated", "not_answered_early", "A pull is answered as not found before its deadline."),
     ("repeated", "deadline_is_its_pulls", "A pull's deadline changes while it waits."),
-    # What only a crash shows.
+    # Only a crash shows these.
     ("crash", "seen_survives", "A crash removes a message that a consumer may already have seen."),
     ("crash", "commit_in_queue", "After a queue loses messages, a group skips some that come next."),
     ("crash", "only_disk_survives", "After a crash the broker is not in the state that is on disk."),
-    # Memory or work for nothing.
+    # Wasted memory or work.
     ("wasted", "hold_limit_kept", "The broker holds more pulls than its limit allows."),
     ("wasted", "closed_is_let_go", "Pulls of a closed connection stay in memory."),
     ("wasted", "buckets_are_swept", "Empty buckets stay in the table."),
@@ -65,13 +65,13 @@ PART_OF: Final = {
     "woken_within": "no_lost_wakeup",
     "queued_by_deadline": "answered_by_deadline",
 }
-"""A property -> the one that is violated with it, and says the same of more cases."""
+"""A property -> the more general one that is violated with it."""
 SENTENCES: Final = {name: sentence for _kind, name, sentence in HARMS}
 _RANK: Final = {name: place for place, (_kind, name, _sentence) in enumerate(HARMS)}
 
 
 def worst(violated: Iterable[str], most: int) -> list[str]:
-    """At most `most` of the violated properties: the worst first, and none that is a part of another."""
+    """At most `most` of the violated properties: the worst first, without those that are part of another."""
     names = set(violated)
     whole = [name for name in names if PART_OF.get(name) not in names]
     return sorted(whole, key=lambda name: (_RANK.get(name, len(_RANK)), name))[:most]

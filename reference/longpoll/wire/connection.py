@@ -1,7 +1,7 @@
-"""One end of a connection to a broker: numbered requests and any bytes out, commands in, over one socket.
+"""One end of a connection to a broker: numbered requests and raw bytes out, commands in, over one socket.
 
-It does nothing by itself: no thread, no retry. Leaves out what commands mean, which replies must come and how long they
-are waited for; a `RawClient` and the suite's `Link` say that.
+It is passive: no thread, no retry. `RawClient` and the suite's `Link` interpret commands and decide which replies to
+wait for, and how long.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from longpoll_runtime.closeable import Closeable
 CONNECT_S: Final = 10.0
 RECEIVE_SIZE: Final = 1 << 18
 STALL_S: Final = 30.0
-"""A broker that takes no bytes for so long does not serve."""
+"""A broker that accepts no bytes for this long is not working."""
 
 
 class BrokerConnection(Closeable):
     """A connection. Invariant: until `close`, the socket is registered with the poller."""
 
     def __init__(self, runtime: Runtime, address: Address, *, reads_while_writing: bool) -> None:
-        """Connect; raises OSError. With `reads_while_writing` what came is read whenever a write has to wait."""
+        """Connect; raises OSError. With `reads_while_writing`, received data is read whenever a write has to wait."""
         self.closed = False
-        """The peer closed the connection; commands that came before have been received."""
+        """The peer closed the connection; earlier commands have been received."""
         self.written_ns = runtime.monotonic_ns()
         """When bytes were last written."""
         self._runtime = runtime
@@ -51,7 +51,7 @@ class BrokerConnection(Closeable):
 
     @abstractmethod
     def _received(self, command: Command, read_ns: int) -> None:
-        """Take a command that was read from the socket at this moment of the runtime's clock."""
+        """Handle a command that was read at this time of the runtime's clock."""
 
     def _request(
         self,
@@ -69,7 +69,7 @@ class BrokerConnection(Closeable):
         return self._opaque, b"".join(encode(command))
 
     def send_bytes(self, content: bytes) -> None:
-        """Send bytes as they are; raises OSError when the peer has closed, TimeoutError when it takes none any more."""
+        """Send bytes as they are; raises OSError if the peer has closed, TimeoutError if it stops accepting them."""
         rest = memoryview(content)
         self.written_ns = self._runtime.monotonic_ns()
         while rest:
@@ -88,7 +88,7 @@ class BrokerConnection(Closeable):
             self.drain()
 
     def drain(self) -> None:
-        """Read everything that has arrived, without waiting; raises RemoteProtocolError for what is no command."""
+        """Read everything that has arrived, without waiting; raises RemoteProtocolError for anything but a command."""
         while not self.closed:
             try:
                 size = self._socket.recv_into(self._buffer)
@@ -107,7 +107,7 @@ class BrokerConnection(Closeable):
                 return
 
     def _read_until(self, is_done: Callable[[], bool], left_ns: Callable[[], float]) -> None:
-        """Read until there is what was waited for, the connection is closed, or no nanoseconds are left."""
+        """Read until the condition holds, the connection is closed, or no nanoseconds are left."""
         self.drain()
         while not (is_done() or self.closed):
             wait_ns = left_ns()

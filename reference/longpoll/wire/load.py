@@ -1,14 +1,12 @@
-"""A load with a known answer: producers and long-polling consumers over real sockets, every delivery accounted for.
+"""A load with a known answer: producers and long-polling consumers over real sockets, with every delivery checked.
 
-Each producer sends one message after the other, over tags and queues in turn; each consumer is a group with a tag
-expression of its own and one pull in flight per queue, held by the broker while there is nothing. A message carries
-the moment just before it was sent, so its arrival tells the delivery time. Nothing is assumed of the broker but
-RocketMQ's protocol.
+Each producer sends one message after another, cycling through tags and queues. Each consumer is a group with its own
+tag expression and one pull in flight per queue, held while there is nothing. A message carries its send time, so its
+arrival gives the delivery time. Only RocketMQ's protocol is assumed of the broker.
 
-With `commits` each pull commits what came before it, and each group asks for its offsets now and then (`_Commits`).
+With `commits`, each pull commits the preceding offset, and each group queries its offsets now and then (`_Commits`).
 
-Leaves out judging the broker's own view, which is the judge's work on the recorded history, and measuring its limits
-(`model_tests/bench`).
+The judge checks the recorded history; `model_tests/bench` measures limits.
 """
 
 from __future__ import annotations
@@ -21,9 +19,9 @@ from typing import Final
 
 from attrs import define, field, frozen
 
-from longpoll_client import RemotingClient
 from longpoll_client.errors import ClientError
 from longpoll_client.messages import decode_messages
+from longpoll_client.remoting import RemotingClient
 from longpoll_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import ProtocolError
 from longpoll_protocol.frames.command import Command
@@ -43,18 +41,18 @@ TAGS: Final = ("red", "green", "blue")
 EXPRESSIONS: Final = ("*", "red || blue", "green")
 """One consumer group each."""
 HOLD_MS: Final = 500
-"""How long a pull may be held: short enough that a run ends with pulls that expire."""
+"""How long a pull may be held: short enough that some pulls expire during a run."""
 LONG_MS: Final = 10_000
-"""Held so long, a pull that is answered within the patience was woken, and did not just expire."""
+"""A pull held this long that is answered in time was woken, and did not just expire."""
 BATCH_MAX: Final = 32
 ASKED_EVERY: Final = 4
-"""One of four answers to pulls of a queue is followed by a question for the offset: a thousand or so in a load."""
+"""A queue's offset is queried after every fourth answer to its pulls: about a thousand times in a load."""
 STALL_S: Final = 30.0
-"""A run in which nothing moves for so long has lost something."""
+"""Without progress for this long, something is lost."""
 ANSWER_S: Final = 30.0
-"""Longer than the judge needs to say that an answer did not come."""
+"""Longer than the judge needs to report a missing answer."""
 BUSY: Final = frozenset({ResponseCode.SYSTEM_BUSY.value, ResponseCode.FLOW_CONTROL.value})
-"""The broker has no room for a request now, and has done nothing about it: real clients ask again, and so do we."""
+"""The broker has no room for a request and has not processed it: real clients retry, and so does the load."""
 BUSY_PAUSE_S: Final = 0.02
 BUSY_TRIES: Final = 500
 FLAGS: Final = PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION
@@ -72,32 +70,32 @@ class LoadPlan:
     queue_count: int = 8
     producer_count: int = 3
     commits: bool = False
-    """Whether the groups commit offsets, and ask for them."""
+    """Whether the groups commit and query offsets."""
 
 
 @frozen
 class LoadReport:
-    """What came of a load; `problems` is empty when every group got each message that it asked for once, in order."""
+    """The result of a load; `problems` is empty if every group got each requested message once, in order."""
 
     sent_count: int
     delivered_count: int
     pull_count: int
     expired_count: int
-    """Pulls answered PULL_NOT_FOUND."""
+    """Pulls answered with PULL_NOT_FOUND."""
     seconds: float
     delivery_ms: Sequence[float]
-    """Send written to message received, of every delivery, ascending."""
+    """For each delivery, the time from send to receipt, ascending."""
     problems: Sequence[str]
-    """What no broker may do: a message twice, late in its queue's order, unasked for, or never though all else came."""
+    """Faults of the broker: a message duplicated, out of order, unrequested, or missing although all others came."""
     troubles: Sequence[str] = ()
-    """What cut the load short: a connection that ended, an answer that did not come or cannot be read, a refusal."""
+    """Interruptions of the load: a closed connection, a missing or unreadable answer, a rejection."""
     unknown_codes: frozenset[int] = frozenset()
-    """Requests about offsets that the broker says it does not know."""
+    """Requests about offsets that the broker does not know."""
     told_count: int = 0
-    """Questions for an offset that were answered with one."""
+    """Offset queries that were answered with one."""
 
     def percentile_ms(self, share: float) -> float:
-        """The delivery time that this share of the deliveries does not exceed; 0 when there were none."""
+        """The delivery time that this share of the deliveries does not exceed; 0 without deliveries."""
         if not self.delivery_ms:
             return 0.0
         return self.delivery_ms[min(len(self.delivery_ms) - 1, int(share * len(self.delivery_ms)))]
@@ -105,7 +103,7 @@ class LoadReport:
 
 @define(eq=False)
 class _Run:
-    """What the threads of a run share. Invariant: all of it changes under `moved`, which is notified after a change."""
+    """State shared by the threads of a run. Invariant: it changes under `moved`, which is notified afterwards."""
 
     runtime: Runtime
     plan: LoadPlan
@@ -120,15 +118,15 @@ class _Run:
 
     @property
     def is_over(self) -> bool:
-        """Whether anything went wrong; what follows would only be its consequence."""
+        """Whether anything went wrong; later problems would only be consequences."""
         return bool(self.problems or self.troubles)
 
     def problem(self, text: str) -> None:
-        """Note what no broker may do; the run ends soon after."""
+        """Record a fault of the broker; the run ends soon after."""
         self._note(self.problems, text)
 
     def trouble(self, text: str) -> None:
-        """Note what keeps the load from going on; the run ends soon after."""
+        """Record an interruption of the load; the run ends soon after."""
         self._note(self.troubles, text)
 
     def _note(self, notes: list[str], text: str) -> None:
@@ -158,7 +156,7 @@ class _Consumer:
     busy_count: int = 0
     """Pulls for which the broker had no room."""
     asked: dict[int, int] = field(factory=dict)
-    """Queue -> the offset of the pull in flight there."""
+    """Queue -> the offset of the pull in flight."""
     commits: _Commits = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -171,7 +169,7 @@ class _Consumer:
         return f"group-{EXPRESSIONS.index(self.expression)}"
 
     def pull(self, queue: int, offset: int) -> None:
-        """Ask for what comes at and after the offset; the answer asks again."""
+        """Request messages from the offset on; the answer sends the next request."""
         self.asked[queue] = offset
         commits = self.run.plan.commits
         header = PullMessageRequestHeader(
@@ -240,7 +238,7 @@ class _Consumer:
             self.run.moved.notify_all()
 
     def problems(self) -> list[str]:
-        """What this group got without asking; and what it lacks, where nothing cut the load short."""
+        """The messages that this group got without a request, and the missing ones if nothing interrupted the load."""
         tags = wanted_tags(self.expression)
         expected = Counter({key: count for key, count in self.run.sent.items() if key[1] in tags})
         return [
@@ -259,28 +257,28 @@ class _Consumer:
 
 @define(eq=False)
 class _Commits:
-    """What a group commits by itself (request 15), and how it asks what it has committed (14), one after the other.
+    """A group's own commits (request 15) and offset queries (14), one after another.
 
-    The next pull is in flight meanwhile and commits too, so no group asks for less to be committed than it did before.
-    What the answers say is judged from the record. All of it belongs to the reader thread of `client`.
+    The next pull is in flight meanwhile and commits too, so a group never commits less than before. The answers are
+    judged from the record. All of it belongs to the reader thread of `client`.
     """
 
     client: RemotingClient
     group: str
     topic: str
     unknown_codes: set[int] = field(factory=set)
-    """Requests that the broker says it does not know."""
+    """Requests that the broker does not know."""
     told_count: int = 0
-    """Questions that were answered with an offset."""
+    """Queries answered with an offset."""
     _answers: Counter[int] = field(factory=Counter)
     """Queue -> answers to its pulls."""
     _waiting: set[int] = field(factory=set)
-    """Queues of which a commit or a question is in flight."""
+    """Queues with a commit or a query in flight."""
 
     def answered(self, queue: int, offset: int) -> None:
-        """A pull of the queue was answered, and all below `offset` has come.
+        """Handle an answer to a pull of the queue; all messages below `offset` have come.
 
-        Every second time that is followed by something the offset is committed first; else it is asked for alone.
+        Every second query follows a commit of the offset; the others are sent alone.
         """
         self._answers[queue] += 1
         if self._answers[queue] % ASKED_EVERY or queue in self._waiting:
@@ -300,7 +298,7 @@ class _Commits:
 
     def _send(self, code: RequestCode, header: Header, then: Callable[[], None]) -> None:
         def told(answer: Command | ClientError) -> None:
-            # Without an answer nothing is asked of the queue any more: the record shows that it is missing.
+            # Without an answer the queue is not queried any more: the record shows that the answer is missing.
             if isinstance(answer, ClientError):
                 return
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
@@ -364,9 +362,9 @@ def _create_topic(client: RemotingClient, plan: LoadPlan) -> None:
 def drive(
     runtime: Runtime, address: Address, plan: LoadPlan, progress: Callable[[int, int], None] = lambda _done, _all: None
 ) -> LoadReport:
-    """Run the load against the broker at `address`; `progress` hears deliveries done and to do.
+    """Run the load against the broker at `address`; `progress` gets the deliveries done and to do.
 
-    Raises ClientError when the broker cannot be reached at all; everything later is a problem in the report.
+    Raises ClientError if the broker cannot be reached at all; any later problem is in the report.
     """
     run = _Run(runtime, plan, runtime.condition())
     begun_ns = runtime.monotonic_ns()
@@ -415,7 +413,7 @@ def _due(run: _Run) -> int:
 
 
 def _wait(run: _Run, consumers: Sequence[_Consumer], progress: Callable[[int, int], None]) -> None:
-    """Wait until everything that was sent is delivered, something went wrong, or nothing moves any more."""
+    """Wait until everything is delivered, something went wrong, or there is no progress."""
     all_count = sum(len(wanted_tags(expression)) for expression in EXPRESSIONS) * run.plan.message_count // len(TAGS)
     with run.moved:
         while not run.is_over and (run.producers_left or run.delivered < _due(run)):
@@ -430,10 +428,10 @@ def _wait(run: _Run, consumers: Sequence[_Consumer], progress: Callable[[int, in
 
 
 def _wait_for_expiries(run: _Run, consumers: Sequence[_Consumer]) -> None:
-    """Wait until every group has seen its pulls end at their deadlines twice, so that each history has deadlines.
+    """Wait until every group has seen its pulls expire twice, so that each history contains deadlines.
 
-    Twice: a broker that looks for them now and then ends the first ones late by chance, and the second ones by nearly
-    all of the time between two looks.
+    Twice, because a broker that scans for deadlines may end the first ones late by chance; it then ends the second ones
+    late by nearly a whole period.
     """
     due = 2 * run.plan.queue_count
     deadline_ns = run.runtime.monotonic_ns() + int(STALL_S * 1e9)

@@ -1,7 +1,7 @@
-"""A relay between clients and a broker that can be made to fail.
+"""A relay between clients and a broker that fails on request.
 
-It passes bytes on, except that it puts its own address where a name server gives the broker's (`rewrites`). So every
-connection of a client goes through it.
+It passes bytes on, but replaces the broker's address in a name server's answers by its own (`rewrites`). So all
+connections of a client go through it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from longpoll_runtime.closeable import Closeable
 
 Fault = Literal["reset", "slow", "black hole", "half-open", "trickle"]
 SLOW_S: Final = 0.05
-"""How long each chunk of bytes takes while it is slow."""
+"""The delay of each chunk of bytes while it is slow."""
 TRICKLE_S: Final = 0.05
-"""How long each byte from the server takes of a link that trickles."""
+"""The delay of each byte from the server on a trickling link."""
 
 
 @define(eq=False)
 class _Link:
-    """One connection through the relay. Once it is dead its bytes go nowhere, and nobody is told."""
+    """One connection through the relay. Once it is dead its bytes are dropped silently."""
 
     ends: tuple[socket.socket, socket.socket]
     is_dead: bool = False
@@ -35,8 +35,8 @@ class _Link:
 class Relay(Closeable):
     """Passes bytes between clients and one server. Invariant: `_links` changes under `_lock`."""
 
-    # New connections are closed at once (reset), accepted and silent (black hole), or good (half-open, slow, trickle).
-    # Existing ones end (reset), bring nothing more (black hole, half-open), or everything late (slow, trickle).
+    # New connections are closed at once (reset), accepted but silent (black hole), or good (half-open, slow, trickle).
+    # Existing ones are closed (reset), go silent (black hole, half-open), or get slow (slow, trickle).
 
     def __init__(self, target: tuple[str, int]) -> None:
         self.target = target
@@ -51,7 +51,7 @@ class Relay(Closeable):
         self._threads[0].start()
 
     def begin(self, fault: Fault) -> None:
-        """Fail: links that there are end, or go on and bring nothing, or little; new ones fare alike, or are good."""
+        """Start a fault: existing links close, go silent or get slow; new ones do the same or are good."""
         with self._lock:
             links = list(self._links)
         if fault == "half-open":
@@ -67,7 +67,7 @@ class Relay(Closeable):
                 _reset(link)
 
     def end(self) -> None:
-        """Let what comes from now on pass again; what was lost stays lost, and its links are of no use."""
+        """Pass new data again; lost data stays lost, and its links are unusable."""
         with self._lock:
             links = list(self._links)
         if self.fault == "black hole":
@@ -76,14 +76,14 @@ class Relay(Closeable):
         self.fault = None
 
     def tell_server(self) -> None:
-        """End the server's ends of dead links, as a server does in time by itself; clients are told nothing."""
+        """Close the server's ends of dead links, as a server does after a while; clients are not notified."""
         with self._lock:
             dead = [link for link in self._links if link.is_dead]
         for link in dead:
             _reset_end(link.ends[1])
 
     def close(self) -> None:
-        """End everything."""
+        """Close everything."""
         self.end()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -141,7 +141,7 @@ class Relay(Closeable):
 
 
 def _reset(link: _Link) -> None:
-    """End both connections, with a reset where something waits."""
+    """Close both connections, with a reset if data is waiting."""
     for end in link.ends:
         _reset_end(end)
 

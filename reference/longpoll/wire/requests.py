@@ -26,7 +26,7 @@ def pull_fields(
     subscription: str = "*",
     group: str = "G",
 ) -> dict[str, str]:
-    """The fields of an 11 request that brings its subscription; it may be held when it has a timeout."""
+    """The fields of an 11 request that contains its subscription; it may be held if it has a timeout."""
     return {
         "consumerGroup": group,
         "topic": topic,

@@ -1,5 +1,5 @@
-"""How the services of a broker are made and put together, one module a room of `service`.
+"""Creates and connects the services of a broker, one module per group of services.
 
-Each service says itself which codes it serves and what it needs; here stand the order and the choice: which of them
-there are under a policy and a configuration, and whether the quicker ones of `fast` take their places.
+Each service declares its codes and its needs. This package decides which services exist under a policy and a
+configuration, their order, and whether those of `fast` replace the plain ones.
 """

@@ -1,4 +1,4 @@
-"""The room of everything that is asked and changed beside sends and pulls."""
+"""The services for all requests other than sends and pulls."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class AdminServices:
 
     @property
     def processors(self) -> Mapping[int, Processor]:
-        """Of all of them."""
+        """The processors of all these services."""
         services = (
             self.clients,
             self.admin,
@@ -77,7 +77,7 @@ def admin_services_of(
     queues_elsewhere: Callable[[str], Iterable[MessageQueue]],
     access: AccessControl | None = None,
 ) -> AdminServices:
-    """Make the room; `topic_deleted` is called when a topic is gone."""
+    """Create the services; `topic_deleted` is called after a topic's deletion."""
     runtime, traits = shared.runtime, shared.traits
     clients = ClientProcessor(
         shared.topics,

@@ -1,6 +1,6 @@
-"""What a broker tells its history: everything, or nothing.
+"""Connects a broker to its recorded history, or to nothing.
 
-Leaves out the events themselves (`hold.pull_events`, `send.send_events`).
+Events: see `hold.pull_events`, `send.send_events`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from longpoll_spec.policy import Policy
 
 @frozen
 class NoHistory:
-    """Nothing is recorded: who tells it something need not ask whether anybody listens."""
+    """Records nothing, so that callers need no check."""
 
     is_on: bool = False
     pulls: PullEvents = field(factory=PullEvents)
     sends: SendEvents = field(factory=SendEvents)
 
     def of_offsets(self, processors: Mapping[int, Processor]) -> Mapping[int, Processor]:
-        """The processors, of which those of committed offsets tell what they are asked and what they say."""
+        """Wrap the processors of committed offsets to record their requests and answers."""
         return processors
 
     def opened(self, channel: Channel) -> None:
@@ -39,19 +39,19 @@ class NoHistory:
         """A connection was closed."""
 
     def stop(self) -> str:
-        """End the history; what it lacks, as a sentence for the user, empty when it is whole."""
+        """End the history; returns what it lacks, as a sentence for the user, empty if complete."""
         return ""
 
 
 @frozen
 class BrokerHistory(NoHistory):
-    """Everything goes to a recorder."""
+    """Writes everything to a recorder."""
 
     recorder: HistoryRecorder = field(kw_only=True)
 
     @classmethod
     def start(cls, runtime: Runtime, directory: str, policy: Policy, config: BrokerConfig) -> BrokerHistory:
-        """Begin a history in a directory, or add a source to the one there; raises RecordError."""
+        """Begin a history in a directory, or add a source to an existing one; raises RecordError."""
         recorder = HistoryRecorder(
             runtime,
             directory,
@@ -62,17 +62,17 @@ class BrokerHistory(NoHistory):
         return cls(True, RecordedPullEvents(recorder), RecordedSendEvents(recorder), recorder=recorder)
 
     def of_offsets(self, processors: Mapping[int, Processor]) -> Mapping[int, Processor]:
-        """With a step around those of offsets."""
+        """Wrap the processors of offsets."""
         return recorded(processors, self.recorder)
 
     def opened(self, channel: Channel) -> None:
-        """`connection_opened`."""
+        """Write `connection_opened`."""
         self.recorder.put("connection_opened", self.recorder.now_ns(), connection=str(channel.number))
 
     def closed(self, channel: Channel) -> None:
-        """`connection_closed`."""
+        """Write `connection_closed`."""
         self.recorder.put("connection_closed", self.recorder.now_ns(), connection=str(channel.number))
 
     def stop(self) -> str:
-        """Write everything."""
+        """Write the remaining events."""
         return self.recorder.stop()

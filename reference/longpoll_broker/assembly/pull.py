@@ -1,6 +1,6 @@
-"""The room of pulls: who reads, holds, notifies and runs again.
+"""The services for pulls: reading, holding, notifying and running again.
 
-In the order of what needs what: a runner answers, an executor runs, the table holds and hands over, the service asks.
+Created in the order of dependencies: runner, executor, hold table, processor.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from longpoll_broker.rocketmq.accounts.access_control import AccessControl
 from longpoll_broker.rocketmq.admin.role_processor import RoleProcessor
 
 SHORT_SCAN_MS = 1_000
-"""How often the table is scanned while long polling is off (`shortPollingTimeMills`)."""
+"""Interval between scans of the table while long polling is off, ms (`shortPollingTimeMills`)."""
 
 
 @frozen(eq=False)
 class PullServices:
-    """The services, and the threads that some policies give them."""
+    """The services, and the threads that some policies need."""
 
     runner: PullRunner
     pool: PoolExecutor | None
     inline: InlineExecutor | None
-    """Who runs pulls where there is no pool."""
+    """Runs pulls if there is no pool."""
     hold_service: HoldService
     pull_processor: PullProcessor
     roles: RoleProcessor
@@ -47,11 +47,11 @@ class PullServices:
 
     @property
     def processors(self) -> Mapping[int, Processor]:
-        """Of all of them."""
+        """The processors of all these services."""
         return {**self.pull_processor.processors, **self.roles.processors}
 
     def start(self, dispatcher_sleep_ms: int) -> None:
-        """Start the threads that there are."""
+        """Start the threads."""
         if self.dispatch_service.polls:
             self.dispatch_service.start(dispatcher_sleep_ms)
         if self.pool is not None:
@@ -60,32 +60,32 @@ class PullServices:
             self.scan.start()
 
     def queue(self) -> tuple[int, int]:
-        """How many pulls wait for a thread, and how long the first of them has, ms; (0, 0) where none ever does."""
+        """Returns the number of pulls waiting for a thread, and the first one's waiting time, ms."""
         return (0, 0) if self.pool is None else self.pool.waiting()
 
     @property
     def has_more(self) -> bool:
-        """Whether pulls that were let go wait for a loop's next pass."""
+        """Whether released pulls wait for a loop's next pass."""
         return self.inline is not None and self.inline.has_more
 
     def wake_by(self, wake: Callable[[], None]) -> None:
-        """Say how a loop that sleeps is told that there is something for its next pass."""
+        """Set the function that wakes a sleeping loop for its next pass."""
         if self.inline is not None and self.inline.later is not None:
             self.inline.later.wake = wake
 
     def turn(self, outbox: Outbox) -> None:
-        """End a loop's pass: run some of the pulls that wait for one."""
+        """End a loop's pass: run some of the waiting pulls."""
         if self.inline is not None:
             self.inline.turn(outbox)
 
     def finish(self, outbox: Outbox) -> None:
-        """Answer who is held as the policy says, and run who waits for a pass; when nobody notifies any more."""
+        """Answer held pulls as the policy says, and run those waiting for a pass; call when no notifier runs."""
         self.hold_service.stop(outbox)
         if self.inline is not None:
             self.inline.finish(outbox)
 
     def stop_notifying(self) -> None:
-        """End everybody who could still take pulls out of the table or put them back; what is queued is run."""
+        """Stop everything that could take pulls from the table or put them back; queued pulls run."""
         if self.scan is not None:
             self.scan.stop()
         self.dispatch_service.stop()
@@ -93,14 +93,14 @@ class PullServices:
             self.pool.stop()
 
     def topic_deleted(self, topic: str, outbox: Outbox) -> None:
-        """Tell those who wait for a topic that is gone; RocketMQ's hear it at the scan after their deadline."""
+        """Answer the pulls of a deleted topic; RocketMQ answers them at the scan after their deadline."""
         self.runner.forget_last()
         if self.pull_processor.policy.on_truncate == "wake":
             self.hold_service.topic_deleted(topic, outbox)
 
 
 def pull_services_of(shared: SharedServices, access: AccessControl | None = None) -> PullServices:
-    """Make the room."""
+    """Create the services."""
     runtime, policy, config = shared.runtime, shared.policy, shared.config
     runner = _runner(shared, access)
     pool = _pool(shared, runner) if policy.notify == "dispatcher_poll" else None
@@ -145,7 +145,7 @@ def _runner(shared: SharedServices, access: AccessControl | None) -> PullRunner:
     moved: Callable[[Pull, int], None] = nobody_is_told
     if shared.traits.stores_moved_offsets and not shared.standing.is_slave:
         moved = OffsetMovedEvents(shared.runtime, shared.appender, shared.config.broker_name, shared.store_host).tell
-    # What one account gets is not what another one gets.
+    # Accounts may get different answers.
     kind = HerdRunner if is_fast and not shared.recording.is_on and access is None else PullRunner
     return kind(
         shared.runtime,

@@ -1,4 +1,4 @@
-"""The room of copies: those who copy this broker's log, and its own copying of a master's."""
+"""The replication services: sending the log to slaves, and copying a master's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from longpoll_spec.errors import ConfigError
 
 @frozen(eq=False)
 class ReplicationServices:
-    """The services that there are, each with a thread."""
+    """The services, each with a thread, or None."""
 
     replicator: Replicator | None
     follower: Follower | None
@@ -32,7 +32,7 @@ class ReplicationServices:
 
     @property
     def status(self) -> HAStatus:
-        """Who follows this master, or how this slave follows; as 907 tells."""
+        """Returns the slaves of this master, or this slave's progress, as the answer to code 907."""
         if self.shared.standing.is_slave:
             followed = FollowingStatus(max_offset=self.shared.store.log_end)
             if self.follower is not None:
@@ -52,24 +52,24 @@ class ReplicationServices:
                 service.start()
 
     def appended(self) -> None:
-        """Send to slaves what was appended and may be shown."""
+        """Wake the replicator for appended messages."""
         if self.replicator is not None:
             self.replicator.appended()
 
     def stop_following(self) -> None:
-        """Be known to no name server, and copy nothing any more."""
+        """Unregister from name servers, and stop copying."""
         for service in (self.registrar, self.tables, self.follower):
             if service is not None:
                 service.stop()
 
     def stop_replicating(self) -> None:
-        """Send nothing any more."""
+        """Stop sending."""
         if self.replicator is not None:
             self.replicator.stop()
 
 
 def replicator_of(shared: SharedServices, listener: Listener | None) -> Replicator | None:
-    """Who sends the log to slaves; None where there is no listener for them. Raises ConfigError."""
+    """Create the sender of the log; None without a listener for slaves. Raises ConfigError."""
     config, traits = shared.config, shared.traits
     if listener is None:
         return None
@@ -87,7 +87,7 @@ def replicator_of(shared: SharedServices, listener: Listener | None) -> Replicat
         timeout_ms=config.slave_timeout_ms,
         needed_count=max(config.in_sync_replicas - 1, 0) if traits.counts_replicas else None,
         begins_with_last_file=traits.begins_with_last_file,
-        # Where a thread polls, nobody says when something has become visible, and sends that wait would wait for it.
+        # With a polling dispatcher no event reports visibility, so waiting sends would wait for the next poll.
         only_visible=traits.replicates_visible and shared.policy.notify != "dispatcher_poll",
     )
     return Replicator(shared.runtime, shared.store, listener, settings)
@@ -96,7 +96,7 @@ def replicator_of(shared: SharedServices, listener: Listener | None) -> Replicat
 def follower_of(
     shared: SharedServices, show: Callable[[], None]
 ) -> tuple[MasterAddress | None, Follower | None, TableSync | None]:
-    """Where a slave's master is, and who copies its log and its tables; nothing of it for a master.
+    """Create a slave's services: its master's addresses, and the copying of log and tables; None for a master.
 
     Raises ConfigError.
     """
@@ -107,7 +107,7 @@ def follower_of(
             raise ConfigError("only a slave can follow a master; set brokerRole=SLAVE and a brokerId above 0")
         return None, None, None
     if not (config.master or config.ha_master or config.name_servers):
-        # It serves the store that it was given.
+        # It serves the store as it is.
         return None, None, None
     follower = Follower(
         runtime,
@@ -137,7 +137,7 @@ def follower_of(
 def registrar_of(
     shared: SharedServices, address: str, ha_address: str, master: MasterAddress | None
 ) -> Registrar | None:
-    """Who registers at name servers, if any are named; raises ConfigError."""
+    """Create the registration at name servers, if any are configured; raises ConfigError."""
     config = shared.config
     found = (address_in(text.strip(), "namesrvAddr") for text in config.name_servers.split(";"))
     name_servers = tuple(address for address in found if address is not None)
@@ -149,7 +149,7 @@ def registrar_of(
 
 
 def _networks(text: str) -> tuple[Network, ...]:
-    """Those of `slaveAddresses`; raises ConfigError."""
+    """Parse `slaveAddresses`; raises ConfigError."""
     try:
         return tuple(ip_network(part.strip()) for part in text.split(";") if part.strip())
     except ValueError as error:
@@ -159,6 +159,6 @@ def _networks(text: str) -> tuple[Network, ...]:
 
 
 def _ha_master(config: BrokerConfig) -> Address | None:
-    """Where the master sends its log by the settings: at the port after that of its requests unless they say more."""
+    """Returns the address of the master's log: by default the port after that of its requests."""
     ha_master, master = address_in(config.ha_master, "haMasterAddress"), address_in(config.master, "masterAddress")
     return (master[0], master[1] + 1) if ha_master is None and master is not None else ha_master

@@ -1,4 +1,4 @@
-"""The room of sends: who stores messages, and who brings back those that wait or were prepared."""
+"""The services for sends: storing messages, send-backs, transactions and recalls."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ class SendServices:
 
     @property
     def processors(self) -> Mapping[int, Processor]:
-        """Of all of them."""
+        """The processors of all these services."""
         found = {**self.send.processors, **self.back.processors, **self.transactions.processors}
         return found | self.recalls.processors if self.send.traits.serves_timers else found
 
     @property
     def stores_at_once(self) -> bool:
-        """Whether a send is stored and answered, and nothing else: what bursts of them can be served as."""
+        """Whether a send needs only storing and an answer, as bursts require."""
         return not self.send.keepers.are_there and not self.send.traits.returns_transaction_id
 
     def start(self) -> None:
-        """Start the threads that there are."""
+        """Start the threads."""
         if self.commits is not None:
             self.commits.start()
 
     def stop(self) -> None:
-        """Answer what waits for the disk, and end them."""
+        """Answer the sends that wait for the disk, and end the threads."""
         if self.commits is not None:
             self.commits.stop()
 
@@ -64,11 +64,10 @@ def send_services_of(
     replicator: Replicator | None = None,
     when_told: WhenTold | None = None,
 ) -> SendServices:
-    """Make the services of sends.
+    """Create the services.
 
-    `flushed` is called after each sync of `SYNC_FLUSH`, `save_topics` before a sync that new topics wait for.
-    `producer_of` finds a group's connection. `replicator` is given where sends wait for slaves,
-    `when_told` where new topics wait for name servers.
+    `flushed` is called after each sync of `SYNC_FLUSH`, `save_topics` before a sync for new topics. `producer_of` finds
+    a group's connection. `replicator` is set if sends wait for slaves, `when_told` if new topics wait for name servers.
     """
     runtime, config, store = shared.runtime, shared.config, shared.store
     commits = None

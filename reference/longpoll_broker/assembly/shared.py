@@ -1,4 +1,4 @@
-"""What the services of one broker share: its runtime, settings, store and tables."""
+"""Shared parts of a broker's services: runtime, settings, store and tables."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _desk(shared: SharedServices) -> PullChecks:
 
 @frozen(eq=False)
 class SharedServices:
-    """Made once, before any service."""
+    """Created once, before any service."""
 
     runtime: Runtime
     policy: Policy
@@ -62,10 +62,10 @@ class SharedServices:
     store_config: StoreConfig
     store: MessageStore
     address: Address
-    """Where the broker listens."""
+    """The broker's listening address."""
     recording: NoHistory = field(factory=NoHistory)
     is_fast: bool = True
-    """Whether services of `fast` take the places of plain ones that they equal."""
+    """Whether services of `fast` replace the plain ones."""
     traits: Traits = field(init=False, default=Factory(lambda self: traits_of(self.policy), takes_self=True))
     topics: Topics = field(init=False, default=Factory(_topics, takes_self=True))
     groups: Groups = field(
@@ -109,7 +109,7 @@ class SharedServices:
     standing: BrokerRole = field(init=False, default=Factory(_standing, takes_self=True))
     desk: PullChecks = field(init=False, default=Factory(_desk, takes_self=True))
     store_host: bytes = field(init=False, default=Factory(lambda self: host_bytes(*self.address), takes_self=True))
-    """The broker's own address, as records hold it."""
+    """The broker's address as in records."""
     appender: Appender = field(
         init=False,
         default=Factory(

@@ -1,4 +1,4 @@
-"""The room of what is done now and then: making durable, saving tables, removing what has expired, delivering late."""
+"""The background services: flushing, saving tables, removing expired files, delayed delivery."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class UpkeepServices:
                 self.timer.start()
 
     def stop_delivering(self) -> None:
-        """End those who deliver late."""
+        """Stop delayed delivery."""
         self.schedule.stop()
         if self.timer is not None:
             self.timer.stop()
@@ -50,7 +50,7 @@ def upkeep_services_of(
     sample_rates: Callable[[], None],
     expire_calls: Callable[[], None],
 ) -> UpkeepServices:
-    """Make the room; `show_waiting` makes visible what was appended by the schedule, or could not be before."""
+    """Create the services; `show_waiting` makes scheduled messages visible, and those that failed before."""
     runtime, store, store_config = shared.runtime, shared.store, shared.store_config
     rounds = {
         "statistics": lambda: shared.statistics.sample(runtime.monotonic_ns() // 1_000_000),

@@ -1,5 +1,4 @@
-"""Quicker ways to what plain services do as well: equal to them in every byte that is stored or answered.
+"""Faster versions of some services, with byte-identical answers and stored data.
 
-To know how a pull is held or a message stored one need not read this. `longpoll serve --plain` serves
-without it, and a test compares both.
+Not needed to understand holding or storing. `longpoll serve --plain` runs without them, and a test compares both.
 """

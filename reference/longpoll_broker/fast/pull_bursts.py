@@ -1,8 +1,7 @@
-"""Serves pulls that lie side by side on one connection, and asks for each no more than what can differ.
+"""Serves adjacent pulls on one connection with fewer checks for each.
 
-Every pull is served by itself, through the common processor; spared is the way there and, for those that will be held,
-what need not be made: who asks for one topic, group and subscription was checked before, and a queue whose end is where
-the pull begins has nothing to read. Leaves out what a pull means (`hold.pull_processor`).
+If a pull repeats the last one's topic, group and subscription, their checks are skipped. If its queue ends at its
+offset, there is nothing to read. All other pulls take the normal path. Semantics of a pull: see `hold.pull_processor`.
 """
 
 from __future__ import annotations
@@ -39,36 +38,36 @@ from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import PullMessageRequestHeader
 
 BURST_MAX: Final = 64
-"""Pulls served before the loop looks at the clock: a third of a millisecond's work where they are held."""
+"""Maximum pulls between two time checks: a third of a millisecond of work if they are held."""
 READ_FIRST: Final = 8
-"""Pulls read at first; then twice as many each time, for what is read and not served is read again."""
+"""Number of pulls parsed at first; it doubles each time, because unserved ones are parsed again."""
 
 
 class HoldsFollowing(Protocol):
-    """Who may hold several pulls at once."""
+    """Holds several pulls at once."""
 
     def hold_following(self, channel: Channel, commands: Sequence[PullCommand], outbox: Outbox) -> int:
-        """Hold the first of these pulls, up to one that is more than a wait at its queue's end; how many."""
+        """Hold the first of these pulls that only wait at their queue's end; returns their number."""
         ...
 
 
 @define(slots=True, eq=False)
 class PullBursts:
-    """Serves pulls behind one that was served by itself; callable from any loop's thread."""
+    """Serves the pulls that follow one on the same connection; callable from any loop's thread."""
 
     serve_one: Callable[[Channel, Command, Outbox], None]
-    """The common way of a request."""
+    """The normal path of a request."""
     now_ns: Callable[[], int]
     """The monotonic clock."""
     holder: HoldsFollowing | None = None
-    """None where each pull is looked at by itself."""
+    """None serves each pull separately."""
 
     def serve_following(self, channel: Channel, outbox: Outbox) -> int:
-        """Serve the pulls that came right behind one that was served, up to where others have their turn; how many."""
+        """Serve the pulls that arrived directly after a served one, until the turn ends; returns their number."""
         connection = channel.connection
         assert isinstance(connection, TypedConnection)
         served = 0
-        # Those behind one that was given messages mostly are as well: no more of them than are answered at once.
+        # After a pull that got messages, the next ones usually do too: parse only as many as fit this pass.
         given_size = channel.queued_size
         count = READ_FIRST if not given_size else max(1, QUEUED_SIZE_MAX // given_size)
         while served < BURST_MAX and self._goes_on(channel):
@@ -86,9 +85,9 @@ class PullBursts:
         return not channel.gives_way and channel.queued_size <= QUEUED_SIZE_MAX and self.now_ns() <= channel.turn_end_ns
 
     def _serve(self, channel: Channel, following: Sequence[PullCommand], outbox: Outbox) -> int:
-        """Serve the first of these, up to where others have their turn; how many."""
+        """Serve the first of these, until the turn ends; returns their number."""
         served = 0
-        # Who was given messages is behind its queue's end, and so, mostly, are its next pulls.
+        # A client that got messages is behind its queue's end, and so usually are its next pulls.
         is_behind = channel.queued_size > 0
         while served < len(following) and self._goes_on(channel):
             held = 0
@@ -105,7 +104,7 @@ class PullBursts:
 
 @frozen(eq=False)
 class _Passed:
-    """What passed the checks: topic, group and filter are replaced, never changed."""
+    """The last accepted pull: topic, group and filter are replaced, never changed."""
 
     topic: TopicConfig
     group: GroupConfig
@@ -113,27 +112,27 @@ class _Passed:
     expression_type: str | None
     filter: Filter
     takes_all: bool
-    """Whether the filter lets every message through."""
+    """Whether the filter matches every message."""
 
 
 @define(slots=True, eq=False)
 class QuickPullProcessor(PullProcessor):
-    """`PullProcessor` for connections that read pulls (`TypedConnection`); it serves any other as well."""
+    """`PullProcessor` for connections with parsed pulls (`TypedConnection`); it serves others too."""
 
     _passed: _Passed | None = field(default=None, init=False)
-    """One assignment, so threads see the old one or the new one."""
+    """Assigned in one step, so threads see either the old or the new value."""
     _gives_at_once: bool = field(init=False)
-    """Whether nothing but the read and its answer belongs to a pull that finds messages."""
+    """Whether a pull that finds messages needs only the read and its answer."""
 
     def __attrs_post_init__(self) -> None:
         self._gives_at_once = type(self.events) is PullEvents and type(self.runner.answers) is PatchedPullAnswers
 
     def header_of(self, command: Command) -> PullMessageRequestHeader:
-        """The request's header; raises as that of `PullProcessor` does."""
+        """Returns the request's header; raises as that of `PullProcessor` does."""
         return command.header if type(command) is PullCommand else super().header_of(command)
 
     def check(self, pull: Pull) -> Filter | Refused:
-        """The same of a pull as of the last one with its topic, group and subscription."""
+        """Reuse the last result for the same topic, group and subscription."""
         passed, desk = self._passed, self.desk
         if (
             passed is not None
@@ -153,14 +152,14 @@ class QuickPullProcessor(PullProcessor):
         return wanted
 
     def receive(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
-        """Serve a pull request: the reply, or None when it is held."""
+        """Serve a pull request; returns the reply, or None when the pull is held."""
         parts = self._found(channel, command) if type(command) is PullCommand and self._gives_at_once else None
         return super().receive(channel, command, outbox) if parts is None else parts
 
     def _found(self, channel: Channel, command: PullCommand) -> Parts | None:
-        """The answer to a pull like the last one that gets every message from its offset on; None for any other.
+        """Answer a pull like the last one that gets every message from its offset on; None for any other.
 
-        Spared is what is made for each pull and asked of it, where its answer only tells what was read.
+        Creates no `Pull` and skips checks, because the answer depends only on the read.
         """
         passed, desk, header = self._passed, self.desk, command.header
         if passed is None or not self._is_like(command, passed) or not passed.takes_all:
@@ -190,7 +189,7 @@ class QuickPullProcessor(PullProcessor):
         return [head, *read.records]
 
     def _is_like(self, command: PullCommand, passed: _Passed) -> bool:
-        """Whether a pull asks as the last one did, commits nothing, and wants its answer as it mostly is."""
+        """Whether a pull repeats the last one's request, commits nothing, and wants the usual answer."""
         header = command.header
         return (
             header.topic == passed.topic.topic_name
@@ -204,9 +203,9 @@ class QuickPullProcessor(PullProcessor):
         )
 
     def hold_following(self, channel: Channel, commands: Sequence[PullCommand], outbox: Outbox) -> int:
-        """Hold the first of these pulls that are like the last one and wait at their queue's end; how many.
+        """Hold the first of these pulls that repeat the last one and wait at their queue's end; returns their number.
 
-        None where more than the table belongs to a pull that is held (`HoldService.holds_together`).
+        Holds none if holding needs more than the table (`HoldService.holds_together`).
         """
         passed, desk = self._passed, self.desk
         if passed is None or not self.hold_service.holds_together or not desk.standing.is_plain:
@@ -227,12 +226,12 @@ class QuickPullProcessor(PullProcessor):
         if pulls:
             self.hold_service.hold_together(pulls, outbox)
             if desk.topics.get(topic) is None and self.policy.on_truncate == "wake":
-                # As in `receive`: deleted between the check and the insert.
+                # As in `receive`: deleted between check and insert.
                 self.hold_service.topic_deleted(topic, outbox)
         return len(pulls)
 
     def look(self, pull: Pull, wanted: Filter) -> Decision:
-        """A miss without a read, where the queue ends at the pull's offset and the pull will be held."""
+        """Returns a miss without a read, if the queue ends at the pull's offset and the pull will be held."""
         runner = self.runner
         if (
             runner.store.visible_end(pull.topic, pull.queue_id) == pull.offset
@@ -245,6 +244,6 @@ class QuickPullProcessor(PullProcessor):
 
 
 _BRINGS: Final = FLAG_COMMIT_OFFSET | FLAG_SUBSCRIPTION
-"""Of these flags a pull has the second alone that brings what it wants and commits nothing."""
+"""Only the second flag is set in a pull that brings its subscription and commits nothing."""
 _MISS: Final = Miss(nothing(GetStatus.OFFSET_OVERFLOW_ONE, 0, 0, 0), tag_filter(None, None))
-"""What nobody looks at in a miss that is held: the pull has its filter, and its answer comes of a read of its own."""
+"""Placeholder in a miss that is held: the pull has its filter, and another read gives its answer."""

@@ -1,4 +1,4 @@
-"""Answers to pulls whose frames are patched into a template, where an answer tells of nothing but offsets."""
+"""Answers to pulls from a frame template, for answers that contain only offsets."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from longpoll_protocol.frames.frame import Serialisation
 
 
 def tells_offsets_only(desk: PullChecks) -> bool:
-    """Whether an answer that tells of a read has no field but the offsets: that of a lone master before 5.x."""
+    """Whether answers have no fields except the offsets: on a lone master before 5.x."""
     return desk.standing.is_plain and not desk.traits.explains_refusals
 
 
 @define(slots=True, eq=False)
 class PatchedPullAnswers(PullAnswers):
-    """`PullAnswers` for a broker of which `tells_offsets_only` is true."""
+    """`PullAnswers` for brokers with `tells_offsets_only`."""
 
     def head(self, pull: Pull, code: int, read: GetResult, kind: Serialisation, body_size: int) -> bytes:
-        """The frame before the records."""
+        """Returns the frame up to the records."""
         if kind is not JSON:
             return super().head(pull, code, read, kind, body_size)
         return encode_pull_head(

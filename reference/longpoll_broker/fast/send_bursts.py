@@ -1,10 +1,8 @@
-"""Serves bursts: sends side by side on one connection, as a producer sends that does not wait for each answer.
+"""Serves bursts: adjacent sends on one connection, from a producer that does not wait for each answer.
 
-Neighbours that go the shortest way are stored together and their answers leave as one
-piece; any other is served by itself, in its turn. What is stored and what is answered is the same, to the byte.
-
-Leaves out what a send means (`send.send_processor`), and brokers where more belongs to each send: a history, a
-disk to wait for, a transaction's id in the answer.
+Adjacent sends that need no special handling are stored together and answered in one buffer; others are served singly.
+Stored and answered bytes are the same. Not used if a send needs more: a history, a wait for the disk, a transaction id.
+Semantics of a send: see `send.send_processor`.
 """
 
 from __future__ import annotations
@@ -29,30 +27,30 @@ from longpoll_protocol.properties import DELAY, INNER_QUEUES, PREPARED, TAGS
 _RESPONSE: Final = CommandFlag.RESPONSE.value
 _ONE_WAY: Final = CommandFlag.ONE_WAY.value
 BURST_MAX: Final = 256
-"""Sends that are stored together at most, some milliseconds' work."""
+"""Maximum sends stored together, a few milliseconds of work."""
 AHEAD_FIRST: Final = 16
 _LEADING_ELSEWHERE: Final = frozenset({DELAY, PREPARED, INNER_QUEUES, *WISHES})
-"""Properties that may bring a message into other topics, or into further queues."""
+"""Properties that may move a message to other topics or additional queues."""
 
 
 @define(slots=True, eq=False)
 class SendBursts:
-    """The processor of bursts; callable from any loop's thread. Each burst follows a send that was served by itself."""
+    """The processor of bursts; callable from any loop's thread. Each burst follows a singly served send."""
 
     send: SendProcessor
     serve_one: Callable[[Channel, Command, Outbox], None]
-    """The common way of a request."""
+    """The normal path of a request."""
     now_ns: Callable[[], int]
     """The monotonic clock."""
     _ahead: int = field(default=AHEAD_FIRST, init=False)
-    """Sends that are read ahead: many where the last ones could be stored together; about right on several threads."""
+    """Number of sends parsed ahead: larger after successful bursts; approximate with several threads."""
 
     def serve_following(self, channel: Channel, outbox: Outbox) -> int:
-        """Serve the sends that came right behind one that was served, up to where others have their turn; how many.
+        """Serve the sends that arrived directly after a served one, until the turn ends; returns their number.
 
-        Those of the shortest way are stored together; before each of the others it is looked whether the turn is over:
-        a thousand delayed messages took a quarter of a second where their delivery wanted the processor, too. Few are
-        read ahead before it has shown that all can be stored together, for what is not served is read again.
+        Sends without special handling are stored together. Before each other send the turn is checked: without this, a
+        thousand delayed messages took a quarter of a second. Few are parsed ahead until all could be stored together,
+        because unserved ones are parsed again.
         """
         connection = channel.connection
         assert isinstance(connection, TypedConnection)
@@ -68,7 +66,7 @@ class SendBursts:
             following += connection.next_sends(self._ahead)
             done = self._put(channel, following, outbox)
             if not done:
-                # Its topic has gone meanwhile.
+                # The topic was deleted meanwhile.
                 self.serve_one(channel, following[0], outbox)
                 done = 1
             if done < len(following):
@@ -80,7 +78,7 @@ class SendBursts:
         return served
 
     def _plain_ones(self, channel: Channel, following: Sequence[SendCommand]) -> list[MessageToStore]:
-        """The messages of the first sends, up to one that does not go the shortest way."""
+        """Returns the messages of the first sends, up to one that needs special handling."""
         messages: list[MessageToStore] = []
         for command in following:
             message = None if command.flag & _RESPONSE else self._plain(channel, command)
@@ -90,7 +88,7 @@ class SendBursts:
         return messages
 
     def _plain(self, channel: Channel, command: SendCommand) -> MessageToStore | None:
-        """The message of a send that passes all checks and goes the shortest way; None for any other."""
+        """Returns the message of a valid send without special handling; None for any other."""
         header, maker = command.header, self.send.maker
         topic, queue_id = maker.topics.get(header.topic), header.queue_id
         if topic is None or header.batch or header.topic in NOT_FOR_SENDING or header.topic.startswith(RETRY_PREFIX):
@@ -107,9 +105,9 @@ class SendBursts:
         return maker.message(channel, header, queue_id, command.body, stored, tag, header.flag)
 
     def _put(self, channel: Channel, commands: Sequence[SendCommand], outbox: Outbox) -> int:
-        """Store and answer the first sends, those of the shortest way; how many they are, or were until one gave way.
+        """Store and answer the first plain sends; returns their number.
 
-        Where the store stops, the next one is served by itself.
+        Stops when the connection must give way. The send at which the store stops is served singly.
         """
         host_digits = self.send.host_digits
         messages = self._plain_ones(channel, commands)

@@ -1,4 +1,4 @@
-"""Sends whose fields are read in the same pass as their header, and whose answers are patched into a template."""
+"""Sends parsed together with their headers, and answered from a template."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ _RESPONSE = CommandFlag.RESPONSE.value
 
 @define(slots=True, eq=False)
 class PatchedSendProcessor(SendProcessor):
-    """`SendProcessor` for connections that read sends (`TypedConnection`); it serves any other as well."""
+    """`SendProcessor` for connections with parsed sends (`TypedConnection`); it serves others too."""
 
     _is_patched: bool = field(init=False)
-    """Whether an answer is given at once, with nothing in it but the message's place."""
+    """Whether answers are immediate and contain only the message's place."""
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
         self._is_patched = not self.keepers.are_there and not self.traits.returns_transaction_id
 
     def header_of(self, command: Command) -> SendMessageRequestHeader:
-        """The request's header; raises as that of `SendProcessor` does."""
+        """Returns the request's header; raises as that of `SendProcessor` does."""
         return command.header if type(command) is SendCommand else super().header_of(command)
 
     def acknowledge_one(
         self, asked: Asked, queue_id: int, stored: Stored, properties: Mapping[str, str], outbox: Outbox
     ) -> Parts | None:
-        """The answer to a message that is in the log; None when it follows once the message is durable."""
+        """Returns the answer to an appended message; None when it follows later."""
         command, result = asked.command, stored[2]
-        # A message that goes through another topic may have more in its answer.
+        # A message stored in another topic may have more fields in its answer.
         if not self._is_patched or command.serialisation is not _JSON or stored[0].topic != asked.header.topic:
             return super().acknowledge_one(asked, queue_id, stored, properties, outbox)
         self.events.acknowledged(asked, (stored,), outbox)

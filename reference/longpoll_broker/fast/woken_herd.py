@@ -1,7 +1,6 @@
-"""Answers a herd, the pulls that one message wakes, in one go where they are alike: one answer, but for their opaques.
+"""Answers a herd, the pulls that one message wakes, together: equal pulls get one answer that differs only in `opaque`.
 
-What they have in common is looked at once a herd, and the frames differ in one number. Leaves out pulls that are not
-alike: these are run one by one, as `hold.pull_runner` does.
+Common properties are checked once per herd. Other pulls run singly, as in `hold.pull_runner`.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ from longpoll_runtime.recoverable import KeepGoing
 log = logging.getLogger(__name__)
 
 COPIED_SIZE_MAX: Final = 2048
-"""Bytes of records that a herd's answers are given copies of: a further buffer costs a system call as much."""
+"""Maximum bytes of records copied into a herd's answers; another buffer per answer costs as much."""
 CHANNEL: Final[Callable[[Pull], Hashable]] = attrgetter("channel")
 TERMS: Final[Callable[[Pull], tuple[Any, ...]]] = attrgetter(
     "topic", "queue_id", "offset", "group", "count_max", "filter", "flag", "sys_flag", "serialize"
 )
-"""Pulls that are equal in these have equal keys at any one moment."""
+"""Pulls equal in these have equal keys at the same time."""
 
 
 class HerdKey(msgspec.Struct, frozen=True, gc=False):
-    """Everything that the answer to a woken pull depends on but its opaque."""
+    """Everything that a woken pull's answer depends on, except its opaque."""
 
     topic: TopicConfig | None
-    """With its name, as the group."""
+    """Includes the name, as the group does."""
     queue_id: int
     offset: int
     group: GroupConfig | None
@@ -51,30 +50,30 @@ class HerdKey(msgspec.Struct, frozen=True, gc=False):
     filter: Filter | None
     flag: int
     ends: tuple[int, int]
-    """Of the queue."""
+    """The queue's minimum and visible end."""
     log_start: int
     since: object
-    """What `forget_last` makes anew: a topic that is deleted and made again may be equal in everything above."""
+    """Replaced by `forget_last`: a recreated topic may be equal in everything above."""
 
 
 @define(slots=True, eq=False)
 class HerdAnswer:
-    """The answer to one woken pull, for those after it that have the same key.
+    """The answer to one woken pull, for later pulls with the same key.
 
-    Most messages wake one pull, so what the others would share is made for the second. Invariant: where `_heads` is
-    made, so is `_body`; any thread may make both, and makes the same.
+    Most messages wake one pull, so shared parts are created for the second. Invariant: if `_heads` exists, so does
+    `_body`. Any thread may create both, with the same result.
     """
 
     key: HerdKey
     terms: tuple[Any, ...]
-    """`TERMS` of that pull."""
+    """The `TERMS` of that pull."""
     found: Found
     _body: bytes = field(default=b"", init=False)
-    """The records as one, where that is little; else empty."""
+    """The records as one buffer, if small; otherwise empty."""
     _heads: PullHeads | None = field(default=None, init=False)
 
     def parts(self, opaques: Sequence[int]) -> Parts:
-        """The buffers of the answers to some pulls of one channel."""
+        """Returns the buffers of the answers to pulls of one channel."""
         heads, records = self._heads or self._make(), self.found.read.records
         if len(opaques) == 1:
             return (heads.head(opaques[0]), *records)
@@ -99,15 +98,15 @@ class HerdAnswer:
 
 @define(slots=True, eq=False)
 class HerdRunner(PullRunner):
-    """Remembers what the last woken pull got; for a broker that records nothing and `tells_offsets_only`."""
+    """Reuses the last woken pull's answer; for brokers that do not record and have `tells_offsets_only`."""
 
     _last: HerdAnswer | None = field(default=None, init=False)
-    """One assignment, so threads see the old one or the new one."""
+    """Assigned in one step, so threads see either the old or the new value."""
     _since: object = field(factory=object, init=False)
-    """In the key of each pull that began to run after the last was forgotten, and in no other's."""
+    """Part of the key of every pull that runs after the last `forget_last`."""
 
     def run(self, pull: Pull, cause: Cause, outbox: Outbox) -> None:
-        """Run a pull, or answer it as the last woken one was where it would get the same."""
+        """Run a pull, or reuse the last woken pull's answer if it is the same."""
         self.runtime.step("run")
         key = self._herd_key(pull) if cause == "woken" else None
         herd = self._last
@@ -119,7 +118,7 @@ class HerdRunner(PullRunner):
             self._last = HerdAnswer(key, TERMS(pull), decision)
 
     def run_alike(self, pulls: Sequence[Pull], outbox: Outbox) -> None:
-        """Run the pulls at the beginning of a herd that get what the last woken pull got; the rest stays as it is."""
+        """Answer the pulls at the begin of a herd that get the last woken pull's answer; the rest stays."""
         herd = self._last
         if herd is None or TERMS(pulls[0]) != herd.terms:
             return
@@ -127,25 +126,25 @@ class HerdRunner(PullRunner):
         ran = list(alike)
         for _pull in ran:
             self.runtime.step("run")
-        # Only now, for they read what is there when they run.
+        # Only now, because the step point is before the read.
         if self._herd_key(ran[0]) != herd.key:
             return
         for _channel, of_channel in groupby(ran, CHANNEL):
             self._answer_herd(list(of_channel), herd, outbox)
 
     def forget_last(self) -> None:
-        """Let go of the last answer's slices of the log; before the store closes.
+        """Release the last answer's slices of the log, before the store closes.
 
-        A pull that is at work on another thread may put the answer of before back: nobody after it has its key.
+        A pull running on another thread may restore the old answer, but no later pull has its key.
         """
         self._since = object()
         self._last = None
 
     def _herd_key(self, pull: Pull) -> HerdKey | None:
-        """What a woken pull has in common with those that get the same answer; None when that is not known so easily.
+        """Returns the key shared by pulls with the same answer; None if that is not easily known.
 
-        One message wakes a herd of pulls with equal keys. What lies between a queue's two ends does not change as long
-        as they and the log's start do not; a group, a topic and a filter are replaced, never changed.
+        One message wakes pulls with equal keys. The contents between a queue's ends do not change while these and the
+        log's start stay. Groups, topics and filters are replaced, never changed.
         """
         if not pull.sys_flag & FLAG_SUBSCRIPTION or pull.flag & ONE_WAY or pull.serialize:
             return None
@@ -157,7 +156,7 @@ class HerdRunner(PullRunner):
         )  # fmt: skip
 
     def _answer_herd(self, pulls: Sequence[Pull], herd: HerdAnswer, outbox: Outbox) -> None:
-        """Answer pulls of one channel as the last one was."""
+        """Answer pulls of one channel like the last one."""
         first = pulls[0]
         channel = first.channel
         assert isinstance(channel, Channel)
@@ -173,13 +172,13 @@ class HerdRunner(PullRunner):
 
 @define(slots=True, eq=False)
 class HerdExecutor(InlineExecutor):
-    """Runs at once, on the caller's thread, and those that are alike together."""
+    """Runs pulls on the caller's thread, equal ones together."""
 
     run_alike: Callable[[Sequence[Pull], Outbox], None] = field(kw_only=True)
-    """Runs those at the beginning of a herd that get what the last woken pull got; the others stay QUEUED."""
+    """Runs the pulls at the begin of a herd that get the last woken pull's answer; the others stay QUEUED."""
 
     def _run_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> int:
-        """Run pulls that one message woke, now; what it cost."""
+        """Run pulls that one message woke; returns the cost."""
         cost = len(pulls)
         for at, pull in enumerate(pulls):
             if pull.phase is QUEUED:

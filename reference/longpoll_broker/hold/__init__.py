@@ -1,1 +1,1 @@
-"""The hold table: pulls that wait, the notifier and dispatcher that wake them, and the answers that they get."""
+"""The hold table, the notifier and dispatcher that wake its pulls, and the answers to pulls."""

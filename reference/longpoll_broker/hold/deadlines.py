@@ -1,6 +1,6 @@
-"""What is due when: a heap of the distinct milliseconds, each with its items; time is an argument.
+"""Deadlines: a heap of distinct milliseconds, each with its items. Time is an argument.
 
-Leaves out what an item is and what becomes of one that is due (`hold.hold_table`). Follows trio's `Deadlines`.
+Follows trio's `Deadlines`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ Item = TypeVar("Item")
 class Deadlines(Generic[Item]):
     """Items by deadline.
 
-    Invariants: every value of `_due` is non-empty; every key of `_due` is in `_heap` at least once. A millisecond
-    whose items are all gone leaves the heap when it comes to the top (or at the next prune), never earlier.
+    Invariants: every value of `_due` is non-empty, and every key of `_due` is in `_heap` at least once. A millisecond
+    without items leaves the heap only at the top or in a prune.
     """
 
     __slots__ = ("_due", "_heap")
@@ -35,7 +35,7 @@ class Deadlines(Generic[Item]):
         items[item] = None
 
     def remove(self, item: Item, deadline_ms: int) -> None:
-        """Disarm one item; nothing happens when it is not armed at that time."""
+        """Disarm one item; does nothing when it is not armed at that time."""
         items = self._due.get(deadline_ms)
         if items is None:
             return
@@ -49,11 +49,11 @@ class Deadlines(Generic[Item]):
 
     @property
     def may_have_items(self) -> bool:
-        """Whether any item is armed, or was until lately; one look, so other threads may arm and disarm meanwhile."""
+        """Whether any item is or recently was armed; a single read, so it needs no lock."""
         return bool(self._heap)
 
     def next_ms(self) -> int | None:
-        """The earliest armed time; None when nothing is armed."""
+        """Returns the earliest armed time; None when nothing is armed."""
         while self._heap and self._heap[0] not in self._due:
             heapq.heappop(self._heap)
         return self._heap[0] if self._heap else None

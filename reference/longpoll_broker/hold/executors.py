@@ -1,10 +1,10 @@
-"""Run a pull that left the hold table: on the thread that let it go, in a later pass, or in a bounded pool.
+"""Executors for pulls that left the hold table: on the caller's thread, in a later pass, or in a bounded pool.
 
-One message, or a deleted topic, may let many pulls go. `LaterRuns` counts what a pass may run at once, and keeps the
-rest by connection. Each later pass runs some pulls of each connection in turn, so a connection with one pull does not
-wait for another's hundreds.
+One message, or a deleted topic, may release many pulls. `LaterRuns` limits the work of one pass and keeps the rest by
+connection. Each later pass runs some pulls of each connection in turn, so a connection with one pull does not wait for
+another's hundreds.
 
-Leaves out what running means (`hold.pull_runner`). Sources: `pullMessageExecutor` of `BrokerController.java`,
+Running a pull: see `hold.pull_runner`. Sources: `pullMessageExecutor` of `BrokerController.java`,
 `BrokerFastFailure.java`.
 """
 
@@ -30,52 +30,52 @@ Run = Callable[[Pull, Cause, Outbox], None]
 Task = Callable[[Outbox], None]
 Refuse = Callable[[Pull, Cause, Outbox], None]
 TAKE_S: Final = 0.5
-"""How long a worker waits before it looks whether the pool stops."""
+"""Interval at which an idle worker checks whether the pool stops, seconds."""
 LOOK_S: Final = 0.01
-"""How often it is looked for tasks that have waited too long (`BrokerFastFailure.start`)."""
+"""Interval between checks for tasks that waited too long, seconds (`BrokerFastFailure.start`)."""
 RUN_COST: Final = 8
-"""A pull that is run by itself takes as long as eight that get the answer of the one before them."""
+"""Cost of running one pull alone; a pull that reuses the previous answer costs 1."""
 PASS_COST_MAX: Final = 2_000
-"""What one pass may cost at once, and in turns once more: 250 pulls by themselves are some 4 ms."""
+"""Cost budget of one pass, for immediate and again for later runs: 250 single pulls, about 4 ms."""
 
 Leaving: TypeAlias = tuple[Pull, Cause]
-"""A pull that is to be run, and why."""
+"""A pull to run, and why."""
 
 
 def nobody() -> None:
-    """Wakes no loop: one that is under way looks here before it sleeps."""
+    """Do nothing: a running loop checks for later runs before it sleeps."""
 
 
 @define(slots=True, eq=False)
 class LaterRuns:
-    """Who waits to be run; callable from any thread.
+    """Pulls that wait for a later pass; callable from any thread.
 
-    Invariant: `_waiting` has an entry for each connection that has pulls here, in the order of their turns.
+    Invariant: `_waiting` has one entry per connection with waiting pulls, in the order of their turns.
     """
 
     lock: Lock
-    """Guards `_waiting`."""
+    """Protects `_waiting`."""
     wake: Callable[[], None] = nobody
-    """Makes the loop that ends passes look around now."""
+    """Wakes the loop that ends passes."""
     _left: int = field(factory=lambda: PASS_COST_MAX, init=False)
-    """What this pass may still cost; about right on several threads."""
+    """Remaining budget of this pass; approximate with several threads."""
     _is_over: bool = field(default=False, init=False)
     _waiting: OrderedDict[Hashable, deque[Leaving]] = field(factory=OrderedDict, init=False)
 
     @property
     def has_more(self) -> bool:
-        """Whether pulls wait for a later pass; about right without the lock."""
+        """Whether pulls wait for a later pass; approximate without the lock."""
         return bool(self._waiting)
 
     def spend(self, cost: int) -> bool:
-        """Whether work may be done at once; then it is counted."""
+        """Charge `cost` to the budget; returns false if the budget is exhausted."""
         if self._left <= 0 and not self._is_over:
             return False
         self._left -= cost
         return True
 
     def add(self, leaving: Iterable[Leaving]) -> None:
-        """Have pulls run in later passes, those of one connection in this order."""
+        """Queue pulls for later passes, in order for each connection."""
         with self.lock:
             was_empty = not self._waiting
             for each in leaving:
@@ -84,20 +84,20 @@ class LaterRuns:
             self.wake()
 
     def turn(self, run: Callable[[Sequence[Leaving]], int]) -> None:
-        """End a pass: have some of those that wait run, whose costs `run` tells, and begin to count anew."""
+        """End a pass: run waiting pulls up to the budget, and reset the budget. `run` returns its cost."""
         left = PASS_COST_MAX
         while left > 0 and self._waiting and (part := self._take()):
             left -= run(part)
         self._left = PASS_COST_MAX
 
     def finish(self, run: Callable[[Sequence[Leaving]], int]) -> None:
-        """Have all that wait run now, and let everything that comes from now on be run at once."""
+        """Run all waiting pulls now, and all future ones at once."""
         self._is_over = True
         while part := self._take():
             run(part)
 
     def _take(self) -> list[Leaving]:
-        """The next connection's next pulls: fewer the more connections wait, and at least one."""
+        """Remove the next connection's next pulls: at least one, and fewer if many connections wait."""
         with self.lock:
             if not self._waiting:
                 return []
@@ -111,19 +111,19 @@ class LaterRuns:
 
 @define(slots=True, eq=False)
 class InlineExecutor:
-    """Runs at once, on the caller's thread: no hand-over, and nothing to reject. Many are run `later` in part."""
+    """Runs pulls on the caller's thread; a pass over budget leaves the rest to `later`."""
 
     run: Run
     later: LaterRuns | None = None
-    """None where everything is run at once, however much it is."""
+    """None runs everything at once."""
 
     @property
     def has_more(self) -> bool:
-        """Whether some were left for a later pass."""
+        """Whether pulls wait for a later pass."""
         return self.later is not None and self.later.has_more
 
     def submit(self, pull: Pull, cause: Cause, outbox: Outbox) -> bool:
-        """Run the pull, now or in a later pass; always true."""
+        """Run the pull now or in a later pass; always true."""
         later = self.later
         if later is None or later.spend(RUN_COST):
             self._run(pull, cause, outbox)
@@ -132,7 +132,7 @@ class InlineExecutor:
         return True
 
     def submit_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
-        """Run pulls that one message woke; those not taken, which is none."""
+        """Run pulls that one message woke, now or in a later pass; rejects none."""
         later = self.later
         if later is None or later.spend(len(pulls)):
             later_cost = self._run_herd(pulls, outbox) - len(pulls)
@@ -143,17 +143,17 @@ class InlineExecutor:
         return ()
 
     def turn(self, outbox: Outbox) -> None:
-        """End a pass: run some of those that were left for later."""
+        """End a pass: run some of the waiting pulls."""
         if self.later is not None:
             self.later.turn(lambda part: self._run_part(part, outbox))
 
     def finish(self, outbox: Outbox) -> None:
-        """Run all that were left for later, and from now on everything at once."""
+        """Run all waiting pulls, and from now on everything at once."""
         if self.later is not None:
             self.later.finish(lambda part: self._run_part(part, outbox))
 
     def _run_part(self, part: Sequence[Leaving], outbox: Outbox) -> int:
-        """Run pulls that waited, those that a message woke as the herd that they were; what it cost."""
+        """Run waiting pulls, keeping woken ones together as a herd; returns the cost."""
         cost = 0
         for cause, leaving in groupby(part, itemgetter(1)):
             pulls = [pull for pull, _cause in leaving]
@@ -166,13 +166,12 @@ class InlineExecutor:
         return cost
 
     def _run_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> int:
-        """Run pulls that one message woke, now; what it cost."""
         for pull in pulls:
             self._run(pull, "woken", outbox)
         return RUN_COST * len(pulls)
 
     def _run(self, pull: Pull, cause: Cause, outbox: Outbox) -> None:
-        """Run a pull now; what that raises must not cost those behind it their turn."""
+        """Run a pull; log a fault, so that the next pulls run."""
         try:
             self.run(pull, cause, outbox)
         except FAULTS:
@@ -181,8 +180,6 @@ class InlineExecutor:
 
 @frozen(eq=False)
 class _Queued:
-    """A task with the moment it was queued, and what to do instead when it is late."""
-
     queued_ns: int
     task: Task
     too_late: Task
@@ -190,10 +187,10 @@ class _Queued:
 
 @define(slots=True, eq=False)
 class PoolExecutor:
-    """Threads behind a bounded queue, as Java's; what a task raises is logged and its pull gets no answer.
+    """Threads with a bounded queue, as in Java. If a task raises, the error is logged and its pull gets no answer.
 
-    A task that has waited too long is not run: its second part says why, in the order of the queue. A thread of its own
-    looks for such tasks every 10 ms, so they hear of it even while every worker stands still.
+    A task that waited too long is replaced by its `too_late` task, in queue order. A watcher thread checks for late
+    tasks every 10 ms, so clients get this answer even if every worker is blocked.
     """
 
     runtime: Runtime
@@ -202,7 +199,7 @@ class PoolExecutor:
     thread_count: int
     capacity: int
     wait_ms_max: int | None
-    """`waitTimeMillsInPullQueue`; None lets a task wait as long as it has to (`brokerFastFailureEnable=false`)."""
+    """`waitTimeMillsInPullQueue`; None means no limit (`brokerFastFailureEnable=false`)."""
     _tasks: Queue[_Queued] = field(init=False)
     _ended: Event = field(init=False)
     _threads: list[Thread] = field(factory=list, init=False)
@@ -214,22 +211,22 @@ class PoolExecutor:
         self._ended = self.runtime.event()
 
     def submit(self, pull: Pull, cause: Cause, outbox: Outbox) -> bool:  # noqa: ARG002 - a worker has its own outbox
-        """Queue the pull; false when the queue is full or the pool stops."""
+        """Queue the pull; returns false when the queue is full or the pool stops."""
         return self.offer(
             lambda worker_outbox: self.run(pull, cause, worker_outbox),
             lambda worker_outbox: self.refuse(pull, "busy", worker_outbox),
         )
 
     def submit_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
-        """Queue each of the pulls that one message woke; those for which there is no room."""
+        """Queue each of the pulls that one message woke; returns those that found no room."""
         return [pull for pull in pulls if not self.submit(pull, "woken", outbox)]
 
     def offer(self, task: Task, too_late: Task) -> bool:
-        """Queue any task, and what to do instead when it waits too long; false when the queue is full or stops."""
+        """Queue a task and its replacement for when it is late; false when the queue is full or the pool stops."""
         return not self._stopping and self._tasks.offer(_Queued(self.runtime.monotonic_ns(), task, too_late))
 
     def waiting(self) -> tuple[int, int]:
-        """How many tasks are queued, and how long the first of them has been, ms."""
+        """Returns the number of queued tasks, and the waiting time of the first, ms."""
         first_ns: list[int] = []
 
         def look(queued: _Queued) -> bool:
@@ -241,13 +238,13 @@ class PoolExecutor:
         return len(self._tasks), waited_ms
 
     def start(self) -> None:
-        """Start the workers, and who looks for late tasks."""
+        """Start the workers and the watcher."""
         self._threads = [self.runtime.spawn(f"pull-{number}", self._work) for number in range(self.thread_count)]
         if self.wait_ms_max is not None:
             self._watcher = self.runtime.spawn("pull-watcher", self._watch)
 
     def stop(self) -> None:
-        """Run what is queued, then end the workers."""
+        """Run the queued tasks, then end the workers."""
         self._stopping = True
         for _ in self._threads:
             self._tasks.offer(_Queued(self.runtime.monotonic_ns(), _nothing, _nothing))
@@ -268,7 +265,7 @@ class PoolExecutor:
             _do(taken.too_late if self._is_late(taken) else taken.task, outbox)
 
     def _watch(self) -> None:
-        """Refuse the first of the queue as long as it is late; those behind it have waited less."""
+        """Refuse late tasks from the head of the queue; those behind have waited less."""
         outbox = Outbox()
         while not self._ended.wait(LOOK_S):
             while (late := self._tasks.take_if(self._is_late)) is not None:
@@ -288,4 +285,4 @@ def _do(task: Task, outbox: Outbox) -> None:
 
 
 def _nothing(_outbox: Outbox) -> None:
-    """What wakes a worker that is to end."""
+    """Do nothing: wakes a worker so that it ends."""

@@ -1,7 +1,7 @@
-"""The shared hold table: shards with their locks, and the notifiers that go through them.
+"""The hold service: a hold table in shards, each with a lock, and the notifiers that traverse it.
 
-Between two critical sections stands a step point named as the law's action; a policy's knobs say which sections there
-are. Works from any number of threads. Leaves out running a pull again and answering it (`hold.pull_runner`).
+Callable from any thread. A step point, named as the specification's action, separates two critical sections. The
+policy's knobs select the sections. Running and answering a pull: see `hold.pull_runner`.
 
 Sources: `PullRequestHoldService.java`; upstream issue #7358 for the recheck.
 """
@@ -29,20 +29,20 @@ from longpoll_spec.policy import Policy
 log = logging.getLogger(__name__)
 
 SHARD_COUNT: Final = 8
+"""Number of shards and locks; a queue's bucket belongs to a shard by hash."""
 SMALL_TABLE: Final = 1000
-"""As many pulls one connection may have held in one shard, however small the table is."""
-"""Locks of the table; buckets are dealt to them by hash."""
+"""Minimum number of pulls that one connection may have in one shard."""
 EXPIRED_COUNT: Final = 2_000
-"""Pulls let go at their deadlines, about 20 ms of work, after which other connections have their turn."""
+"""Maximum pulls that expire in one call of `run`, about 20 ms of work; then other connections get their turn."""
 HERD_PART: Final = FLUSH_COUNT
-"""Pulls of a large herd that are run together, after the first; the next part is twice as long."""
+"""Size of the second batch of a large herd; the first has one pull, and each later batch doubles."""
 HERD_PART_MAX: Final = 128
-"""Longest such part."""
+"""Maximum size of such a batch."""
 
 
 @frozen
 class TraversalPoints:
-    """The step points of a walk, by the law's names."""
+    """The names of the step points of a bucket traversal, from the specification."""
 
     start: str
     each: str
@@ -58,16 +58,16 @@ class Executor(Protocol):
     """Runs a pull that left the table."""
 
     def submit(self, pull: Pull, cause: Cause, outbox: Outbox) -> bool:
-        """Run the pull now or soon; false when it cannot be taken."""
+        """Run the pull now or soon; returns false when the executor rejects it."""
         ...
 
     def submit_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
-        """The same of pulls that one message woke, in order; those that cannot be taken."""
+        """Run pulls that one message woke, in order; returns the rejected ones."""
         ...
 
 
 class QueueEnds(Store, Protocol):
-    """What a notifier asks the store."""
+    """The reads that a notifier needs from the store."""
 
     def visible_end(self, topic: str, queue_id: int) -> int:
         """The queue's visible end."""
@@ -79,20 +79,20 @@ class QueueEnds(Store, Protocol):
 
 
 def shard_of(topic: str, queue_id: int, count: int = SHARD_COUNT) -> int:
-    """Which of `count` shards has a queue's bucket; alike in every process, so that a run can be played in another."""
+    """Returns the index of a queue's shard; the same in every process, so that another process can replay a run."""
     return (crc32(topic.encode()) + queue_id) % count
 
 
 @frozen(eq=False)
 class Shard:
-    """A part of the table and the lock of its critical sections."""
+    """A part of the table and its lock."""
 
     lock: Lock
     table: HoldTable
 
 
 class HoldService:
-    """Holds pulls, and lets them go: at an arrival, at a scan, at a deadline, when a channel closes, at the stop."""
+    """Holds pulls and releases them: on arrival, scan, deadline, closed channel or shutdown."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class HoldService:
         self._stopping = False
         own_deadlines = policy.expiry == "own_deadline"
         one_shot = policy.heap_entry == "one_shot"
-        # A quarter, or what little a small table has: others find room in it and in each of its queues.
+        # A fraction of the table and of each queue, so that other connections find room too.
         limit_max = min(queue_held_count_max or held_count_max, held_count_max // shard_count)
         connection_limit = max(limit_max // CONNECTION_PART, SMALL_TABLE)
         self._shards = tuple(
@@ -142,23 +142,23 @@ class HoldService:
             and own_deadlines
             and type(self._events) is PullEvents
         )
-        """Whether nothing but the insert, a look at the end and a deadline belongs to a pull that is held."""
+        """Whether a hold consists only of insert, recheck and deadline, so that `hold_together` may be used."""
         self._wake_clock: Callable[[], None] | None = None
         self._clock_outbox: Outbox | None = None
         self._clock_sleeps_until_ms: float = float("inf")
         self._expire_first = 0
-        """The shard whose deadlines are looked at first."""
+        """Index of the shard whose deadlines `run` checks first."""
 
     def __len__(self) -> int:
-        """How many pulls are held or taken."""
+        """Returns the number of pulls that are held or taken."""
         return self._room.used
 
     def now_ms(self) -> int:
-        """The clock of deadlines."""
+        """Returns the time of the clock that deadlines use, ms."""
         return self._runtime.monotonic_ns() // 1_000_000
 
     def assert_tidy(self, *, settled: bool = True) -> None:
-        """Check every shard's invariants, and unless told otherwise that no walk has left anything to settle."""
+        """Check every shard's invariants; with `settled`, also that no traversal left pulls to settle."""
         for shard in self._shards:
             with shard.lock:
                 shard.table.assert_tidy(settled=settled)
@@ -166,7 +166,7 @@ class HoldService:
     # -- hold and recheck --------------------------------------------------------------------------------------------
 
     def hold(self, pull: Pull, outbox: Outbox) -> None:
-        """Hold a pull that missed, or queue it at once when a recheck finds that it need not wait."""
+        """Hold a pull that missed, or queue it at once if a recheck finds a reason."""
         policy = self._policy
         key = (pull.topic, pull.queue_id)
         shard = self._shards[shard_of(*key, len(self._shards))]
@@ -195,9 +195,9 @@ class HoldService:
             self._tell_clock(pull.deadline_ms, outbox)
 
     def hold_together(self, pulls: Sequence[Pull], outbox: Outbox) -> None:
-        """`hold` for pulls of one topic and channel, where `holds_together`: those of a shard in one critical section.
+        """Hold pulls of one topic and channel, in order; allowed if `holds_together` is true.
 
-        Whatever becomes of them becomes of them in their order.
+        Takes each shard's lock once for all its pulls.
         """
         if not self._room.take(len(pulls)):
             for pull in pulls:
@@ -217,14 +217,14 @@ class HoldService:
                     left_out += shard.table.hold_together(part) if not self._stopping else len(part)
         self._recheck_all(pulls, outbox)
         if left_out:
-            # Each is told why by itself: a limit of its queue, or the stop that came meanwhile.
+            # `hold` finds the reason for each: a queue's limit, or a stop in the meantime.
             self._room.give(left_out)
             for pull in pulls:
                 if pull.phase is MISSED:
                     self.hold(pull, outbox)
 
     def _recheck_all(self, pulls: Sequence[Pull], outbox: Outbox) -> None:
-        """Look at each pull's visible end once more, and set the clock for those that stay."""
+        """Recheck each pull's visible end; wake the clock for pulls that stay held."""
         visible_end, topic = self._ends.visible_end, pulls[0].topic
         next_ms = self._clock_sleeps_until_ms
         for pull in pulls:
@@ -237,13 +237,13 @@ class HoldService:
                 self._tell_clock(pull.deadline_ms, outbox)
 
     def _find_bucket(self, shard: Shard, key: Key) -> Bucket:
-        """Look the bucket up before the insert, in a critical section of its own, as Java does."""
+        """Find the bucket before the insert, in a separate critical section, as Java does."""
         self._runtime.step("find_bucket")
         with shard.lock:
             return shard.table.find_bucket(key)
 
     def _hold_locked(self, table: HoldTable, pull: Pull, bucket: Bucket | None) -> Cause | None:
-        """Insert the pull; or why it must be answered instead."""
+        """Insert the pull, or return the cause why it must be answered instead."""
         if self._stopping and self._policy.on_stop == "answer":
             return "stopped"
         if self._policy.recheck_after_hold == "in_lock" and self._has_news(pull):
@@ -251,10 +251,10 @@ class HoldService:
         return None if table.hold(pull, bucket) else "busy"
 
     def _recheck(self, shard: Shard, pull: Pull, outbox: Outbox) -> None:
-        """Look at the visible end once more; take the pull out under the lock, and only then queue it.
+        """Recheck the visible end; if it has passed the pull's offset, remove the pull under the lock, then queue it.
 
-        A notifier that has taken the pull meanwhile answers for it, so then there is nothing to do. Under
-        `recheck=walk` the whole bucket is walked instead, as upstream's pull request #7359 does.
+        If a notifier has taken the pull meanwhile, the notifier queues it. Under `recheck=walk` this traverses the
+        whole bucket, as upstream's pull request #7359 does.
         """
         after_ns = self._events.now_ns()
         self._runtime.step("recheck")
@@ -276,15 +276,15 @@ class HoldService:
     # -- notifiers ---------------------------------------------------------------------------------------------------
 
     def notify(self, key: Key, visible_end: int, tags_code: int | None, outbox: Outbox) -> None:
-        """Go through one bucket because of an arrival; raises what a filter raises under `on_throw=drop_rest`."""
+        """Traverse one bucket after an arrival. Under `on_throw=drop_rest`, raises what a filter raises."""
         self._walk(NOTIFY, key, visible_end, tags_code, outbox)
 
     def _walk(self, steps: TraversalPoints, key: Key, visible_end: int, tags_code: int | None, outbox: Outbox) -> None:
-        """Walk a bucket; once more, announcing no message, as long as a recheck after the put-back finds a reason."""
+        """Traverse a bucket; repeat without the message while the recheck after the put-back finds a reason."""
         shard = self._shards[shard_of(*key, len(self._shards))]
         again: int | None = visible_end
         while again is not None:
-            # Without the lock this is safe: a pull inserted after this look rechecks the end that was moved before it.
+            # Safe without the lock: a pull inserted after this check rechecks the end, which has moved already.
             if self._policy.empty_shortcut and not shard.table.has(key):
                 return
             again = self._walk_once(steps, shard, self._new_walk(shard, key, again, tags_code), outbox)
@@ -300,19 +300,19 @@ class HoldService:
             tags_code,
             self.now_ms(),
             lambda: self._ends.visible_end(topic, queue_id),
-            # The end that an arrival tells is its own offset plus one.
+            # An arrival's visible end is the message's offset plus one.
             lambda: self._ends.properties_at(topic, queue_id, visible_end - 1),
         )
 
     def _walk_once(self, steps: TraversalPoints, shard: Shard, walk: BucketTraversal, outbox: Outbox) -> int | None:
-        """One way through a bucket; the visible end to walk it again for, if need be."""
+        """Traverse a bucket once; returns the visible end for a second traversal, or None."""
         after_ns = self._events.now_ns()
         self._runtime.step(steps.start)
         with shard.lock:
             taken = walk.start()
         self._events.taken(taken, after_ns, walk.visible_end)
         if not taken and self._policy.empty_shortcut:
-            # The bucket was emptied since it was looked at; nothing is to be put back or rechecked.
+            # Another notifier emptied the bucket after the check; there is nothing to put back or recheck.
             return None
         if walk.unsettled:
             try:
@@ -325,7 +325,7 @@ class HoldService:
         return self._keep(steps, shard, walk, outbox) if self._policy.take == "clone_and_clear" else None
 
     def _hand_out(self, steps: TraversalPoints, shard: Shard, walk: BucketTraversal, outbox: Outbox) -> None:
-        """Queue a large herd: the first is told at once, and the last before any is settled."""
+        """Queue a large herd in growing batches; the first pull is answered at once; all are settled at the end."""
         count = 1
         while herd := walk.herd(count):
             for _pull in herd:
@@ -369,9 +369,10 @@ class HoldService:
         return visible_end if any(wants_visible(pull, self._ends, visible_end) for pull in held) else None
 
     def scan(self, outbox: Outbox) -> None:
-        """Go through every bucket as the scanner does; what a filter raises costs no other bucket its turn.
+        """Traverse every bucket, as the scanner does. A filter that raises affects only its own bucket.
 
-        A store that fails for one queue ends the round under `scan_throw=abort_round`, as in 4.9: raises what it does.
+        Under `scan_throw=abort_round`, as in 4.9, a store that fails for one queue ends the round: raises the store's
+        error.
         """
         for shard in self._shards:
             with shard.lock:
@@ -392,7 +393,7 @@ class HoldService:
                     self._sweep(shard, key)
 
     def _sweep(self, shard: Shard, key: Key) -> None:
-        """Remove a bucket that looked empty, as `LmqPullRequestHoldService` does; a pull that found it is lost."""
+        """Remove a bucket that looked empty, as `LmqPullRequestHoldService` does; a pull that has found it is lost."""
         self._runtime.step("sweep")
         with shard.lock:
             is_empty = not shard.table.has(key)
@@ -404,17 +405,17 @@ class HoldService:
     # -- deadlines ---------------------------------------------------------------------------------------------------
 
     def run_clock_on(self, outbox: Outbox, wake: Callable[[], None]) -> None:
-        """Name the thread that calls `wait_s` and `run`: its outbox, and how to end its sleep."""
+        """Register the thread that calls `wait_s` and `run`: its outbox, and a function that ends its sleep."""
         self._clock_outbox = outbox
         self._wake_clock = wake
 
     def wait_s(self) -> float | None:
-        """Seconds until the next deadline; None when there is none."""
-        # From here on every hold wakes the clock, so none can slip between this look and the sleep.
+        """Returns the seconds until the next deadline; None without deadlines."""
+        # From here on every hold wakes the clock, so no deadline is missed between this check and the sleep.
         self._clock_sleeps_until_ms = float("inf")
         deadlines_ms: list[int] = []
         for shard in self._shards:
-            # Most passes of a loop find nothing armed. Who arms a deadline after this look wakes the clock, as above.
+            # In most passes nothing is armed. A deadline armed after this check wakes the clock.
             if not shard.table.has_deadlines:
                 continue
             with shard.lock:
@@ -428,9 +429,9 @@ class HoldService:
         return max(0.0, next_ms / 1e3 - self._runtime.monotonic_ns() / 1e9)
 
     def run(self, outbox: Outbox) -> None:
-        """Let pulls go whose deadline has come, shard by shard; after many of them the loop has its turn in between.
+        """Release pulls whose deadline has passed, at most `EXPIRED_COUNT` per call.
 
-        What is left is due already, so `wait_s` then says 0 and the next call goes on.
+        The rest is due already, so `wait_s` returns 0 and the next call continues.
         """
         if self._policy.expiry != "own_deadline":
             return
@@ -441,7 +442,7 @@ class HoldService:
         shards, first = self._shards, self._expire_first
         for number in range(len(shards)):
             if count >= EXPIRED_COUNT:
-                # The next call begins here: else the last shards would wait until nothing is due in all others.
+                # The next call starts here; otherwise the last shards would starve.
                 self._expire_first = (first + number) % len(shards)
                 return
             shard = shards[(first + number) % len(shards)]
@@ -461,7 +462,7 @@ class HoldService:
     # -- channels and the end ----------------------------------------------------------------------------------------
 
     def drop_channel(self, channel: Channel) -> int:
-        """Forget the pulls of a closed channel; returns how many there were."""
+        """Remove the pulls of a closed channel; returns their number."""
         dropped = 0
         for shard in self._shards:
             with shard.lock:
@@ -469,7 +470,7 @@ class HoldService:
         return dropped
 
     def topic_deleted(self, topic: str, outbox: Outbox) -> None:
-        """Run every held pull of a topic that is gone, so that it is told at once; RocketMQ's hear it at a scan."""
+        """Run every held pull of a deleted topic, so that clients learn of it at once."""
         for shard in self._shards:
             with shard.lock:
                 held = shard.table.drain(topic)
@@ -477,10 +478,10 @@ class HoldService:
                 self._queue(pull, "error", outbox)
 
     def master_returned(self, outbox: Outbox) -> None:
-        """The master of this slave is back: answer everybody with what they asked for, or walk as 5.x does, or nothing.
+        """Handle the return of this slave's master: answer all pulls, wake them as 5.x does, or do nothing.
 
-        As `notifyMasterOnline` does, the walk is given up at a bucket that another notifier has emptied between the
-        look and the take: Java goes through a null list there.
+        As in `notifyMasterOnline`, the round ends at a bucket that another notifier emptied between check and take,
+        where Java iterates over null.
         """
         if self._policy.on_master_return == "answer":
             self._answer_all(outbox)
@@ -513,7 +514,7 @@ class HoldService:
                     self._queue(pull, "woken", outbox)
 
     def stop(self, outbox: Outbox) -> None:
-        """Hold nothing any more, and answer what is held; call when no notifier is at work any more."""
+        """Stop holding pulls, and answer the held ones; call this when no notifier runs any more."""
         self._stopping = True
         if self._policy.on_stop != "answer":
             return
@@ -529,14 +530,14 @@ class HoldService:
     # -- the way out -------------------------------------------------------------------------------------------------
 
     def _queue(self, pull: Pull, cause: Cause, outbox: Outbox) -> None:
-        """Hand a pull that is in nobody's list to the executor."""
+        """Hand a pull that has left the table to the executor."""
         if cause in {"busy", "thrown", "stopped"}:
             self._refuse(pull, cause, outbox)
         elif not self._executor.submit(pull, cause, outbox):
             self._reject(pull, outbox)
 
     def _reject(self, pull: Pull, outbox: Outbox) -> None:
-        """Tell of a pull that the executor does not take, if the policy does."""
+        """Answer `busy` for a pull that the executor rejected, if the policy does so; otherwise drop it."""
         if self._policy.on_reject == "answer_busy":
             self._refuse(pull, "busy", outbox)
         else:

@@ -1,11 +1,10 @@
 """The hold table: pulls that found nothing and wait for a message or for their deadline.
 
-A `HoldTable` is one shard of the broker's table. Each public method is one critical section of the law: threads
-that share a table call it with the shard's lock held, and do everything else outside the lock. Time
-is an argument (milliseconds of any clock that never steps back), so a test drives the very same table with virtual
-time.
+A `HoldTable` is one shard of the broker's table. Each public method is one critical section of the specification:
+threads call it with the shard's lock held. Time is an argument (milliseconds of a monotonic clock), so tests use
+virtual time.
 
-Leaves out who notices an arrival (`hold.notifier`), what is answered (`hold.pull`) and the locks (`service`).
+Arrivals: see `hold.notifier`. Answers: see `hold.pull`. Locks: see `hold.hold_service`.
 
 Sources: `PullRequestHoldService.java`, `ManyPullRequest.java`.
 """
@@ -24,15 +23,15 @@ from longpoll_broker.hold.deadlines import Deadlines
 from longpoll_broker.shared.filter.filters import Filter
 
 Key = tuple[str, int]
-"""Topic and queue id: what a bucket is for."""
+"""Topic and queue id: the key of a bucket."""
 Cause: TypeAlias = Literal["immediate", "woken", "expired", "thrown", "busy", "stopped", "error"]
-"""Why a pull is answered, as a history tells it; a `busy`, a `thrown` or a `stopped` one is not run again."""
+"""Why a pull is answered, as recorded in a history. `busy`, `thrown` and `stopped` pulls are not run again."""
 Choose: TypeAlias = "Callable[[Iterable[Pull]], tuple[list[Pull], list[Pull]]]"
-"""Divides a bucket's pulls: those to wake, and those whose filter raised; the rest stays."""
+"""Returns the pulls of a bucket to wake, and those whose filter raised; the rest stays."""
 
 
 class Phase(enum.IntEnum):
-    """Where a pull is on its way; the names are the law's."""
+    """The phase of a pull, named as in the specification."""
 
     PULLING = 0
     MISSED = 1
@@ -51,60 +50,60 @@ ANSWERED: Final = Phase.ANSWERED
 
 
 class Pull(msgspec.Struct, eq=False, gc=False):
-    """One pull from its decoding to its answer; a hundred thousand of them may be held, so it stays small.
+    """One pull from decoding to answer. A broker may hold a hundred thousand of them, so it stays small.
 
-    `gc=False` keeps the collector from walking them: the only reference that could close a cycle is `channel`, and
-    a table forgets a channel's pulls when the channel closes.
+    `gc=False` excludes pulls from garbage collection. Only `channel` could close a reference cycle, and a table forgets
+    a channel's pulls when the channel closes.
     """
 
     channel: Hashable
-    """Whom to answer; the table only compares and hashes it."""
+    """The connection that gets the answer; the table only compares and hashes it."""
     opaque: int
     """The request's number on its channel."""
     group: str
     topic: str
     queue_id: int
     offset: int
-    """The first queue offset asked for."""
+    """The first queue offset that the pull asks for."""
     count_max: int
     sys_flag: int
     commit_offset: int = 0
     timeout_ms: int = 0
-    """How long the pull may be held, as granted."""
+    """How long the broker may hold the pull, ms."""
     subscription: str | None = None
     expression_type: str | None = None
     sub_version: int = 0
     serialize: int = 0
-    """Header serialisation of the request: 0 JSON, 1 ROCKETMQ."""
+    """Serialisation of the request's header: 0 JSON, 1 ROCKETMQ."""
     flag: int = 0
     """The request's command flag."""
     number: int = 0
     """The request's number in the recorded history."""
     deadline_ms: int = 0
-    """Set when the pull is received: receipt plus `timeout_ms`."""
+    """Time of receipt plus `timeout_ms`."""
     filter: Filter | None = None
-    """What the pull wants, captured when it missed."""
+    """The pull's filter, set when it missed."""
     phase: Phase = PULLING
     spent: bool = False
-    """Its deadline entry fired while a notifier had taken it."""
+    """Whether the deadline passed while a notifier had the pull."""
     bucket: Any = None
-    """The `Bucket` that it was put into, while it is held or taken."""
+    """The pull's `Bucket` while it is held or taken."""
     unmatched_end: int = 0
-    """A recheck has looked at every message from `offset` to here, and the filter wants none."""
+    """The filter matches no message from `offset` up to this offset, as a recheck found."""
 
 
 @define(slots=True, eq=False)
 class HoldLimit:
-    """How many pulls may be held in all, shared by every shard. Invariant: `used` pulls are held or taken."""
+    """The limit on held pulls, shared by all shards. Invariant: `used` pulls are held or taken."""
 
     limit: int | None
-    """None where there is no limit, or where it is looked at before (`is_full`) and not here."""
+    """None means no limit here: there is none, or `HoldService.hold` checks it earlier."""
     guard: AbstractContextManager[Any] = field(factory=nullcontext)
-    """The lock of this count, which is taken with a shard's lock held and never the other way round."""
+    """Protects `used`; always acquired after a shard's lock, never before."""
     used: int = field(default=0, init=False)
 
     def take(self, count: int = 1) -> bool:
-        """Room for `count` pulls; false, and nothing done, when there is less."""
+        """Reserve room for `count` pulls; returns false and changes nothing if there is less."""
         with self.guard:
             if self.limit is not None and self.used + count > self.limit:
                 return False
@@ -112,7 +111,7 @@ class HoldLimit:
             return True
 
     def give(self, count: int) -> None:
-        """Count `count` pulls fewer: they have left."""
+        """Release the room of `count` pulls."""
         with self.guard:
             self.used -= count
 
@@ -120,8 +119,8 @@ class HoldLimit:
 class Bucket:
     """The pulls of one queue. Invariant: `known` counts those in `pulls` and those that a notifier has taken.
 
-    Under `bucket_removal=if_empty_unsafe` a table may have lost a bucket that somebody has in hand: an orphan, whose
-    pulls no notifier finds (upstream issue #10754).
+    Under `bucket_removal=if_empty_unsafe` a bucket may be removed while a thread still uses it. It becomes an orphan,
+    and no notifier finds its pulls (upstream issue #10754).
     """
 
     __slots__ = ("key", "known", "pulls")
@@ -136,26 +135,28 @@ class Bucket:
 class HoldTable:
     """One shard of the table.
 
-    Invariants, true between any two calls:
-    - a pull is in its bucket's `pulls` exactly when its phase is HELD; unless `keeps_empty`, the table has exactly
-      the buckets that know a pull;
-    - `_held` and `room` count exactly the pulls that are HELD or TAKEN; `_channels` knows these, and the
-      `_unsettled` ones that `wake_in_place` has let go and `settle` has not forgotten: nobody gets those any more;
-    - with `own_deadlines`, `_deadlines` knows every HELD pull, and every TAKEN one that is not `spent`
-      (with `one_shot`, a pull whose entry was spent while TAKEN comes back without one: RocketMQ-like designs lose
-      such a deadline, ours must not), and perhaps unsettled ones.
+    Invariants between any two calls:
+
+    - A pull is in its bucket's `pulls` exactly when its phase is HELD.
+    - Unless `keeps_empty`, the table has exactly the buckets with held or taken pulls.
+    - `_held` and `room` count exactly the pulls that are HELD or TAKEN.
+    - `_channels` has these pulls, and the `_unsettled` ones between `wake_in_place` and `settle`.
+    - With `own_deadlines`, `_deadlines` has every HELD pull and every TAKEN one that is not `spent`. It may have
+      unsettled pulls.
+    - With `one_shot`, a pull whose deadline was spent while TAKEN returns without one. RocketMQ-like designs lose such
+      a deadline; ours must not.
     """
 
     own_deadlines: bool = True
     one_shot: bool = False
     room: HoldLimit | None = None
-    """Shared by the shards of one table; None is room without end."""
+    """Shared by the shards of one table; None means no limit."""
     queue_limit: int | None = None
-    """Most pulls of one queue that are held or taken."""
+    """Maximum held and taken pulls of one queue."""
     channel_limit: int | None = None
-    """Most pulls of one connection that are held or taken."""
+    """Maximum held and taken pulls of one connection."""
     keeps_empty: bool = False
-    """Empty buckets stay until `remove_bucket`, as RocketMQ's do; a scan visits them too."""
+    """Whether empty buckets stay until `remove_bucket`, as in RocketMQ; a scan visits them too."""
     _buckets: dict[Key, Bucket] = field(factory=dict, init=False)
     _channels: dict[Hashable, dict[Pull, None]] = field(factory=dict, init=False)
     _deadlines: Deadlines[Pull] = field(factory=Deadlines, init=False)
@@ -163,50 +164,50 @@ class HoldTable:
     _unsettled: int = field(default=0, init=False)
 
     def __len__(self) -> int:
-        """How many pulls are held or taken by a notifier."""
+        """Returns the number of pulls that are held or taken."""
         return self._held
 
     def has(self, key: Key) -> bool:
-        """Whether the bucket holds anything; exact under the lock, a hint without it."""
+        """Whether the bucket holds any pull; exact under the lock, a hint without it."""
         bucket = self._buckets.get(key)
         return bucket is not None and bool(bucket.pulls)
 
     def keys(self) -> list[Key]:
-        """The buckets that there are now."""
+        """Returns the keys of all buckets."""
         return list(self._buckets)
 
     def held(self, key: Key) -> list[Pull]:
-        """The pulls that a bucket holds now."""
+        """Returns the pulls that a bucket holds."""
         bucket = self._buckets.get(key)
         return list(bucket.pulls) if bucket is not None else []
 
     @property
     def has_deadlines(self) -> bool:
-        """Whether `deadline_next_ms` may be other than None; may be asked without the lock, as nothing else here."""
+        """Whether `deadline_next_ms` may return a deadline; the only member that needs no lock."""
         return self._deadlines.may_have_items
 
     def deadline_next_ms(self) -> int | None:
-        """When `expire` is next needed; None when no deadline is armed."""
+        """Returns the time of the next deadline; None when none is armed."""
         return self._deadlines.next_ms()
 
     # -- hold, take, keep: the law's actions of the same names ------------------------------------------------------
 
     def find_bucket(self, key: Key) -> Bucket:
-        """The bucket of a queue, made if need be: `suspendPullRequest` looks it up before it puts a pull in."""
+        """Find or create the bucket of a queue, as `suspendPullRequest` does before it inserts a pull."""
         bucket = self._buckets.get(key)
         if bucket is None:
             bucket = self._buckets[key] = Bucket(key)
         return bucket
 
     def remove_bucket(self, key: Key) -> None:
-        """Remove a bucket whatever is in it; who asked before whether it is empty may have asked too early."""
+        """Remove a bucket even if it holds pulls: the caller's check that it is empty may be outdated."""
         assert self.keeps_empty
         self._buckets.pop(key, None)
 
     def hold(self, pull: Pull, bucket: Bucket | None = None) -> bool:
-        """Insert a pull that missed; false, and nothing done, when a limit forbids one more.
+        """Insert a pull that missed; returns false and changes nothing if a limit is reached.
 
-        A `bucket` that was found before is used although the table may have lost it.
+        A given `bucket` is used even if the table has removed it.
         """
         assert pull.phase is MISSED
         if self._is_full_of(pull.channel):
@@ -224,9 +225,9 @@ class HoldTable:
         return True
 
     def hold_together(self, pulls: Sequence[Pull]) -> int:
-        """Insert pulls that missed and for which `room` was taken; how many a queue's limit keeps out.
+        """Insert pulls that missed and have room reserved; returns the number that a limit rejects.
 
-        Those stay as they are.
+        Rejected pulls stay unchanged.
         """
         limit, left_out = self.queue_limit, 0
         for pull in pulls:
@@ -245,11 +246,10 @@ class HoldTable:
         return left_out
 
     def _is_full_of(self, channel: Hashable) -> bool:
-        """Whether a connection has its share of the table."""
         return self.channel_limit is not None and len(self._channels.get(channel, ())) >= self.channel_limit
 
     def _insert(self, pull: Pull, bucket: Bucket) -> None:
-        """Put in a pull for which room was taken."""
+        """Insert a pull that has room reserved."""
         bucket.known += 1
         bucket.pulls[pull] = None
         pull.bucket = bucket
@@ -263,7 +263,7 @@ class HoldTable:
             self._deadlines.add(pull, pull.deadline_ms)
 
     def take(self, key: Key) -> list[Pull]:
-        """Clone and clear: the bucket's pulls, in the order held, now the caller's to wake or keep."""
+        """Take the bucket's pulls (clone and clear), in the order held; the caller wakes or keeps each."""
         bucket = self._buckets.get(key)
         if bucket is None:
             return []
@@ -273,7 +273,7 @@ class HoldTable:
         return list(taken)
 
     def keep(self, pulls: Iterable[Pull]) -> list[Pull]:
-        """Put back what was taken and not woken; a pull whose channel closed meanwhile stays out. The ones put back."""
+        """Put taken pulls back, except those whose channel closed meanwhile; returns the pulls put back."""
         kept = []
         for pull in pulls:
             if pull.phase is not TAKEN:
@@ -283,13 +283,13 @@ class HoldTable:
             pull.phase = HELD
             kept.append(pull)
             if pull.spent and not self.one_shot:
-                # The entry stands until the answer: it fired while the pull was out, so it is due at once.
+                # A deadline stays armed until the answer. It fired while the pull was taken, so it is due at once.
                 pull.spent = False
                 self._deadlines.add(pull, pull.deadline_ms)
         return kept
 
     def queue_taken(self, pull: Pull) -> bool:
-        """A notifier decides to wake a pull it has taken; false if its channel has closed meanwhile."""
+        """Queue a taken pull that a notifier wakes; returns false if its channel closed meanwhile."""
         if pull.phase is not TAKEN:
             return False
         self._forget([pull])
@@ -297,9 +297,9 @@ class HoldTable:
         return True
 
     def wake_in_place(self, key: Key, choose: Choose) -> tuple[list[Pull], list[Pull]]:
-        """Go through a bucket under the lock: (pulls to run, pulls for which the filter raised), both let go.
+        """Remove the pulls that `choose` selects; returns those to run, and those whose filter raised.
 
-        They are in no bucket and counted nowhere then; the caller calls `settle` in the end.
+        They no longer count as held. The caller must call `settle` afterwards.
         """
         bucket = self._buckets.get(key)
         if bucket is None:
@@ -323,16 +323,16 @@ class HoldTable:
         return woken, thrown
 
     def settle(self, pulls: Sequence[Pull]) -> None:
-        """Forget pulls that `wake_in_place` has let go: they may have been answered meanwhile, before this was done."""
+        """Unlink pulls that `wake_in_place` removed; they may be answered already."""
         self._unsettled -= len(pulls)
         self._unlink(pulls)
 
     # -- recheck, expire, drop, stop --------------------------------------------------------------------------------
 
     def recheck(self, pull: Pull) -> bool:
-        """Take a pull out to run it, for a recheck has found something that it wants.
+        """Remove a pull because a recheck found a reason to run it.
 
-        False, and nothing done, if a notifier or an answer was first.
+        Returns false and changes nothing if a notifier or a deadline was first.
         """
         if pull.phase is not HELD:
             return False
@@ -340,9 +340,9 @@ class HoldTable:
         return True
 
     def expire(self, now_ms: int, count_max: int | None = None) -> list[Pull]:
-        """Take out the held pulls whose deadline has come; one that a notifier has taken is marked `spent`.
+        """Remove the held pulls whose deadline has passed; mark taken ones as `spent`.
 
-        At most `count_max` deadlines are looked at; the others stay armed, and are due at once.
+        Handles at most `count_max` deadlines; the others stay armed and due.
         """
         late: list[Pull] = []
         for pull in self._deadlines.pop_due(now_ms, count_max):
@@ -356,7 +356,7 @@ class HoldTable:
         return late
 
     def drop_channel(self, channel: Hashable) -> list[Pull]:
-        """Forget every pull of a closed channel, also those that a notifier has taken."""
+        """Remove every pull of a closed channel, including taken ones."""
         known = self._channels.get(channel, ())
         held = [pull for pull in known if pull.phase is HELD]
         taken = [pull for pull in known if pull.phase is TAKEN]
@@ -368,10 +368,7 @@ class HoldTable:
         return dropped
 
     def drain(self, topic: str | None = None) -> list[Pull]:
-        """Take out every held pull, of one topic or of all.
-
-        Those that a notifier has taken are its own to keep, and drained after that.
-        """
+        """Remove every held pull, of one topic or of all. Taken pulls stay with their notifier."""
         held = [
             pull for key, bucket in self._buckets.items() if topic is None or key[0] == topic for pull in bucket.pulls
         ]
@@ -379,7 +376,7 @@ class HoldTable:
         return held
 
     def assert_tidy(self, *, settled: bool = True) -> None:
-        """Check the invariants of the class, and unless told otherwise that nothing is left to settle; for tests."""
+        """Check the class invariants; with `settled`, also that nothing is left to settle. For tests."""
         assert not (settled and self._unsettled)
         linked = {pull for pulls in self._channels.values() for pull in pulls}
         known = {pull for pull in linked if pull.phase in {HELD, TAKEN}}
@@ -402,14 +399,13 @@ class HoldTable:
     # -- the parts --------------------------------------------------------------------------------------------------
 
     def _remove(self, pulls: Sequence[Pull]) -> None:
-        """Take held pulls out to run them."""
         for pull in pulls:
             del pull.bucket.pulls[pull]
             pull.phase = QUEUED
         self._forget(pulls)
 
     def _forget(self, pulls: Sequence[Pull]) -> None:
-        """Let go of pulls that were held or taken: of their places, their channels and their deadlines."""
+        """Remove pulls that were held or taken from buckets, channels and deadlines."""
         for pull in pulls:
             bucket = pull.bucket
             bucket.known -= 1
@@ -419,13 +415,11 @@ class HoldTable:
         self._unlink(pulls)
 
     def _leave(self, count: int) -> None:
-        """Count `count` pulls of the table as neither held nor taken any more."""
         self._held -= count
         if self.room is not None:
             self.room.give(count)
 
     def _unlink(self, pulls: Sequence[Pull]) -> None:
-        """Take pulls from their channels and deadlines."""
         channels, own_deadlines, disarm = self._channels, self.own_deadlines, self._deadlines.remove
         for pull in pulls:
             pull.bucket = None

@@ -1,11 +1,10 @@
-"""A notifier's way through one bucket: take, look at each, keep the rest. Pure, one method a critical section.
+"""A notifier's traversal of one bucket: take the pulls, check each, keep the rest.
 
-A `Walk` is made for every arrival (or bucket of a scan) that may concern somebody. `start` and `end` are called with
-the shard's lock held; `each` without it. What a policy changes is here and nowhere else: taking by clone-and-clear or
-in place, and what becomes of the list when a filter raises. A passed deadline wakes as well as an arrival.
+An arrival, or a scan of a bucket, creates a `Walk`. Call `start` and `end` with the shard's lock held, and `each`
+without it. A policy changes two things here: pulls are taken by clone-and-clear or in place, and what happens to the
+list when a filter raises. A passed deadline wakes a pull as an arrival does.
 
-Leaves out threads and the executor (`hold.hold_service`). Source:
-`PullRequestHoldService.notifyMessageArriving`.
+Threads and the executor: see `hold.hold_service`. Source: `PullRequestHoldService.notifyMessageArriving`.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from longpoll_runtime.recoverable import FAULTS
 from longpoll_spec.policy import Policy
 
 LARGE_HERD: Final = 16
-"""Fewest pulls woken in place that are handed out in herds; the table forgets them when they have been answered."""
+"""From this many pulls woken in place, they are handed out in batches and settled after their answers."""
 _DEADLINE_MS: Final[Callable[[Pull], int]] = attrgetter("deadline_ms")
 
 
 class Wake(msgspec.Struct, frozen=True, gc=False):
-    """A pull that left the table in this walk, and why."""
+    """A pull that left the table in this traversal, and why."""
 
     pull: Pull
     cause: Cause
@@ -43,36 +42,36 @@ def _unknown() -> None:
 
 @define(slots=True, eq=False)
 class BucketTraversal:
-    """One notifier in one bucket.
+    """One traversal of one bucket.
 
-    Invariant: a pull of the bucket is in exactly one place: still in the table, in `_waiting`, in `_kept`, or handed
-    out by `each` (in `_ready` or `_thrown` just before that).
+    Invariant: a pull of the bucket is in exactly one place: the table, `_waiting`, `_kept`, `_ready`, `_thrown`, or
+    handed out by `each`.
     """
 
     policy: Policy
     table: HoldTable
     key: Key
     visible_end: int
-    """The end that the notifier knows; RocketMQ's `maxOffset` argument."""
+    """The visible end that the notifier knows: RocketMQ's `maxOffset` argument."""
     tags_code: int | None
-    """The arriving message's tag hash; None when the walk stands for no single message (a scan, a batch)."""
+    """The arriving message's tag hash; None for a scan or a batch."""
     now_ms: int
     read_visible_end: Callable[[], int]
-    """Reads the store's visible end now; RocketMQ asks it once more for a pull that the known end does not help."""
+    """Reads the store's visible end now; RocketMQ reads it again for a pull that is beyond the known end."""
     read_properties: Callable[[], Lookup | None] = _unknown
-    """Finds the arriving message's properties; asked once, and only when a filter needs them."""
+    """Reads the arriving message's properties; called at most once, when a filter needs them."""
     _properties: Lookup | None = field(default=None, init=False)
     _verdicts: dict[SqlFilter, bool] = field(factory=dict, init=False)
-    """What each filter says of the arriving message: however many pulls have it, it looks once."""
+    """Result of each filter for the arriving message: each distinct filter runs once."""
     _waiting: deque[Pull] = field(factory=deque, init=False)
     _kept: list[Pull] = field(factory=list, init=False)
     _ready: deque[Pull] = field(factory=deque, init=False)
     _thrown: deque[Pull] = field(factory=deque, init=False)
     _unsettled: list[Pull] = field(factory=list, init=False)
-    """What has left the table in place, for `end` to settle."""
+    """Pulls that left the table in place and that `end` settles."""
 
     def start(self) -> list[Pull]:
-        """Take the bucket, or what wakes in it; returns the pulls that left the table."""
+        """Take the bucket's pulls, or remove the ones to wake; returns the pulls that left the table."""
         if self.policy.take == "clone_and_clear":
             taken = self.table.take(self.key)
             self._waiting.extend(taken)
@@ -88,7 +87,7 @@ class BucketTraversal:
         return gone
 
     def each(self) -> Wake | None:
-        """Look at one pull; the wake, if it is one. Raises what a filter raises under `on_throw=drop_rest`."""
+        """Check one pull; returns its wake or None. Under `on_throw=drop_rest`, raises what a filter raises."""
         if self._ready:
             ready = self._ready.popleft()
             return Wake(ready, self._cause(ready))
@@ -113,7 +112,7 @@ class BucketTraversal:
         return None
 
     def herd(self, count_max: int) -> list[Pull]:
-        """The next pulls of the herd, up to `count_max`, if all are `woken` in place; else none: ask `each`."""
+        """Returns up to `count_max` pulls of the herd, or none if one has expired: then use `each`."""
         ready = self._ready
         herd = [ready.popleft() for _ in range(min(count_max, len(ready)))]
         if herd and min(map(_DEADLINE_MS, herd)) <= self.now_ms:
@@ -123,24 +122,24 @@ class BucketTraversal:
 
     @property
     def unsettled(self) -> bool:
-        """Whether a large herd was woken in place, which `end` settles."""
+        """Whether `end` must settle a large herd that was woken in place."""
         return bool(self._unsettled)
 
     @property
     def unseen(self) -> bool:
-        """Whether `each` still has a pull to look at or hand out."""
+        """Whether `each` has more pulls to check or hand out."""
         return bool(self._ready or self._waiting or self._thrown)
 
     def end(self) -> list[Pull]:
-        """Put the rest back, or settle what was woken in place; returns the pulls that were kept."""
+        """Put the rest back, and settle the pulls that were woken in place; returns the pulls put back."""
         self.table.settle(self._unsettled)
         self._unsettled = []
         return self.table.keep(self._kept)
 
     def _choose(self, pulls: Iterable[Pull]) -> tuple[list[Pull], list[Pull]]:
-        """Those that wake, and those whose filter raises: that must not cost another pull its turn.
+        """Select the pulls to wake, and those whose filter raises, which must not affect other pulls.
 
-        One message mostly wakes a herd of pulls with one offset and filter, so what is news to one is to the next.
+        Most pulls of a herd have the same offset and filter, so they share one check.
         """
         woken: list[Pull] = []
         thrown: list[Pull] = []
@@ -177,7 +176,7 @@ class BucketTraversal:
         return not isinstance(wanted, SqlFilter) or self._has_properties(wanted)
 
     def _has_properties(self, wanted: SqlFilter) -> bool:
-        """Whether the arriving message matches; true when no single message arrives, or it cannot be read."""
+        """Whether the message's properties match; true without a single message or if it cannot be read."""
         if self.tags_code is None:
             return True
         if self._properties is None:

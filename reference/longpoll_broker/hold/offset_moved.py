@@ -1,6 +1,6 @@
-"""Tells in the topic `OFFSET_MOVED_EVENT` that a group was sent to another offset than it asked for.
+"""Records in the topic `OFFSET_MOVED_EVENT` that a group was redirected to another offset.
 
-4.9 stores such a message for every pull that it answers 21; nobody but an operator reads it. Source:
+4.9 stores such a message for every pull that it answers with code 21. Only operators read it. Source:
 `PullMessageProcessor.generateOffsetMovedEvent`, `OffsetMovedEvent.java` 4.9.
 """
 
@@ -27,16 +27,16 @@ TOPIC: Final = "OFFSET_MOVED_EVENT"
 
 @define(slots=True, eq=False)
 class OffsetMovedEvents:
-    """Stores the message; callable from any thread."""
+    """Stores the event messages; callable from any thread."""
 
     runtime: Runtime
     appender: Appender
     broker_name: str
     host: bytes
-    """The broker's own address, as records hold it."""
+    """The broker's address, encoded as in records."""
 
     def tell(self, pull: Pull, offset_new: int) -> None:
-        """A pull was answered 21, to go on at `offset_new`. What cannot be stored is logged, as in Java."""
+        """Record that a pull was redirected to `offset_new`. If the store fails, this logs a warning, as Java does."""
         event = {
             "consumerGroup": pull.group,
             "messageQueue": {"brokerName": self.broker_name, "queueId": pull.queue_id, "topic": pull.topic},

@@ -1,9 +1,9 @@
-"""What to answer a pull: the checks in RocketMQ's order, one read of the store, and what the read means.
+"""Decides how to answer a pull: the checks in RocketMQ's order, one read, and the meaning of its result.
 
-`decide` is pure but for that one read: it neither holds nor answers. A held pull is decided again, from the first
-check on, when it is woken or late; that time a `Miss` is answered as well.
+`decide` only reads the store: it neither holds nor answers. When a held pull is woken or late, all checks run again,
+and then a `Miss` is answered too.
 
-Leaves out offsets that a pull carries along to be committed, holding, and writing the answer (`service`).
+Committed offsets, holding and answering: see `hold.pull_processor`.
 
 Source: `PullMessageProcessor.java` 4.9 and 5.x, `DefaultPullMessageResultHandler.java` 5.x; codes and texts as seen on
 4.9.7 and 5.5.0. Response codes are the protocol's.
@@ -50,21 +50,21 @@ FORBIDDEN_BROKER: Final = 1
 FORBIDDEN_GROUP: Final = 2
 FORBIDDEN_TOPIC: Final = 3
 FORBIDDEN_BROADCAST: Final = 4
-"""`ForbiddenType.java` 5.x: what does not let a pull through."""
+"""`ForbiddenType.java` 5.x: which level refuses the pull."""
 
 FLAG_COMMIT_OFFSET: Final = 1
 FLAG_SUSPEND: Final = 2
 FLAG_SUBSCRIPTION: Final = 4
 
 EXPRESSION_SIZE_MAX: Final = 64 * 1024
-"""Longest subscription expression, characters; Java has no limit but the frame's."""
+"""Maximum length of a subscription expression, characters; Java is limited only by the frame size."""
 
 
 class Store(Protocol):
-    """As much of the message store as a decision needs."""
+    """The read that a decision needs from the store."""
 
     def get(self, topic: str, queue_id: int, offset: int, count_max: int, matches: Matches = ALL) -> GetResult:
-        """Read up to `count_max` messages from `offset` on that match."""
+        """Read up to `count_max` matching messages from `offset` on."""
         ...
 
 
@@ -75,19 +75,19 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
     code: int
     remark: str
     forbidden_type: int | None = None
-    """Of a code 16: a `FORBIDDEN_` number."""
+    """For code 16: a `FORBIDDEN_` number."""
 
 
 @with_table
 class Found(msgspec.Struct, frozen=True):
-    """Messages: answer them."""
+    """The read found messages to answer with."""
 
     read: GetResult
     code: int = SUCCESS
 
 
 class Miss(msgspec.Struct, frozen=True):
-    """Nothing new at the offset: hold the pull, or answer 19."""
+    """The offset has no new message: hold the pull, or answer with code 19."""
 
     read: GetResult
     filter: Filter
@@ -97,7 +97,7 @@ class Miss(msgspec.Struct, frozen=True):
 
 @with_table
 class OffsetMoved(msgspec.Struct, frozen=True):
-    """Nothing for this pull here, but where to go on is known: answer at once, 20, or 21 for an illegal offset."""
+    """The pull must continue at another offset: answer at once with code 20, or 21 for an illegal offset."""
 
     read: GetResult
     code: int
@@ -108,23 +108,23 @@ Decision: TypeAlias = Found | Miss | OffsetMoved | Refused
 
 @frozen
 class PullChecks:
-    """The tables that the checks look at."""
+    """The tables that the checks read."""
 
     topics: Topics
     groups: Groups
     clients: Clients
     is_readable: bool = True
-    """`brokerPermission` has the read bit."""
+    """Whether `brokerPermission` has the read bit."""
     property_filter: bool = False
-    """`enablePropertyFilter`: a subscription may be of another type than TAG."""
+    """`enablePropertyFilter`: whether a subscription may have a type other than TAG."""
     broker_ip: str = "127.0.0.1"
     traits: Traits = STRICT_TRAITS
     standing: BrokerRole = field(factory=BrokerRole)
-    """What a slave does otherwise."""
+    """The broker's role, which changes answers on a slave."""
 
 
 def decide(pull: Pull, desk: PullChecks, store: Store) -> Decision:
-    """Decide one pull. Raises what the store raises, which is answered with code 1."""
+    """Decide one pull. Raises what the store raises; the caller answers that with code 1."""
     wanted = check(pull, desk)
     if isinstance(wanted, Refused):
         return wanted
@@ -147,14 +147,14 @@ _SCANNED: Final = frozenset({GetStatus.FOUND, GetStatus.NO_MATCHED_MESSAGE, GetS
 
 
 def of_negative_count(pull: Pull, decision: Found | Miss | OffsetMoved, desk: PullChecks) -> Decision:
-    """The decision on a pull for less than no message: 4.9 fails when it makes the list for what it finds."""
+    """Returns the decision for a negative message count: 4.9 fails when it allocates the result list."""
     if desk.traits.refuses_negative_count and decision.read.status in _SCANNED:
         return Refused(SYSTEM_ERROR, f"Illegal Capacity: {pull.count_max}")
     return decision
 
 
 def as_placed(decision: Found | Miss | OffsetMoved, desk: PullChecks) -> Found | Miss | OffsetMoved:
-    """The decision of a broker that stands where it does; a lone master's stays as it is."""
+    """Adapt a decision to the broker's role; a lone master's stays unchanged."""
     read = decision.read
     code = desk.standing.code(decision.code, read.status, desk.traits, suggests_slave=read.suggest_slave)
     return decision if code == decision.code else OffsetMoved(read, code)
@@ -167,10 +167,10 @@ def _read(pull: Pull, wanted: Filter, store: Store, offset: int, count_max: int)
 
 
 def wants_visible(pull: Pull, store: Store, visible_end: int) -> bool:
-    """Whether the queue has something from the pull's offset on that its filter lets through; reads the store.
+    """Whether the queue has a message from the pull's offset on that its filter matches; reads the store.
 
-    What was looked at is noted in the pull, so that a stretch of messages that it does not want is read once. Also true
-    where the offset is no longer one to wait at: the pull must be run to hear that.
+    The pull records how far the check went, so that each message is checked once. Also true if the offset has
+    become invalid: the pull must run to report that.
     """
     wanted = pull.filter
     if visible_end <= pull.offset or wanted is None:
@@ -197,7 +197,7 @@ _CODES: Final = {
 
 
 def code_of(status: GetStatus, offset: int) -> int:
-    """The response code of a read's status: an empty queue is a miss at offset 0 and an illegal offset elsewhere."""
+    """Map a read's status to a response code. An empty queue is a miss at offset 0 and an illegal offset elsewhere."""
     code = _CODES.get(status)
     if code is not None:
         return code
@@ -206,7 +206,7 @@ def code_of(status: GetStatus, offset: int) -> int:
 
 
 def check(pull: Pull, desk: PullChecks) -> Filter | Refused:  # noqa: PLR0911 - one return a check, in order
-    """Every check before the read, in order: the filter to read with, or the refusal."""
+    """Run every check before the read, in order; returns the filter to read with, or the refusal."""
     if not desk.is_readable:
         return Refused(NO_PERMISSION, f"the broker[{desk.broker_ip}] pulling message is forbidden", FORBIDDEN_BROKER)
     group = desk.groups.find(pull.group, pull.channel)
@@ -226,7 +226,8 @@ def check(pull: Pull, desk: PullChecks) -> Filter | Refused:  # noqa: PLR0911 - 
             f"topicConfig.readQueueNums:[{topic.read_queue_nums}] consumer:[{pull.channel}]",
         )
     if pull.filter is not None and pull.sys_flag & FLAG_SUBSCRIPTION:
-        # It was held, and what it brought is allowed: a hundred thousand may be late together.
+        # The pull was held, so its subscription was accepted. This saves time when a hundred thousand expire
+        # together.
         return pull.filter
     wanted = _wanted(pull, desk, broadcast_enabled=group.consume_broadcast_enable)
     if isinstance(wanted, Refused):
@@ -237,11 +238,10 @@ def check(pull: Pull, desk: PullChecks) -> Filter | Refused:  # noqa: PLR0911 - 
 
 
 def _brought(pull: Pull, desk: PullChecks) -> Filter | Refused:
-    """The subscription that the request carries."""
     if len(pull.subscription or "") > EXPRESSION_SIZE_MAX:
         return Refused(SUBSCRIPTION_PARSE_FAILED, f"the subscription is over {EXPRESSION_SIZE_MAX} characters")
     if pull.subscription and pull.expression_type and not (desk.property_filter or is_tag_type(pull.expression_type)):
-        # Whatever it says, it will be refused so: nothing is compiled for that.
+        # The type is refused in any case, so the expression is not compiled.
         return Refused(SYSTEM_ERROR, not_supported(pull.expression_type))
     try:
         brought = filter_of(pull.subscription, pull.expression_type, with_parts=desk.traits.filters_with_parts)
@@ -255,7 +255,7 @@ def _brought(pull: Pull, desk: PullChecks) -> Filter | Refused:
 def _wanted(  # noqa: PLR0911 - one return a check, in order
     pull: Pull, desk: PullChecks, *, broadcast_enabled: bool
 ) -> Filter | Refused:
-    """The subscription: from the request, or from the group's heartbeats."""
+    """Returns the filter: from the request's subscription or from the group's heartbeats."""
     if pull.sys_flag & FLAG_SUBSCRIPTION:
         return _brought(pull, desk)
     group = desk.clients.group(pull.group)

@@ -1,8 +1,7 @@
-"""Writes the answers to pulls: what was found or what there is none of, with the offsets that tell where to go on.
+"""Encodes the answers to pulls: a code, offsets, and the messages found.
 
-Leaves out who decides (`hold.pull_runner`) and the quicker way to the same bytes (`fast.pull_heads`).
-
-Source: `PullMessageProcessor.java` 4.9 and 5.x.
+Decisions: see `hold.pull_runner`. A faster encoder of the same bytes: see `fast.pull_heads`. Source:
+`PullMessageProcessor.java` 4.9 and 5.x.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from longpoll_protocol.frames.frame import Serialisation
 RESPONSE: Final = CommandFlag.RESPONSE.value
 JSON: Final = Serialisation.JSON
 KINDS: Final = (Serialisation.JSON, Serialisation.ROCKETMQ)
-"""By their numbers: looking a member up in its enum costs more."""
+"""Indexed by number, because an enum lookup is slower."""
 
 
 @define(slots=True, eq=False)
@@ -35,7 +34,7 @@ class PullAnswers:
     events: PullEvents
 
     def encode(self, pull: Pull, decision: Decision, cause: Cause, kind: Serialisation, outbox: Outbox) -> Parts:
-        """The buffers of an answer; 20, 21, 19 and 0 carry offsets, a refusal none."""
+        """Returns the buffers of an answer; codes 0, 19, 20 and 21 carry offsets, a refusal carries none."""
         pull.phase = ANSWERED
         if isinstance(decision, Refused):
             refusal = self._refusal_fields(decision)
@@ -51,7 +50,7 @@ class PullAnswers:
         return [head, *read.records] if is_found else [head]
 
     def head(self, pull: Pull, code: int, read: GetResult, kind: Serialisation, body_size: int) -> bytes:
-        """The frame before the records of an answer that tells of a read."""
+        """Returns the frame up to the records of an answer with offsets."""
         fields = {
             "suggestWhichBrokerId": "0",
             "nextBeginOffset": str(read.offset_next),
@@ -71,7 +70,7 @@ class PullAnswers:
         return {"forbiddenType": str(decision.forbidden_type)}
 
     def _flag_fields(self, pull: Pull) -> dict[str, str]:
-        """What 5.x tells of the topic and the group."""
+        """Returns the fields that 5.x adds about the topic and the group."""
         topic, group = self.desk.topics.get(pull.topic), self.desk.groups.by_name.get(pull.group)
         return {
             "topicSysFlag": str(topic.topic_sys_flag if topic is not None else 0),
@@ -79,7 +78,7 @@ class PullAnswers:
         }
 
     def _standing_fields(self, pull: Pull, read: GetResult) -> dict[str, str]:
-        """What a slave, or a master that may send its readers to one, says otherwise."""
+        """Returns the fields that differ on a slave, or on a master that may redirect readers to one."""
         standing, status = self.desk.standing, read.status
         group = self.desk.groups.by_name.get(pull.group)
         suggested = standing.suggested_broker(

@@ -1,9 +1,9 @@
-"""What a broker's history tells of pulls, from the request to the answer, and of what becomes visible.
+"""History events about pulls, from request to answer, and about visible ends.
 
-`PullEvents` is that of a broker which records nothing: its methods do nothing, so that who holds, wakes and answers
-tells everything and never asks whether anybody listens. `RecordedPullEvents` writes the events.
+`PullEvents` records nothing; callers report every event without checking whether the broker records.
+`RecordedPullEvents` writes the events.
 
-Leaves out sends (`send.send_events`) and how a history is written (`longpoll_recorder`).
+Sends: see `send.send_events`. Format of a history: see `longpoll_recorder`.
 """
 
 from __future__ import annotations
@@ -27,60 +27,60 @@ ONE_WAY = CommandFlag.ONE_WAY.value
 
 
 class PullEvents:
-    """Nobody is told. `after_ns` is everywhere a moment of `now_ns` before what is told of began."""
+    """Records nothing. `after_ns` is always a time of `now_ns` before the event began."""
 
     __slots__ = ()
 
     def now_ns(self) -> int:
-        """The clock of the events; 0 where nothing is recorded."""
+        """Returns the clock's time; 0 when nothing is recorded."""
         return 0
 
     def received(self, pull: Pull, received_ns: int, wanted: Filter | Refused, commit_offset: int) -> None:
-        """A pull came; `wanted` is what its checks gave, and `commit_offset` is -1 where it commits nothing."""
+        """A pull arrived. `wanted` is the result of its checks; `commit_offset` is -1 if it commits nothing."""
 
     def held(self, pull: Pull, after_ns: int) -> None:
-        """The pull is in the table."""
+        """The pull was inserted into the table."""
 
     def rechecked(self, pull: Pull, after_ns: int, visible_end: int) -> None:
-        """The visible end was looked at once more for a pull that had just been held."""
+        """The visible end was rechecked for a pull that had just been held."""
 
     def taken(self, pulls: Iterable[Pull], after_ns: int, visible_end: int) -> None:
-        """A walk took these out of the table."""
+        """A traversal took these pulls out of the table."""
 
     def kept(self, pulls: Iterable[Pull], after_ns: int, visible_end: int) -> None:
-        """A walk put these back."""
+        """A traversal put these pulls back."""
 
     def expired(self, pulls: Iterable[Pull], after_ns: int) -> None:
-        """The deadlines of these have come."""
+        """The deadlines of these pulls passed."""
 
     def stopped(self, pulls: Iterable[Pull], after_ns: int) -> None:
-        """The stop took these out of the table."""
+        """The shutdown removed these pulls from the table."""
 
     def ran(self, pull: Pull, after_ns: int) -> None:
-        """A pull that left the table was decided once more."""
+        """A pull that left the table was decided again."""
 
     def answered(self, pull: Pull, code: int, read: GetResult | None, cause: Cause, outbox: Outbox) -> None:
-        """An answer is about to be queued in the outbox; `read` is what it tells of, None for a refusal."""
+        """An answer is about to be queued in the outbox; `read` is its read, None for a refusal."""
 
     def made_visible(self, arrivals: Iterable[Arrival], after_ns: int) -> None:
         """The queues' visible ends moved past these messages."""
 
     def visible_from_start(self, ends: Iterable[tuple[str, int, int]]) -> None:
-        """Up to where queues are visible before anything is served: topic, queue id, visible end."""
+        """The visible ends before the broker serves requests: topic, queue id, visible end."""
 
 
 @define(slots=True, eq=False)
 class RecordedPullEvents(PullEvents):
-    """All of it goes to the recorder."""
+    """Writes every event to the recorder."""
 
     recorder: HistoryRecorder
 
     def now_ns(self) -> int:
-        """The recorder's clock."""
+        """Returns the time of the recorder's clock."""
         return self.recorder.now_ns()
 
     def received(self, pull: Pull, received_ns: int, wanted: Filter | Refused, commit_offset: int) -> None:
-        """`request_received`, but for a one-way pull, of which no answer can be missed."""
+        """Write `request_received`, except for a one-way pull, which needs no answer."""
         if pull.flag & ONE_WAY:
             return
         known = None if isinstance(wanted, Refused) or not is_as_said(wanted) else wanted
@@ -100,39 +100,39 @@ class RecordedPullEvents(PullEvents):
         )
 
     def held(self, pull: Pull, after_ns: int) -> None:
-        """`hold`."""
+        """Write `hold`."""
         self.recorder.put("hold", after_ns, **_place(pull), visible_end=kept(pull.offset))
 
     def rechecked(self, pull: Pull, after_ns: int, visible_end: int) -> None:
-        """`recheck`."""
+        """Write `recheck`."""
         self.recorder.put("recheck", after_ns, **_place(pull), visible_end=visible_end)
 
     def taken(self, pulls: Iterable[Pull], after_ns: int, visible_end: int) -> None:
-        """A `take` each."""
+        """Write one `take` per pull."""
         for pull in pulls:
             self.recorder.put("take", after_ns, **_place(pull), visible_end=visible_end)
 
     def kept(self, pulls: Iterable[Pull], after_ns: int, visible_end: int) -> None:
-        """A `keep` each."""
+        """Write one `keep` per pull."""
         for pull in pulls:
             self.recorder.put("keep", after_ns, **_place(pull), visible_end=visible_end)
 
     def expired(self, pulls: Iterable[Pull], after_ns: int) -> None:
-        """An `expire` each."""
+        """Write one `expire` per pull."""
         for pull in pulls:
             self.recorder.put("expire", after_ns, **_place(pull))
 
     def stopped(self, pulls: Iterable[Pull], after_ns: int) -> None:
-        """A `stop` each."""
+        """Write one `stop` per pull."""
         for pull in pulls:
             self.recorder.put("stop", after_ns, **_place(pull))
 
     def ran(self, pull: Pull, after_ns: int) -> None:
-        """`run`."""
+        """Write `run`."""
         self.recorder.put("run", after_ns, **_place(pull))
 
     def answered(self, pull: Pull, code: int, read: GetResult | None, cause: Cause, outbox: Outbox) -> None:
-        """`answer_sent`, once the answer has been handed to the socket."""
+        """Write `answer_sent` when the answer has been handed to the socket."""
         if pull.flag & ONE_WAY:
             return
         fields = _place(pull) | {"code": code, "cause": cause}
@@ -147,7 +147,7 @@ class RecordedPullEvents(PullEvents):
         outbox.after_answer(_channel(pull), lambda: self.recorder.put("answer_sent", after_ns, **fields))
 
     def made_visible(self, arrivals: Iterable[Arrival], after_ns: int) -> None:
-        """A `make_visible` each, all before the same moment."""
+        """Write one `make_visible` per message, all with the same `before_ns`."""
         before_ns = self.recorder.now_ns()
         for arrival in arrivals:
             self.recorder.put(
@@ -160,7 +160,7 @@ class RecordedPullEvents(PullEvents):
             )
 
     def visible_from_start(self, ends: Iterable[tuple[str, int, int]]) -> None:
-        """A `make_visible` each."""
+        """Write one `make_visible` per queue."""
         after_ns = self.recorder.now_ns()
         for topic, queue_id, visible_end in ends:
             self.recorder.put("make_visible", after_ns, topic=topic, queue=queue_id, visible_end=visible_end)
@@ -173,7 +173,6 @@ def _channel(pull: Pull) -> Channel:
 
 
 def _place(pull: Pull) -> dict[str, Any]:
-    """The fields that tell a history's reader which pull is meant."""
     number = str(_channel(pull).number)
     return {
         "topic": pull.topic,

@@ -1,7 +1,7 @@
-"""Serves pulls: decodes one, checks it, reads for it, and answers or holds it.
+"""Serves pull requests: decodes one, checks it, reads for it, and answers or holds it.
 
-Leaves out what each check says and what a read means (`hold.pull`), what is held (`hold.hold_service`) and
-what becomes of it when it is woken or late (`hold.pull_runner`).
+Checks and results of a read: see `hold.pull`. Held pulls: see `hold.hold_service`. Woken and late pulls: see
+`hold.pull_runner`.
 
 Source: `PullMessageProcessor.java` 4.9.
 """
@@ -39,7 +39,7 @@ from longpoll_runtime import Runtime
 from longpoll_spec.policy import Policy
 
 SHORT_POLLING_MS: Final = 1000
-"""`shortPollingTimeMills`: how long a pull is held when long polling is off."""
+"""`shortPollingTimeMills`: how long a pull is held when long polling is off, ms."""
 PULLS: Final = frozenset({RequestCode.PULL_MESSAGE.value, RequestCode.LITE_PULL_MESSAGE.value})
 
 
@@ -58,14 +58,14 @@ class PullProcessor:
 
     @property
     def processors(self) -> Mapping[int, Processor]:
-        """11, and what a broker of 5.x serves like it."""
+        """Code 11, and the lite pull of a 5.x broker."""
         served: dict[int, Processor] = {RequestCode.PULL_MESSAGE: self.receive}
         if self.desk.traits.serves_lite_pull:
             served[RequestCode.LITE_PULL_MESSAGE] = self.receive
         return served
 
     def receive(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
-        """Serve a pull request: the reply, or None when it is held."""
+        """Serve a pull request; returns the reply, or None when the pull is held."""
         pull = self._decode(channel, command)
         wanted = self.check(pull)
         commits = bool(pull.sys_flag & FLAG_COMMIT_OFFSET) and self._takes_commits
@@ -88,32 +88,31 @@ class PullProcessor:
                 self._commit(pull)
             if is_held:
                 if self.desk.topics.get(pull.topic) is None and self.policy.on_truncate == "wake":
-                    # Deleted between the check and the insert: the deletion may have looked into the bucket before.
+                    # The topic was deleted between check and insert, perhaps before the pull was in its bucket.
                     self.hold_service.topic_deleted(pull.topic, outbox)
                 return None
         self.runner.count(pull, decision, channel.received_ns)
         return self.runner.answers.encode(pull, decision, "immediate", KINDS[pull.serialize], outbox)
 
     def header_of(self, command: Command) -> PullMessageRequestHeader:
-        """The request's header; raises HeaderError."""
+        """Decode the request's header; raises HeaderError."""
         return PullMessageRequestHeader.decode(command.ext_fields)
 
     def check(self, pull: Pull) -> Filter | Refused:
-        """Every check before the read: the filter to read with, or the refusal."""
+        """Run every check before the read; returns the filter to read with, or the refusal."""
         return check(pull, self.desk)
 
     def look(self, pull: Pull, wanted: Filter) -> Decision:
-        """Read for a pull; of a miss that is held nobody looks at what was read."""
+        """Read for a pull. A held pull's `read` is never used."""
         return self.runner.look(pull, wanted)
 
     def may_be_held(self, pull: Pull) -> bool:
-        """Whether a pull that missed waits; who asks without waiting for an answer may be forgotten instead."""
+        """Whether a pull that missed may wait; some brokers drop a one-way pull instead."""
         is_dropped = bool(pull.flag & ONE_WAY) and self.desk.traits.drops_one_way_pull
         return bool(pull.sys_flag & FLAG_SUSPEND) and not is_dropped
 
     @property
     def _takes_commits(self) -> bool:
-        """Whether this broker stores the offsets that pulls carry along."""
         return not self.desk.standing.is_slave or self.desk.traits.commits_as_slave
 
     def _commit(self, pull: Pull) -> None:
@@ -148,7 +147,7 @@ class PullProcessor:
         )
 
     def _granted_ms(self, asked_ms: int) -> int:
-        """How long a pull may be held: what it asks, which RocketMQ leaves without a cap."""
+        """Returns how long a pull may be held, ms; RocketMQ sets no maximum."""
         if not self.config.long_polling:
             return SHORT_POLLING_MS
         if not self.desk.traits.caps_hold:

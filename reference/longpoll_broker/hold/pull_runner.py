@@ -1,7 +1,6 @@
-"""Reads for a pull that has passed its checks, and runs one that left the hold table: decides it again and answers it.
+"""Reads for a checked pull, and runs a pull that left the hold table: decides it again and answers it.
 
-Leaves out the first pass (`hold.pull_processor`), the hold table (`hold.hold_service`) and which thread
-runs a pull (`hold.executors`).
+The first decision: see `hold.pull_processor`. The thread that runs a pull: see `hold.executors`.
 
 Source: `PullRequestHoldService.java`, `PullMessageProcessor.executeRequestWhenWakeup` 4.9.
 """
@@ -46,7 +45,7 @@ log = logging.getLogger(__name__)
 
 
 def nobody_is_told(_pull: Pull, _offset_next: int) -> None:
-    """What a broker does with an offset that was moved, unless it stores such events."""
+    """Do nothing about a moved offset: the default of a broker that stores no such events."""
 
 
 @define(slots=True, eq=False)
@@ -61,9 +60,9 @@ class PullRunner:
     events: PullEvents
     answers: PullAnswers
     offset_moved: Callable[[Pull, int], None] = nobody_is_told
-    """Told of every pull that is answered 21, and where it is to go on."""
+    """Called for every pull that is answered with code 21, with its new offset."""
     may_still_pull: Callable[[Pull], bool] | None = None
-    """Whether the accounts still let a pull that was held have messages; None without accounts."""
+    """Whether a held pull's account may still read; None without accounts."""
 
     def look(self, pull: Pull, wanted: Filter) -> Decision:
         """Read for a pull."""
@@ -73,7 +72,7 @@ class PullRunner:
             and self.policy.on_truncate == "wake"
             and not self.desk.topics.get(pull.topic)
         ):
-            # Deleted between the check and the read, which found no queue: that is what there is to tell.
+            # The topic was deleted between check and read, so the client should get that error.
             refused = check(pull, self.desk)
             if isinstance(refused, Refused):
                 return refused
@@ -83,7 +82,7 @@ class PullRunner:
         return as_placed(decision, self.desk)
 
     def count(self, pull: Pull, decision: Decision, begun_ns: int) -> None:
-        """Count what a group gets, and tell of an offset that was moved."""
+        """Count the messages that a group gets, and report a moved offset."""
         if isinstance(decision, Found):
             read = decision.read
             latency_ms = (self.runtime.monotonic_ns() - begun_ns) // 1_000_000
@@ -95,13 +94,13 @@ class PullRunner:
             self.offset_moved(pull, decision.read.offset_next)
 
     def run(self, pull: Pull, cause: Cause, outbox: Outbox) -> None:
-        """Decide a pull once more, from its first check on, and answer it whatever comes out."""
+        """Run a pull's checks and read again, and answer it in any case."""
         after_ns = self.events.now_ns()
         self.runtime.step("run")
         self.run_now(pull, cause, after_ns, outbox)
 
     def run_now(self, pull: Pull, cause: Cause, after_ns: int, outbox: Outbox) -> Decision:
-        """The same behind the step point; what it came to. `after_ns` is a moment of the events' clock before it."""
+        """Run a pull after the step point; returns the decision. `after_ns` is an event time before the step."""
         begun_ns = self.runtime.monotonic_ns()
         try:
             wanted = check(pull, self.desk)
@@ -120,7 +119,7 @@ class PullRunner:
         return decision
 
     def refuse(self, pull: Pull, cause: Cause, outbox: Outbox) -> None:
-        """Answer a pull without running it: `busy`, `thrown`, or, for what it did not do, the offset it came with."""
+        """Answer a pull without running it: `busy`, `thrown`, or `stopped` with the offset that it asked for."""
         if cause == "stopped":
             self.answer(pull, Miss(self._unread(pull), _NO_FILTER), cause, outbox)
         elif cause == "busy":
@@ -129,21 +128,21 @@ class PullRunner:
             self.answer(pull, Refused(SYSTEM_ERROR, "the filter of this pull failed"), cause, outbox)
 
     def _unread(self, pull: Pull) -> GetResult:
-        """What a stopping broker says without reading: nothing new, ask again from the same offset."""
+        """Returns the result for a stopping broker, without a read: nothing new, continue at the same offset."""
         ends = self.store.ends(pull.topic, pull.queue_id)
         return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, pull.offset, *ends, [], [], 0, suggest_slave=False)
 
     def forget_last(self) -> None:
-        """Let go of whatever of the log is kept from one run to the next; before the store closes."""
+        """Release log data that is kept between runs; call this before the store closes."""
 
     def answer(self, pull: Pull, decision: Decision, cause: Cause, outbox: Outbox) -> None:
-        """Queue the answer to a pull that left the table, unless nobody waits for one."""
+        """Queue the answer to a pull that left the table, unless it is one-way."""
         channel, traits = pull.channel, self.desk.traits
         assert isinstance(channel, Channel)
         if pull.flag & ONE_WAY and not traits.answers_woken_one_way:
             pull.phase = ANSWERED
             return
-        # Java answers a woken pull in its default, JSON, whatever the request was written in.
+        # Java answers a woken pull in JSON, its default, whatever the request used.
         kind = JSON if traits.woken_in_json else KINDS[pull.serialize]
         outbox.write_in_herd(channel, self.answers.encode(pull, decision, cause, kind, outbox))
 

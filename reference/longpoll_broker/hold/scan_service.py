@@ -1,6 +1,6 @@
-"""The scanner: goes through the whole hold table once a period (`PullRequestHoldService.run`).
+"""The scanner: traverses the whole hold table periodically (`PullRequestHoldService.run`).
 
-Only policies with `expiry=scan` have one. Leaves out the walk itself (`hold.hold_service`).
+Only policies with `expiry=scan` use it. Traversal: see `hold.hold_service`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 @define(slots=True, eq=False)
 class ScanService(ServiceThread):
-    """It sleeps `period_ms` between two rounds."""
+    """Sleeps `period_ms` between two rounds."""
 
     NAME = "scanner"
 

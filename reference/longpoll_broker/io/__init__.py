@@ -1,1 +1,1 @@
-"""Connections: sockets, frames, the I/O threads, and the way of a request to its processor."""
+"""Connections: sockets, frames, I/O threads, and the dispatch of requests to processors."""

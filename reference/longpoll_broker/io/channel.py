@@ -1,7 +1,7 @@
-"""One connection's two ends, and the outbox by which any thread writes to it.
+"""A server-side connection, and the outbox by which any thread writes to it.
 
-Rules: only the loop that owns a channel reads and closes it; a thread that holds its lock writes; nothing blocks.
-Leaves out the loop (`io.transport`) and what commands mean.
+Rules: only the loop that owns a channel reads and closes it; a thread that holds its lock writes; nothing blocks. The
+loop: see `io.transport`.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from longpoll_runtime.recoverable import FAULTS, KeepGoing
 log = logging.getLogger(__name__)
 
 NO_END_NS: Final = 1 << 62
-"""The end of a turn that has not begun: a moment that never comes."""
+"""A turn's end before the turn has begun: never reached."""
 FLUSH_COUNT: Final = 8
-"""Commands after which a large herd of answers is sent without waiting for its end; the next part is twice as long."""
+"""Answers of a large herd that are sent together before its end; each next batch doubles."""
 FLUSH_COUNT_MAX: Final = 2048
-"""Longest part: 2048 answers over twenty connections are still a hundred for each system call."""
+"""Maximum size of such a batch: with twenty connections, a hundred answers per system call."""
 CHANNEL_COUNT: Final = 64
-"""Answers to one connection that are worth a system call of their own, whatever others wait for."""
+"""From this many answers, a connection gets a separate system call at once."""
 
 Parts = Sequence[Buffer]
-"""The buffers of one command, to be sent one after the other."""
+"""The buffers of one command, in order."""
 
 
 class Handler(Protocol):
-    """What a listener's commands are handed to; always called on the loop's thread."""
+    """Handles the commands of a listener; always called on the loop's thread."""
 
     def opened(self, channel: Channel) -> None:
-        """A peer has connected."""
+        """A peer connected."""
         ...
 
     def received(self, channel: Channel, command: Command, outbox: Outbox) -> None:
-        """A whole command has come."""
+        """A complete command arrived."""
         ...
 
     def closed(self, channel: Channel) -> None:
-        """The channel is closed; it is not used any more."""
+        """The channel is closed and no longer used."""
         ...
 
 
@@ -58,20 +58,20 @@ class Owner(Protocol):
 
     @property
     def poller(self) -> Poller:
-        """Where the channel's socket is registered."""
+        """The poller with the channel's socket."""
         ...
 
     def close_soon(self, channel: Channel) -> None:
-        """Have the loop close the channel; callable from any thread."""
+        """Ask the loop to close the channel; callable from any thread."""
         ...
 
 
 class Channel:
     """One connection. Hashed and compared by identity.
 
-    Invariants: `_out` grows at the right from any thread (a deque's append is atomic) and shrinks under `_lock`;
-    `_pending` are the bytes of commands already begun; both together are what the peer has not been sent.
-    `_unsent_size` is the sum of `_pending`, and what `_unsent` has of this channel, whenever `_lock` is free.
+    Invariants: any thread appends to `_out` (atomic for a deque), and only a holder of `_lock` removes from it.
+    `_pending` has the bytes of commands already begun. Both together are the unsent bytes. `_unsent_size` is the size
+    of `_pending` and equals this channel's entry in `_unsent` whenever `_lock` is free.
     """
 
     __slots__ = (
@@ -131,54 +131,54 @@ class Channel:
         self._watches_write = False
         self._output_bytes_max = limits.output_bytes_max
         self._unsent = unsent
-        """The bytes that all channels have not been able to send, where somebody counts them."""
+        """Unsent bytes of all channels; None without such a limit."""
         self._unsent_size = 0
         self.connection = Connection(limits.frame_size_max)
         self.handler = handler
         self.number = number
-        """Counts the connections of this broker's life."""
+        """Number of this connection since the broker started."""
         self.peer = f"{peer[0]}:{peer[1]}"
         self.peer_host = peer
         self.account = ""
-        """The access key of its last request that the accounts let in; empty without accounts or a key."""
+        """The access key of the last accepted request; empty without access control or a key."""
         self.host_bytes = b""
-        """The peer's address as a record holds it; filled in when a message of this channel is first stored."""
+        """The peer's address as in a record; set when a message of this channel is first stored."""
         self.closed = False
         self.broken = False
         self.close_reason = "it could not be written to"
-        """Why it is closed, once it is broken."""
+        """Why the channel is closed, once it is broken."""
         self.reached: ConnectionLimit | None = None
         """The limit that broke it."""
         self.received_ns = 0
-        """When bytes last came."""
+        """When bytes last arrived."""
         self.begun_ns = 0
-        """When the first bytes of the frame came that has not ended; 0 without one. The loop only."""
+        """When the first bytes of the current unfinished frame arrived; 0 without one. Loop thread only."""
         self.unfinished_size = 0
-        """Bytes that came and belong to no request that was begun, as they are counted. The loop only."""
+        """Counted size of received bytes that belong to no started request. Loop thread only."""
         self.request_count = 0
         self.queued_size = 0
-        """Bytes of bodies queued since the last flush; about right, for several threads may write."""
+        """Bytes of bodies queued since the last flush; approximate, because several threads write."""
         self.gives_way = False
-        """Others have their turn before more of what came is served: what was just done takes long. The loop only."""
+        """Whether other connections go first, because the last request took long. Loop thread only."""
         self.is_heavy = False
-        """What it was answered in its last turn was much: only a few such have a turn in one pass. The loop only."""
+        """Whether its last answers were large: only a few such channels get a turn per pass. Loop thread only."""
         self.is_slow = True
-        """Its last turn took too long, or it had none yet: those that are quick have theirs before. The loop only."""
+        """Whether its last turn took too long, or it had none yet; quick channels go first. Loop thread only."""
         self.is_new = True
-        """It had no turn yet. The loop only."""
+        """Whether it had no turn yet. Loop thread only."""
         self.turn_end_ns = NO_END_NS
-        """When others have their turn. The loop only."""
+        """When its turn ends. Loop thread only."""
         self.rest: Callable[[Outbox], None] | None = None
-        """What is left of the request that was begun last; done before more of what came is served. The loop only."""
+        """The rest of the last started request, done before later requests. Loop thread only."""
         self.rest_size = 0
-        """Bytes of that request which are still needed: they are counted with what came and was not served."""
+        """Bytes of that request still in use; they count as unfinished."""
 
     def __str__(self) -> str:
         return f"/{self.peer}"
 
     @property
     def owner(self) -> str:
-        """For whom what it makes counts: its account, or, without one, its address."""
+        """The owner for quotas: the account or, without one, the address."""
         return self.account or address_of(self.peer_host[0])
 
     def write(self, parts: Parts) -> None:
@@ -188,7 +188,7 @@ class Channel:
             self.queued_size += len(parts[1])
 
     def flush(self) -> None:
-        """Send as much as the socket takes; the rest goes when it takes more. Callable from any thread."""
+        """Send what the socket accepts now; the rest follows later. Callable from any thread."""
         with self._lock:
             self.queued_size = 0
             if self.closed or self.broken:
@@ -198,7 +198,7 @@ class Channel:
                 return
             pending = self._pending
             try:
-                # Mostly everything leaves at once, and then nothing need be counted.
+                # Mostly everything is sent at once, and then nothing needs counting.
                 is_counted = bool(pending)
                 while self._out:
                     parts = self._out.popleft()
@@ -215,7 +215,7 @@ class Channel:
                 self._break()
                 return
             except FAULTS:
-                # Whatever it was, those whose answers leave in the same pass must get theirs.
+                # Whatever the fault, other connections' answers in this pass must still be sent.
                 log.exception("%s cannot be written to", self)
                 self._break()
                 return
@@ -235,11 +235,11 @@ class Channel:
                 self._note_unsent()
 
     def stop_reading(self) -> None:
-        """Only send from now on; the loop only, while it stops."""
+        """Only send from now on. Loop thread only, while it stops."""
         self._loop.poller.modify(self._socket, read=False, write=True, data=self)
 
     def unsent(self) -> bool:
-        """Whether something written has not left yet."""
+        """Whether any written bytes are unsent."""
         return bool(self._pending or self._out) and not (self.closed or self.broken)
 
     def receive_into(self, buffer: bytearray) -> int:
@@ -248,11 +248,11 @@ class Channel:
 
     @property
     def has_left(self) -> bool:
-        """Whether it is closed, or about to be, and takes nothing any more."""
+        """Whether the channel is closed or about to be."""
         return not self._is_watched
 
     def leave(self) -> None:
-        """Read and write nothing more until `close`; the loop only."""
+        """Stop reading and writing until `close`. Loop thread only."""
         with self._lock:
             self.broken = True
             self._out.clear()
@@ -268,7 +268,7 @@ class Channel:
             self._loop.poller.unregister(self._socket)
 
     def close(self) -> None:
-        """Let go of the socket; the loop only."""
+        """Close the socket. Loop thread only."""
         with self._lock:
             if self.closed:
                 return
@@ -282,9 +282,9 @@ class Channel:
         self.rest = None
 
     def give_up(self, limit: ConnectionLimit, bytes_max: int, size: int) -> None:
-        """Have the channel closed, for it has most of what all have too much of. Callable from any thread.
+        """Ask the loop to close this channel, which has the most bytes over a limit. Callable from any thread.
 
-        Nothing is read from it or written to it any more; what it has is let go of when the loop closes it.
+        Reading and writing end at once; the loop releases the buffers when it closes the channel.
         """
         if self.broken or self.closed:
             return
@@ -301,13 +301,13 @@ class Channel:
         self._loop.close_soon(self)
 
     def _note_unsent(self) -> None:
-        """Have what is unsent counted, and those given up who have most where all have too much."""
+        """Report the unsent bytes, and close the channels that have most if the total is too large."""
         if self._unsent is not None:
             for channel, size in self._unsent.note(self, self._unsent_size):
                 channel.give_up(ConnectionLimit.UNSENT_BYTES, self._unsent.bytes_max, size)
 
     def _send(self, pending: deque[Buffer]) -> int:
-        """Send what the socket takes; how many bytes that were."""
+        """Send what the socket accepts; returns the number of bytes."""
         size = 0
         while pending:
             try:
@@ -325,7 +325,7 @@ class Channel:
         return size
 
     def _break(self) -> None:
-        """Give the peer up; the loop that owns the channel closes it."""
+        """Mark the channel as broken; its loop closes it."""
         self.broken = True
         self._out.clear()
         self._pending.clear()
@@ -336,7 +336,7 @@ class Channel:
 class Outbox:
     """The channels that one thread has written to and not flushed; not shared between threads.
 
-    Invariant: `_channels` has the commands of each that wait for a flush, and `_count` is their sum.
+    Invariant: `_channels` has the number of unflushed commands of each, and `_count` is their sum.
     """
 
     __slots__ = ("_channels", "_count", "_part", "_sent")
@@ -348,15 +348,15 @@ class Outbox:
         self._sent: list[Callable[[], None]] = []
 
     def write(self, channel: Channel, parts: Parts, count: int = 1) -> None:
-        """Queue one command for a channel, or the bytes of several."""
+        """Queue one command or several (`count`) for a channel."""
         channel.write(parts)
         self._channels[channel] = self._channels.get(channel, 0) + count
         self._count += count
 
     def write_in_herd(self, channel: Channel, parts: Parts, count: int = 1) -> None:
-        """Queue answers of what may be a large herd, and send everything if it has become much.
+        """Queue answers of a possibly large herd; flush when enough are queued.
 
-        The first of a thousand answers must not wait for the last.
+        So the first of a thousand answers does not wait for the last.
         """
         self.write(channel, parts, count)
         if self._count >= self._part:
@@ -364,7 +364,7 @@ class Outbox:
             self._part = min(2 * self._part, FLUSH_COUNT_MAX)
 
     def flush_busy(self) -> None:
-        """Send to the connections that have much to be told, whatever others wait for."""
+        """Send to the connections with many queued answers."""
         if self._sent:
             return
         for channel in [channel for channel, count in self._channels.items() if count >= CHANNEL_COUNT]:
@@ -372,11 +372,11 @@ class Outbox:
             channel.flush()
 
     def after_flush(self, told: Callable[[], None]) -> None:
-        """Call `told` when what is in the box now has been handed to the sockets (the recorder's use)."""
+        """Call `told` when the box's current contents have been handed to the sockets. Used by the recorder."""
         self._sent.append(told)
 
     def after_answer(self, channel: Channel, told: Callable[[], None]) -> None:
-        """The same of an answer; a channel that is closed by then took none, so nothing is told of it."""
+        """Like `after_flush`, but skipped if the channel is closed by then."""
         self._sent.append(lambda: None if channel.has_left else told())
 
     def flush(self) -> None:
@@ -386,7 +386,7 @@ class Outbox:
             self._flush()
 
     def _flush(self) -> None:
-        """Send to whom was written last first: a message's answer can wait until those whom it wakes are told."""
+        """Send in reverse order of first writes, so that woken pulls are answered before the send that woke them."""
         self._count = 0
         channels, self._channels = self._channels, {}
         sent, self._sent = self._sent, []
@@ -399,14 +399,14 @@ class Outbox:
 
 @frozen
 class Limits:
-    """What a connection may cost, and what all of them together."""
+    """Limits of one connection, and of all connections together."""
 
     frame_size_max: int
     output_bytes_max: int
     connection_count_max: int
     idle_ms_max: int
     frame_ms_max: int = 60_000
-    """How long a frame may take from its first byte to its last."""
+    """Maximum time from a frame's first byte to its last."""
     unfinished_bytes_max: int = 256 * MIB
     unsent_bytes_max: int = 256 * MIB
     address_connection_count_max: int = 10_000

@@ -1,10 +1,10 @@
-"""What all connections of a broker cost together, and whom to close when that is too much.
+"""Limits on what all connections use together, and the choice of connections to close.
 
-One connection may cost little of what the broker has, and sixty of them all of it. So the bytes of unfinished frames
-and of unsent answers are counted over all connections, and over a limit the connection with most of them is closed:
-those that have little keep what they have. Connections are counted by address, and in all.
+One connection may use little, and sixty of them everything. So the bytes of unfinished frames and of unsent answers are
+summed over all connections. Above the limit, the connection with most of them is closed. Connections are counted by
+address, and in total.
 
-Leaves out what one connection may cost (`io.channel.Limits`), and closing (`io.transport`).
+Limits of one connection: see `io.channel.Limits`. Closing: see `io.transport`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Peer = TypeVar("Peer", bound=Hashable)
 
 
 class ConnectionLimit(StrEnum):
-    """A limit that costs a connection; the values are labels of a metric."""
+    """A limit that closes connections; the values are metric labels."""
 
     UNFINISHED_BYTES = "unfinishedBytesMax"
     UNSENT_BYTES = "unsentBytesMax"
@@ -44,7 +44,7 @@ class BytesByPeer(Generic[Peer]):
     by_peer: dict[Peer, int] = field(factory=dict, init=False)
 
     def note(self, peer: Peer, size: int) -> list[tuple[Peer, int]]:
-        """Note what a connection has now; those to be closed with what they had, counted no more. Mostly none."""
+        """Set a connection's bytes; returns the connections to close, with their bytes. Usually none."""
         with self.lock:
             self._set(peer, size)
             closed: list[tuple[Peer, int]] = []
@@ -62,7 +62,7 @@ class BytesByPeer(Generic[Peer]):
 
 @define(slots=True, eq=False)
 class Connections:
-    """How many connections there are, by address; callable from any thread."""
+    """Number of connections by address; callable from any thread."""
 
     count_max: int
     address_count_max: int
@@ -71,7 +71,7 @@ class Connections:
     count: int = field(default=0, init=False)
 
     def add(self, host: str) -> ConnectionLimit | None:
-        """Count a connection; the limit that forbids it, and then it is not counted."""
+        """Count a connection. If a limit forbids it, returns the limit and does not count."""
         address = address_of(host)
         with self.lock:
             if self.count >= self.count_max:
@@ -83,7 +83,7 @@ class Connections:
             return None
 
     def remove(self, host: str) -> None:
-        """A counted connection is closed."""
+        """Remove a counted connection."""
         address = address_of(host)
         with self.lock:
             self.count -= 1
@@ -93,7 +93,7 @@ class Connections:
 
 
 def address_of(host: str) -> str:
-    """What counts as one address: of IPv6 the network of 64 bits, all of which one machine may have."""
+    """Returns the address to count by: for IPv6 the /64 network, because one machine may own all of it."""
     if ":" not in host:
         return host
     address = IPv6Address(host.partition("%")[0])

@@ -1,7 +1,7 @@
-"""How a processor is called and how it answers, and how many requests came.
+"""The interface of request processors, their replies, and request counts.
 
-A processor takes (channel, command, outbox) and returns the buffers of its reply, or None when it has none yet (a held
-pull). Leaves out which processor serves which code (`broker`).
+A processor takes (channel, command, outbox). It returns the buffers of its reply, or None when it has none yet (a held
+pull). Which processor serves which code: see `handler`.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _RESPONSE: Final = CommandFlag.RESPONSE.value
 _ONE_WAY: Final = CommandFlag.ONE_WAY.value
 
 REMARK_SIZE_MAX: Final = 2_000
-"""Characters told of an exception: its text may repeat what was sent."""
+"""Maximum characters of an exception in a remark: its text may repeat the request."""
 OVERLOAD: Final = "[OVERLOAD]system busy, try again later"
 TOO_LATE: Final = "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while"
 """Why a request is not served, in RocketMQ's words."""
 
 Turns: TypeAlias = Generator[None, None, Parts]
-"""Work at a request that yields where others may have their turn, and then gives the answer."""
+"""Work on a request that yields between turns and returns the answer."""
 Processor = Callable[[Channel, Command, Outbox], Parts | None]
 Method = TypeVar("Method", bound=Callable[..., Parts | None])
 _CODES: Final = "_codes"
-"""The attribute of a method that has the codes it serves."""
+"""The attribute of a method with the codes that it serves."""
 
 
 def serves(*codes: int) -> Callable[[Method], Method]:
@@ -49,14 +49,14 @@ def serves(*codes: int) -> Callable[[Method], Method]:
 
 
 class Serving:
-    """A service that has processors: its methods that `serves` marks, under their names also in classes below.
+    """Base class of services; its processors are the methods marked by `serves`, also in subclasses.
 
-    Invariant: no code is served by two of them.
+    Invariant: each code has at most one method.
     """
 
     __slots__ = ()
     _served: ClassVar[Mapping[int, str]] = {}
-    """By code the name of the method."""
+    """Method names by code."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -68,18 +68,18 @@ class Serving:
 
     @property
     def processors(self) -> dict[int, Processor]:
-        """By the codes that they serve."""
+        """The bound methods by code."""
         return {code: getattr(self, name) for code, name in self._served.items()}
 
 
 class Refusal(tuple[Buffer, ...]):  # noqa: SLOT001 - what is as long as a tuple cannot have slots
-    """The buffers of a reply that is no success, and what it says, for the log."""
+    """The buffers of a reply without success, with its code and text for the log."""
 
     code: int
     remark: str | None
 
     def __new__(cls, parts: Iterable[Buffer], code: int, remark: str | None) -> Self:
-        """The reply's buffers with its code and text."""
+        """Create a refusal from the reply's buffers, code and text."""
         made = super().__new__(cls, parts)
         made.code, made.remark = code, remark
         return made
@@ -100,7 +100,7 @@ def answer(
 
 
 def serve(processors: Mapping[int, Processor], channel: Channel, command: Command, outbox: Outbox) -> None:
-    """Have a command processed and its reply queued; a failure becomes code 1 and costs nobody else anything."""
+    """Process a command and queue the reply; a failure becomes code 1 and affects no other request."""
     flag = command.flag
     if flag & _RESPONSE:
         return
@@ -117,7 +117,7 @@ def serve(processors: Mapping[int, Processor], channel: Channel, command: Comman
 
 
 def in_turns(channel: Channel, command: Command, turns: Turns) -> Parts | None:
-    """Work for one turn at a request that may take long; its answer, or None when the rest is left to further turns."""
+    """Do one turn of a long request; returns the answer, or None if more turns are needed."""
     try:
         next(turns)
     except StopIteration as ended:
@@ -129,7 +129,7 @@ def in_turns(channel: Channel, command: Command, turns: Turns) -> Parts | None:
 
 
 def _go_on(channel: Channel, command: Command, turns: Turns, outbox: Outbox) -> None:
-    """Work for one more turn, and answer in the last one."""
+    """Do one more turn; answer after the last."""
     try:
         parts = in_turns(channel, command, turns)
     except FAULTS as error:
@@ -139,19 +139,19 @@ def _go_on(channel: Channel, command: Command, turns: Turns, outbox: Outbox) -> 
 
 
 def answer_busy(channel: Channel, command: Command, remark: str, outbox: Outbox) -> None:
-    """Answer a request that is not served: too many wait, or it has waited too long."""
+    """Answer SYSTEM_BUSY to a request that waited too long or found the queue full."""
     refuse(channel, command, answer(command, ResponseCode.SYSTEM_BUSY, remark), outbox)
 
 
 def refuse(channel: Channel, command: Command, refusal: Parts, outbox: Outbox) -> None:
-    """Queue the answer of a request that no processor served, and note it in the log."""
+    """Queue and log the answer to a request that no processor served."""
     tell_refused(channel, command, refusal)
     if not command.is_one_way:
         outbox.write(channel, refusal)
 
 
 def tell_refused(channel: Channel, command: Command, refusal: Parts | None) -> None:
-    """Note in the log that a request was answered with no success, and why."""
+    """Log that a request was answered without success, and why."""
     if type(refusal) is Refusal:
         log.info(
             "%s request %d is answered %d: %s",
@@ -166,7 +166,7 @@ def tell_refused(channel: Channel, command: Command, refusal: Parts | None) -> N
 
 
 def call(processor: Processor, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
-    """Call a processor; what it raises becomes a reply with code 1, in JSON and without fields as Java's are."""
+    """Call a processor; an error becomes a reply with code 1, in JSON and without fields, as in Java."""
     try:
         return processor(channel, command, outbox)
     except FAULTS as error:
@@ -174,7 +174,7 @@ def call(processor: Processor, channel: Channel, command: Command, outbox: Outbo
 
 
 def failure(channel: Channel, command: Command, error: Exception) -> Refusal:
-    """The reply to a request whose processing raised this; what is no mistake of the peer's goes to the log."""
+    """Returns the reply for an error; logs errors that the peer did not cause."""
     if isinstance(error, HeaderError):
         remark = str(error)
     else:
@@ -186,14 +186,14 @@ def failure(channel: Channel, command: Command, error: Exception) -> Refusal:
 
 
 NAMES: Final = {code.value: code.name for code in RequestCode}
-"""The names of the known codes."""
+"""Names of the known codes."""
 
 
 class RequestCounts(dict[int, int]):
-    """Requests by their code; unknown codes, which a client may choose freely, are counted together under -1."""
+    """Number of requests by code; unknown codes are counted together under -1."""
 
     def add(self, code: int, count: int = 1) -> None:
-        """Count requests; only on the loops' threads, where a count lost in a race does no harm."""
+        """Count requests. Only on loop threads; a count lost in a race is acceptable."""
         try:
             self[code] += count
         except KeyError:

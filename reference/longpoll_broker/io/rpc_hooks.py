@@ -1,10 +1,8 @@
-"""Lets somebody else's code see every request before its processor does, and every answer before it leaves.
+"""Hooks: user code that sees every request before its processor and every answer before it is sent.
 
-A processor that answers None has no answer yet: the pull is held, or the send waits for its disk. The hooks hear of
-that at once, and the later answer passes none of them, as in RocketMQ (upstream issue #7890). A refusal from before
-the processor (an unknown code, a full pool, a wrong signature, a slave of 5.x) is not a processor's and has no hooks.
-
-Without hooks nothing here is called. Leaves out changing an answer, which Java's hooks may do.
+A processor returns None if the answer follows later: a held pull, or a send that waits for the disk. Hooks see that
+None at once and do not see the later answer, as in RocketMQ (upstream issue #7890). A refusal before the processor has
+no hooks: an unknown code, a full pool, a wrong signature, a slave of 5.x. Unlike Java's, hooks cannot change an answer.
 
 Sources: `RPCHook.java`, `NettyRemotingAbstract.processRequestCommand`, `AbortProcessException.java` 5.x.
 """
@@ -26,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class RequestAbortedError(BrokerError):
-    """A hook ends a request: its answer is `code` and the text."""
+    """Raised by a hook to answer a request with `code` and the text."""
 
     def __init__(self, code: int, remark: str) -> None:
         super().__init__(remark)
@@ -34,10 +32,9 @@ class RequestAbortedError(BrokerError):
 
 
 class RpcHook(Protocol):
-    """What is told of requests, on the thread that serves them; several of those may call it at once.
+    """A hook. Called on the threads that serve requests, several at once.
 
-    Both methods may raise `RequestAbortedError` to answer otherwise. Any other error that a request can be answered for
-    becomes code 1.
+    Both methods may raise `RequestAbortedError` to replace the answer. Any other error becomes code 1.
     """
 
     def before_request(self, peer: str, request: Command) -> None:
@@ -45,12 +42,12 @@ class RpcHook(Protocol):
         ...
 
     def after_response(self, peer: str, request: Command, response: Command | None) -> None:
-        """It was served; None when it has no answer yet, and then raising changes nothing."""
+        """The request was served. `response` is None if the answer follows later; then errors have no effect."""
         ...
 
 
 def with_hooks(processors: Mapping[int, Processor], hooks: Sequence[RpcHook]) -> dict[int, Processor]:
-    """The processors with the hooks around each, in the order given; the same processors when there are none."""
+    """Wrap each processor with the hooks, in order; without hooks, returns the processors unchanged."""
     if not hooks:
         return dict(processors)
     return {code: _around(processor, tuple(hooks)) for code, processor in processors.items()}
@@ -76,7 +73,7 @@ def _around(processor: Processor, hooks: tuple[RpcHook, ...]) -> Processor:
 
 
 def _tell_held(hooks: tuple[RpcHook, ...], channel: Channel, command: Command) -> None:
-    """Say that there is no answer yet; a hook that fails must not cause a second one."""
+    """Report to the hooks that the answer follows later; log their errors, to avoid a second answer."""
     for hook in hooks:
         try:
             hook.after_response(channel.peer, command, None)
@@ -85,7 +82,6 @@ def _tell_held(hooks: tuple[RpcHook, ...], channel: Channel, command: Command) -
 
 
 def _as_command(parts: Parts) -> Command:
-    """An answer as its client reads it."""
     connection = Connection()
     connection.receive_data(b"".join(parts))
     response = connection.next_event()

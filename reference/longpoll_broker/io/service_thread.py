@@ -1,7 +1,6 @@
-"""A service with a thread of its own, which does its rounds until it is stopped.
+"""A service with one thread that repeats rounds until it is stopped.
 
-Leaves out what a round does, and threads that wait for work instead of a time (`hold.executors`,
-`send.group_commit`). Source: `ServiceThread.java`.
+Threads that wait for work: see `hold.executors`, `send.group_commit`. Source: `ServiceThread.java`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from longpoll_runtime import Event, Runtime, Thread
 
 @define(slots=True, eq=False)
 class ServiceThread(ABC):
-    """One thread. Invariant: `_thread` is there from `start` on, and has ended after `stop`."""
+    """One thread. Invariant: `_thread` exists from `start` on, and has ended after `stop`."""
 
     NAME: ClassVar[str]
     """The thread's name."""
@@ -40,4 +39,4 @@ class ServiceThread(ABC):
 
     @abstractmethod
     def _run(self) -> None:
-        """Do rounds, with a wait for `_stop` between them, until it is set."""
+        """Repeat rounds, waiting for `_stop` between them, until it is set."""

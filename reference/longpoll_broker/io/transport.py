@@ -1,13 +1,13 @@
 """The loop that serves many connections on one thread.
 
-One pass of a loop reads every ready connection, hands each whole command to its listener's handler, calls
-`PassEnd.end_pass` (of a broker `BrokerHandler.end_pass`), and only then writes. All answers to one connection leave in
-one system call, and a send, the pulls that it wakes and their answers need no hand-over between threads. A connection
-whose command takes long gives way: the rest of its commands is served in the next pass.
+One pass of a loop reads every ready connection, hands each complete command to its listener's handler, calls
+`PassEnd.end_pass` (for a broker `BrokerHandler.end_pass`), and then writes. So all answers to one connection leave in
+one system call. A send, the pulls that it wakes and their answers need no thread switch. When a connection's command
+takes long, its other commands wait for the next pass.
 
-Whatever serving a connection raises costs that connection, and nobody else anything: the loop goes on.
+An error while serving a connection closes that connection; the loop continues.
 
-Leaves out a connection's own state and writing (`io.channel`) and what commands mean.
+A connection's state and writing: see `io.channel`.
 """
 
 from __future__ import annotations
@@ -31,76 +31,75 @@ from longpoll_runtime.recoverable import FAULTS, KeepGoing
 log = logging.getLogger(__name__)
 
 RECEIVE_SIZE: Final = 256 * 1024
-"""Bytes asked of one connection before the next has its turn."""
+"""Maximum bytes read from one connection per pass."""
 LARGE_SIZE: Final = 64 * KIB
-"""Bytes not served yet with which a connection comes behind all that are quick, as if its last turn had been long."""
+"""A connection with this many unserved bytes is treated as slow: quick ones go first."""
 QUEUED_SIZE_MAX: Final = 32 * KIB
-"""Bytes queued for one connection in a pass; above it these are sent, and others have their turn, before it goes on.
+"""Bytes queued for one connection in a pass; above this they are sent, and other connections get a turn.
 
-About four pulls of 32 small messages: with twice as much, eight pulls under way all are served before one is answered,
-and client and broker work by turns instead of at once.
+This is about four pulls of 32 small messages. With twice as much, all eight pulls in flight are served before the first
+answer leaves, so client and broker work alternately instead of concurrently.
 """
 TURN_NS_MAX: Final = 5_000_000
-"""How long one connection is served in a pass before others have their turn; its last request may take longer."""
+"""Maximum turn of one connection in a pass; the last request may exceed it."""
 PASS_NS: Final = 10_000_000
-"""What those that are ready share in one pass, so that their turns are shorter the more they are."""
+"""Time that all ready connections share in one pass: with many of them, turns are shorter."""
 TURN_NS_MIN: Final = 250_000
-"""The shortest turn, however many are ready: less would be spent on changing turns."""
+"""Minimum turn with many ready connections; shorter turns would cost more in switching."""
 RESTS_MAX: Final = 8
-"""Connections with long requests, or much to be answered, that go on in one pass, as long as they take `PASS_NS` in
-all; the others have their turn in the next ones."""
+"""Maximum connections with long requests or large answers that continue in one pass, within `PASS_NS` in total."""
 ACCEPTS_MAX: Final = 256
-"""Connections accepted before the open ones have their turn."""
+"""Maximum connections accepted before the open ones get their turn."""
 CLOSES_MAX: Final = 64
-"""Connections closed in one pass, some milliseconds' work; further ones are only told of no more until their turn."""
+"""Maximum connections closed in one pass, a few milliseconds of work; the rest wait for later passes."""
 LINGER_S: Final = 2.0
-"""How long a stopping loop waits for peers to read what was written to them."""
+"""How long a stopping loop waits for peers to read their answers."""
 ACCEPT_PAUSE_S: Final = 1.0
-"""How long nothing is accepted after the operating system refused a connection."""
+"""How long a loop accepts nothing after the operating system refused a connection."""
 IDLE_CHECK_S: Final = 10.0
-"""How often a loop looks for channels that have said nothing for too long, and the longest that it sleeps."""
+"""Interval between checks for idle channels, and the longest sleep of a loop."""
 STOPPING: Final = "the broker stops"
 CANNOT_BE_SERVED: Final = "the broker failed at it"
 
 
 class Clock(Protocol):
-    """What has to be done at a time rather than at an arrival; asked by the loop that it is given to."""
+    """Work that is due at a time; called by one loop."""
 
     def wait_s(self) -> float | None:
-        """Seconds until `run` is needed; None when nothing is due ever. The loop may come earlier."""
+        """Seconds until `run` is needed; None when nothing is scheduled. The loop may call earlier."""
         ...
 
     def run(self, outbox: Outbox) -> None:
-        """Do what is due."""
+        """Do the work that is due."""
         ...
 
 
 class PassEnd(Protocol):
-    """What follows the requests of a pass, and comes before the answers leave."""
+    """Work between the requests of a pass and the sending of its answers."""
 
     @property
     def has_more(self) -> bool:
-        """Whether the end of another pass has something to do, which then begins at once."""
+        """Whether another pass has work to do; it then starts at once."""
         ...
 
     def end_pass(self, outbox: Outbox) -> None:
-        """Do what the requests of a pass asked for together."""
+        """Finish the requests of a pass together."""
         ...
 
 
 @define(slots=True, eq=False)
 class Totals:
-    """What the connections of all loops of a broker cost together."""
+    """Resources that the connections of all loops of a broker use together."""
 
     unfinished: BytesByPeer[Channel]
     unsent: BytesByPeer[Channel]
     connections: Connections
     reached: Counter[ConnectionLimit] = field(factory=Counter, init=False)
-    """How often each limit has cost a connection; about right on other threads."""
+    """Closed connections by limit; approximate on other threads."""
 
     @classmethod
     def of(cls, runtime: Runtime, limits: Limits) -> Totals:
-        """Of loops that have no connection yet."""
+        """Create the totals for these limits, all zero."""
         return cls(
             BytesByPeer(limits.unfinished_bytes_max, runtime.lock()),
             BytesByPeer(limits.unsent_bytes_max, runtime.lock()),
@@ -116,8 +115,6 @@ class _Door:
 
 @frozen
 class _Accepted:
-    """A connection that a loop is to serve."""
-
     sock: Socket
     peer: tuple[str, int]
     handler: Handler
@@ -127,7 +124,7 @@ class _Accepted:
 class IoLoop:
     """One thread, one poller, any number of listeners and channels.
 
-    Invariant: `_channels` are exactly the registered, open channels of this loop; only its thread changes the set.
+    Invariant: `_channels` has exactly the registered, open channels of this loop; only its thread changes it.
     """
 
     def __init__(
@@ -154,16 +151,16 @@ class IoLoop:
         self._channels: dict[Channel, None] = {}
         self._to_close: deque[Channel] = deque()
         self._leaving: dict[Channel, tuple[str, ConnectionLimit | None]] = {}
-        """Channels that have left and are to be closed, with the reason, in later passes."""
+        """Channels to close in later passes, with the reason."""
         self._closes_left = CLOSES_MAX
         self._turn_ns = TURN_NS_MAX
         self._to_adopt: deque[_Accepted] = deque()
         self._unfinished: dict[Channel, None] = {}
-        """Channels that gave way: nothing more is read from them before what came is served."""
+        """Channels with unserved commands; nothing more is read from them until these are served."""
         self._is_turn_of_new = False
-        """Whether it was the turn of those that had none yet, of all whose requests may take long."""
+        """Whether the last slow turn went to a channel that had no turn before."""
         self._unread: dict[Channel, None] = {}
-        """Channels that are new or slow, and for whose bytes there was no time; the poller tells of them again."""
+        """New or slow channels that were ready but not read for lack of time."""
         self._stopping = False
         self._numbers = 0
         self._idle_check_ns = 0
@@ -176,19 +173,19 @@ class IoLoop:
 
     @property
     def channel_count(self) -> int:
-        """Open connections of this loop; about right on other threads."""
+        """Open connections of this loop; approximate on other threads."""
         return len(self._channels)
 
     # -- before the start, and from other threads --------------------------------------------------------------------
 
     def add_listener(self, listener: Listener, handler: Handler) -> None:
-        """Serve a listener; before `start`."""
+        """Serve a listener. Call before `start`."""
         door = _Door(listener, handler)
         self._doors.append(door)
         self.poller.register(listener, read=True, write=False, data=door)
 
     def share_with(self, loops: Sequence[IoLoop]) -> None:
-        """Deal accepted connections out to these loops in turn; before `start`."""
+        """Distribute accepted connections over these loops in turn. Call before `start`."""
         self._peers = list(loops)
 
     def start(self) -> None:
@@ -196,16 +193,16 @@ class IoLoop:
         self._thread = self._runtime.spawn(self._name, self._run)
 
     def wake(self) -> None:
-        """Make the loop look around now."""
+        """Start a pass of the loop now."""
         self.poller.wake()
 
     def close_soon(self, channel: Channel) -> None:
-        """Have the loop close a channel; callable from any thread."""
+        """Ask the loop to close a channel; callable from any thread."""
         self._to_close.append(channel)
         self.poller.wake()
 
     def stop(self) -> None:
-        """Stop listening, send what is written, close every channel, end the thread and wait for that."""
+        """Stop listening, send what is written, close every channel, and join the thread."""
         if self._thread is None:
             self._close_all()
         else:
@@ -237,13 +234,13 @@ class IoLoop:
         self._close_all()
 
     def _run_pass(self, ready: list[tuple[object, bool, bool]]) -> None:
-        """Read every ready connection and let the handlers finish; nothing is written before the end."""
+        """Read every ready connection and run the handlers; answers are written at the end."""
         now_ns = self._runtime.monotonic_ns()
         self._close_those_leaving()
         self._look_after_connections(now_ns)
         unfinished, self._unfinished = self._unfinished, {}
         self._turn_ns = min(max(PASS_NS // (len(ready) + len(unfinished) + 1), TURN_NS_MIN), TURN_NS_MAX)
-        # Those for which there was no time come first.
+        # Channels left unread in the last pass come first.
         slow, self._unread = self._unread, {}
         for data, readable, writable in ready:
             if type(data) is Channel:
@@ -254,7 +251,7 @@ class IoLoop:
                 if data.is_slow:
                     slow[data] = None
                 elif (size := self._receive(data, now_ns)) and size + data.unfinished_size >= LARGE_SIZE:
-                    # What is large takes long, mostly: fifty batches at once are not served before one send.
+                    # Large input usually takes long: one send must not wait for fifty batches.
                     data.is_slow = True
                     unfinished[data] = None
                 elif size:
@@ -269,9 +266,9 @@ class IoLoop:
                 self._pass_end.end_pass(self.outbox)
 
     def _receive_slow(self, channels: Sequence[Channel], unfinished: dict[Channel, None], now_ns: int) -> None:
-        """Read what came from those that are new or slow, behind all that are quick, for as long as one pass may take.
+        """Read from new or slow channels, after the quick ones, within the time of a pass.
 
-        They are served behind those that wait already. A read may take a millisecond: that of a TLS handshake.
+        They are served after those already waiting. A read may take a millisecond: that of a TLS handshake.
         """
         if not channels:
             return
@@ -287,9 +284,10 @@ class IoLoop:
                 return
 
     def _serve_unfinished(self, channels: list[Channel]) -> None:
-        """Go on with those that gave way; of those whose requests take long, or answers are long, a few a pass.
+        """Continue with channels that have unserved commands; only a few slow ones per pass.
 
-        Of those that had no turn yet as many as a pass has time for: else who comes and goes would be a heap of them.
+        Channels without a turn so far get as many turns as the pass has time for; otherwise short-lived clients would
+        pile up.
         """
         if not channels:
             return
@@ -304,7 +302,7 @@ class IoLoop:
         end_ns = now_ns() + PASS_NS
         rests_left = RESTS_MAX
         while new or (known and rests_left):
-            # In turn: anybody is slow once on a busy machine, and waits for no flood of those who have just come.
+            # Alternate: any client may be slow once, and must not wait for a flood of new ones.
             self._is_turn_of_new = not self._is_turn_of_new
             is_rest = bool(known and rests_left) and not (self._is_turn_of_new and new)
             rests_left -= is_rest
@@ -313,11 +311,11 @@ class IoLoop:
                 self._serve(channel)
                 if now_ns() > end_ns:
                     break
-        # First in the next pass: those that had their turn have come behind them.
+        # First in the next pass: those served now queue behind them.
         self._unfinished = dict.fromkeys((*known, *new)) | self._unfinished
 
     def _look_after_connections(self, now_ns: int) -> None:
-        """Close those that are idle, go on accepting, and take over what another loop accepted."""
+        """Close idle channels, resume accepting, and adopt connections that another loop accepted."""
         if now_ns >= self._idle_check_ns:
             self._idle_check_ns = now_ns + int(IDLE_CHECK_S * 1e9)
             self._close_idle(now_ns)
@@ -328,7 +326,7 @@ class IoLoop:
                 self._adopt(self._to_adopt.popleft())
 
     def _receive(self, channel: Channel, now_ns: int) -> int:
-        """Read what came; how many bytes that are, 0 where there is nothing to serve."""
+        """Read what arrived; returns the number of bytes, 0 when there is nothing to serve."""
         try:
             size = channel.receive_into(self._buffer)
         except BlockingIOError:
@@ -349,7 +347,6 @@ class IoLoop:
         return size
 
     def _serve(self, channel: Channel) -> None:
-        """Have what came served, up to where the channel gives way."""
         connection, received = channel.connection, channel.handler.received
         now_ns = self._runtime.monotonic_ns
         end_ns = channel.turn_end_ns = now_ns() + self._turn_ns
@@ -374,17 +371,17 @@ class IoLoop:
                     self._note_unread(channel, ended_a_frame=True)
                     return
         except RemoteProtocolError as error:
-            # What came before the bad frame was answered in this pass; the bad frame costs its sender the connection.
+            # The frames before the bad one were answered in this pass; the bad one closes the connection.
             channel.flush()
             self._close(channel, f"it sent what cannot be read: {error}")
         except FAULTS:
-            # Requests are answered for what they raise (`io.processors`): this came beside one.
+            # Errors of requests are answered in `io.processors`; this one arose elsewhere.
             log.exception("what %s sent cannot be served", channel)
             channel.flush()
             self._close(channel, CANNOT_BE_SERVED)
 
     def _note_unread(self, channel: Channel, *, ended_a_frame: bool) -> None:
-        """Have what came and was not served counted, and see when its first frame began."""
+        """Update the count of unserved bytes, and the time when the first unfinished frame began."""
         size = channel.connection.unread_size + channel.rest_size
         if ended_a_frame or not channel.unfinished_size:
             channel.begun_ns = channel.received_ns
@@ -401,7 +398,7 @@ class IoLoop:
             except BlockingIOError:
                 return
             except OSError as error:
-                # Out of descriptors, mostly: asking again at once would only turn in circles.
+                # Usually out of file descriptors: an immediate retry would only spin.
                 log.warning(
                     "a connection could not be accepted: %s; trying again in %.0f s",
                     error,
@@ -426,7 +423,7 @@ class IoLoop:
         self._paused.clear()
 
     def adopt_soon(self, accepted: _Accepted) -> None:
-        """Have the loop serve a connection that another one accepted."""
+        """Ask the loop to serve a connection that another one accepted."""
         self._to_adopt.append(accepted)
         self.poller.wake()
 
@@ -456,7 +453,6 @@ class IoLoop:
             self._close(channel, CANNOT_BE_SERVED)
 
     def _refuse(self, sock: Socket, peer: tuple[str, int], reached: ConnectionLimit) -> None:
-        """Close a connection that is one too many."""
         limits = self._limits
         if reached is ConnectionLimit.CONNECTIONS:
             reason = f"over {limits.connection_count_max} connections"
@@ -472,7 +468,7 @@ class IoLoop:
         sock.close()
 
     def _close_in_turn(self, channel: Channel, reason: str, reached: ConnectionLimit | None = None) -> None:
-        """Close a channel now, or, where many are closed at once, in a later pass; it is served no more."""
+        """Close a channel now, or in a later pass if many close at once; stop serving it."""
         if channel.closed or channel in self._leaving:
             return
         if self._closes_left:
@@ -483,7 +479,6 @@ class IoLoop:
             self._leaving[channel] = reason, reached
 
     def _close_those_leaving(self) -> None:
-        """Begin a pass: close some of those that wait for it."""
         self._closes_left = CLOSES_MAX
         while self._leaving and self._closes_left:
             channel = next(iter(self._leaving))
@@ -509,7 +504,6 @@ class IoLoop:
             channel.handler.closed(channel)
 
     def _close_idle(self, now_ns: int) -> None:
-        """Close the channels that have said nothing, or that have not ended a frame, for too long."""
         limits = self._limits
         idle_ns, frame_ns = limits.idle_ms_max * 1_000_000, limits.frame_ms_max * 1_000_000
         for channel in list(self._channels):
@@ -528,7 +522,7 @@ class IoLoop:
                 self._close_in_turn(channel, reason, ConnectionLimit.FRAME_TIME)
 
     def _linger(self) -> None:
-        """Give peers a moment to take what was written to them before the end."""
+        """Give peers some time to read their answers before the end."""
         self.outbox.flush()
         while self._leaving:
             self._close_those_leaving()
@@ -553,6 +547,6 @@ class IoLoop:
             door.listener.close()
         for channel in list(self._channels):
             self._close(channel, STOPPING)
-        # Who was accepted and not served yet would wait for ever.
+        # A peer that was accepted but not served would wait forever.
         while self._to_adopt:
             self._to_adopt.popleft().sock.close()

@@ -1,4 +1,4 @@
-"""Parity with RocketMQ beyond sending and pulling: administration, accounts, name server, replication and more.
+"""RocketMQ features beyond sending and pulling: administration, accounts, name server, replication and more.
 
-Frozen: it changes only to fix a fault. Nothing in `hold`, `store`, `io` or `send` imports it.
+Frozen: changes only fix faults. `hold`, `store`, `io` and `send` do not import it.
 """

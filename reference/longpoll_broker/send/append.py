@@ -1,7 +1,7 @@
-"""Puts messages into the store for everybody who has some: producers, the schedule, send-backs, ended transactions.
+"""Appends messages to the store: from producers, the schedule, send-backs and ended transactions.
 
-Also turns a delayed message into one of the schedule topic, and back. Leaves out making messages visible
-(`hold.dispatch_service`) and when a delayed one is due (`rocketmq.timers.schedule_service`).
+Also moves a delayed message to the schedule topic and back. Visibility: see `hold.dispatch_service`. Delivery of
+delayed messages: see `rocketmq.timers.schedule_service`.
 
 Sources: `CommitLog.asyncPutMessage`, `ScheduleMessageService.messageTimeup` 4.9.
 """
@@ -59,7 +59,7 @@ class Appender:
         return result
 
     def append_burst(self, messages: Sequence[MessageToStore]) -> Sequence[Arrival]:
-        """Append as many of these, from the first on, as `MessageStore.put_burst` does; their events are not told."""
+        """Append a prefix of these messages with `MessageStore.put_burst`; records no events."""
         self.runtime.step("append")
         arrivals = self.store.put_burst(messages)
         if self.statistics is not None:
@@ -69,7 +69,7 @@ class Appender:
         return arrivals
 
     def append_batch(self, messages: Sequence[tuple[MessageToStore, str]]) -> list[PutResult]:
-        """Append messages with their tags, all or none; raises what `MessageStore.put_batch` raises."""
+        """Append all messages with their tags, or none; raises what `MessageStore.put_batch` raises."""
         self.runtime.step("append")
         after_ns = self.events.now_ns()
         results = self.store.put_batch([message for message, _tag in messages])
@@ -81,7 +81,7 @@ class Appender:
         return results
 
     def append_prepared(self, batch: PreparedBatch, tags: Sequence[str]) -> PutResult:
-        """Append a long batch whose messages have these tags; where the first one is.
+        """Append a long batch with these tags; returns the result of the first message.
 
         Raises what `MessageStore.put_prepared` raises.
         """
@@ -97,7 +97,7 @@ class Appender:
 def delayed(
     message: MessageToStore, properties: dict[str, str], level: int, form: PropertiesForm, *, level_count: int
 ) -> MessageToStore:
-    """The message as the schedule topic holds it; a level beyond the last is the last."""
+    """Returns the message for the schedule topic; a level beyond the last becomes the last."""
     assert level > 0
     if level > level_count:
         level = level_count
@@ -108,7 +108,7 @@ def delayed(
 def moved(
     message: MessageToStore, properties: dict[str, str], topic: str, queue_id: int, form: PropertiesForm
 ) -> MessageToStore:
-    """The message in another topic, with its own topic and queue kept as properties."""
+    """Returns the message for another topic, with the original topic and queue as properties."""
     properties[REAL_TOPIC] = message.topic
     properties[REAL_QUEUE_ID] = str(message.queue_id)
     return replace(message, topic=topic, queue_id=queue_id, properties=write_properties(properties, form))
@@ -117,9 +117,9 @@ def moved(
 def brought_back(
     record: Record, form: PropertiesForm, *, forgets_place: bool = False, more: Mapping[str, str] = NO_PROPERTIES
 ) -> tuple[MessageToStore, str] | None:
-    """The message of a schedule or half record in its own topic, and its tag; None when it does not say where.
+    """Returns the original message of a schedule or half record, and its tag; None without an original topic.
 
-    Its properties stay as they are stored, also those that brought it there unless `forgets_place`, and get `more`.
+    Properties stay as stored, with `more` added; `forgets_place` removes the original topic and queue.
     """
     properties = read_properties(record.properties.decode("utf-8", "surrogatepass"))
     topic, queue_text = properties.get(REAL_TOPIC, ""), properties.get(REAL_QUEUE_ID, "")

@@ -1,6 +1,6 @@
-"""What a batch may have in all, asked before any of it is stored: what is stored must be acknowledged.
+"""Limits of a batch, checked before any of it is stored: a stored message must be acknowledged.
 
-Leaves out the limits of each message (`store.limits`) and storing them (`send.send_processor`).
+Limits of a message: see `store.limits`. Storing: see `send.send_processor`.
 
 Sources: `DefaultMessageStore.checkMessages` 4.9.7, `MessageExtEncoder.encode` 5.x.
 """
@@ -18,33 +18,33 @@ from longpoll_protocol.frames.frame import HEADER_SIZE_MAX, Buffer
 from longpoll_protocol.message import BatchMessage, read_batch
 
 ID_REST_SIZE: Final = 17
-"""Characters of a message's id after the host's, and the comma between two."""
+"""Characters of a message id after the host part, with the separating comma."""
 OTHER_FIELDS_SIZE: Final = 4_096
-"""Room for the rest of an answer's header."""
+"""Space for the rest of an answer's header."""
 
 
 @frozen
 class BatchLimits:
-    """How much one batch may have."""
+    """The limits of one batch."""
 
     size_max: int
-    """Bytes of the body (`maxMessageSize`)."""
+    """Maximum bytes of the body (`maxMessageSize`)."""
     count_max: int
-    """Messages whose ids fit the header of an answer; Java's headers may have 16 MiB, so it takes more."""
+    """Maximum messages, so that their ids fit the answer's header; Java's headers may have 16 MiB, so it takes more."""
     size_is_an_error: bool
     """`Traits.batch_size_is_an_error`."""
 
     @classmethod
     def of(cls, size_max: int, host_size: int, traits: Traits) -> Self:
-        """The limits of a broker whose host takes `host_size` characters of a message's id."""
+        """Returns the limits of a broker whose host takes `host_size` characters in a message id."""
         count_max = (HEADER_SIZE_MAX - OTHER_FIELDS_SIZE) // (host_size + ID_REST_SIZE)
         return cls(size_max, count_max, traits.batch_size_is_an_error)
 
     def read(self, body: Buffer) -> Iterator[BatchMessage]:
-        """The messages of a batch, one after the other.
+        """Iterate over the messages of a batch.
 
-        Raises HeaderError where it is damaged or has no message, MessageRefusedError over a limit: none of them is to
-        be stored before the last was read.
+        Raises HeaderError for a damaged or empty batch, MessageRefusedError over a limit. Store a message only after
+        the last was read.
         """
         if len(body) > self.size_max:
             problem = f"the batch has {len(body)} bytes, at most {self.size_max} are allowed"
@@ -59,5 +59,5 @@ class BatchLimits:
 
 
 def no_message() -> HeaderError:
-    """What a batch without a message is told: Java fails on it, and so the reply lacks the fields of a refusal."""
+    """Returns the error for an empty batch: Java fails on it, so the reply lacks the fields of a refusal."""
     return HeaderError("a batch", "body", "has no message")

@@ -1,11 +1,10 @@
-"""Has sends answered when they are durable, many of them by one sync (`SYNC_FLUSH`).
+"""Answers sends when they are durable, with one sync for many sends (`SYNC_FLUSH`).
 
-A send that has appended leaves a request: how far the log must be durable, and what to do then. The committer takes all
-requests that wait, syncs once and answers each; while the disk works the next ones gather. A send to a topic that is
-not yet in `topics.json` also waits until the committer has saved that file. A second thread watches the clock: a
-request whose disk takes too long is answered as not durable, and the sync goes on.
+An appended send submits a request: a log end, and a callback. The committer takes all waiting requests, syncs once and
+answers each; new ones gather meanwhile. For a send to a topic that is not yet in `topics.json`, the committer first
+saves that file. A watcher thread answers overdue requests as not durable while the sync continues.
 
-Leaves out syncing itself (`MessageStore.flush`). Source: `CommitLog.GroupCommitService`, `FlushDiskWatcher.java` 4.9.
+Syncing: see `MessageStore.flush`. Source: `CommitLog.GroupCommitService`, `FlushDiskWatcher.java` 4.9.
 """
 
 from __future__ import annotations
@@ -24,16 +23,14 @@ from longpoll_runtime.recoverable import FAULTS, KeepGoing
 log = logging.getLogger(__name__)
 
 WAITING_COUNT_MAX: Final = 100_000
-"""Most requests that wait; over this who appends syncs itself, and so slows its producers down."""
+"""Maximum waiting requests; above this the appending thread syncs itself, which slows its producers down."""
 
 Done = Callable[[bool, Outbox], None]
-"""Told whether the bytes are durable; writes its answer to the outbox."""
+"""Called with whether the bytes are durable; writes the answer to the outbox."""
 
 
 @frozen(eq=False)
 class _Request:
-    """One append that waits for the disk."""
-
     log_end: int
     deadline_ns: int
     done: Done
@@ -43,9 +40,10 @@ class _Request:
 
 @define(slots=True, eq=False)
 class GroupCommit:
-    """Committer and watcher. Invariant: `_gathered` is part of `_open`; who takes a request out of `_open` answers it.
+    """Committer and watcher. `_changed` protects both collections.
 
-    `_open` is in the order of the deadlines. Both change under `_changed`.
+    Invariants: `_gathered` is a part of `_open`; the thread that removes a request from `_open` answers it. `_open` is
+    ordered by deadline.
     """
 
     runtime: Runtime
@@ -53,9 +51,9 @@ class GroupCommit:
     timeout_ms: int
     """`syncFlushTimeout`."""
     flushed: Callable[[Outbox], None]
-    """Called after a sync and before its answers: what became durable may now be seen."""
+    """Called between a sync and its answers, to make the durable messages visible."""
     save_topics: Callable[[], None]
-    """Saves the table of topics if it has changed; raises OSError."""
+    """Saves the topic table if it has changed; raises OSError."""
     _changed: Condition = field(init=False)
     _gathered: list[_Request] = field(factory=list, init=False)
     _open: dict[_Request, None] = field(factory=dict, init=False)
@@ -74,7 +72,7 @@ class GroupCommit:
         ]
 
     def stop(self) -> None:
-        """Answer what waits, then end the threads; who appends later syncs itself."""
+        """Answer the waiting requests, then end the threads; later appends sync themselves."""
         with self._changed:
             self._running = False
             self._changed.notify_all()
@@ -82,10 +80,10 @@ class GroupCommit:
             thread.join()
 
     def submit(self, log_end: int, done: Done, outbox: Outbox, *, wants_topics: bool) -> None:
-        """Have `done` called, on another thread, when the log is durable up to `log_end`, or cannot be made so.
+        """Call `done` on another thread when the log is durable up to `log_end`, or cannot be.
 
-        With `wants_topics` the table of topics is saved before. `outbox` is the caller's: used when the request cannot
-        wait.
+        With `wants_topics` the topic table is saved first. If the request cannot wait, `done` runs at once with
+        `outbox`.
         """
         deadline_ns = self.runtime.monotonic_ns() + self.timeout_ms * 1_000_000
         request = _Request(log_end, deadline_ns, done, wants_topics)
@@ -111,10 +109,9 @@ class GroupCommit:
             outbox.flush()
 
     def _commit(self, requests: list[_Request], outbox: Outbox) -> None:
-        """One sync for all of them."""
         are_topics_saved = False
         if any(request.wants_topics for request in requests):
-            # Before the log: a durable message then has a durable topic.
+            # Before the log, so that a durable message has a durable topic.
             with KeepGoing(log, "topics could not be saved; trying again"):
                 self.save_topics()
                 are_topics_saved = True
@@ -135,7 +132,7 @@ class GroupCommit:
                 return
             del self._open[request]
             if not self._running and not self._open:
-                # The watcher waits for the deadline of a request that will not come to it.
+                # Wake the watcher, which would otherwise wait for the deadline of an answered request.
                 self._changed.notify_all()
         try:
             request.done(is_durable, outbox)
@@ -143,7 +140,6 @@ class GroupCommit:
             log.exception("a send gets no answer")
 
     def _watch(self) -> None:
-        """Answer those whose time is over."""
         outbox = Outbox()
         while True:
             with self._changed:

@@ -1,7 +1,6 @@
-"""Which further queues a message may name in its property `INNER_MULTI_DISPATCH`.
+"""Checks the additional queues that a message names in its property `INNER_MULTI_DISPATCH`.
 
-Leaves out listing the message there (`store.queues.inner_queues`). Messages of retry topics, delayed and prepared ones
-name no further queue.
+Retry, delayed and prepared messages name none. Listing the message there: see `store.queues.inner_queues`.
 
 Source: `MultiDispatch.java`, `LmqConsumeQueue` limits of `DefaultMessageStore.java` 4.9.
 """
@@ -23,13 +22,13 @@ from longpoll_protocol.names import LMQ_PREFIX, RETRY_PREFIX, queue_name_problem
 from longpoll_protocol.properties import INNER_QUEUES
 
 NAME_COUNT_MAX: Final = 128
-"""Most further queues of one message; Java has no limit but the properties' size."""
+"""Maximum additional queues of one message; Java is limited only by the size of the properties."""
 
 
 class SendRefusedError(BrokerError):
     """A check before the store refuses a send; `code` is the answer's.
 
-    Its fields name the region, unless Java meets an exception there instead of checking (`tells_region`).
+    The answer names the region, except where Java raises an exception instead (`tells_region`).
     """
 
     def __init__(self, code: int, remark: str, *, tells_region: bool = True) -> None:
@@ -53,11 +52,11 @@ class InnerQueues:
 
     @classmethod
     def of(cls, store: MessageStore, config: StoreConfig) -> Self | None:
-        """The service of a broker with these settings; None when multi-dispatch is off."""
+        """Create the service for these settings; None when multi-dispatch is off."""
         return cls(store, config.light_queues, config.light_queue_count_max) if config.multi_dispatch else None
 
     def named(self, message: MessageToStore, properties: dict[str, str]) -> MessageToStore:
-        """The message with the queues that it names; raises SendRefusedError when one must not be."""
+        """Returns the message with its additional queues; raises SendRefusedError for an illegal one."""
         if message.topic.startswith(RETRY_PREFIX):
             return message
         names = properties[INNER_QUEUES].split(SEPARATOR)
@@ -72,7 +71,7 @@ class InnerQueues:
                 raise SendRefusedError(ResponseCode.MESSAGE_ILLEGAL, f"inner queue {name[:128]!r}: {problem}")
         places = tuple((name, inner_queue_id(name, message.queue_id, light=self.light)) for name in names)
         if (message.topic, message.queue_id) in places:
-            # It would stand there twice at one offset, and the next offset would be empty; so it does in RocketMQ.
+            # RocketMQ would list it twice at one offset and leave the next offset empty.
             raise SendRefusedError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"inner queue {message.topic} is the message's own topic; name only other queues",

@@ -1,12 +1,12 @@
-"""Long batches are stored in turns, so that a connection that sends one message is served between them.
+"""Stores long batches in turns, so that short sends of other connections are served in between.
 
-What takes long is reading a batch, making its records and telling where each message stands; that is done for
-`TURN_COUNT` messages a turn. In between the records go into the log as one piece, as all of a batch or nothing must.
+The slow steps are reading a batch, encoding its records and indexing its messages. Each turn does them for `TURN_COUNT`
+messages. The records are appended in one piece, because a batch is stored completely or not at all.
 
-However many connections send long batches, one at a time is worked at: each turn of any of these connections goes on
-with the batch that came first, so that no more than one is there in records, and the others as they came.
+Only one long batch is processed at a time. Each turn of any connection with one continues the oldest batch. So at most
+one batch exists as records.
 
-Leaves out what is done in a turn (`send.send_processor`), and who has the next turn (`io.transport`).
+The work of a turn: see `send.send_processor`. The order of turns: see `io.transport`.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from longpoll_runtime import Lock
 from longpoll_runtime.recoverable import FAULTS
 
 TURN_COUNT: Final = 500
-"""Messages read, and made into records, in one turn: some 3 ms."""
+"""Messages per turn: some 3 ms."""
 LONG_SIZE: Final = TURN_COUNT * BATCH_MESSAGE_SIZE_MIN
-"""Bytes of the longest batch that cannot have more messages than that."""
+"""Maximum bytes of a batch that surely has no more messages than that."""
 
 Turns: TypeAlias = Generator[None, None, Callable[[Outbox], Parts | None]]
-"""The work at one batch, and what gives its answer in the last turn; None when that follows later."""
+"""The work on one batch; its result creates the answer in the last turn, or None if that follows later."""
 
 
 @define(eq=False)
 class _Batch:
-    """One that is under way, or waits for it. Its connection has it as the rest of a request, and nobody else."""
+    """A batch in progress or waiting. Only its connection refers to it, as the rest of a request."""
 
     channel: Channel
     command: Command
     turns: Turns
     is_over: bool = field(default=False, init=False)
-    """Whether it is answered, if it is to be answered yet."""
+    """Whether the batch is finished, so that its answer is sent or will follow."""
 
     def turn(self, outbox: Outbox) -> None:
-        """Go on for one turn."""
+        """Do one turn."""
         parts: Parts | None
         try:
             next(self.turns)
@@ -65,15 +65,15 @@ class _Batch:
 class LongBatches:
     """The batches of one broker; callable from any loop's thread.
 
-    Invariant: every batch that is alive and not over is in `_waiting`. One whose connection has closed is not alive.
+    Invariant: every batch that is alive and not over is in `_waiting`. When its connection closes, a batch dies.
     """
 
     lock: Lock
-    """Guards `_waiting`, and the work at its first one."""
+    """Protects `_waiting`, and the work on its first batch."""
     _waiting: deque[weakref.ref[_Batch]] = field(factory=deque, init=False)
 
     def begin(self, channel: Channel, command: Command, turns: Turns, outbox: Outbox) -> Parts | None:
-        """Work at a batch for one turn; its answer if that was all, else the rest is left to the next turns."""
+        """Do the first turn of a batch; returns the answer if that was all, else None."""
         try:
             next(turns)
         except StopIteration as ended:
@@ -86,13 +86,12 @@ class LongBatches:
         return None
 
     def _leave(self, batch: _Batch) -> None:
-        """Have its connection come here in its next turn."""
         channel = batch.channel
         channel.rest, channel.rest_size = partial(self._go_on, batch), len(batch.command.body)
         channel.gives_way = True
 
     def _go_on(self, own: _Batch, outbox: Outbox) -> None:
-        """Work at the batch that came first, which may be another's, and come again until the own is over."""
+        """Do a turn of the oldest batch, and reschedule until this connection's own is over."""
         with self.lock:
             first = None if own.is_over else self._first()
             if first is not None:
@@ -101,7 +100,7 @@ class LongBatches:
             self._leave(own)
 
     def _first(self) -> _Batch | None:
-        """The first one that is alive and not over; the caller holds the lock."""
+        """The oldest batch that is alive and not over; the caller holds the lock."""
         while self._waiting:
             first = self._waiting[0]()
             if first is not None and not first.is_over:

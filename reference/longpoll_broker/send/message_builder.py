@@ -1,7 +1,7 @@
-"""Makes the messages that requests ask to be stored: their properties, and where each of them goes.
+"""Creates the messages to store from send requests: their properties and their topic.
 
-A delayed message goes to the schedule topic, a prepared one to the half topic, one tried too often to the dead letters.
-Leaves out the checks of a request and its answer (`send.send_processor`), and batches (`send.batches`).
+A delayed message goes to the schedule topic, a prepared one to the half topic, and one with too many retries to the
+dead-letter topic. Checks and answers: see `send.send_processor`. Batches: see `send.batches`.
 
 Source: `SendMessageProcessor.java`, `AbstractSendMessageProcessor.java` 4.9.
 """
@@ -54,7 +54,7 @@ from longpoll_runtime import Runtime
 REGION_NAME: Final = "DefaultRegion"
 _LEVEL: Final = re.compile(r"[+-]?[0-9]{1,9}", re.ASCII)
 _tags_code: Final = lru_cache(maxsize=256)(tags_code)
-"""With the hashes of some tags kept, for producers use a few again and again."""
+"""Cached, because producers use a few tags again and again."""
 
 
 @define(slots=True, eq=False)
@@ -66,17 +66,17 @@ class MessageBuilder:
     topics: Topics
     groups: Groups
     store_host: bytes
-    """The broker's own address, as records hold it."""
+    """The broker's address as in records."""
     traits: Traits = STRICT_TRAITS
     inner_queues: InnerQueues | None = None
-    """Who says which further queues a message may name; None when multi-dispatch is off."""
+    """Checks the additional queues of a message; None when multi-dispatch is off."""
     broker_name: str = ""
     timers: TimerOffsets = field(factory=TimerOffsets)
     level_count: int = len(DELAY_LEVELS_MS)
-    """Delay levels that there are."""
+    """Number of delay levels."""
     _next_key: itertools.count[int] = field(factory=itertools.count, init=False)
     added_properties: bytes = field(init=False)
-    """The stored properties of a message that came without any."""
+    """The stored properties of a message that arrived without any."""
 
     def __attrs_post_init__(self) -> None:
         self.added_properties = write_properties({CLUSTER: self.cluster_name}, self.traits.properties_form)
@@ -89,7 +89,7 @@ class MessageBuilder:
         body: Buffer,
         properties: dict[str, str],
     ) -> MessageToStore:
-        """The message of one send, wherever it goes; raises SendRefusedError. `properties` get what it takes."""
+        """Create the message for one send, with its final topic; raises SendRefusedError. Updates `properties`."""
         message = self.message(
             channel, header, queue_id, body, self.stored(properties), properties.get(TAGS, ""), header.flag
         )
@@ -111,7 +111,7 @@ class MessageBuilder:
         tag: str,
         flag: int,
     ) -> MessageToStore:
-        """A message with these stored properties, as it is asked for; `flag` is its own, and not the request's."""
+        """Create a message with these stored properties; `flag` is the message's, not the request's."""
         return MessageToStore(
             topic=header.topic,
             queue_id=queue_id,
@@ -127,7 +127,7 @@ class MessageBuilder:
         )
 
     def properties(self, header: SendMessageRequestHeader) -> dict[str, str]:
-        """A message's properties with those that the broker adds, in the order in which Java puts them into its map."""
+        """A message's properties with those that the broker adds, in the order of Java's map."""
         properties = self.without_offsets(header.properties)
         if self.traits.stores_region:
             properties[REGION] = REGION_NAME
@@ -138,18 +138,18 @@ class MessageBuilder:
         return properties
 
     def stored(self, properties: dict[str, str]) -> bytes:
-        """Properties as they are stored."""
+        """Encode properties as they are stored."""
         if len(properties) == 1:
-            # What the broker adds, and nothing else.
+            # Only the broker's own.
             return self.added_properties
-        # A message that only goes through another topic first keeps WAIT, as in Java.
+        # A message that takes a detour through another topic keeps WAIT, as in Java.
         without = "" if self.traits.stores_wait else WAIT
         return write_properties(properties, self.traits.properties_form, without=without)
 
     def without_offsets(self, text: str | None) -> dict[str, str]:
-        """The properties of a request but for the offsets in further queues, which the store alone gives out.
+        """The properties of a request without offsets in additional queues, which only the store assigns.
 
-        After a crash a record is listed where this property says.
+        After a crash the store trusts this property.
         """
         properties = read_properties(text)
         if self.inner_queues is not None:
@@ -157,14 +157,14 @@ class MessageBuilder:
         return properties
 
     def _unique_key(self) -> str:
-        """A key that no other message of this store has: host, time and a count, in the 32 digits of Java's."""
+        """Create a key unique in this store: host, time and a counter, in the 32 digits of Java's."""
         count = next(self._next_key)
         return f"{self.store_host.hex()}{self.runtime.unix_ms():012x}{count & 0xFFFF:04x}".upper()[-32:].rjust(32, "0")
 
     def _dead_if_tried_out(
         self, channel: Channel, message: MessageToStore, header: SendMessageRequestHeader, properties: dict[str, str]
     ) -> MessageToStore:
-        """A message to a retry topic, or to its group's dead letters after too many tries (`handleRetryAndDLQ`)."""
+        """Returns the retry message, or one for the dead letters after too many tries (`handleRetryAndDLQ`)."""
         name = header.topic.removeprefix(RETRY_PREFIX)
         group = self.groups.find(name, channel)
         if group is None:
@@ -172,7 +172,7 @@ class MessageBuilder:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name} {FAQ}"
             )
         retries_max = group.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
-        # More than, not as many as: the client has counted this time already.
+        # Greater than, not equal: the client has counted this try already.
         if message.reconsume_times <= retries_max:
             return message
         dead = self.topics.make_retry(DEAD_PREFIX + name, 1, channel=channel)
@@ -185,9 +185,9 @@ class MessageBuilder:
         return replace(dead_message, properties=write_properties(properties, self.traits.properties_form))
 
     def _elsewhere(self, message: MessageToStore, properties: dict[str, str]) -> MessageToStore:
-        """A prepared message in the half topic, a delayed one in the schedule topic; any other as it is.
+        """Move a prepared message to the half topic and a delayed one to the schedule topic; others stay.
 
-        Raises SendRefusedError for a level that is no number.
+        Raises SendRefusedError for a level that is not a number.
         """
         form = self.traits.properties_form
         if properties.get(PREPARED, "").lower() == "true":
@@ -205,7 +205,7 @@ class MessageBuilder:
         return timer_message(message, properties, form, self.runtime.unix_ms(), is_full=self.timers.is_full)
 
     def recall_handle(self, message: MessageToStore, properties: Mapping[str, str]) -> str | None:
-        """What the producer of a message that waits for its time recalls it by; None for any other."""
+        """Returns the handle by which a producer recalls a timed message; None for any other message."""
         topic = properties.get(REAL_TOPIC, "")
         if message.topic != TIMER_TOPIC or topic.startswith(RETRY_PREFIX):
             return None
@@ -214,7 +214,7 @@ class MessageBuilder:
 
     @staticmethod
     def level(properties: dict[str, str]) -> int:
-        """The delay level that is asked for, 0 for none; raises SendRefusedError for one that is no number."""
+        """The requested delay level, 0 for none; raises SendRefusedError if it is not a number."""
         level = properties.get(DELAY, "0")
         if not _LEVEL.fullmatch(level):
             told = f"the delay level {level[:40]!r} is not a whole number"

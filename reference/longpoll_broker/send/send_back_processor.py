@@ -1,7 +1,6 @@
-"""Serves 36: a consumer could not use a message and wants its group to get it again later, or among the dead letters.
+"""Serves code 36: a consumer sends a failed message back, to get it again later or to move it to the dead letters.
 
-Leaves out the waiting (`rocketmq.timers.schedule_service`). Source: `AbstractSendMessageProcessor.consumerSendMsgBack`
-4.9.
+Delays: see `rocketmq.timers.schedule_service`. Source: `AbstractSendMessageProcessor.consumerSendMsgBack` 4.9.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ from longpoll_protocol.tags import java_hash
 from longpoll_runtime import Lock
 
 LEVEL_OF_FIRST_RETRY: Final = 3
-"""A consumer that names no level waits for level 3 the first time, and one level more each time."""
+"""Delay level of the first retry if the consumer names none; each later retry adds one."""
 SENT_BACK_SIZE_MAX: Final = 256 * MIB
-"""Bytes of messages sent back in `SENT_BACK_NS`, of which a connection and an account have their shares (`Quota`)."""
+"""Maximum bytes sent back in `SENT_BACK_NS`; a connection and an account each get a part (`Quota`)."""
 SENT_BACK_NS: Final = 10_000_000_000
 
 
@@ -63,10 +62,10 @@ class SendBackProcessor(Serving):
     store_host: bytes
     traits: Traits = STRICT_TRAITS
     level_count: int = len(DELAY_LEVELS_MS)
-    """Delay levels that there are."""
+    """Number of delay levels."""
     _next_queue: itertools.count[int] = field(factory=itertools.count, init=False)
     _quota: Quota | None = field(default=None, init=False)
-    """Of what was sent back since `_quota_ns`."""
+    """Bytes sent back since `_quota_ns`."""
     _quota_ns: int = field(default=0, init=False)
     _quota_lock: Lock = field(init=False)
 
@@ -75,7 +74,7 @@ class SendBackProcessor(Serving):
 
     @serves(RequestCode.CONSUMER_SEND_MSG_BACK)
     def receive(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:  # noqa: PLR0911 - one return a check
-        """36: store the message again for the group."""
+        """Code 36: store the message again for the group."""
         header = ConsumerSendMsgBackRequestHeader.decode(command.ext_fields)
         group = self.groups.find(header.group, channel)
         if group is None:
@@ -111,7 +110,7 @@ class SendBackProcessor(Serving):
         return self._answered(channel, command, parts, retry_topic, outbox)
 
     def _may_store(self, channel: Channel, size: int) -> bool:
-        """Whether a peer may have as many bytes stored by a small request; counts them if so."""
+        """Whether a peer may store so many bytes by a small request; counts them if so."""
         now_ns = self.appender.runtime.monotonic_ns()
         with self._quota_lock:
             if self._quota is None or now_ns - self._quota_ns >= SENT_BACK_NS:
@@ -121,9 +120,9 @@ class SendBackProcessor(Serving):
     def _answered(
         self, channel: Channel, command: Command, parts: Parts, retry_topic: str, outbox: Outbox
     ) -> Parts | None:
-        """The answer, or None where it follows once the topics that were made are kept; the message is not waited for.
+        """Returns the answer, or None if it follows when new topics are saved; the message itself is not waited for.
 
-        As in Java, which takes the wish to wait away from it.
+        As in Java, which removes the property that asks to wait.
         """
         names = {retry_topic, DEAD_PREFIX + retry_topic.removeprefix(RETRY_PREFIX)}
         if not self.keepers.of_topics_are_there or names.isdisjoint(self.topics.unsaved):
@@ -182,7 +181,7 @@ class SendBackProcessor(Serving):
 
 
 def _properties(record: Record, level: int) -> dict[str, str]:
-    """The record's properties and what a retry adds to them, in the order in which Java puts them into its map."""
+    """The record's properties and those of a retry, in the order of Java's map."""
     properties = read_properties(record.properties.decode("utf-8", "surrogatepass"))
     properties.setdefault(RETRY_TOPIC, record.topic)
     properties[WAIT] = "false"

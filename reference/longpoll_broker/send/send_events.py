@@ -1,9 +1,9 @@
-"""What a broker's history tells of sends, and of every message that is appended.
+"""History events about sends and appended messages.
 
-`SendEvents` is that of a broker which records nothing: its methods do nothing, so that who stores and answers tells
-everything and never asks whether anybody listens. `RecordedSendEvents` writes the events.
+`SendEvents` records nothing; callers report every event without checking whether the broker records.
+`RecordedSendEvents` writes the events.
 
-Leaves out pulls (`hold.pull_events`) and how a history is written (`longpoll_recorder`).
+Pulls: see `hold.pull_events`. Format of a history: see `longpoll_recorder`.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ from longpoll_recorder.recorder import HistoryRecorder
 SUCCESS: Final = ResponseCode.SUCCESS.value
 
 Stored: TypeAlias = tuple[MessageToStore, str, PutResult]
-"""A message with its tag, and where it is in the log."""
+"""A message, its tag, and its place in the log."""
 
 
 class Asked(msgspec.Struct, frozen=True, gc=False):
-    """One request to send: who asks, and what for."""
+    """One send request."""
 
     channel: Channel
     command: Command
     header: SendMessageRequestHeader
     number: int
-    """Which of its connection's requests it is, from 1 on."""
+    """Its number among its connection's requests, from 1 on."""
 
 
 class SendEvents:
-    """Nobody is told. `after_ns` is everywhere a moment of `now_ns` before what is told of began."""
+    """Records nothing. `after_ns` is always a time of `now_ns` before the event began."""
 
     __slots__ = ()
 
     def now_ns(self) -> int:
-        """The clock of the events; 0 where nothing is recorded."""
+        """Returns the clock's time; 0 when nothing is recorded."""
         return 0
 
     def received(self, asked: Asked) -> None:
-        """A send came."""
+        """A send arrived."""
 
     def refused(self, asked: Asked, code: int, outbox: Outbox) -> None:
-        """It is about to be answered with a code that is no success."""
+        """The send is about to be answered with an error code."""
 
     def acknowledged(self, asked: Asked, stored: Iterable[Stored], outbox: Outbox) -> None:
-        """It is about to be answered that its messages are stored."""
+        """The send is about to be answered with success."""
 
     def appended(self, stored: Iterable[Stored], after_ns: int) -> None:
         """These messages are in the log."""
@@ -62,16 +62,16 @@ class SendEvents:
 
 @define(slots=True, eq=False)
 class RecordedSendEvents(SendEvents):
-    """All of it goes to the recorder; nobody answers a one-way send, so of these only the append is told."""
+    """Writes every event to the recorder; of a one-way send only the append."""
 
     recorder: HistoryRecorder
 
     def now_ns(self) -> int:
-        """The recorder's clock."""
+        """Returns the time of the recorder's clock."""
         return self.recorder.now_ns()
 
     def received(self, asked: Asked) -> None:
-        """`request_received`."""
+        """Write `request_received`."""
         if not asked.command.is_one_way:
             connection = str(asked.channel.number)
             self.recorder.put(
@@ -85,7 +85,7 @@ class RecordedSendEvents(SendEvents):
             )
 
     def refused(self, asked: Asked, code: int, outbox: Outbox) -> None:
-        """`answer_sent`, once the answer has been handed to the socket."""
+        """Write `answer_sent` when the answer has been handed to the socket."""
         if asked.command.is_one_way:
             return
         after_ns, connection, header = self.recorder.now_ns(), str(asked.channel.number), asked.header
@@ -105,9 +105,9 @@ class RecordedSendEvents(SendEvents):
         outbox.after_answer(asked.channel, tell)
 
     def acknowledged(self, asked: Asked, stored: Iterable[Stored], outbox: Outbox) -> None:
-        """A `message_acknowledged` each, once the answer has been handed to the socket.
+        """Write one `message_acknowledged` per message when the answer has been handed to the socket.
 
-        A message that no queue lists has no place to be acknowledged at: that its send succeeded is told alone.
+        A message that no queue lists has no offset, so only the success of its send is recorded.
         """
         if asked.command.is_one_way:
             return
@@ -126,13 +126,12 @@ class RecordedSendEvents(SendEvents):
         outbox.after_answer(asked.channel, tell)
 
     def appended(self, stored: Iterable[Stored], after_ns: int) -> None:
-        """An `append` each, of those that a queue lists: the others count in none."""
+        """Write one `append` per message that a queue lists."""
         for each in stored:
             if is_listed(each[0].sys_flag):
                 self.recorder.put("append", after_ns, **_fields_of(each))
 
 
 def _fields_of(stored: Stored) -> dict[str, Any]:
-    """What an event tells of a stored message."""
     message, tag, result = stored
     return {"topic": message.topic, "queue": message.queue_id, "queue_offset": result.queue_offset, "tag": tag}

@@ -1,7 +1,7 @@
-"""Serves sends: 10, 310 and 320, one pass from received bytes to the log.
+"""Serves sends (codes 10, 310 and 320), from received bytes to the log.
 
-At the end of the loop's pass `BrokerHandler.end_pass` makes the messages visible and wakes the pulls that wait for
-them (`hold.dispatch_service`). `send.message_builder` makes a message from a request.
+At the end of the loop's pass `BrokerHandler.end_pass` makes the messages visible and wakes waiting pulls
+(`hold.dispatch_service`). `send.message_builder` creates a message from a request.
 
 Source: `SendMessageProcessor.java`, `AbstractSendMessageProcessor.java` 4.9, checks in their order.
 """
@@ -49,13 +49,13 @@ from longpoll_protocol.properties import (
 )
 
 REGION_FIELDS: Final = {TRACE: "true", REGION: REGION_NAME}
-"""What every reply to a send carries, also a refusal."""
+"""Fields of every reply to a send, including refusals."""
 FIRST_OFFSET: Final = 0
-"""That of a queue's first message, with which its files are made: as much work as fifty sends."""
+"""The offset of a queue's first message, which creates its files: as much work as fifty sends."""
 REFUSED: Final = (SendRefusedError, MessageRefusedError, OSError)
-"""What is raised where a message cannot be stored."""
+"""Raised when a message cannot be stored."""
 DEFAULT_QUEUE_COUNT: Final = 4
-"""What a client that names no count gets (`defaultTopicQueueNums` of the clients)."""
+"""Queue count of a new topic if the client names none (`defaultTopicQueueNums` of the clients)."""
 
 
 @define(slots=True, eq=False)
@@ -67,13 +67,13 @@ class SendProcessor(Serving):
     appender: Appender
     events: SendEvents
     keepers: Durability
-    """A send is answered when they have it: the disk under `SYNC_FLUSH`, a slave under `SYNC_MASTER`."""
+    """Decide when a send is answered: after the disk under `SYNC_FLUSH`, after a slave under `SYNC_MASTER`."""
     traits: Traits = STRICT_TRAITS
     _next_queue: itertools.count[int] = field(factory=itertools.count, init=False)
     _batches: BatchLimits = field(init=False)
     _long_batches: LongBatches = field(init=False)
     host_digits: bytes = field(init=False)
-    """How a message's id begins: the broker's address in hexadecimal."""
+    """First part of a message id: the broker's address in hexadecimal."""
 
     def __attrs_post_init__(self) -> None:
         self.host_digits = self.maker.store_host.hex().upper().encode()
@@ -82,7 +82,7 @@ class SendProcessor(Serving):
 
     @serves(RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
     def receive(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
-        """Serve a send request; None when its answer waits for the disk, or for a slave."""
+        """Serve a send request; returns None when its answer waits for the disk or a slave."""
         try:
             header = self.header_of(command)
         except SendRefusedError as error:
@@ -99,7 +99,6 @@ class SendProcessor(Serving):
             return self._refused(asked, error, outbox)
 
     def _refused(self, asked: Asked, error: Exception, outbox: Outbox) -> Parts:
-        """The answer to a send of which nothing is stored."""
         fields: dict[str, str] | None = REGION_FIELDS
         if isinstance(error, SendRefusedError):
             code, remark = error.code, str(error)
@@ -112,7 +111,7 @@ class SendProcessor(Serving):
         return answer(asked.command, code, remark, fields)
 
     def header_of(self, command: Command) -> SendMessageRequestHeader:
-        """The request's header; raises HeaderError, or SendRefusedError where 4.9 looks at the topic first."""
+        """Decode the header; raises HeaderError, or SendRefusedError where 4.9 checks the topic first."""
         kind = SendMessageRequestHeader if command.code == RequestCode.SEND_MESSAGE else SendMessageRequestHeaderV2
         fields = command.ext_fields or {}
         topic_field = "topic" if kind is SendMessageRequestHeader else "b"
@@ -130,7 +129,7 @@ class SendProcessor(Serving):
         return kind.decode(fields)
 
     def _checked_queue(self, header: SendMessageRequestHeader, channel: Channel) -> int:
-        """The queue to write to; raises SendRefusedError."""
+        """Returns the queue to write to; raises SendRefusedError."""
         topic = self.topics.get(header.topic)
         if topic is None or header.topic in NOT_FOR_SENDING:
             topic = self._make_topic(header, channel)
@@ -147,7 +146,7 @@ class SendProcessor(Serving):
         return queue_id
 
     def _make_topic(self, header: SendMessageRequestHeader, channel: Channel) -> TopicConfig:
-        """The topic of a first send; raises SendRefusedError when there must be none."""
+        """Create the topic of a first send; raises SendRefusedError if that is not allowed."""
         problem = name_problem(header.topic)
         if problem is not None:
             raise SendRefusedError(self.traits.bad_parameter_code, problem)
@@ -182,7 +181,7 @@ class SendProcessor(Serving):
     def acknowledge_one(
         self, asked: Asked, queue_id: int, stored: Stored, properties: Mapping[str, str], outbox: Outbox
     ) -> Parts | None:
-        """The answer to a message that is in the log; None when it follows once the message is durable."""
+        """Returns the answer to an appended message; None when it follows later."""
         result = stored[2]
         fields = REGION_FIELDS | {
             "queueId": str(queue_id),
@@ -211,9 +210,9 @@ class SendProcessor(Serving):
         topic: str,
         waits: bool,
     ) -> Parts | None:
-        """The answer to messages that are in the log; None when it follows once they are durable.
+        """Returns the answer to appended messages; None when it follows later.
 
-        `topic` is where they are stored, which is not the header's for a message of too many tries.
+        `topic` is where they are stored: not the header's topic for a message with too many retries.
         """
         # Without the body, which is a part of the connection's buffer.
         command = replace(asked.command, body=EMPTY)
@@ -225,7 +224,7 @@ class SendProcessor(Serving):
                 done_outbox.write(asked.channel, answer(command, code, None, fields))
 
         keepers, unsaved = self.keepers, self.topics.unsaved
-        # A message that waits elsewhere, for its time or its transaction, has made the header's.
+        # A delayed or prepared message has also created the header's topic.
         wants_topics = topic in unsaved or asked.header.topic in unsaved
         if waits and keepers.are_there:
             keepers.submit(log_end, done, self.appender.runtime.lock(), outbox, wants_topics=wants_topics)
@@ -237,9 +236,9 @@ class SendProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS, None, fields)
 
     def _put_batch(self, asked: Asked, queue_id: int, outbox: Outbox) -> Parts | None:
-        """Store a batch's messages one after the other, all or none; a long one's in turns."""
+        """Store all messages of a batch, or none; a long batch in turns."""
         properties = self._batch_properties(asked)
-        # Each message's own properties stay as they came; the request's, and with them CLUSTER, follow in 4.9.
+        # A message's own properties stay unchanged; 4.9 adds the request's after them, with CLUSTER.
         shared = properties | {CLUSTER: self.maker.cluster_name} if self.traits.merges_batch_properties else {}
         messages = self._batch_messages(asked, queue_id, shared)
         if len(asked.command.body) > LONG_SIZE:
@@ -284,7 +283,6 @@ class SendProcessor(Serving):
     def _batch_fields(
         self, properties: Mapping[str, str], queue_id: int, first: PutResult, starts: Iterable[int]
     ) -> dict[str, str]:
-        """The fields of the answer to a batch whose records begin there."""
         host = self.host_digits.decode()
         fields = REGION_FIELDS | {
             "queueId": str(queue_id),
@@ -296,7 +294,7 @@ class SendProcessor(Serving):
         return fields
 
     def _batch_properties(self, asked: Asked) -> dict[str, str]:
-        """The properties of a batch as a whole; raises SendRefusedError where there must be no such batch."""
+        """The properties of a batch as a whole; raises SendRefusedError for an illegal batch."""
         header = asked.header
         if header.topic.startswith(RETRY_PREFIX) and not self.traits.batches_retries:
             raise SendRefusedError(
@@ -314,14 +312,14 @@ class SendProcessor(Serving):
     def _batch_messages(
         self, asked: Asked, queue_id: int, shared: dict[str, str]
     ) -> Iterator[tuple[MessageToStore, str]]:
-        """A batch's messages with their tags, one after the other; raises what `BatchLimits.read` raises."""
+        """Iterate over a batch's messages with their tags; raises what `BatchLimits.read` raises."""
         shared_text = write_properties(shared, without=WAIT)
         for part in self._batches.read(asked.command.body):
             own = part.properties.encode("utf-8", "surrogatepass")
             if self.maker.inner_queues is not None and INNER_OFFSETS in part.properties:
                 own = write_properties(self.maker.without_offsets(part.properties), self.traits.properties_form)
             mark = b"\x02" if shared_text and own and not own.endswith(b"\x02") else b""
-            # The request's follow the message's own, and who reads a record takes the last of two alike.
+            # The request's properties come last, and a reader uses the last of two equal names.
             tag = shared.get(TAGS) or read_properties(part.properties).get(TAGS, "")
             message = self.maker.message(
                 asked.channel, asked.header, queue_id, part.body, own + mark + shared_text, tag, part.flag
@@ -330,5 +328,5 @@ class SendProcessor(Serving):
 
 
 def _waits(properties: Mapping[str, str]) -> bool:
-    """Whether a producer wants its answer only when the message is kept (`isWaitStoreMsgOK`)."""
+    """Whether the answer waits until the message is kept (`isWaitStoreMsgOK`)."""
     return properties.get(WAIT, "true").lower() == "true"

@@ -1,10 +1,9 @@
-"""Messages of 5.x that wait until a time which their producer chose: how they are stored until then.
+"""Stores the timed messages of 5.x until the delivery time that their producer chose.
 
-They wait in the topic `rmq_sys_wheel_timer`, with their own topic and queue as properties. Of several wishes the delay
-in seconds counts before that in milliseconds, and both before a time; a delay level counts before all of them. A time
-that is over is none.
+They wait in the topic `rmq_sys_wheel_timer`, with their own topic and queue as properties. A delay level takes
+precedence, then a delay in seconds, then one in milliseconds, then a time. A time in the past is ignored.
 
-Leaves out delivering them (`rocketmq.timers.timer_service`) and recalling them (`recall_processor`).
+Delivery: see `rocketmq.timers.timer_service`. Recall: see `recall_processor`.
 
 Source: `HookUtils.handleScheduleMessage` 5.5; answers as seen on 5.5.0.
 """
@@ -35,31 +34,31 @@ from longpoll_protocol.properties import (
 DELAY_MS_MAX: Final = 3 * 24 * 3_600_000
 """`timerMaxDelaySec`."""
 PRECISION_MS: Final = 1000
-"""`timerPrecisionMs`: messages go in whole seconds."""
+"""`timerPrecisionMs`: messages are delivered in whole seconds."""
 ILLEGAL: Final = (
     f"timer message illegal, the delay time should not be bigger than the max delay {DELAY_MS_MAX}ms; "
     "or if set del msg, the delay time should be bigger than the current time"
 )
 WISHES: Final = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
-"""The properties by which a producer wishes for a time, in the order in which they count."""
+"""The properties that set a delivery time, in order of precedence."""
 _WISHES: Final = frozenset(WISHES)
-"""Looked at with every send."""
+"""Checked for every send."""
 TIME_SIZE_MAX: Final = 15
-"""Most digits of a time that a message waits for."""
+"""Maximum digits of a delivery time."""
 WAITING_SIZE_MAX: Final = PROPERTIES_SIZE_MAX - sum(
     len(name) + TIME_SIZE_MAX + 2 for name in (TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS)
 )
-"""Most bytes of the properties of a message that waits: it gets two more with its delivery, which must fit."""
+"""Maximum bytes of a waiting message's properties, so that the two properties added on delivery fit."""
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 
 
 def has_timer(properties: Mapping[str, str]) -> bool:
-    """Whether a message is to wait for a time, if that is not over."""
+    """Whether a message asks for a delivery time."""
     return not _WISHES.isdisjoint(properties) and TIMER_OUT_MS not in properties
 
 
 def drop_timer(properties: dict[str, str]) -> None:
-    """Take a message's wishes for a time away."""
+    """Remove the properties that ask for a delivery time."""
     for name in WISHES:
         properties.pop(name, None)
 
@@ -67,10 +66,10 @@ def drop_timer(properties: dict[str, str]) -> None:
 def timer_message(
     message: MessageToStore, properties: dict[str, str], form: PropertiesForm, now_ms: int, *, is_full: bool = False
 ) -> MessageToStore:
-    """The message as it waits for its time; itself when it need not. `properties` get when it goes.
+    """Returns the message as it waits for its time, or itself if it need not. Updates `properties`.
 
-    Raises SendRefusedError for a wish that is no number, or too far away, for properties that could not be delivered,
-    and where as many wait as may (`is_full`).
+    Raises SendRefusedError for a time that is not a number or too far away, for properties that could not be delivered,
+    and if too many messages wait (`is_full`).
     """
     if not has_timer(properties) or message.topic == TIMER_TOPIC:
         return message
@@ -83,7 +82,7 @@ def timer_message(
         raise _illegal()
     if is_full:
         raise SendRefusedError(ResponseCode.SYSTEM_ERROR, "timer message is under flow control: too many are waiting")
-    # The second before the one that it is to go with, or before.
+    # The last whole second before the delivery time.
     properties[TIMER_OUT_MS] = str((deliver_ms - 1) // PRECISION_MS * PRECISION_MS)
     waiting = moved(message, properties, TIMER_TOPIC, 0, form)
     size = len(waiting.properties)
@@ -94,7 +93,7 @@ def timer_message(
 
 
 def _wished(properties: Mapping[str, str], now_ms: int) -> int:
-    """When a message is to go, ms; raises SendRefusedError."""
+    """Returns the delivery time, ms; raises SendRefusedError."""
     name = next(name for name in WISHES if name in properties)
     text = properties[name]
     if not _NUMBER.fullmatch(text):

@@ -1,4 +1,4 @@
-"""Decisions and tables that several rooms share: topics, subscriptions, offsets, filters, quotas, version differences.
+"""Tables and decisions that several services share: topics, subscriptions, offsets, filters, quotas, versions.
 
-No thread, clock, socket or file: time comes in by argument.
+No threads, clocks, sockets or files: time is an argument.
 """

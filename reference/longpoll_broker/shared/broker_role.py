@@ -1,8 +1,8 @@
-"""Where a broker stands among those of its name, master or slave, and what that changes in the answer to a pull.
+"""A broker's role, master or slave, and how it changes the answer to a pull.
 
-A slave serves a copied store. It corrects no offsets, for its own may be behind, and sends its readers to the master:
-4.9 by name only, 5.x with an answer that is not held as long as the master is alive. Leaves out replication, and how
-a broker learns of another one (`rocketmq.admin.role_processor`).
+A slave serves a copied store. It does not correct offsets, because its own may be behind, and redirects readers to the
+master: 4.9 by a field only, 5.x with an immediate answer while the master is alive. Learning of other brokers: see
+`rocketmq.admin.role_processor`.
 
 Sources: `PullMessageProcessor.java`, `DefaultMessageStore.nextOffsetCorrection` 4.9; `composeResponseHeader` and
 `DefaultPullMessageResultHandler.java` 5.x; upstream issues #1828 and #1829.
@@ -30,32 +30,32 @@ _CORRECTED: Final = frozenset(
         GetStatus.OFFSET_FOUND_NULL,
     }
 )
-"""The statuses whose next offset is the store's correction of the one asked for."""
+"""The statuses whose next offset is the store's correction of the requested one."""
 _RETRY_IMMEDIATELY: Final = 20
 _OFFSET_MOVED: Final = 21
 
 
 @define(slots=True, eq=False)
 class BrokerRole:
-    """One broker's role; `least_broker_id` is the one thing that changes while it runs."""
+    """One broker's role; only `least_broker_id` changes while it runs."""
 
     role: Role = "ASYNC_MASTER"
     broker_id: int = MASTER_ID
     slave_read: bool = False
-    """`slaveReadEnable`: readers that are far behind are sent to a slave, and a slave serves them."""
+    """`slaveReadEnable`: readers far behind are redirected to a slave, and a slave serves them."""
     offset_check_in_slave: bool = False
     """`offsetCheckInSlave`: a slave corrects offsets as a master does."""
     least_broker_id: int = field(default=-1)
-    """`minBrokerIdInGroup`: the lowest id of the living brokers of this name; -1 when none is known but this one."""
+    """`minBrokerIdInGroup`: the lowest id of the living brokers of this name; -1 if no other is known."""
 
     @property
     def is_slave(self) -> bool:
-        """Whether this broker only serves what it was given."""
+        """Whether this broker is a slave."""
         return self.role == "SLAVE"
 
     @property
     def is_plain(self) -> bool:
-        """Whether answers are those of a lone master, which most are."""
+        """Whether answers are those of a lone master, the usual case."""
         return self.role != "SLAVE" and not self.slave_read
 
     @property
@@ -65,11 +65,11 @@ class BrokerRole:
 
     @property
     def corrects_offsets(self) -> bool:
-        """Whether a wrong offset is corrected by what this store has."""
+        """Whether this store corrects wrong offsets."""
         return not self.is_slave or self.offset_check_in_slave
 
     def code(self, code: int, status: GetStatus, traits: Traits, *, suggests_slave: bool) -> int:
-        """The response code, given that of a lone master."""
+        """Returns the response code, given that of a lone master."""
         if self._sends_to_master(traits, suggests_slave=suggests_slave) and status is not GetStatus.FOUND:
             return _RETRY_IMMEDIATELY
         if code == _OFFSET_MOVED and not self.corrects_offsets:
@@ -77,7 +77,7 @@ class BrokerRole:
         return code
 
     def offset_next(self, asked: int, found: int, status: GetStatus) -> int:
-        """Where to go on: a slave that corrects nothing says what was asked."""
+        """Returns the next offset; a slave without correction returns the requested one."""
         return asked if status in _CORRECTED and not self.corrects_offsets else found
 
     def suggested_broker(self, group: GroupConfig | None, code: int, traits: Traits, *, suggests_slave: bool) -> int:

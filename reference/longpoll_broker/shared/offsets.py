@@ -1,9 +1,11 @@
-"""How far each group has consumed each queue, as the groups themselves say.
+"""The offsets that groups have committed, by queue.
 
-Any offset is stored, also a lower one or one of an unknown queue, as RocketMQ 4.9 does; limits bound the memory. With
-light queues a group named `%LMQ%...` has one offset a topic, whatever queue it names (`LmqConsumerOffsetManager.java`).
-May be shared between threads with a lock as `guard`; reading needs none. Leaves out persistence
-(`upkeep.config_files`). Source: `ConsumerOffsetManager.java`.
+As in RocketMQ 4.9, any offset is accepted, also a lower one or one of an unknown queue; limits bound the memory. With
+light queues a group named `%LMQ%...` has one offset per topic, whatever queue it names
+(`LmqConsumerOffsetManager.java`).
+
+With a lock as `guard`, threads may share it; reads need no lock. Persistence: see `upkeep.config_files`. Source:
+`ConsumerOffsetManager.java`.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ from longpoll_protocol.names import LMQ_PREFIX
 
 SEPARATOR: Final = "@"
 OFFSET_COUNT_MAX: Final = 1_000_000
-"""Most (topic, group) pairs; a commit for one more is refused."""
+"""Maximum (topic, group) pairs; further ones are refused."""
 TURN_COUNT: Final = 10_000
-"""Pairs that are looked at in one turn: some 2 ms."""
+"""Pairs visited in one turn: some 2 ms."""
 QUEUE_COUNT_MAX: Final = 4096
-"""Most queues of one pair; a commit for one more is refused."""
+"""Maximum queues of one pair; further ones are refused."""
 
 
 @define(slots=True, eq=False)
@@ -37,13 +39,13 @@ class Offsets:
     light: bool = False
     """`enableLmq`: a light group has one queue of each topic, number 0."""
     pulled: Offsets | None = None
-    """The offsets that groups asked for last, for a version that tells them; they are not saved."""
+    """The offsets of each group's last pull, for versions that report them; not saved."""
     changed: bool = field(default=False, init=False)
     has_forgotten: bool = field(default=False, init=False)
-    """Whether the deletion of a topic or group waits for these to be saved."""
+    """Whether the deletion of a topic or group waits for a save of offsets."""
 
     def pulled_to(self, topic: str, group: str, queue_id: int) -> int | None:
-        """The offset that a group asked for last, where that is noted."""
+        """Returns the offset of a group's last pull, if recorded."""
         return None if self.pulled is None else self.pulled.query(topic, group, queue_id)
 
     def commit(
@@ -56,15 +58,15 @@ class Offsets:
         forward_only: bool = False,
         channel: Hashable = None,
     ) -> bool:
-        """Store an offset; false when a limit forbids a new entry.
+        """Store an offset; returns false if a limit forbids a new entry.
 
-        With `forward_only` a lower one than is there changes nothing: what a pull carries along may be older than what
-        its consumer has said since. A consumer's own word counts whatever it is.
+        With `forward_only` a lower offset is ignored, because the offset in a pull may be older than the consumer's
+        last commit. A consumer's explicit commit always counts.
         """
         pair = f"{topic}{SEPARATOR}{group}"
         if self.light and group.startswith(LMQ_PREFIX):
             queue_id = 0
-        # Looking whether an offset goes forward and storing it are one: another thread's may come between.
+        # Comparing and storing are one step, because another thread may commit in between.
         with self.guard:
             queues = self.by_pair.get(pair)
             if queues is None:
@@ -80,14 +82,14 @@ class Offsets:
         return True
 
     def note_loaded(self) -> None:
-        """Count what was read from a file."""
+        """Count the entries that were loaded from a file."""
         for pair in self.by_pair:
             self.quota.take(pair)
 
     def lay_over(self, table: Mapping[str, Mapping[int, int]], channel: Hashable = None) -> None:
         """Take over another broker's offsets, pair by pair (`SlaveSynchronize.syncConsumerOffset`).
 
-        Pairs that it does not have stay; what would be too much is left out.
+        Other pairs stay; entries above a limit are skipped.
         """
         with self.guard:
             for pair, queues in table.items():
@@ -97,13 +99,13 @@ class Offsets:
                     self.changed = True
 
     def query(self, topic: str, group: str, queue_id: int) -> int | None:
-        """The stored offset; None when there is none."""
+        """Returns the stored offset, or None."""
         if self.light and group.startswith(LMQ_PREFIX):
             queue_id = 0
         return self.by_pair.get(f"{topic}{SEPARATOR}{group}", {}).get(queue_id)
 
     def topics_of(self, group: str) -> Generator[None, None, list[str]]:
-        """The topics that a group has stored offsets of; yields where others may have their turn."""
+        """Returns the topics with offsets of a group; yields between turns."""
         suffix, found = SEPARATOR + group, list[str]()
         for number, pairs in enumerate(self._parts()):
             if number:
@@ -112,11 +114,11 @@ class Offsets:
         return found
 
     def topics_by_group(self, groups: Collection[str]) -> Generator[None, None, dict[str, list[str]]]:
-        """What `topics_of` tells of each of these groups, the table being gone through once; yields likewise."""
+        """Returns `topics_of` for each of these groups in one pass over the table; yields between turns."""
         found: dict[str, list[str]] = {group: [] for group in groups}
         left = TURN_COUNT
         for pair in itertools.chain.from_iterable(self._parts()):
-            # A group may have the mark in its name, and then its retry topic has it too.
+            # A group's name may contain the separator, and then so does its retry topic's.
             at = pair.find(SEPARATOR)
             while at >= 0:
                 topics = found.get(pair[at + 1 :])
@@ -130,7 +132,7 @@ class Offsets:
         return found
 
     def groups_of(self, topic: str) -> Generator[None, None, list[str]]:
-        """The groups that have stored offsets of a topic; yields likewise."""
+        """Returns the groups with offsets of a topic; yields between turns."""
         prefix, found = topic + SEPARATOR, list[str]()
         for number, pairs in enumerate(self._parts()):
             if number:
@@ -139,7 +141,6 @@ class Offsets:
         return found
 
     def _parts(self) -> Iterator[list[str]]:
-        """The pairs that there are now, as many at a time as one turn looks at."""
         pairs = list(self.by_pair)
         for start in range(0, len(pairs), TURN_COUNT):
             yield pairs[start : start + TURN_COUNT]
@@ -149,20 +150,20 @@ class Offsets:
         return self.light and pair.partition(SEPARATOR)[2].startswith(LMQ_PREFIX)
 
     def clone(self, topic: str, group: str, other: str, channel: Hashable = None) -> None:
-        """Let another group of a topic have the offsets that this one has; nothing when it has none."""
+        """Copy a group's offsets of a topic to another group, if there are any."""
         queues = self.by_pair.get(f"{topic}{SEPARATOR}{group}")
         if queues is not None:
             self.lay_over({f"{topic}{SEPARATOR}{other}": queues.copy()}, channel)
 
     def forget_group(self, group: str) -> None:
-        """Drop one group's offsets of every topic."""
+        """Remove one group's offsets of every topic."""
         if self.pulled is not None:
             self.pulled.forget_group(group)
         suffix = SEPARATOR + group
         self._forget(lambda pair: pair.endswith(suffix))
 
     def forget_topic(self, topic: str) -> None:
-        """Drop every group's offsets of one topic."""
+        """Remove every group's offsets of one topic."""
         if self.pulled is not None:
             self.pulled.forget_topic(topic)
         prefix = topic + SEPARATOR
@@ -171,7 +172,7 @@ class Offsets:
     def _forget(self, is_meant: Callable[[str], bool]) -> None:
         with self.guard:
             pairs = list(self.by_pair)
-        # Looked for without the guard: no commit waits until a large table is gone through.
+        # Without the guard, so that commits do not wait for a pass over a large table.
         for pair in filter(is_meant, pairs):
             with self.guard:
                 if self.by_pair.pop(pair, None) is not None:

@@ -1,11 +1,11 @@
-"""How many entries a table may have, and how many of them one connection and one account may have made.
+"""Limits the entries of a table, and those that one connection and one account may create.
 
-The shares follow how much is free, so that whoever comes later always finds room: an account may have as much as is
-still free, a connection a quarter of that. One that asks without end so gets half of a table, two of them a third each.
-Without accounts a peer's address counts as its account.
+The limits follow the free room, so that later clients always find some: an account may use as much as is still free, a
+connection a quarter of that. A single greedy account gets half of a table, two get a third each. Without accounts, a
+peer's address counts as its account.
 
-Leaves out the tables. Source: the dynamic thresholds of Choudhury and Hahne, "Dynamic Queue Length Thresholds for
-Shared-Memory Packet Switches", 1998.
+Source: the dynamic thresholds of Choudhury and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet
+Switches", 1998.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Final
 from attrs import define, field, frozen
 
 CONNECTION_PART: Final = 4
-"""A connection may have this part of what is free."""
+"""A connection may use this part of the free room."""
 SHARE_MIN: Final = 16
-"""However little is free, a connection and an account may have as much as this, as long as there is any."""
+"""A connection and an account may always use this much, if there is room."""
 
 
 @frozen
@@ -30,24 +30,24 @@ class _Entry:
 
 @define(slots=True, eq=False)
 class Quota:
-    """The entries of one table, by their keys; threads that share it hold the table's lock.
+    """The entries of one table, by key; callers hold the table's lock.
 
     Invariant: `used` is the sum of the sizes of `_entries`, and `_counts` has these sums by connection and account.
     """
 
     name: str
-    """What the table has, for metrics and docs."""
+    """What the table contains, for metrics and docs."""
     size_max: int
     used: int = field(default=0, init=False)
     refused: int = field(default=0, init=False)
-    """How often there was no room."""
+    """Number of refusals."""
     _entries: dict[Hashable, _Entry] = field(factory=dict, init=False)
     _counts: dict[Hashable, int] = field(factory=dict, init=False)
 
     def take(self, key: Hashable, channel: Hashable = None, size: int = 1) -> bool:
-        """Count an entry; false, and nothing done, when there is no room. One that is counted already may grow.
+        """Count an entry; returns false and changes nothing if the room is too small. A counted entry may grow.
 
-        Without a channel only the whole table is looked at.
+        Without a channel only the table's limit applies.
         """
         known = self._entries.get(key)
         if known is not None and known.size >= size:
@@ -71,13 +71,13 @@ class Quota:
         return True
 
     def release(self, key: Hashable) -> None:
-        """An entry is gone; one that was never counted changes nothing."""
+        """Remove an entry; ignores one that was not counted."""
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._add(entry.connection, entry.account, -entry.size)
 
     def closed(self, channel: Hashable) -> None:
-        """A connection is gone; entries that outlive it still count for its account."""
+        """A connection closed; its remaining entries still count for its account."""
         self._counts.pop(("connection", getattr(channel, "number", channel)), None)
 
     def _add(self, connection: Hashable, account: Hashable, size: int) -> None:

@@ -1,7 +1,7 @@
-"""How much is put and how much each group gets, how fast and how long it takes: sums of a minute, an hour and a day.
+"""Counts stores and reads, with sizes and latencies: sums of a minute, an hour and a day.
 
-Time is an argument. To share the statistics between threads give a lock as `guard`. Leaves out who counts
-(`hold.pull_processor`) and who asks (`rocketmq.admin.statistics_processor`).
+Time is an argument. To share statistics between threads, pass a lock as `guard`. Queries: see
+`rocketmq.admin.statistics_processor`.
 
 Source: `StatsItem.java`, `StatsItemSet.java`, `BrokerStatsManager.java`: the same names, keys and sampling.
 """
@@ -25,30 +25,30 @@ BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
 SNDBCK_PUT_NUMS: Final = "SNDBCK_PUT_NUMS"
 
 ITEM_COUNT_MAX: Final = 100_000
-"""Most items that are counted; further ones are not."""
+"""Maximum counted items; further ones are ignored."""
 _MINUTE_MS: Final = 60_000
 _SPANS: Final = (
     ("statsMinute", _MINUTE_MS // 6, 7),
     ("statsHour", 10 * _MINUTE_MS, 7),
     ("statsDay", 60 * _MINUTE_MS, 25),
 )
-"""Name, milliseconds between two samples, and how many are kept: one more than the span has steps."""
+"""Name, milliseconds between samples, and number of samples: one more than the span has steps."""
 
 
 @frozen
 class Snapshot:
-    """What was counted in one span of time."""
+    """The counts of one period."""
 
     sum: int
     tps: float
-    """A second."""
+    """Per second."""
     average: float
-    """Of one count."""
+    """Per count."""
 
 
 @define(slots=True, eq=False)
 class Item:
-    """One sum. Invariant: each list of `samples` is (time ms, value, times), oldest first, never longer than it may."""
+    """One sum. Invariant: each list of `samples` is (time ms, value, times), oldest first, of limited length."""
 
     value: int = 0
     times: int = 0
@@ -63,7 +63,7 @@ class Item:
                 samples.append((now_ms, self.value, self.times))
 
     def snapshots(self) -> dict[str, Snapshot]:
-        """What the samples say, by span."""
+        """Returns the sums by span."""
         return {name: _between(samples) for (name, _step_ms, _count), samples in zip(_SPANS, self.samples, strict=True)}
 
 
@@ -83,17 +83,17 @@ class Statistics:
     _items: dict[tuple[str, Hashable], Item] = field(factory=dict, init=False)
     _last_place: tuple[str, str, int] = field(default=("", "", -1), init=False)
     _last_items: tuple[Item, Item, Item, Item] = field(factory=lambda: (Item(), Item(), Item(), Item()), init=False)
-    """Those of `_last_place`."""
+    """The items of `_last_place`."""
     _last_topic: str = field(default="", init=False)
     _last_put: tuple[Item, Item, Item] = field(factory=lambda: (Item(), Item(), Item()), init=False)
-    """Those of `_last_topic`."""
+    """The items of `_last_topic`."""
 
     def count_get(
         self, topic: str, group: str, queue_id: int, *, messages: int, size: int, latency_ms: int, times: int = 1
     ) -> None:
-        """A group got messages of a queue, as many times the same."""
+        """Count messages that a group got from a queue, `times` times."""
         with self.guard:
-            # One message may wake a thousand pulls of one group: their sums are looked up once.
+            # One message may wake a thousand pulls of one group: look their sums up once.
             if self._last_place != (topic, group, queue_id):
                 self._last_items = (
                     self._item(GROUP_GET_NUMS, (topic, group)),
@@ -113,7 +113,7 @@ class Statistics:
             broker.times += times
 
     def count_put(self, topic: str, *, messages: int, size: int) -> None:
-        """Messages of a topic, bytes of records together, were stored."""
+        """Count stored messages of a topic; `size` is the total bytes of records."""
         with self.guard:
             if self._last_topic != topic:
                 self._last_put = (
@@ -131,20 +131,20 @@ class Statistics:
             broker.times += 1
 
     def count_back(self, topic: str, group: str) -> None:
-        """A group sent a message of a topic back."""
+        """Count a message of a topic that a group sent back."""
         with self.guard:
             item = self._item(SNDBCK_PUT_NUMS, (topic, group))
             item.value += 1
             item.times += 1
 
     def sample(self, now_ms: int) -> None:
-        """Sample every item; more often than every ten seconds does no more."""
+        """Sample every item; calls within ten seconds have no effect."""
         with self.guard:
             for item in self._items.values():
                 item.sample(now_ms)
 
     def snapshots(self, name: str, key: str) -> dict[str, Snapshot] | None:
-        """One item by RocketMQ's key: `topic`, `topic@group`, `queue@topic@group`, or the cluster; None for no item."""
+        """Returns an item by RocketMQ's key: `topic`, `topic@group`, `queue@topic@group` or the cluster; or None."""
         with self.guard:
             for (known, parts), item in self._items.items():
                 assert isinstance(parts, tuple)
@@ -153,17 +153,16 @@ class Statistics:
         return None
 
     def times_given(self) -> int:
-        """Pulls that got messages."""
+        """Number of pulls that got messages."""
         item = self._items.get((BROKER_GET_NUMS, ()))
         return 0 if item is None else item.times
 
     def given(self) -> int:
-        """Messages that the broker gave to all groups."""
+        """Number of messages that all groups got."""
         item = self._items.get((BROKER_GET_NUMS, ()))
         return 0 if item is None else item.value
 
     def _item(self, name: str, parts: tuple[Hashable, ...]) -> Item:
-        """The item, made if need be; over the limit one that nobody asks for."""
         item = self._items.get((name, parts))
         if item is None:
             item = Item()

@@ -1,6 +1,7 @@
-"""Who consumes: groups, their members' channels and what they subscribe to, as heartbeats say.
+"""Consumer groups from heartbeats: members' channels and subscriptions.
 
-Leaves out when a silent member counts as gone (its channel closing says so) and the pushing of notices.
+A silent member leaves when its channel closes. Notices: see `rocketmq.admin.member_notifications`.
+
 Source: `ConsumerManager.java`, `ConsumerGroupInfo.java`.
 """
 
@@ -26,27 +27,27 @@ from longpoll_protocol.sizes import MIB
 
 BROADCASTING: Final = "BROADCASTING"
 MEMBER_COUNT_MAX: Final = 100_000
-"""Most pairs of a group and a member of it."""
+"""Maximum pairs of a group and a member."""
 SUBSCRIPTION_SIZE_MAX: Final = 128 * MIB
-"""Most characters of all subscriptions."""
+"""Maximum characters of all subscriptions."""
 SUBSCRIPTION_COST: Final = 100
-"""For how many characters a subscription counts besides its text, and each of its tags."""
+"""Characters that a subscription, and each of its tags, counts in addition to its text."""
 
 
 @frozen
 class Subscription:
-    """What a group wants of one topic."""
+    """A group's subscription to one topic."""
 
     topic: str
     tags: TagFilter
-    """What it lets through by tag: everything where the expression is of another type, or classes filter."""
+    """The tag filter: everything if the expression has another type, or a class filters."""
     sub_version: int
     class_filter: bool = False
-    """`classFilterMode`: a filter server, which there is none of any more, was to look at the messages."""
+    """`classFilterMode`: a filter server, which no longer exists, should filter the messages."""
 
     @property
     def is_by_tag(self) -> bool:
-        """Whether the expression is one of tags; others have a filter in `Clients.filters`."""
+        """Whether the expression consists of tags; others have a filter in `Clients.filters`."""
         return is_tag_type(self.tags.expression_type)
 
 
@@ -63,17 +64,19 @@ class Group:
     """By topic."""
     consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
     fingerprint: int | None = None
-    """The hash that a 5.x client last sent of its subscriptions."""
+    """The hash of its subscriptions that a 5.x client last sent."""
     encoded_ids: bytes | None = None
-    """The client ids as the answer to 38 has them, once they were asked for: each member of a large group asks after
-    each change. None after a change."""
+    """The client ids as encoded in the answer to code 38; None after a change.
+
+    Cached, because each member of a large group requests them after each change.
+    """
 
 
 @define(slots=True, eq=False)
 class Clients:
     """Every group with live members.
 
-    Invariant: a group is here exactly while it has a member; `_groups_of` is the inverse of `Group.members`.
+    Invariant: a group is in the table exactly while it has a member; `_groups_of` is the inverse of `Group.members`.
     """
 
     filters: FilterTable = field(factory=FilterTable)
@@ -86,21 +89,21 @@ class Clients:
     _groups_of: dict[Hashable, set[str]] = field(factory=dict, init=False)
 
     def group(self, name: str) -> Group | None:
-        """The group, if it has a live member."""
+        """Returns the group, if it has a live member."""
         return self._groups.get(name)
 
     def client_ids(self, name: str) -> list[str]:
-        """The members' client ids, each once."""
+        """Returns the members' distinct client ids."""
         group = self._groups.get(name)
         return list(dict.fromkeys(group.members.values())) if group else []
 
     def channels(self, name: str) -> list[Hashable]:
-        """The members' channels."""
+        """Returns the members' channels."""
         group = self._groups.get(name)
         return list(group.members) if group else []
 
     def of_topic(self, topic: str) -> list[str]:
-        """The groups with a live member that want a topic."""
+        """Returns the groups with a live member that subscribe to a topic."""
         return [name for name, group in self._groups.items() if topic in group.subscriptions]
 
     def heartbeat(
@@ -114,9 +117,9 @@ class Clients:
         subscriptions: Iterable[Subscription] | None,
         consume_from_where: str = "CONSUME_FROM_LAST_OFFSET",
     ) -> bool:
-        """Register a member; true when members or topics changed, so that the members must be told.
+        """Register a member; returns true if members or topics changed, so that members need a notice.
 
-        None for subscriptions leaves those that the group has.
+        None for subscriptions keeps the group's.
         """
         group = self._groups.get(name)
         changed = group is None or channel not in group.members
@@ -136,9 +139,9 @@ class Clients:
         return self._subscribe(group, list(subscriptions), channel) or changed
 
     def note_fingerprint(self, name: str, fingerprint: int, *, without_subscriptions: bool) -> bool:
-        """Note the hash of a member's subscriptions; true when the group's own are other ones, or are not known.
+        """Record the hash of a member's subscriptions; returns true if the group's differ or are unknown.
 
-        A group that is not there yet keeps nothing: its first member brings its hash again.
+        An unknown group keeps nothing: its first member sends its hash again.
         """
         group = self._groups.get(name)
         if group is None:
@@ -147,7 +150,7 @@ class Clients:
         return known is not None and known != fingerprint
 
     def unregister(self, channel: Hashable, name: str) -> bool:
-        """A member leaves one group; true when it was one."""
+        """Remove a member from one group; returns whether it was a member."""
         group = self._groups.get(name)
         if group is None or group.members.pop(channel, None) is None:
             return False
@@ -165,12 +168,12 @@ class Clients:
         return True
 
     def close(self, channel: Hashable, count_max: int | None = None) -> list[str]:
-        """A channel is gone: the groups that lost a member by it, all or `count_max` of them."""
+        """Remove a closed channel from its groups, all or `count_max` of them; returns their names."""
         names = list(islice(self._groups_of.get(channel, ()), count_max))
         return [name for name in names if self.unregister(channel, name)]
 
     def _subscribe(self, group: Group, wanted: list[Subscription], channel: Hashable) -> bool:
-        """Take over newer subscriptions, forget topics no longer named; true when the set of topics changed."""
+        """Apply newer subscriptions and drop missing topics; returns whether the set of topics changed."""
         before = set(group.subscriptions)
         for subscription in wanted:
             key = (group.name, subscription.topic)
@@ -206,9 +209,9 @@ def subscription_of(
     code_set: frozenset[int] | None = None,
     class_filter: bool = False,
 ) -> Subscription:
-    """A heartbeat's subscription, for which a heartbeat has no error: tags that cannot be parsed match nothing.
+    """Create a subscription from a heartbeat; invalid tags match nothing, because a heartbeat has no error answer.
 
-    `code_set` are the hashes that the heartbeat names; None has the expression parsed.
+    `code_set` are the hashes in the heartbeat; with None the expression is parsed.
     """
     if class_filter or not is_tag_type(expression_type):
         tags = TagFilter(expression, expression_type, frozenset(), all_tags=True)

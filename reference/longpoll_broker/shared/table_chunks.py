@@ -1,4 +1,4 @@
-"""Parts of a table: encoding a large one in one call would keep every other connection, and every thread, waiting."""
+"""Splits tables into parts, because encoding a large one at once would block every thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PART_COUNT: Final = 2_000
 
 
 def chunks_of(table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """A table's rows in their order, in parts; a row that is a table itself counts with its entries."""
+    """Iterate over a table's rows in parts; a row that is a table counts its entries."""
     part: dict[str, Any] = {}
     count = 0
     for name, row in table.items():

@@ -1,7 +1,7 @@
-"""How far the delay levels and the timer have come, and how many messages wait for the timer.
+"""Progress of the delay levels and the timer, and the number of messages that wait for the timer.
 
-A timed message is delivered when it was read and its second is over: so three numbers describe all of them. They are
-saved by `upkeep.config_files` and moved by the services of `rocketmq/timers`.
+A timed message is delivered when it was read and its second has passed, so three numbers describe all of them. Saving:
+see `upkeep.config_files`. Delivery: see `rocketmq.timers.timer_service`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from attrs import define, field
 
 PENDING_COUNT_MAX: Final = 1_000_000
-"""Most messages that wait for a time, about 200 bytes of memory each; one more is refused (`isReject`)."""
+"""Maximum waiting messages, about 200 bytes of memory each; further ones are refused (`isReject`)."""
 
 
 @define(slots=True, eq=False)
@@ -23,12 +23,12 @@ class DelayOffsets:
     changed: bool = field(default=False, init=False)
 
     def put(self, level: int, offset: int) -> None:
-        """Note how far a level has come."""
+        """Set a level's progress."""
         self.by_level[level] = offset
         self.changed = True
 
     def replace(self, by_level: Mapping[int, int]) -> None:
-        """Have these and no others, as a slave has its master's."""
+        """Replace all levels, as a slave does with its master's."""
         if self.by_level != by_level:
             self.by_level = dict(by_level)
             self.changed = True
@@ -36,26 +36,26 @@ class DelayOffsets:
 
 @define(slots=True, eq=False)
 class TimerOffsets:
-    """One thread writes. `changed` as in `shared.topics`."""
+    """The timer's progress; one thread writes. `changed` as in `shared.topics`."""
 
     progress: tuple[int, int, int] = (0, 0, -1)
-    """`first`, `read` and `delivered_ms`, which others read together."""
+    """`first`, `read` and `delivered_ms`, in one tuple for consistent reads."""
     pending_count: int = field(default=0, init=False)
     changed: bool = field(default=False, init=False)
 
     @property
     def first(self) -> int:
-        """The queue offset of the first message that is not delivered, or is not read."""
+        """The queue offset of the first message that is not delivered or not read."""
         return self.progress[0]
 
     @property
     def read(self) -> int:
-        """The first that had not been read by then."""
+        """The first queue offset not read at that time."""
         return self.progress[1]
 
     @property
     def delivered_ms(self) -> int:
-        """The last second of which messages were delivered, and of those read by then none before it waits."""
+        """The last delivered second: no earlier message among those read then is waiting."""
         return self.progress[2]
 
     @property
@@ -64,21 +64,21 @@ class TimerOffsets:
         return self.pending_count >= PENDING_COUNT_MAX
 
     def put(self, first: int, read: int, delivered_ms: int, pending_count: int) -> None:
-        """Note how far the timer has come."""
+        """Set the timer's progress."""
         self.progress, self.pending_count = (first, read, delivered_ms), pending_count
         self.changed = True
 
     def copy(self, first: int | None, read: int, delivered_ms: int) -> None:
-        """Have these, as a slave has its master's; without `first` its own stays, and more is read again."""
+        """Copy the master's progress; without `first` the own one stays, and more is read again."""
         told = (min(self.first, read) if first is None else first, read, delivered_ms)
         if self.progress != told:
             self.put(*told, 0)
 
     def table(self) -> dict[str, int]:
-        """As it is kept."""
+        """Returns the table to save."""
         first, read, delivered_ms = self.progress
         return {"first": first, "read": read, "deliveredMs": delivered_ms}
 
     def take(self, table: dict[str, int]) -> None:
-        """Take over what was kept."""
+        """Load a saved table."""
         self.progress = (table.get("first", 0), table.get("read", 0), table.get("deliveredMs", -1))

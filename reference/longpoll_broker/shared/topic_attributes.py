@@ -1,7 +1,6 @@
-"""Attributes of topics, of 5.x: which there are, and a request's changes to them.
+"""Attributes of topics (5.x): which exist, and changes to them.
 
-They are stored and told; what a client may send to a topic is its proxy's matter. An attribute that would need another
-kind of queue is refused.
+They are stored and reported; a proxy enforces them. Attributes that need another kind of queue are refused.
 
 Source: `TopicAttributes.java`, `AttributeUtil.alterCurrentAttributes`, `AttributeParser.java` 5.5.
 """
@@ -18,15 +17,15 @@ SERVED: Final[Mapping[str, frozenset[str]]] = {
     "queue.type": frozenset({"SimpleCQ"}),
     "cleanup.policy": frozenset({"DELETE"}),
 }
-"""By attribute the values that are served."""
+"""The supported values by attribute."""
 
 
 class AttributeRefusedError(BrokerError):
-    """A change of attributes that is not made; the text says why."""
+    """A refused change of attributes; the text says why."""
 
 
 def read_changes(text: str | None) -> dict[str, str]:
-    """The changes of a header's text, `+message.type=FIFO,-queue.type`; raises AttributeRefusedError."""
+    """Parse the changes in a header, `+message.type=FIFO,-queue.type`; raises AttributeRefusedError."""
     changes: dict[str, str] = {}
     for part in (text or "").split(","):
         name, equals, value = part.strip().partition("=")
@@ -39,7 +38,7 @@ def read_changes(text: str | None) -> dict[str, str]:
 
 
 def changed(before: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
-    """The attributes after a request's changes: `+` sets one, `-` removes one; raises AttributeRefusedError."""
+    """Apply changes to attributes: `+` sets one, `-` removes one; raises AttributeRefusedError."""
     found = dict(before)
     for signed, value in changes.items():
         sign, name = signed[:1], signed[1:]

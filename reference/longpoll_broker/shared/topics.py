@@ -1,7 +1,7 @@
-"""Topics and consumer groups as a broker knows them: names, permissions, queue counts, and making them on demand.
+"""Topics and consumer groups: names, permissions, queue counts, and creation on demand.
 
-Leaves out persistence (`upkeep.config_files`). A table may be shared between threads: every change is one
-assignment to a dict, and two threads that make the same topic make equal ones.
+Threads may share a table: every change is one assignment to a dict, and two threads that create the same topic create
+equal ones. Persistence: see `upkeep.config_files`.
 
 Source: `TopicConfigManager.java`, `TopicValidator.java`, `PermName.java`, `SubscriptionGroupManager.java`.
 """
@@ -38,15 +38,15 @@ from longpoll_protocol.names import (
 from longpoll_spec.tables import with_table
 
 TOPIC_COUNT_MAX: Final = 100_000
-"""Most topics, and most groups: making one costs a file, so a client must not be able to make them without end."""
+"""Maximum topics, and maximum groups: each costs a file, so clients must not create them without limit."""
 QUEUE_COUNT_MAX: Final = 1024
-"""Most queues of one topic; Java has no limit, and a queue costs files."""
+"""Maximum queues of one topic; Java has no limit, but a queue costs files."""
 FAQ: Final = "See http://rocketmq.apache.org/docs/faq/ for further details."
-"""The end of RocketMQ's remarks about names that are not there."""
+"""The end of RocketMQ's remarks about unknown names."""
 
 
 def nobody() -> None:
-    """Nobody wants to hear of changes."""
+    """Do nothing on changes."""
 
 
 @with_table
@@ -61,11 +61,11 @@ class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
     topic_sys_flag: int = 0
     order: bool = False
     attributes: dict[str, str] | msgspec.UnsetType | None = msgspec.UNSET
-    """Of 5.x (`topic_attributes`); 4.9 has no such key."""
+    """Attributes of 5.x (`topic_attributes`); 4.9 has no such key."""
 
     @property
     def is_readable(self) -> bool:
-        """Whether it may be pulled from."""
+        """Whether clients may pull from it."""
         return bool(self.perm & PERM_READ)
 
 
@@ -83,7 +83,7 @@ class GroupConfig(msgspec.Struct, frozen=True, rename="camel"):
     which_broker_when_consume_slowly: int = 1
     notify_consumer_ids_changed_enable: bool = True
     group_sys_flag: int = 0
-    """Of 5.x, which tells it in the answer to a pull."""
+    """A field of 5.x, part of the answer to a pull."""
 
 
 Config = TypeVar("Config")
@@ -91,26 +91,25 @@ Config = TypeVar("Config")
 
 @define(slots=True, eq=False)
 class _Named(Generic[Config]):
-    """A table of what has a name.
+    """A table of named entries.
 
-    Invariant: `changed` is set after every change, so saving the table lowers it first, copies then, and misses
-    nothing.
+    Invariant: `changed` is set after every change, so a save resets it first, then copies, and misses nothing.
     """
 
     guard: AbstractContextManager[Any] = field(factory=nullcontext, kw_only=True)
-    """Held while an entry comes or goes: several threads serve clients."""
+    """Held while an entry is added or removed, because several threads serve clients."""
     quota: Quota = field(init=False)
     by_name: dict[str, Config] = field(factory=dict, init=False)
     changed: bool = field(default=False, init=False)
     version: int = field(default=0, init=False)
-    """Counts the changes since the start; who copies the table sees by it whether there were some."""
+    """Number of changes since the start, for copies of the table."""
 
     @quota.default
     def _new_quota(self) -> Quota:
         return Quota(type(self).__name__.lower(), TOPIC_COUNT_MAX)
 
     def replace(self, by_name: Mapping[str, Config]) -> None:
-        """Have these and no others; the names are right."""
+        """Replace all entries; the names must be valid."""
         with self.guard:
             for name in self.by_name.keys() - by_name.keys():
                 self.quota.release(name)
@@ -120,7 +119,7 @@ class _Named(Generic[Config]):
         self._has_changed()
 
     def remove(self, name: str) -> bool:
-        """Forget what has this name; false when there was none."""
+        """Remove an entry; returns false if there was none."""
         with self.guard:
             if self.by_name.pop(name, None) is None:
                 return False
@@ -129,7 +128,7 @@ class _Named(Generic[Config]):
         return True
 
     def _has_changed(self) -> None:
-        # Two threads' changes are two: a registrar that missed one would not have its answer wait.
+        # A lost update would let a registrar miss one of two concurrent changes.
         with self.guard:
             self.version += 1
         self.changed = True
@@ -150,22 +149,22 @@ class Topics(_Named[TopicConfig]):
     auto_create: bool = True
     default_queue_count: int = 8
     light: bool = False
-    """`enableLmq`: every topic whose name begins so is there, with one queue."""
+    """`enableLmq`: every topic with the light prefix exists, with one queue."""
     keeps_gone: bool = field(default=False, init=False)
-    """Whether `gone` is kept; the name server's, which tells of it."""
+    """Whether to keep `gone`; set by the name server, which reports it."""
     gone: dict[str, TopicConfig] = field(factory=dict, init=False)
-    """Topics that were deleted, as they were last."""
+    """The last configuration of deleted topics."""
     on_change: Callable[[], None] = field(default=nobody, init=False)
-    """Called after every change, on the thread that made it; must not wait."""
+    """Called after every change, on the changing thread; must not block."""
     told_whole: int = field(default=0, init=False)
-    """How often the broker has made a topic by itself, and so registered with all of them."""
+    """How often the broker created a topic itself and registered all topics again."""
     unsaved: dict[str, TopicConfig] = field(factory=dict, init=False)
-    """Topics made or replaced since the table was last saved; `ConfigFiles` removes those that it has written."""
+    """Topics created or replaced since the last save; `ConfigFiles` removes those that it has written."""
     _own: set[str] = field(factory=set, init=False)
-    """The names that this broker has made system topics of."""
+    """System topics created by this broker."""
 
     def is_system(self, name: str) -> bool:
-        """Whether a topic is the broker's, so that nobody else may change or delete it."""
+        """Whether a topic is the broker's, so that clients may not change or delete it."""
         return name in SYSTEM_NAMES or name in self._own or name.startswith(SYSTEM_PREFIX)
 
     def system_names(self) -> list[str]:
@@ -173,7 +172,7 @@ class Topics(_Named[TopicConfig]):
         return sorted(SYSTEM_NAMES | self._own)
 
     def get(self, name: str) -> TopicConfig | None:
-        """The topic, or None when there is none of this name."""
+        """Returns the topic, or None."""
         topic = self.by_name.get(name)
         if topic is None and self.light and name.startswith(LMQ_PREFIX) and queue_name_problem(name) is None:
             return TopicConfig(name, 1, 1)
@@ -183,13 +182,13 @@ class Topics(_Named[TopicConfig]):
         return iter(list(self.by_name.values()))
 
     def with_attributes(self, topic: TopicConfig, changes: Mapping[str, str]) -> TopicConfig:
-        """A topic as it is after these changes to the attributes that it has now; raises AttributeRefusedError."""
+        """Returns a topic with changes applied to the attributes it has now; raises AttributeRefusedError."""
         known = self.by_name.get(topic.topic_name)
         before = {} if known is None or not known.attributes else known.attributes
         return msgspec.structs.replace(topic, attributes=changed(before, changes) or msgspec.UNSET)
 
     def put(self, topic: TopicConfig, channel: Hashable = None) -> bool:
-        """Make or replace a topic; false when there are too many."""
+        """Create or replace a topic; returns false if there are too many."""
         name = topic.topic_name
         assert name_problem(name) is None
         # First, so that a thread that finds the topic also finds it unsaved.
@@ -200,12 +199,12 @@ class Topics(_Named[TopicConfig]):
         return is_kept
 
     def replace(self, by_name: Mapping[str, TopicConfig]) -> None:
-        """Have these and no others; the names are right."""
+        """Replace all topics; the names must be valid."""
         self.unsaved = dict(by_name)
         super().replace(by_name)
 
     def remove(self, name: str) -> bool:
-        """Forget a topic; false when there was none."""
+        """Remove a topic; returns false if there was none."""
         topic = self.by_name.get(name)
         if topic is not None and self.keeps_gone and len(self.gone) < TOPIC_COUNT_MAX:
             self.gone[name] = topic
@@ -217,7 +216,7 @@ class Topics(_Named[TopicConfig]):
         self.on_change()
 
     def add_system_topics(self, broker_name: str, cluster_name: str) -> None:
-        """Make the topics that every broker has, unless they are there (`TopicConfigManager`'s constructor)."""
+        """Create the topics that every broker has, unless they exist (`TopicConfigManager`'s constructor)."""
         if self.auto_create:
             count = self.default_queue_count
             self._add(TopicConfig(DEFAULT_TOPIC, count, count, PERM_READ_WRITE | PERM_INHERIT))
@@ -243,9 +242,9 @@ class Topics(_Named[TopicConfig]):
         unit: bool = False,
         channel: Hashable = None,
     ) -> TopicConfig | None:
-        """The topic a message is sent to, made from the default topic if need be (`createTopicInSendMessageMethod`).
+        """Find the topic of a send, or create it from the default topic (`createTopicInSendMessageMethod`).
 
-        None when it is not there and may not be made. `unit` says that the producer is one of a unit.
+        Returns None if it does not exist and may not be created. `unit` means that the producer belongs to a unit.
         """
         topic = self.get(name)
         if topic is not None:
@@ -263,7 +262,7 @@ class Topics(_Named[TopicConfig]):
     def make_retry(
         self, name: str, queue_count: int, sys_flag: int = 0, *, channel: Hashable = None
     ) -> TopicConfig | None:
-        """A retry or dead-letter topic, made if need be (`createTopicInSendMessageBackMethod`); None if it cannot."""
+        """Find or create a retry or dead-letter topic (`createTopicInSendMessageBackMethod`); None if that fails."""
         topic = self.by_name.get(name)
         if topic is not None:
             return topic
@@ -289,12 +288,12 @@ class Groups(_Named[GroupConfig]):
     auto_create: bool = True
     light: bool = False
     size_max: int = GROUP_SIZE_MAX
-    """Most characters of a name."""
+    """Maximum characters of a name."""
     validates: bool = False
-    """Only names that 5.x allows are made."""
+    """Whether only names allowed in 5.x are accepted."""
 
     def find(self, name: str, channel: Hashable = None) -> GroupConfig | None:
-        """The group, made if that is allowed; None when there is none (`findSubscriptionGroupConfig`)."""
+        """Find a group, or create it if allowed; None otherwise (`findSubscriptionGroupConfig`)."""
         group = self.by_name.get(name)
         if group is not None or len(name) > self.size_max:
             return group
@@ -306,5 +305,5 @@ class Groups(_Named[GroupConfig]):
         return made if self.put(made, channel) else None
 
     def put(self, group: GroupConfig, channel: Hashable = None) -> bool:
-        """Make or replace a group; false when there are too many."""
+        """Create or replace a group; returns false if there are too many."""
         return self._keep(group.group_name, group, channel)

@@ -1,8 +1,7 @@
-"""What tells one version's broker from another where the law says nothing: codes, fields, stored properties.
+"""Differences between versions that the specification does not cover: codes, fields, stored properties.
 
-The preset that a policy started from names the version; a knob set by hand changes the hold table and not the version.
-Each trait is one difference seen between 4.9.7 and 5.5.0, or one that `strict` adds. Leaves out the knobs themselves
-(`longpoll_spec.policy`).
+A policy's preset determines the version; a knob changes the hold table, not the version. Each trait is a difference
+seen between 4.9.7 and 5.5.0, or one added by `strict`. Knobs: see `longpoll_spec.policy`.
 
 Sources: the recordings of both versions (`model_tests/conformance`); `DefaultPullMessageResultHandler.java`,
 `AbstractSendMessageProcessor.java`, `ConsumerManageProcessor.java`, `ClientManageProcessor.java` of both.
@@ -34,13 +33,13 @@ CODES_OF_5: Final = frozenset(
         RequestCode.QUERY_ASSIGNMENT,
     }
 )
-"""Requests of administrators that 4.9.7 answers 3."""
+"""Administrators' requests that 4.9.7 answers with code 3."""
 TIMER_CODES: Final = frozenset(
     {RequestCode.RECALL_MESSAGE, RequestCode.GET_TIMER_CHECK_POINT, RequestCode.GET_TIMER_METRICS}
 )
-"""Requests about messages that wait for a time, which only 5.x has."""
+"""Requests about timed messages, only in 5.x."""
 PROXY_HEADER_SIZE_MIN: Final = 12
-"""What Netty's `HAProxyMessageDecoder` needs to tell whether a connection begins with a proxy's header."""
+"""Bytes that Netty's `HAProxyMessageDecoder` needs to recognise a proxy's header."""
 
 
 @frozen
@@ -49,72 +48,72 @@ class Traits:
 
     # -- pull
     caps_hold: bool = True
-    """No pull is held longer than the broker's own limit, and none longer than it asked."""
+    """A pull is held no longer than the broker's limit and its own request."""
     drops_one_way_pull: bool = True
-    """A pull that wants no answer is not held."""
+    """A one-way pull is not held."""
     answers_woken_one_way: bool = False
-    """A one-way pull that was held is answered when it is woken."""
+    """A held one-way pull is answered when it is woken."""
     woken_in_json: bool = False
     """A woken pull is answered in the server's default serialisation, not in the request's."""
     serves_lite_pull: bool = True
-    """361 LITE_PULL_MESSAGE is served as 11 is."""
+    """361 LITE_PULL_MESSAGE is served like code 11."""
     refuses_negative_count: bool = True
-    """A pull for less than no message is an error where there is something to read, not a pull for one."""
+    """A pull for a negative number of messages is an error if there is something to read, not a pull for one."""
     explains_refusals: bool = False
     """A refused pull carries `forbiddenType`, an answered one `topicSysFlag` and `groupSysFlag`."""
     minimum_follows_log: bool = False
-    """A queue whose records are all removed begins at its end, where a reader is sent (21), and not where it did."""
+    """A queue without records begins at its end, to which readers are redirected (21), not at its old begin."""
     stores_moved_offsets: bool = False
-    """A pull answered 21 leaves a message in the topic `OFFSET_MOVED_EVENT`."""
+    """A pull answered with code 21 adds a message to the topic `OFFSET_MOVED_EVENT`."""
 
     # -- slaves
     redirects_to_master: bool = False
-    """A slave whose master is alive answers at once that the master should be asked."""
+    """A slave whose master is alive redirects clients to it at once."""
     rejects_as_slave: bool = False
     """A slave answers sends, and pulls unless it may be read from, with SYSTEM_BUSY."""
     changes_as_slave: bool = False
-    """A slave's topics and groups can be changed there."""
+    """Clients may change a slave's topics and groups."""
     commits_as_slave: bool = False
-    """A slave stores the offsets that pulls carry along."""
+    """A slave stores the offsets that pulls commit."""
     slave_notifies: bool = True
-    """What becomes visible on a slave wakes those who wait there."""
+    """Messages that become visible on a slave wake its pulls."""
     hears_of_members: bool = True
     """905 NOTIFY_MIN_BROKER_ID_CHANGE is served: which brokers of this name are alive."""
 
     knows_copied_topics: bool = True
-    """A slave knows a topic as soon as it has copied a message of it, before its master's table is copied."""
+    """A slave knows a topic once it has copied a message of it, before it copies its master's table."""
     begins_with_last_file: bool = False
-    """A slave that has nothing is sent only the last file of the log, and not all of it."""
+    """An empty slave gets only the log's last file, not the whole log."""
     replicates_visible: bool = True
-    """A slave is sent what is visible here, so that nobody sees a message there first."""
+    """A slave gets only visible messages, so that none becomes visible there first."""
     counts_replicas: bool = False
-    """A SYNC_MASTER waits for as many slaves as `inSyncReplicas` says, less itself, and not for one that is near."""
+    """A SYNC_MASTER waits for `inSyncReplicas` - 1 slaves, not for one that is near."""
 
     # -- every request
     answers_in_json: bool = False
-    """Every answer's header is JSON, whatever the request was written in."""
+    """Every answer's header is JSON, whatever the request used."""
     bad_parameter_code: int = _SYSTEM_ERROR
-    """The code for a queue that is not there and for a topic's name that must not be."""
+    """The code for an unknown queue and for an illegal topic name."""
     checks_deleted_names: bool = True
-    """Deleting a topic whose name must not be is an error, and not a topic that is gone already."""
+    """Deleting a topic with an illegal name is an error, not a success."""
     name_server_is_silent: bool = False
-    """A name server does not answer what it does not know."""
+    """A name server does not answer unknown requests."""
     first_size: int = 0
-    """Bytes of a connection that are waited for before any is read: 5.x looks for a proxy's header in them."""
+    """Bytes to receive on a connection before reading any: 5.x checks them for a proxy's header."""
     offsets_outlive_topics: bool = False
-    """What groups have consumed of a topic stays when it is deleted, and counts for the next one of its name."""
+    """A group's offsets stay when their topic is deleted, and count for a new one of its name."""
     routes_outlive_topics: bool = False
-    """A name server tells of a deleted topic until 216 has it forget its routes, and 216 hides one that is there."""
+    """A name server reports a deleted topic until code 216 removes its routes, and 216 hides an existing one."""
     null_bodies: frozenset[bytes] = frozenset()
-    """The bodies of 200 that are no group, and change nothing."""
+    """Bodies of code 200 that contain no group and change nothing."""
     acting_master_fields: bool = True
     """A broker in a route says whether a slave may act as its master."""
 
     # -- send
     properties_form: PropertiesForm = FORM_4_9
-    """How properties are written into a record."""
+    """The format of properties in a record."""
     stores_region: bool = False
-    """A message is stored with its region and trace switch, and with a unique key made up if it has none."""
+    """A message is stored with its region and trace switch, and with a generated unique key if it has none."""
     stores_wait: bool = False
     """The property `WAIT` stays in the record."""
     merges_batch_properties: bool = True
@@ -122,61 +121,61 @@ class Traits:
     batches_retries: bool = True
     """A batch may be sent to a retry topic."""
     batch_size_is_an_error: bool = False
-    """A batch that is too large as a whole is an error, and not an illegal message."""
+    """A batch that is too large as a whole is an error, not an illegal message."""
     refuses_empty_body: bool = False
     """A send without a body is an error."""
     blank_topic_is_told: bool = True
-    """A send without a topic is told so; otherwise its error names no field."""
+    """A send without a topic gets that error; otherwise the error names no field."""
     marks_dead_letters: bool = False
-    """A retry that was tried out carries `DELAY` -1 among the dead letters."""
+    """A message moved to the dead letters carries `DELAY` -1."""
     commit_forgets_place: bool = False
-    """A committed message no longer carries the topic and queue that it waited for."""
+    """A committed message no longer carries its original topic and queue as properties."""
     names_transactions: bool = False
     """A prepared message carries its unique key as `__transactionId__`."""
     answers_undecided: bool = True
-    """A producer that does not know yet how its transaction ends is answered."""
+    """A producer that answers "unknown" for its transaction gets an answer."""
     serves_timers: bool = True
-    """A message waits for the time that its properties `TIMER_*` wish for, and may be recalled by then."""
+    """A message waits for the time in its properties `TIMER_*`, and may be recalled until then."""
     returns_transaction_id: bool = False
     """The answer to a send carries the message's unique key."""
     returns_prepared_id: bool = True
-    """The answer to the send of a prepared message does."""
+    """The answer to the send of a prepared message carries its unique key."""
 
     # -- offsets and clients
     commits_of_known_only: bool = False
-    """An offset is stored only for a group and a topic that there are."""
+    """An offset is stored only for an existing group and topic."""
     zero_for_stored_only: bool = False
-    """A group without an offset is told 0 only where the queue's first message is there."""
+    """A group without an offset gets 0 only if the queue's first message still exists."""
     searches_by_boundary: bool = False
-    """A search for a time finds the first message at or after it, or, for UPPER, the last at or before it."""
+    """A search by time finds the first message at or after it, or, for UPPER, the last at or before it."""
     version_name: str = "V4_9_7"
-    """What the broker says of its version in words."""
+    """The broker's version as text."""
     given_rate_key: str = "getTransferedTps"
-    """How the rate of messages that were given is called."""
+    """The name of the rate of delivered messages."""
     tells_if_active: bool = False
-    """28 says that the broker serves."""
+    """Code 28 reports that the broker serves."""
     tells_pull_offsets: bool = False
-    """How far a group is is told with the offset that it asked for last."""
+    """A group's progress includes the offset of its last pull."""
     unknown_codes: frozenset[int] = frozenset()
-    """Requests of other versions, which this one does not know."""
+    """Requests of other versions, unknown in this one."""
     heartbeat_fields: bool = False
-    """A heartbeat is answered with what the broker supports."""
+    """A heartbeat's answer lists what the broker supports."""
     believes_tag_hashes: bool = False
-    """A heartbeat's tags are the hashes that it names, also none, and not its expression's."""
+    """A heartbeat's tags are its hashes, even if none, not those of its expression."""
     filters_outlive_groups: bool = False
-    """The SQL92 filters of a group stay when its last member leaves, and count before older ones of later members."""
+    """A group's SQL92 filters stay when its last member leaves, and win over lower versions of later members."""
     filters_with_parts: bool = False
     """SQL92 filters know CONTAINS, STARTSWITH and ENDSWITH."""
     registers_unknown_groups: bool = True
-    """A heartbeat of a group that must not be made registers its members all the same."""
+    """A heartbeat of a group that may not be created still registers its members."""
     group_size_max: int = GROUP_SIZE_MAX
-    """Most characters of a group's name; 4.9 has no limit, and ours is to keep its tables small."""
+    """Maximum characters of a group's name; 4.9 has no limit, ours keeps its tables small."""
     validates_groups: bool = False
-    """A group's name has the characters of a topic's, and no more of them than 5.x allows."""
+    """A group's name has a topic's characters, and at most the length that 5.x allows."""
     lists_each_connection: bool = False
-    """38 lists a client once for each of its connections in the group."""
+    """Code 38 lists a client once for each of its connections in the group."""
     removes_offsets_by: frozenset[str] = frozenset({"removeOffset", "cleanOffset"})
-    """The fields of 207 of which one that is true has a group's offsets forgotten too."""
+    """The boolean fields of code 207; if one is true, the group's offsets are deleted too."""
 
 
 STRICT_TRAITS: Final = Traits()
@@ -262,12 +261,12 @@ TRAITS_5: Final = attrs.evolve(
 _BY_PRESET: Final = {
     "rocketmq-4.9": TRAITS_4_9,
     "rocketmq-5": TRAITS_5,
-    # The pull request and the report of the orphaned bucket were made against 5.x.
+    # The pull request and the report of the orphaned bucket are about 5.x.
     "rocketmq-pr7359": TRAITS_5,
     "rocketmq-lmq": TRAITS_5,
 }
 
 
 def traits_of(policy: Policy) -> Traits:
-    """The traits of the version that the policy's preset is; those of `strict` for a policy of one's own."""
+    """Returns the traits of the version in the policy's preset; those of `strict` for a custom policy."""
     return _BY_PRESET.get(policy.name.partition("+")[0], STRICT_TRAITS)

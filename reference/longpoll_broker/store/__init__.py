@@ -1,5 +1,5 @@
-"""Message storage in RocketMQ 4.9's bytes: a commit log, consume queues over it, and what reads and repairs them.
+"""Message storage in RocketMQ 4.9's format: commit log, consume queues, index, recovery and inspection.
 
-`message_store.MessageStore` is the door; `messages` holds what goes in and out. `inspect` and `verify` read any store
-directory without writing. Leaves out the extended consume queue.
+`message_store.MessageStore` is the entry point; `messages` defines its data. `inspect` and `verify` read any store
+directory without writing.
 """

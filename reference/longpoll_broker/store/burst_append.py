@@ -1,12 +1,12 @@
-"""Appends many messages at the cost of one: a time stamp, a write to the map, a hand-over to the dispatcher.
+"""Appends many messages at the cost of one: one timestamp, one write to the map, one hand-over to the dispatcher.
 
-A long batch goes by the rules of `MessageStore.put_batch`. As `MessageExtBatchEncoder` and `doAppend` of 4.9 share that
-work, its records are made before, piece by piece and without a lock; only their places are filled in at the append. A
-burst has only what `MessageStore.put` would do in its plainest form, and byte for byte that: a message to a queue that
-there is, within the limits, in the part of the present file that has its disk blocks. It ends before the first message
-that is not so.
+A long batch follows the rules of `MessageStore.put_batch`. Its records are encoded in parts before the append, without
+a lock; the append only fills in their offsets and store times. `MessageExtBatchEncoder` and `doAppend` of 4.9 divide
+the work in the same way.
 
-Leaves out locks and everything that can fail; `put` does such a message.
+A burst stores exactly the bytes of `MessageStore.put` in its simplest case: an existing queue, no limit exceeded, and
+space with disk blocks in the current file. It ends before the first message that needs more; `put` stores that one. The
+caller handles locks.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from longpoll_broker.store.queues.queue_table import QueueTable
 from longpoll_protocol.errors import MessageRefusedError
 from longpoll_protocol.log_record import SCHEDULE_TOPIC, SYS_FLAG_TRANSACTION_MASK, is_listed
 
-# Within a record (`longpoll_protocol.log_record`): the offsets in its queue and in the log stand side by side, the
-# store time behind the born host, whose size differs.
+# Within a record (`longpoll_protocol.log_record`): queue offset and log offset are adjacent; the store time follows
+# the born host, whose size differs.
 _PLACE: Final = struct.Struct(">qq")
 _PLACE_AT: Final = 20
 _STORE_MS: Final = struct.Struct(">q")
@@ -38,25 +38,25 @@ _BORN_HOST_AT: Final = 48
 
 @define(slots=True, eq=False)
 class PreparedBatch:
-    """Messages of one queue as records without places. Invariant: `sizes` and `tags_codes` have one for each record."""
+    """Records of one queue without offsets. Invariant: `sizes` and `tags_codes` have one item per record."""
 
     topic: str
     queue_id: int
     body_size_max: int
     content: bytearray = field(factory=bytearray, init=False)
-    """The records, side by side."""
+    """The records, concatenated."""
     sizes: array[int] = field(factory=lambda: array("i"), init=False)
     tags_codes: array[int] = field(factory=lambda: array("q"), init=False)
     _first: MessageToStore | None = field(default=None, init=False)
 
     @property
     def first(self) -> MessageToStore:
-        """The first message, of which the others have queue, hosts and birth; some must have been added."""
+        """The first message; the others share its queue, hosts and birth time. Requires an earlier `add`."""
         assert self._first is not None
         return self._first
 
     def add(self, messages: Sequence[MessageToStore]) -> None:
-        """Make the records of further messages; raises MessageRefusedError as `MessageStore.put` does."""
+        """Encode more messages; raises MessageRefusedError as `MessageStore.put` does."""
         topic = self.topic.encode()
         topic_part = bytes((len(topic),)) + topic
         records = []
@@ -71,7 +71,7 @@ class PreparedBatch:
         self._first = self._first or messages[0]
 
     def place(self, queue_offset: int, start: int, store_ms: int) -> None:
-        """Fill in where the records stand, the first of them at these offsets."""
+        """Write the records' offsets and store time, beginning at these offsets."""
         content, pack_place, pack_time = self.content, _PLACE.pack_into, _STORE_MS.pack_into
         time_at = _BORN_HOST_AT + len(self.first.born_host)
         at = 0
@@ -82,18 +82,18 @@ class PreparedBatch:
             at += size
 
     def starts(self, first: PutResult) -> Iterator[int]:
-        """Where each record begins in the log, the first of them being there."""
+        """Iterate over the log offsets of the records."""
         return accumulate(self.sizes[:-1], initial=first.physical_offset)
 
     def arrivals(self, first: PutResult) -> Iterator[Arrival]:
-        """How each message will arrive."""
+        """Iterate over the arrivals of the messages."""
         topic, queue_id, store_ms = self.topic, self.queue_id, first.store_ms
         parts = zip(self.starts(first), self.sizes, self.tags_codes, strict=True)
         for offset_end, (start, size, tags_code) in enumerate(parts, first.queue_offset + 1):
             yield Arrival(topic, queue_id, offset_end, tags_code, store_ms, start, size)
 
     def results(self, first: PutResult) -> Iterator[PutResult]:
-        """Where each message stands."""
+        """Iterate over the results of the messages."""
         for number, (start, size) in enumerate(zip(self.starts(first), self.sizes, strict=True)):
             yield PutResult(first.queue_offset + number, start, size, first.store_ms, first.store_host)
 
@@ -101,9 +101,9 @@ class PreparedBatch:
 def append_burst(
     log: CommitLog, table: QueueTable, messages: Sequence[MessageToStore], store_ms: int, body_size_max: int
 ) -> list[Handed]:
-    """Append messages up to the first that is not plain; each one's queue and arrival, in order.
+    """Append messages up to the first that is not plain; returns each one's queue and arrival, in order.
 
-    The caller holds the append lock and hands over what it gets.
+    The caller holds the append lock and hands the result over to the dispatcher.
     """
     topics = table.topics
     start, sure_end = log.end, log.sure_end
@@ -134,9 +134,9 @@ def append_burst(
 def append_prepared(
     log: CommitLog, queue: ConsumeQueue, batch: PreparedBatch, store_ms: int
 ) -> tuple[PutResult, list[Handed]]:
-    """Append a long batch whose room was made; where its first message stands, and each one's queue and arrival.
+    """Append a long batch that has room; returns the first message's result, and each one's queue and arrival.
 
-    The caller holds the append lock and hands over what it gets. Raises nothing.
+    The caller holds the append lock and hands the arrivals over. Raises nothing.
     """
     first = PutResult(queue.offset_next, log.end, batch.sizes[0], store_ms, batch.first.store_host)
     batch.place(first.queue_offset, first.physical_offset, store_ms)
@@ -155,6 +155,6 @@ def _is_plain(message: MessageToStore, body_size_max: int) -> bool:
 
 
 def _numbered(queue: ConsumeQueue, message: MessageToStore, start: int, size: int, store_ms: int) -> Arrival:
-    """How a message will arrive, with the queue's next offset, which is taken. Nothing can fail from here on."""
+    """Take the queue's next offset and return the message's arrival. Nothing can fail after this."""
     queue.offset_next += 1
     return Arrival(message.topic, message.queue_id, queue.offset_next, message.tags_code, store_ms, start, size)

@@ -1,4 +1,4 @@
-"""Up to which store time the log, the queues and the index are durable (`StoreCheckpoint.java`).
+"""The checkpoint file: up to which store time log, queues and index are durable (`StoreCheckpoint.java`).
 
     Offset  Size  What (big-endian, signed, milliseconds; a file of 4096 bytes)
     0       8     store timestamp of the last flushed record of the commit log
@@ -7,11 +7,11 @@
     24      8     5.x: physical offset the master has flushed
     32      8     5.x: physical offset that is confirmed
     4056    8     ours: "longpoll"
-    4064    16    the first two numbers again: a checkpoint that RocketMQ wrote since says nothing of what follows
-    4080    8     how many files the consume queues have
+    4064    16    copy of the first two numbers; if it differs, RocketMQ wrote the file later and the rest is void
+    4080    8     number of files of the consume queues
     4088    8     physical offset of a record that, with all before it, is durable in log and queues
 
-Leaves out when it is written: `message_store` does it, always after the bytes it speaks of are durable.
+`message_store` writes it, always after the bytes that it covers are durable.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from longpoll_runtime import Files
 
 CHECKPOINT_SIZE: Final = 4096
 SLACK_MS: Final = 3000
-"""Records are stamped before they are appended, so the order of stamps may be this much off (`getMinTimestamp`)."""
+"""Maximum disorder of store times: records are stamped before they are appended (`getMinTimestamp`)."""
 _FIELDS: Final = struct.Struct(">qqqqq")
 _OURS: Final = struct.Struct(">8sqqqq")
 _OURS_AT: Final = CHECKPOINT_SIZE - _OURS.size
@@ -42,18 +42,18 @@ class Checkpoint:
     master_flushed_offset: int = 0
     confirmed_offset: int = 0
     durable_offset: int = -1
-    """Of the last record that is durable in log and queues with all before it; -1 where nobody says."""
+    """Physical offset of a record that is durable with all before it; -1 if unknown."""
     queue_file_count: int = 0
-    """How many files the queues had then: where some are gone, what they listed is not there."""
+    """Number of the queues' files at that time; if some are missing, so are their messages."""
 
     @property
     def safe_ms(self) -> int:
-        """Everything stored up to here is durable in log and queues."""
+        """The store time up to which everything is durable in log and queues."""
         return max(0, min(self.physic_ms, self.logics_ms) - SLACK_MS)
 
 
 def decode_checkpoint(content: bytes) -> Checkpoint:
-    """The fields; a file that is too short counts as never written."""
+    """Decode the fields; a file that is too short counts as never written."""
     if len(content) < _FIELDS.size:
         return Checkpoint()
     fields = _FIELDS.unpack_from(content)
@@ -66,7 +66,7 @@ def decode_checkpoint(content: bytes) -> Checkpoint:
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """The whole file."""
+    """Encode the whole file."""
     fields = _FIELDS.pack(
         checkpoint.physic_ms,
         checkpoint.logics_ms,
@@ -82,5 +82,5 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
 
 
 def load_checkpoint(files: Files, path: str) -> Checkpoint:
-    """Read the file; zeros when it is not there."""
+    """Read the file; zeros if it does not exist."""
     return decode_checkpoint(files.read(path)) if files.exists(path) else Checkpoint()

@@ -1,9 +1,9 @@
-"""From the log to the queues: a cursor that makes each message visible (`ReputMessageService.doReput`).
+"""The dispatcher: a cursor over the log that makes each message visible in its queue (`ReputMessageService.doReput`).
 
-The log is the truth. So that a message just appended need not be decoded again, its writer also hands over what its
-unit needs; the hand-over is bounded, and whenever it was missed (after opening, or when the dispatcher is far behind)
-the cursor reads the log. A message whose queue cannot list it waits with that queue; other queues go on.
-Leaves out who calls it and when (the service), and the notification that follows.
+To avoid decoding, a writer hands its new records over. The hand-over is bounded. When it is incomplete (after opening,
+or far behind), the cursor reads the log. A message whose queue cannot list it waits; other queues continue.
+
+Callers and notification: see `hold.dispatch_service`.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ from longpoll_runtime.logs import event
 _lines = logging.getLogger(__name__)
 
 HANDED_COUNT_MAX: Final = 262_144
-"""Most messages handed over and not yet dispatched; over this the dispatcher reads the log."""
+"""Maximum messages handed over and not yet dispatched; above this the dispatcher reads the log."""
 BEHIND_COUNT_MAX: Final = 262_144
-"""Most messages that wait for a queue that cannot list them; over this the cursor stops."""
+"""Maximum messages that wait for their queue; above this the cursor stops."""
 RETRIED_COUNT: Final = 8
-"""Queues of these that are tried in one call."""
+"""Number of waiting queues retried per call."""
 
 
 Handed: TypeAlias = tuple[ConsumeQueue | None, Arrival]
-"""What a writer hands to the dispatcher: one message as it will arrive, and its queue; None when no queue lists it."""
+"""One message as its arrival, and its queue; None when no queue lists it."""
 
 
 class QueueOf(Protocol):
-    """Finds, and makes if need be, the queue of a record."""
+    """Finds or creates the queue of a record."""
 
     def __call__(self, record: Record) -> ConsumeQueue | None:
-        """The queue, or None when none lists the record.
+        """Returns the queue, or None if no queue lists the record.
 
-        Raises OSError when it cannot be made, MessageRefusedError when it may not.
+        Raises OSError if creation fails, MessageRefusedError if it is not allowed.
         """
         ...
 
 
 InnerOf = Callable[[Record], list[tuple[ConsumeQueue, int]]]
-"""The further queues that list a record, with its offset in each (`inner_queues`); raises OSError likewise."""
+"""Finds the additional queues that list a record, with the offset in each (`inner_queues`); raises OSError."""
 
 
 class Dispatcher:
-    """The cursor. Invariant: every record before `cursor` is in its queue, or `behind`; `handed` begin at the cursor.
+    """The cursor. Invariant: every record before `cursor` is in its queue or `behind`; `handed` begins at the cursor.
 
-    `handing` is false from a missed hand-over until the cursor has caught up with the log; both change under the append
-    lock only, so a record is either handed over or read, never both and never neither. `_handed_end` is where the log
-    ended after the last hand-over: a record that does not begin there shows that one before it was missed.
+    `handing` is false from a missed hand-over until the cursor reaches the log's end. Both change only under the append
+    lock, so a record is either handed over or read. `_handed_end` is the log's end after the last hand-over; a record
+    that does not begin there follows a missed one.
     """
 
     __slots__ = (
@@ -95,23 +95,23 @@ class Dispatcher:
         self._inner_of = inner_of
         self._levels_ms = levels_ms
         self.cursor = cursor
-        # The record that was shown last; -1 before the first.
+        # The last record made visible; -1 before the first.
         self.shown_offset = -1
         self.handed: deque[Handed] = deque()
         self.handing = cursor == log.end
         self._handed_end = cursor
-        # Whether the cursor stays where the log is durable (`getConfirmOffset` of 5.x under SYNC_FLUSH).
+        # Whether the cursor stops at the durable end of the log (`getConfirmOffset` of 5.x under SYNC_FLUSH).
         self.only_durable = False
         # By queue, in log order, the messages that it could not list.
         self.behind: dict[ConsumeQueue, deque[Arrival]] = {}
         self._behind_count = 0
-        # Why messages could not be made visible; None while all can.
+        # Why messages could not be made visible; None if there is no problem.
         self.trouble: OSError | StoreDamageError | None = None
 
     @property
     def visible_end(self) -> int:
         """Physical offset up to which every message is visible; callable from any thread."""
-        # Before `behind` is looked at: a message is behind first, and then the cursor passes it.
+        # Read before `behind`: the cursor passes a message only after it is in `behind`.
         end = self.cursor
         for waiting in self.behind.copy().values():
             with suppress(IndexError):  # the last of them was listed meanwhile
@@ -119,9 +119,9 @@ class Dispatcher:
         return end
 
     def hand(self, burst: Sequence[Handed], log_end_before: int) -> None:
-        """Take over records just appended, one behind the other; the caller holds the append lock.
+        """Take over appended, adjacent records; the caller holds the append lock.
 
-        `log_end_before` is where the log ended before them, and before a blank that the first may have needed.
+        `log_end_before` is the log's end before them and before a blank that preceded the first.
         """
         if self.handing:
             if log_end_before == self._handed_end and len(self.handed) < HANDED_COUNT_MAX:
@@ -131,16 +131,16 @@ class Dispatcher:
                 self.handing = False
 
     def begin_at(self, start: int) -> None:
-        """Stand where a log that was empty begins; the caller holds the append lock."""
+        """Set the begin of an empty log; the caller holds the append lock."""
         assert self.handing
         self.cursor = self._handed_end = start
 
     def waiting(self) -> list[Arrival]:
-        """The messages handed over and not visible yet, as they will arrive; other threads may be dispatching them."""
+        """The messages handed over and not yet visible; other threads may be dispatching them."""
         return [arrival for queue, arrival in list(self.handed) if queue is not None]
 
     def unlist(self, queues: Container[ConsumeQueue]) -> None:
-        """Let no queue of these list what was handed over for it; the caller holds dispatch and append lock."""
+        """Unlist the handed-over messages of these queues; the caller holds dispatch and append lock."""
         self.handed = deque(
             (None, arrival) if queue is not None and queue in queues else (queue, arrival)
             for queue, arrival in self.handed
@@ -151,11 +151,11 @@ class Dispatcher:
             self.trouble = None
 
     def dispatch(self, limit: int) -> list[Arrival]:
-        """Move up to `limit` records into their queues; the arrivals in log order, fewer when some list in no queue.
+        """Move up to `limit` records into their queues; returns the arrivals in log order.
 
-        One caller at a time. What a queue cannot list is `behind`, and tried again with each call. Raises OSError when
-        too much is, and StoreDamageError when the log holds no record where one must be; not while there are arrivals
-        to tell of, for the pulls that wait for them must be woken, and the next call meets the same.
+        One caller at a time. Returns fewer arrivals if some records have no queue. Messages that a queue cannot list
+        are `behind` and retried on each call. Raises OSError when too many are behind, and StoreDamageError when a
+        record is damaged. If there are arrivals, it returns them so that their pulls wake; the next call raises.
         """
         arrivals: list[Arrival] = []
         end = self._log.flushed_end if self.only_durable else self._log.end
@@ -173,7 +173,6 @@ class Dispatcher:
         return arrivals
 
     def _catch_up(self, limit: int, arrivals: list[Arrival]) -> None:
-        """List what is behind, as far as some of its queues can."""
         for queue in list(self.behind)[:RETRIED_COUNT]:
             waiting = self.behind[queue]
             try:
@@ -184,13 +183,13 @@ class Dispatcher:
                     self._behind_count -= 1
             except OSError as error:
                 self.trouble = error
-            # Those that were not tried come first the next time.
+            # The queues not tried come first in the next call.
             del self.behind[queue]
             if waiting:
                 self.behind[queue] = waiting
 
     def _list(self, queue: ConsumeQueue, arrival: Arrival, arrivals: list[Arrival]) -> None:
-        """Have a queue list a message, now or once it can; raises OSError when too many wait for that."""
+        """List a message, or queue it in `behind`; raises OSError when too many are behind."""
         if queue not in self.behind:
             try:
                 if queue.put(arrival):
@@ -209,14 +208,14 @@ class Dispatcher:
         else:
             self.behind[queue].append(arrival)
         self._behind_count += 1
-        # The next send to it is refused.
+        # So the next send to this queue is refused.
         queue.room_end = 0
 
     def _dispatch(self, limit: int, end: int, arrivals: list[Arrival]) -> None:
         handed = self.handed
         count = 0
         while handed and count < limit and self.cursor < end:
-            # Looked at before it is taken: when too much is behind the record must stay the next one.
+            # Removed only afterwards: if too much is behind, this record must stay the next one.
             queue, arrival = handed[0]
             if queue is not None:
                 self._list(queue, arrival, arrivals)
@@ -251,16 +250,16 @@ class Dispatcher:
             self._show_read(found, arrivals)
 
     def _show_read(self, found: Record, arrivals: list[Arrival]) -> None:
-        """List a record that was read, in its further queues first; one that no queue may list is passed over."""
+        """List a record read from the log, in additional queues first; skip it if no queue may list it."""
         for inner, offset in self._inner_of(found):
             if not _may_list(inner, offset, found):
                 continue
-            # One that lists it already, before a failure, is passed over.
+            # A queue that listed it before a failure ignores it.
             self._list(inner, arrival_of(found, inner.topic, inner.queue_id, offset, self._levels_ms), arrivals)
         try:
             queue = self._queue_of(found)
         except MessageRefusedError as error:
-            # No checksum covers the name, and this one may become no path.
+            # No checksum covers the name, which is not safe as a path.
             _tell_of_damage(found, str(error))
             queue = None
         if queue is not None and _may_list(queue, found.queue_offset, found):
@@ -271,7 +270,7 @@ class Dispatcher:
 
 
 def _may_list(queue: ConsumeQueue, offset: int, record: Record) -> bool:
-    """Whether a queue may list a record at an offset; no checksum covers that, and units of a gap fill the disk."""
+    """Whether a queue may list a record at an offset. No checksum covers it, and a large gap would fill the disk."""
     if queue.may_list(offset, record.physical_offset):
         return True
     place = f"it says that it is number {offset} of {queue.topic} queue {queue.queue_id}"
@@ -289,7 +288,7 @@ def _tell_of_damage(record: Record, why: str) -> None:
 
 
 def arrival_of(record: Record, topic: str, queue_id: int, offset: int, levels_ms: Sequence[int]) -> Arrival:
-    """How a record will arrive at an offset of a queue."""
+    """Create a record's arrival at an offset of a queue."""
     code = record.tags_code
     if record.topic == SCHEDULE_TOPIC:
         code = tags_code_of(record.topic, record.properties, record.store_ms, levels_ms)

@@ -1,8 +1,8 @@
-"""Reads any RocketMQ 4.9 or 5.x store directory as it lies there, and never writes to it.
+"""Reads any RocketMQ 4.9 or 5.x store directory without writing to it.
 
-Nothing is taken from settings: file sizes come from the files' names and lengths. Damage is something to report, not a
-reason to stop: after it the walk goes on with the next whole record. Leaves out judging (`verify`) and the index,
-batch and extended consume queues. A file that shrinks while it is read ends the process, as with any mapped file.
+File sizes come from names and lengths, not from settings. Damage is reported, and reading continues with the next
+complete record. Validation: see `verify`. The index, batch queues and extended queues are not read. If a file shrinks
+meanwhile, the process ends, as with any mapped file.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from longpoll_protocol.properties import decode_properties
 from longpoll_runtime import Files, MappedFile
 
 MAPS_MAX: Final = 1024
-"""Most files that are mapped at a time: far fewer than a process may have, and each costs little to map again."""
+"""Maximum files mapped at a time: far fewer than a process may have."""
 _CHUNK_SIZE: Final = 1024 * 1024
 _FIRST_CHUNK_SIZE: Final = 4 * 1024
-"""Each following chunk of a search is twice as long: where damage follows upon damage, little is read twice."""
+"""Each next chunk of a search is twice as long, so that repeated damage causes little reading."""
 _ZEROS: Final = bytes(_CHUNK_SIZE)
 _MAGIC_START: Final = struct.pack(">I", MAGIC_V1)[:3]
 assert struct.pack(">I", MAGIC_V2)[:3] == _MAGIC_START, "a search for three bytes finds both magics"
@@ -49,7 +49,7 @@ assert struct.pack(">I", MAGIC_V2)[:3] == _MAGIC_START, "a search for three byte
 
 @frozen
 class FoundFile:
-    """One file of a log or queue: its name says where it starts, its neighbours how long it should be."""
+    """One file of a log or queue. Its name gives its start; its neighbours give its expected length."""
 
     name: str
     """Path below the store directory."""
@@ -60,22 +60,22 @@ class FoundFile:
 
     @property
     def view(self) -> memoryview:
-        """All of it; raises StoreUserError where it cannot be read any more."""
+        """The whole file; raises StoreUserError if it cannot be read."""
         return self._mapped(self).view
 
     def data_from(self, position: int) -> int:
-        """Where bytes begin that may not be zero, at or after a position (`MappedFile.data_from`)."""
+        """Position of possibly non-zero bytes at or after a position (`MappedFile.data_from`)."""
         return self._mapped(self).data_from(position)
 
     @property
     def is_cut(self) -> bool:
-        """Whether it is shorter or longer than its neighbours say."""
+        """Whether its length differs from that of its neighbours."""
         return self.size != self.expected_size
 
 
 @frozen
 class Blank:
-    """What fills the end of a commit-log file."""
+    """The filler at the end of a commit-log file."""
 
     physical_offset: int
     size: int
@@ -83,14 +83,14 @@ class Blank:
 
 @frozen
 class Torn:
-    """Bytes that are no record: `offset` counts from the start of the file."""
+    """Bytes that are not a record; `offset` is relative to the file."""
 
     file: str
     offset: int
     found: str
     expected: str
     followed: bool
-    """Whether a whole record comes after it."""
+    """Whether a complete record follows."""
 
 
 LogEntry = Record | Blank | Torn
@@ -98,7 +98,7 @@ LogEntry = Record | Blank | Torn
 
 @frozen
 class FoundQueue:
-    """One consume queue as it lies on disk: its files, and the offset after its last written unit."""
+    """One consume queue as found on disk: its files, and the offset after its last written unit."""
 
     topic: str
     queue_id: int
@@ -107,11 +107,11 @@ class FoundQueue:
 
     @property
     def offset_start(self) -> int:
-        """The first offset that still has a unit."""
+        """The first offset that has a unit on disk."""
         return self.files[0].start // UNIT_SIZE if self.files else 0
 
     def unit(self, offset: int) -> tuple[int, int, int] | None:
-        """(physical offset, size, tags code) as it stands there, written or not; None when no file has it."""
+        """Returns (physical offset, size, tags code) at an offset, written or not; None when no file has it."""
         for file in self.files:
             position = offset * UNIT_SIZE - file.start
             if 0 <= position <= file.size - UNIT_SIZE:
@@ -119,7 +119,7 @@ class FoundQueue:
         return None
 
     def place(self, offset: int) -> tuple[str, int]:
-        """(file, byte in it) of the unit at an offset; the last file's end when no file has it."""
+        """Returns (file, byte in it) of the unit at an offset; the last file's end when no file has it."""
         for file in self.files:
             position = offset * UNIT_SIZE - file.start
             if 0 <= position < file.expected_size:
@@ -127,7 +127,7 @@ class FoundQueue:
         return (self.files[-1].name, self.files[-1].size) if self.files else (f"{self.topic}/{self.queue_id}", 0)
 
     def units(self, start: int) -> Iterator[tuple[int, int, int, int]]:
-        """(queue offset, physical offset, size, tags code) of every written unit from `start` on."""
+        """Iterate over every written unit from `start` on: queue offset, physical offset, size, tags code."""
         for file in self.files:
             first = file.start // UNIT_SIZE
             begin = min(max(0, start - first), file.size // UNIT_SIZE) * UNIT_SIZE
@@ -139,12 +139,12 @@ class FoundQueue:
 class StoreDirectory:
     """A store directory opened for reading. Invariant: at most `maps_max` maps, read-only, and none after `close`.
 
-    A store has more files than a process may have maps. A file is mapped when it is looked at, and the map that was
-    made first goes; who still has a view of it keeps the memory.
+    A store may have more files than a process may map. Files are mapped on access, and the oldest map is released; a
+    view in use keeps its memory.
     """
 
     def __init__(self, files: Files, directory: str, maps_max: int = MAPS_MAX) -> None:
-        """Find what is there; raises StoreUserError when this is no store or cannot be read."""
+        """Find the files; raises StoreUserError if this is not a store or cannot be read."""
         if not files.exists(directory):
             raise StoreUserError(f"the directory {directory} does not exist; name a store directory")
         if not any(files.exists(f"{directory}/{name}") for name in ("commitlog", "consumequeue")):
@@ -171,7 +171,6 @@ class StoreDirectory:
         self._maps.clear()
 
     def _mapped(self, file: FoundFile) -> MappedFile:
-        """The map of a file, made if need be."""
         mapped = self._maps.get(file.name)
         if mapped is None:
             path = f"{self._directory}/{file.name}"
@@ -181,7 +180,7 @@ class StoreDirectory:
                 raise StoreUserError(f"{path} cannot be read: {error.strerror}") from error
             self._maps[file.name] = mapped
             if len(self._maps) > self._maps_max:
-                # Not closed: somebody may have its view.
+                # Not closed, because its view may be in use.
                 del self._maps[next(iter(self._maps))]
         return mapped
 
@@ -195,7 +194,6 @@ class StoreDirectory:
         )
 
     def _listed(self, folder: str) -> list[str]:
-        """The names in a directory; none for a file, which somebody left there."""
         try:
             return self._files.list(f"{self._directory}/{folder}")
         except NotADirectoryError:
@@ -210,7 +208,7 @@ class StoreDirectory:
                 yield FoundQueue(topic, queue_id, files, _written_end(files))
 
     def set_aside(self) -> tuple[int, int]:
-        """How many files with what starts have cut off from the log are kept beside it, and their bytes."""
+        """Returns the number of files cut off from the log and kept, and their bytes."""
         folder = f"commitlog{ASIDE}"
         names = [name for name in self._listed(folder) if is_segment_name(name.partition(".")[0])]
         return len(names), sum(self._files.size(f"{self._directory}/{folder}/{name}") for name in names)
@@ -221,12 +219,12 @@ class StoreDirectory:
         return self.log[0].start if self.log else 0
 
     def place(self, physical_offset: int) -> tuple[str, int]:
-        """(file, byte in it) of a physical offset that the log has."""
+        """Returns (file, byte in it) of a physical offset in the log."""
         file = self.log[bisect.bisect_right(self._log_starts, physical_offset) - 1]
         return file.name, physical_offset - file.start
 
     def record_at(self, physical_offset: int) -> Record | Damage:
-        """The record at a physical offset, or why there is none."""
+        """Returns the record at a physical offset, or why there is none."""
         index = bisect.bisect_right(self._log_starts, physical_offset) - 1
         if index >= 0:
             file = self.log[index]
@@ -235,9 +233,9 @@ class StoreDirectory:
         return Damage(0, "no commit-log file", f"one that holds byte {physical_offset}")
 
     def tags_code_of(self, record: Record) -> int:
-        """What the unit of a record carries: for a delayed message when it is due by the levels of its broker.
+        """Returns the tags code of a record's unit; a delayed message has its delivery time by the broker's levels.
 
-        Of one that no unit points to it is reckoned, by RocketMQ's own levels; an address in an extended queue is none.
+        Without a unit, or with an extended queue's address, computes it with RocketMQ's default levels.
         """
         queue = self._by_place.get((record.topic, record.queue_id))
         unit = None if queue is None else queue.unit(record.queue_offset)
@@ -246,9 +244,9 @@ class StoreDirectory:
         return unit[2]
 
     def range_of(self, queue: FoundQueue) -> QueueRange:
-        """What a consumer can read, as RocketMQ 4.9 says it (`correctMinOffset`).
+        """Returns what a consumer can read, by the rule of RocketMQ 4.9 (`correctMinOffset`).
 
-        The minimum is the first unit of the oldest file whose record the log still has, or else 0.
+        The minimum is the first unit of the oldest file whose record is still in the log, or else 0.
         """
         first_end = queue.files[0].start + queue.files[0].expected_size if queue.files else 0
         for offset, physical_offset, _size, _tags_code in queue.units(0):
@@ -259,13 +257,12 @@ class StoreDirectory:
         return QueueRange(queue.topic, queue.queue_id, 0, queue.offset_end)
 
     def walk_log(self) -> Iterator[LogEntry]:
-        """Every record, blank and torn place in the order of the log; ends where only zeros follow."""
+        """Iterate over every record, blank and torn place in log order; ends where only zeros follow."""
         search = _Search()
         for index, file in enumerate(self.log):
             yield from self._walk_file(index, file, search)
 
     def _is_followed(self, index: int, search: _Search) -> bool:
-        """Whether a whole record stands in a later file."""
         return any(search.next_record(file, 0) is not None for file in self.log[index + 1 :])
 
     def _walk_file(self, index: int, file: FoundFile, search: _Search) -> Iterator[LogEntry]:
@@ -302,9 +299,11 @@ def _entry_at(file: FoundFile, position: int) -> Record | Blank | Damage:
 
 @define(slots=True, eq=False)
 class _Search:
-    """Looks for whole records behind what is none. Invariant: every checksum up to `refuted_end` was wrong, or is due.
+    """Searches for complete records after damage.
 
-    When no more may be checked, heads within a stretch whose checksum was wrong are passed over, whatever they are.
+    Invariant: no record with a valid checksum begins before `refuted_end`, unless its check was skipped.
+
+    At the limit of checks, heads within a range whose checksum was wrong are skipped.
     """
 
     checks: ChecksumBudget = field(factory=ChecksumBudget)
@@ -312,14 +311,14 @@ class _Search:
     """A physical offset."""
 
     def next_record(self, file: FoundFile, position: int) -> int | None:
-        """Where the next whole record of the file begins, found by its magic; None when there is none.
+        """Returns the position of the next complete record of the file; None when there is none.
 
         Holes of a sparse file are not read.
         """
         view = file.view
         at, chunk_size, stop = position + 4, _FIRST_CHUNK_SIZE, -1
         while (at := file.data_from(at)) < len(view):
-            # From before the last chunk's end, so that a magic across the border is seen.
+            # Overlaps the last chunk, to find a magic across the border.
             begin = at - 2 if at == stop else at
             stop = _chunk_stop(at, chunk_size, len(view))
             chunk_size = min(2 * chunk_size, _CHUNK_SIZE)
@@ -345,7 +344,7 @@ class _Search:
 
 
 def _chunk_stop(start: int, chunk_size: int, size: int) -> int:
-    """Where a chunk ends: at a page's end, for on a tmpfs a byte that is read in a hole makes data of its page."""
+    """Returns a chunk's end, at a page's end: on a tmpfs, reading a hole would turn its page into data."""
     return min(start - start % chunk_size + chunk_size, size)
 
 
@@ -362,7 +361,6 @@ def is_zero(file: FoundFile, position: int) -> bool:
 
 
 def _file_size(starts: list[int], sizes: list[int]) -> int:
-    """How long each file should be: the greatest length, unless the names stand closer together than that."""
     gaps = [later - earlier for earlier, later in itertools.pairwise(starts)]
     largest = max(sizes, default=0)
     if gaps and (largest == 0 or any(gap % largest for gap in gaps)):
@@ -371,7 +369,7 @@ def _file_size(starts: list[int], sizes: list[int]) -> int:
 
 
 def _written_end(files: tuple[FoundFile, ...]) -> int:
-    """The offset after the last unit before the first that is not written (`ConsumeQueue.recover`)."""
+    """Returns the offset of the first unwritten unit (`ConsumeQueue.recover`)."""
     offset = files[0].start // UNIT_SIZE if files else 0
     for file in files:
         whole = file.size - file.size % UNIT_SIZE
@@ -386,7 +384,7 @@ def _written_end(files: tuple[FoundFile, ...]) -> int:
 
 
 def record_fields(record: Record, tags_code: int) -> dict[str, Any]:
-    """Every decoded field under RocketMQ's own names, with the tags code of its unit; the body in base64."""
+    """Every field under RocketMQ's name, with the unit's tags code; the body in base64."""
     return {
         "kind": "record",
         "topic": record.topic,
@@ -414,12 +412,12 @@ def record_fields(record: Record, tags_code: int) -> dict[str, Any]:
 
 
 def is_pre_blank(physical_offset: int, size: int) -> bool:
-    """Whether a unit only fills the place before a queue's first message."""
+    """Whether a unit is a placeholder before a queue's first message."""
     return physical_offset == 0 and size == PRE_BLANK_SIZE
 
 
 def missing_files(files: tuple[FoundFile, ...]) -> Iterator[tuple[FoundFile, str]]:
-    """(the file after the hole, the name that is missing) wherever neighbours do not touch."""
+    """Iterate over gaps between files: the file after each gap, and the missing name."""
     for earlier, later in itertools.pairwise(files):
         expected = earlier.start + earlier.expected_size
         if later.start != expected:

@@ -1,7 +1,4 @@
-"""What a store refuses: names that are no directory's, messages too large, settings no file could follow, false times.
-
-Leaves out who asks, and when (`message_store`).
-"""
+"""Checks of a store: topic names, message sizes, settings, and store times."""
 
 from __future__ import annotations
 
@@ -29,21 +26,21 @@ from longpoll_protocol.properties import delay_levels_ms
 EXTENDED_SIZE_MIN: Final = UNIT_SIZE_MIN + END_SIZE
 QUEUE_ID_MAX: Final = 2**31 - 1
 FOUND_NAME_SIZE_MAX: Final = 255
-"""Most bytes of a topic in a log that is there, as of a directory's name: RocketMQ 5 has the retry topics of groups."""
+"""Maximum bytes of a topic in an existing log, as for a directory's name: RocketMQ 5 has long retry topics."""
 FUTURE_MS: Final = 10 * 365 * 24 * 3_600_000
-"""Ten years: a clock may be set back, but what is so far ahead was written by nobody."""
+"""Ten years: clocks may be set back, but a later time can only be damage."""
 
 _lines = logging.getLogger(__name__)
 
 
 def is_storable(message: MessageToStore, body_size_max: int) -> bool:
-    """Whether a message breaks no limit and can be stored as it is."""
+    """Whether a message is within the limits and can be stored unchanged."""
     properties = message.properties
     return len(message.body) <= body_size_max and len(properties) <= PROPERTIES_SIZE_MAX and b"\0" not in properties
 
 
 def storable(message: MessageToStore, body_size_max: int) -> MessageToStore:
-    """The message in the form that is stored; raises MessageRefusedError when a limit is broken."""
+    """Returns the message in its stored form; raises MessageRefusedError above a limit."""
     properties = message.properties
     if len(properties) > PROPERTIES_SIZE_MAX:
         raise MessageRefusedError(
@@ -55,7 +52,7 @@ def storable(message: MessageToStore, body_size_max: int) -> MessageToStore:
 
 
 def check_place(topic: str, queue_id: int, *, size_max: int = NAME_SIZE_MAX) -> None:
-    """Raise MessageRefusedError for what must not become a path or does not fit a record; asked once a queue."""
+    """Raise MessageRefusedError if a queue's name is not a safe path or does not fit a record."""
     check_topic(topic, size_max)
     if not 0 <= queue_id <= QUEUE_ID_MAX:
         raise MessageRefusedError(f"queue id {queue_id} is not from 0 to {QUEUE_ID_MAX}")
@@ -95,10 +92,10 @@ def check_config(config: StoreConfig) -> None:
 
 
 def believed_ms(store_ms: int, unix_ms: Callable[[], int], *, tell: bool = True) -> int:
-    """A record's store time, or 0 in place of a time to come, which nobody wrote: no checksum covers it.
+    """Returns a record's store time, or 0 if it is in the future; no checksum covers it.
 
-    The messages that follow are stored no earlier, so that one wrong bit would have all of them in the future for ever.
-    An error says so, to be told once: where this machine's clock is wrong every record is of a time to come.
+    Later messages get no earlier time, so one wrong bit would move all of them into the future. `tell` logs the error;
+    set it for the first record only, because a wrong clock affects every record.
     """
     if not store_ms or store_ms <= unix_ms() + FUTURE_MS:
         return store_ms

@@ -1,10 +1,13 @@
-"""The store's door: append, dispatch, read, flush, close (`DefaultMessageStore.java` 4.9).
+"""The store: append, dispatch, read, flush, close (`DefaultMessageStore.java` 4.9).
 
-Files in the directory: `commitlog/`, `consumequeue/TOPIC/QUEUE/`, `index/`, `checkpoint`, `abort` (there while the
-store is open, so that a crash is known), `lock`. One append lock orders the log; one dispatch lock orders what becomes
-visible; readers take none. Who waits for the log to be durable waits for nothing else: syncing queues and removing
-their files have locks of their own. Locks are taken in the order queues, deletions, flush, dispatch, append.
-Leaves out threads: the service calls `dispatch`, `index`, `flush` and `flush_queues` at its own pace.
+Files in the directory: `commitlog/`, `consumequeue/TOPIC/QUEUE/`, `index/`, `checkpoint`, `lock`, and `abort`, which
+exists while the store is open, so that a crash is noticed.
+
+One append lock orders the log; one dispatch lock orders what becomes visible; readers take none. Queue syncs and
+removals have separate locks, so that waiting for a durable log means waiting for nothing else. Lock order: queues,
+deletions, flush, dispatch, append.
+
+Threads: the service calls `dispatch`, `index`, `flush` and `flush_queues`.
 """
 
 from __future__ import annotations
@@ -47,6 +50,7 @@ from longpoll_broker.store.queues.unsupported import unsupported_extensions, uns
 from longpoll_broker.store.read import ALL, GetResult, GetStatus, Matches
 from longpoll_broker.store.recovery import believed, file_count, gone_count, of_the_past, recover, safe_start
 from longpoll_broker.store.replica_append import ReplicaAppend
+from longpoll_broker.store.segment import make_durable
 from longpoll_broker.store.selection import nothing, read_queue
 from longpoll_protocol.log_record import (
     SCHEDULE_TOPIC,
@@ -67,22 +71,22 @@ QUEUES: Final = "queues"
 INDEX: Final = "index"
 DISPATCH: Final = "dispatch"
 PARTS: Final = (LOG, QUEUES, INDEX, DISPATCH)
-"""Of a store, each with troubles of its own; without its log no message is taken."""
+"""The parts of a store, each with its own troubles; without its log a store takes no messages."""
 QUEUES_A_TURN: Final = 64
-"""Queues synced before others have their turn: a tenth of a second or so on a disk that takes 2 ms for each."""
+"""Queues synced in one turn: about a tenth of a second on a disk that takes 2 ms for each."""
 
 
 class MessageStore:
     """One open store directory. Invariant: every visible unit points to a whole record before `log_end`."""
 
     _dispatcher: Dispatcher
-    """Made when the recovered log shows where it begins."""
+    """Created when recovery has found the log's begin."""
     _copying: ReplicaAppend
-    """Made with it."""
+    """Created with `_dispatcher`."""
     _store_ms: int
-    """Store time of the last message; the log tells it."""
+    """Store time of the last message."""
     cut_size: int
-    """Bytes that opening it cut off from the log's end, and put aside."""
+    """Bytes that `open` cut off from the log's end and kept."""
 
     def __init__(self, runtime: Runtime, directory: str, config: StoreConfig, unlock: Callable[[], None]) -> None:
         """Use `open`."""
@@ -97,13 +101,13 @@ class MessageStore:
         self._flush_lock = runtime.lock()
         """For the log's syncs, and for removing its files."""
         self._queues_lock = runtime.lock()
-        """For the queues' syncs and the checkpoint that follows them."""
+        """For the queues' syncs and the checkpoint after them."""
         self._deletion_lock = runtime.lock()
-        """For removing queues for good, one deletion after the other."""
+        """For removing queues for good, one deletion at a time."""
         self._deletions = Deletions(runtime.files, directory)
         self._closed = False
         self._troubles: dict[str, OSError] = {}
-        """By part of the store why it could not be made durable when that was last tried."""
+        """By part of the store, the error of its last sync."""
         self._crashed = runtime.files.exists(f"{directory}/abort")
         self._table = QueueTable(runtime.files, directory, config, runtime.lock(), lengthen=self._crashed)
         self._had_queues = runtime.files.exists(f"{directory}/consumequeue")
@@ -124,14 +128,14 @@ class MessageStore:
 
     @classmethod
     def open(cls, runtime: Runtime, directory: str, config: StoreConfig) -> MessageStore:
-        """Open, or make, a store directory and recover it; every message of the log is visible when this returns.
+        """Open or create a store directory and recover it; afterwards every message of the log is visible.
 
-        Raises StoreUserError when another process has it open, it has parts that we do not read, the file sizes are not
-        those of `config`, or a file in the middle is missing; OSError when the directory cannot be written.
+        Raises StoreUserError if another process has it open, it has unsupported parts, the file sizes are not those of
+        `config`, or a file is missing; OSError if the directory cannot be written.
         """
         check_config(config)
         files = runtime.files
-        files.make_directory(directory)
+        make_durable(files, directory)
         try:
             unlock = files.lock(f"{directory}/lock")
         except BlockingIOError as error:
@@ -173,7 +177,7 @@ class MessageStore:
         self._store_ms = believed_ms(recovered.store_ms, self._runtime.unix_ms)
         self.cut_size = recovered.set_aside
         if self._config.visible_when_durable:
-            # What a killed process had appended and not flushed is in the log, and is shown below.
+            # Messages that a killed process did not flush are in the log, and become visible below.
             self._log.flush()
         self._deletions.limit(self._log.end)
         self._dispatcher = Dispatcher(
@@ -194,7 +198,7 @@ class MessageStore:
         for queue in self._table.all():
             queue.offset_next = queue.offset_end
             queue.correct_min(self._log.start)
-        # Where a crash would begin, which after a clean stop is before the cursor.
+        # Where recovery after a crash would begin; after a clean stop this is before the cursor.
         recovers_from = min(recovered.cursor, safe_start(self._log, self._checkpoint))
         self._deletions.forget_before(recovers_from, self._table.left)
         if self._indexer is not None:
@@ -204,7 +208,7 @@ class MessageStore:
         self._dispatcher.only_durable = self._config.visible_when_durable
 
     def _finish_deletions(self) -> None:
-        """Remove the queues of a deletion that a crash interrupted: those that list a record from before it."""
+        """Finish interrupted deletions: remove the queues that list a record from before the deletion."""
         for topic in {topic_of(name) for name in self._deletions.ends}:
             known = self._table.topics.get(topic)
             queues = known.queues if known is not None else {}
@@ -217,11 +221,11 @@ class MessageStore:
             if not covered:
                 continue
             try:
-                # One without a unit is nobody's.
+                # A queue without units belongs to no topic.
                 nobodys = {queue_id for queue_id, unit in units.items() if unit is None}
                 self._table.remove_files(self._table.forget(topic, covered | nobodys))
             except OSError:
-                # The others are whole; who wants to use this name is refused until they go.
+                # The other topics are intact; this name is refused until its files are gone.
                 _lines.exception("the files of the deleted topic %s cannot be removed", topic)
 
     # ------------------------------------------------------------------ append
@@ -229,8 +233,7 @@ class MessageStore:
     def put(self, message: MessageToStore) -> PutResult:
         """Append one message; it is visible after `dispatch` and durable after `flush`.
 
-        Raises MessageRefusedError when a limit is broken and OSError when the disk is full; nothing of the message is
-        left then.
+        Raises MessageRefusedError above a limit and OSError when the disk is full; the message is then not stored.
         """
         if not is_storable(message, self._message_size_max):
             message = storable(message, self._message_size_max)
@@ -240,13 +243,13 @@ class MessageStore:
             return self._append(message, self._log.end)
 
     def put_burst(self, messages: Sequence[MessageToStore]) -> Sequence[Arrival]:
-        """Append messages as neighbours, each as `put` does, at the cost of one; they will arrive as told.
+        """Append adjacent messages as `put` does, at the cost of one; returns their arrivals.
 
-        Fewer arrivals than messages when one needs more than that, which `put` gives it (`store.burst_append`). Raises
-        nothing.
+        Returns fewer arrivals than messages when one needs more work; `put` handles that one (`store.burst_append`).
+        Raises nothing.
         """
         if LOG in self._troubles:
-            # As `put` does each.
+            # `put` checks this for each message.
             return []
         with self._append_lock:
             store_ms = max(self._runtime.unix_ms(), self._store_ms)
@@ -257,10 +260,9 @@ class MessageStore:
         return [arrival for _queue, arrival in burst]
 
     def put_batch(self, messages: Sequence[MessageToStore]) -> list[PutResult]:
-        """Append messages as neighbours in one file, with none of another producer between them (`MessageExtBatch`).
+        """Append messages adjacent in one file, with no other message between them (`MessageExtBatch`).
 
-        Raises MessageRefusedError and OSError as `put` does, and also when no file can hold them all; nothing of any
-        of them is left then.
+        Raises MessageRefusedError and OSError as `put` does, also if no file can hold them all; none is stored then.
         """
         checked = [storable(message, self._message_size_max) for message in messages]
         if self._troubles:
@@ -268,7 +270,7 @@ class MessageStore:
         with self._append_lock:
             for message in checked:
                 check_place(message.topic, message.queue_id)
-            # Made first, for that may fail: once a message is written the others must follow.
+            # First, because it may fail: once a message is written the others must follow.
             counts: Counter[tuple[str, int]] = Counter()
             for message in checked:
                 counts[message.topic, message.queue_id] += is_listed(message.sys_flag)
@@ -284,19 +286,19 @@ class MessageStore:
             return results
 
     def prepare(self, topic: str, queue_id: int) -> PreparedBatch:
-        """An empty batch of one queue, to be filled without a lock; raises MessageRefusedError for no queue's name."""
+        """Create an empty batch of one queue, to be filled without a lock; raises MessageRefusedError."""
         check_place(topic, queue_id)
         return PreparedBatch(topic, queue_id, self._message_size_max)
 
     def put_prepared(self, batch: PreparedBatch) -> PutResult:
-        """Append a batch as `put_batch` does, at the cost of one message; where its first one stands.
+        """Append a batch as `put_batch` does, at the cost of one message; returns the first message's result.
 
-        Raises MessageRefusedError when no file can hold them all and OSError, with nothing left of any of them.
+        Raises OSError, and MessageRefusedError when no file can hold them all; none is stored then.
         """
         if self._troubles:
             self._check_log()
         with self._append_lock:
-            # Made first, as in `put_batch`.
+            # First, as in `put_batch`.
             queue = self._table.make(batch.topic, batch.queue_id)
             self._make_room(queue, len(batch.sizes))
             end_before = self._log.end
@@ -308,16 +310,15 @@ class MessageStore:
             return first
 
     def _check_log(self) -> None:
-        """Raise OSError where the log could not be made durable and nothing that is appended now could be either.
+        """Raise OSError if a sync of the log failed and appended data could not become durable either.
 
-        A sync that failed is for ever; a file that is not where it was may be put back, and what else failed may go
-        well the next time.
+        A failed sync is permanent. A moved file may return, and other errors may pass.
         """
         if LOG in self._troubles:
             self._log.check_names()
 
     def _append(self, message: MessageToStore, end_before: int) -> PutResult:
-        """Write one message and hand it over; the caller holds the append lock and says where the log ended before."""
+        """Write one message and hand it over; the caller holds the append lock. `end_before` is the old end."""
         topic_name, queue_id = message.topic, message.queue_id
         topic = self._table.topics.get(topic_name)
         queue = topic.queues.get(queue_id) if topic is not None else None
@@ -325,7 +326,7 @@ class MessageStore:
             check_place(topic_name, queue_id)
             queue = self._table.make(topic_name, queue_id)
             topic = self._table.topics[topic_name]
-        # Never backwards, so that a recovery that goes by store times is right even if the clock was set back.
+        # Never backwards, so that a recovery by store times is right even if the clock was set back.
         store_ms = max(self._runtime.unix_ms(), self._store_ms)
         listed = is_listed(message.sys_flag)
         queue_offset = queue.offset_next if listed else 0
@@ -347,7 +348,7 @@ class MessageStore:
         if listed:
             queue.offset_next = queue_offset + 1
         if inner:
-            # Not handed over: the dispatcher reads from the record which queues list it.
+            # Not handed over: the dispatcher reads the queues from the record.
             for each in inner:
                 each.offset_next += 1
         else:
@@ -356,15 +357,15 @@ class MessageStore:
         return PutResult(queue_offset, start, size, store_ms, message.store_host)
 
     def _make_room(self, queue: ConsumeQueue, count: int = 1) -> None:
-        """See that the next messages of a queue can become visible; raises OSError where it lists none now."""
+        """Ensure that a queue's next messages can become visible; raises OSError if it is behind or has no room."""
         if queue in self._dispatcher.behind:
             raise OSError(errno.EAGAIN, f"earlier messages are not visible yet ({self._dispatcher.trouble})")
         queue.make_room(count)
 
     def put_copied(self, physical_offset: int, content: memoryview) -> int:
-        """Append what another store's log has from `physical_offset` on, as far as it is whole; how many bytes were.
+        """Append the complete records of another store's log from `physical_offset` on; returns their bytes.
 
-        Raises what `ReplicaAppend.put` does. Nobody may append in another way meanwhile.
+        Raises what `ReplicaAppend.put` raises. No other thread may append.
         """
         if self._troubles:
             self._check_log()
@@ -374,14 +375,14 @@ class MessageStore:
             self._store_ms = max(self._store_ms, self._copying.store_ms)
 
     def forget_beginning(self) -> None:
-        """Begin anywhere again with what is copied, if nothing was yet."""
+        """Let the copy begin anywhere again, if it is empty."""
         self._copying.forget_beginning()
 
     def log_part(self, physical_offset: int, size_max: int, *, only_visible: bool = False) -> memoryview | None:
-        """Up to `size_max` bytes of one file of the log that may be shown to others; None when there are none.
+        """Returns up to `size_max` bytes of one log file that may be copied; None when there are none.
 
-        What nobody may see before it is durable is not among them, nor with `only_visible` what nobody sees yet. Also
-        None for an offset that is no longer there.
+        Excludes bytes that must be durable before they are visible; `only_visible` excludes all invisible messages.
+        Also None for a removed offset.
         """
         stop = min(self.dispatched_end if only_visible else self.dispatchable_end, physical_offset + size_max)
         segment = self._log.segments.find(physical_offset)
@@ -390,7 +391,7 @@ class MessageStore:
         return self._log.slice(physical_offset, min(stop, segment.stop) - physical_offset)
 
     def _inner_of(self, record: Record) -> list[tuple[ConsumeQueue, int]]:
-        """The further queues that list a record, with its offset in each; no checksum covers its queue id."""
+        """Returns the additional queues of a record, with its offset in each; no checksum covers its queue id."""
         if not self._config.multi_dispatch:
             return []
         return [
@@ -400,19 +401,19 @@ class MessageStore:
         ]
 
     def _queue_of(self, record: Record) -> ConsumeQueue | None:
-        """The queue that lists a record: none for a prepared message, or one of a topic deleted since.
+        """Returns the queue that lists a record; None for a prepared message or a deleted topic.
 
-        Without the append lock: who appended the record made its queues first. Only the one thread that opens a store
-        finds records of a table that does not know their queues. Raises what `_listing` does.
+        Needs no append lock, because the appender created the queues. Only while opening a store does the single thread
+        find records of unknown queues. Raises what `_listing` raises.
         """
         if not record.in_queue or self._deletions.covers(record.topic, record.queue_id, record.physical_offset):
             return None
         return self._listing(record.topic, record.queue_id)
 
     def _listing(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue of a record that was appended: a topic that is leaving lists it, for it may stay.
+        """Returns the queue of an appended record; a topic being deleted still lists it, because it may stay.
 
-        Raises MessageRefusedError for what cannot be a queue's name, and OSError.
+        Raises MessageRefusedError for an illegal name, and OSError.
         """
         leaving = self._table.leaving.get(topic)
         queue = leaving.queues.get(queue_id) if leaving is not None else None
@@ -423,32 +424,35 @@ class MessageStore:
         return self._table.make(topic, queue_id)
 
     def delete_topic(self, topic: str, queue_ids: AbstractSet[int] | None = None) -> None:
-        """Forget a topic, or these of its queues, and remove their files (`cleanUnusedTopic`); a new one begins at 0.
+        """Delete a topic, or some of its queues, with files (`cleanUnusedTopic`); a new one begins at offset 0.
 
-        Its records stay in the log, and no queue lists those that are not visible yet. Slices handed out stay valid.
-        Nothing happens for an unknown topic. No crash brings the queues back once this has returned. Raises OSError:
-        where files cannot be removed the topic is gone all the same, and none of its name is made before they are.
+        Its records stay in the log; those not visible yet are never listed. Slices in use stay valid. Ignores an
+        unknown topic. After the return no crash restores the queues. Raises OSError if files cannot be removed: the
+        topic is gone, but its name stays blocked until they are.
         """
         self.begin_deletion(topic, queue_ids)
         self.finish_deletion(topic)
 
     def begin_deletion(self, topic: str, queue_ids: AbstractSet[int] | None = None) -> None:
-        """The part of `delete_topic` that does not wait for the disk: nobody finds the topic any more.
+        """Start a deletion without waiting for the disk: the topic is hidden at once.
 
-        Until `finish_deletion`, which has to follow, what is put into a topic of its name raises TopicLeavingError.
+        Until `finish_deletion`, which must follow, writes to this name raise TopicLeavingError.
         """
         with self._dispatch_lock, self._append_lock:
             self._table.leave(topic, queue_ids)
 
     def finish_deletion(self, topic: str) -> None:
-        """The rest of it; raises OSError as it does. Where not even the deletion can be noted the topic is back."""
+        """Finish a deletion; raises OSError as `delete_topic` does.
+
+        If the deletion cannot be recorded, the topic returns.
+        """
         table = self._table
         with self._deletion_lock:
             if topic not in table.leaving:
                 with self._append_lock:
                     table.remove_left(topic)
                 return
-            # Neither appending nor dispatching waits for the disk meanwhile: no record of the topic is added any more.
+            # Without the locks of append and dispatch: no record of the topic is added any more.
             refused: OSError | None = None
             names = [topic]
             if topic in table.topics:
@@ -471,41 +475,41 @@ class MessageStore:
     # ------------------------------------------------------------------ dispatch and read
 
     def dispatch(self, limit: int) -> Sequence[Arrival]:
-        """Make up to `limit` appended messages visible, in log order, and say which.
+        """Make up to `limit` appended messages visible, in log order; returns their arrivals.
 
-        An empty answer means that nothing waits, or that only messages were passed that no queue lists:
-        `dispatched_end` tells the two apart. A queue whose file cannot grow keeps back its own messages only
-        (`is_behind`). Raises OSError when too many wait for that (try again later), and StoreDamageError.
+        If the result is empty, either no message waits or only unlisted ones were skipped: compare `dispatched_end`. A
+        queue whose file cannot grow delays only its own messages (`is_behind`). Raises OSError when too many are
+        delayed (retry later), and StoreDamageError.
         """
         with self._dispatch_lock:
             arrivals = self._dispatcher.dispatch(limit)
             if arrivals:
-                # No later than what is believed of the log: by it a start knows what it need not make visible.
+                # Not after the time accepted from the log: recovery decides by it what is visible already.
                 self._dispatched_ms = min(arrivals[-1].store_ms, self._store_ms)
         return arrivals
 
     @property
     def directory(self) -> str:
-        """Where the files are."""
+        """The store's directory."""
         return self._directory
 
     @property
     def message_size_max(self) -> int:
-        """Most bytes of a message's body, or of a whole batch (`maxMessageSize`)."""
+        """Maximum bytes of a message's body, or of a whole batch (`maxMessageSize`)."""
         return self._message_size_max
 
     @property
     def dispatched_end(self) -> int:
-        """Physical offset up to which every message is visible, but for those that are behind."""
+        """Physical offset up to which every message is visible, except those that are behind."""
         return self._dispatcher.cursor
 
     @property
     def is_behind(self) -> bool:
-        """Whether messages before `dispatched_end` wait for a queue that cannot list them; `dispatch` tries again."""
+        """Whether messages before `dispatched_end` wait for their queue; `dispatch` retries them."""
         return bool(self._dispatcher.behind)
 
     def _dispatch_all(self, dispatch: Callable[[int], Sequence[Arrival]]) -> None:
-        """Make everything visible; raises what keeps anything from it."""
+        """Make all messages visible; raises any error on the way."""
         while self._dispatcher.cursor < self._log.end:
             dispatch(_DISPATCH_COUNT)
         while self._dispatcher.behind:
@@ -513,12 +517,12 @@ class MessageStore:
                 raise self._dispatcher.trouble
 
     def waiting(self) -> Sequence[Arrival]:
-        """The messages that were appended and are not visible yet, as far as their writers handed them over."""
+        """The messages that were handed over and are not visible yet."""
         return self._dispatcher.waiting()
 
     @property
     def dispatchable_end(self) -> int:
-        """Physical offset up to which messages may become visible: the log's end, or where it is durable."""
+        """Physical offset up to which messages may become visible: the log's end, or its durable end."""
         return self._log.flushed_end if self._dispatcher.only_durable else self._log.end
 
     @property
@@ -542,42 +546,41 @@ class MessageStore:
         return self._log.flushed_end
 
     def queues(self) -> list[tuple[str, int]]:
-        """Every queue that has, or had, visible messages, by topic and queue id."""
+        """Every queue that has or had visible messages, by topic and queue id."""
         return sorted((queue.topic, queue.queue_id) for queue in self._table.all() if queue.offset_end)
 
     def all_queues(self) -> list[tuple[str, int]]:
-        """Every queue, also one whose first message is not visible yet."""
+        """Every queue, including those without visible messages yet."""
         return sorted((queue.topic, queue.queue_id) for queue in self._table.all())
 
     @property
     def queue_count(self) -> int:
-        """How many queues there are; of a store that copies another it only changes where there is a new one."""
+        """Number of queues; in a copy it changes only when a queue is added."""
         return sum(len(topic.queues) for topic in list(self._table.topics.values()))
 
     def visible_end(self, topic: str, queue_id: int) -> int:
-        """The queue offset after the last visible message (`getMaxOffsetInQueue`); 0 for a queue that is not there."""
+        """The queue offset after the last visible message (`getMaxOffsetInQueue`); 0 for an unknown queue."""
         queue = self._table.find(topic, queue_id)
         return queue.offset_end if queue is not None else 0
 
     def visible_start(self, topic: str, queue_id: int) -> int:
-        """The least queue offset that can be read (`getMinOffsetInQueue`); 0 for a queue that is not there."""
+        """The smallest readable queue offset (`getMinOffsetInQueue`); 0 for an unknown queue."""
         return self.ends(topic, queue_id)[0]
 
     def ends(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """`visible_start` and `visible_end` with one look."""
+        """`visible_start` and `visible_end` in one read."""
         queue = self._table.find(topic, queue_id)
         return (queue.offset_min, queue.offset_end) if queue is not None else (0, 0)
 
     def get(self, topic: str, queue_id: int, offset: int, count_max: int, matches: Matches = ALL) -> GetResult:
-        """What a consumer at `offset` gets: whole records, as slices of the map (`getMessage`).
+        """Read whole records at `offset`, as slices of the map (`getMessage`).
 
-        The first match is given whatever its size; then the limits of `config` on bytes and count hold, in memory or on
-        disk, and `count_max`. At most 800 units (or `count_max`) are looked at, and none of the next consume-queue
-        file.
+        The first match is returned whatever its size. Then `count_max` and the limits of `config` on bytes and count
+        apply, in memory or on disk. Reads at most 800 units (or `count_max`), all from one consume-queue file.
         """
         queue = self._table.find(topic, queue_id)
         if queue is None:
-            # As Java, which makes the queue that it looks for: `findConsumeQueue`.
+            # As in Java, which creates the queue on lookup: `findConsumeQueue`.
             return nothing(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         tags, properties = matches
         if tags is not None and queue.extended is not None:
@@ -587,24 +590,24 @@ class MessageStore:
         return read_queue(self._log, queue, self._config, offset, count_max, matches=matches)
 
     def record_at(self, physical_offset: int) -> memoryview | None:
-        """The bytes of the record that begins at a physical offset; None when none does (`lookMessageByOffset`)."""
+        """Returns the record that begins at a physical offset; None without one (`lookMessageByOffset`)."""
         found = self._log.read(physical_offset)
         return self._log.slice(physical_offset, found.size) if isinstance(found, Record) else None
 
     def properties_at(self, topic: str, queue_id: int, offset: int) -> Lookup | None:
-        """The properties of the message at a queue offset; None when it is not there."""
+        """Returns the properties of the message at a queue offset; None without one."""
         queue = self._table.find(topic, queue_id)
         unit = queue.unit(offset) if queue is not None else None
         record = self._log.slice(unit[0], unit[1]) if unit is not None else None
         return lookup_in(record) if record is not None else None
 
     def read_record(self, physical_offset: int) -> Record | None:
-        """The record that begins at a physical offset, decoded; None when none does."""
+        """Decode the record that begins at a physical offset; None without one."""
         found = self._log.read(physical_offset)
         return found if isinstance(found, Record) else None
 
     def unit(self, topic: str, queue_id: int, offset: int) -> tuple[int, int, int] | None:
-        """(physical offset, size, tags code) at a queue offset; None when there is none."""
+        """Returns (physical offset, size, tags code) at a queue offset; None without one."""
         queue = self._table.find(topic, queue_id)
         unit = queue.unit(offset) if queue is not None else None
         if queue is None or unit is None:
@@ -616,14 +619,14 @@ class MessageStore:
         return unit[0], unit[1], tags_code
 
     def store_ms_of(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """When the message at a queue offset was stored; None when it is not there."""
+        """Returns the store time of the message at a queue offset, ms; None without one."""
         queue = self._table.find(topic, queue_id)
         unit = queue.unit(offset) if queue is not None else None
         found = self._log.read(unit[0]) if unit is not None else None
         return found.store_ms if isinstance(found, Record) else None
 
     def offset_by_time(self, topic: str, queue_id: int, time_ms: int) -> int:
-        """The queue offset stored nearest to `time_ms` (`nearest_offset`); 0 for a queue without messages."""
+        """Returns the queue offset stored nearest to `time_ms` (`nearest_offset`); 0 for a queue without messages."""
         queue = self._table.find(topic, queue_id)
         if queue is None:
             return 0
@@ -634,16 +637,16 @@ class MessageStore:
     # ------------------------------------------------------------------ index
 
     def index(self, count_max: int) -> bool:
-        """Index up to `count_max` visible messages by their keys; whether none is left. Raises OSError (try again)."""
+        """Index up to `count_max` visible messages by key; returns whether none is left. Raises OSError (retry)."""
         if self._indexer is None:
             return True
         with self._noting(INDEX):
             return self._indexer.build(self._dispatcher.cursor, count_max)
 
     def query(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> QueryResult:
-        """Up to `count_max` (at most 64) messages with a key, the newest ones, stored from `begin_ms` to `end_ms`.
+        """Find the newest messages with a key, up to `count_max` (at most 64), stored from `begin_ms` to `end_ms`.
 
-        Times are compared by the second. A key of equal hash finds the same messages: the caller compares.
+        Times are compared by the second. Messages with an equal hash are found too: the caller compares the keys.
         """
         turns = self.query_in_turns(topic, key, count_max, begin_ms, end_ms)
         while True:
@@ -656,7 +659,7 @@ class MessageStore:
     def query_in_turns(
         self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int
     ) -> Generator[None, None, QueryResult]:
-        """`query`, which yields after some milliseconds of work, again and again until it returns what was found."""
+        """Run `query` as a generator that yields after every few milliseconds of work."""
         if self._indexer is None:
             return QueryResult([], 0, 0)
         return (yield from self._indexer.query(topic, key, count_max, (begin_ms, end_ms), self._dispatcher.cursor))
@@ -664,9 +667,9 @@ class MessageStore:
     # ------------------------------------------------------------------ retention
 
     def remove_expired(self, *, at_any_hour: bool = False) -> int:
-        """Remove the log's oldest files that have expired, and what queues and index say of them; how many files went.
+        """Remove the log's oldest expired files, and their queue and index files; returns the number of log files.
 
-        What that is `store.log.retention` says. Raises OSError.
+        Which files expire: see `store.log.retention`. Raises OSError.
         """
         log = self._log
         needed_from = min(self._dispatcher.visible_end, log.flushed_end)
@@ -674,17 +677,17 @@ class MessageStore:
             needed_from = min(needed_from, self._indexer.cursor)
         if not self._count_expired(needed_from, at_any_hour=at_any_hour):
             return 0
-        # That a queue has had a message stands nowhere else once the log's record is gone.
+        # Without the log's record, only its queue files show that a queue had messages.
         self.flush_queues()
         with self._queues_lock, self._deletion_lock:
             with self._flush_lock, self._dispatch_lock, self._append_lock:
                 count = self._count_expired(needed_from, at_any_hour=at_any_hour)
                 log.segments.remove(count)
-                # A deletion is forgotten once the log begins behind it: no name of a file from before may come back.
+                # A deletion is dropped once the log begins after it, so names of earlier files must not return.
                 self._runtime.files.sync_directory(log.segments.directory)
                 queues = self._table.all()
             for start in range(0, len(queues), QUEUES_A_TURN):
-                # Nobody who appends waits for it; whoever reads meanwhile finds that the record is gone.
+                # In turns, so that dispatching can go on; a reader meanwhile finds that the record is gone.
                 with self._dispatch_lock:
                     for queue in queues[start : start + QUEUES_A_TURN]:
                         queue.remove_before(log.start)
@@ -693,7 +696,7 @@ class MessageStore:
         return count
 
     def _count_expired(self, needed_from: int, *, at_any_hour: bool) -> int:
-        """How many of the log's oldest files may go, of those that end by a physical offset."""
+        """Returns how many of the log's oldest files may be removed, of those that end before `needed_from`."""
         files = self._runtime.files
         return count_expired(
             self._config,
@@ -708,17 +711,17 @@ class MessageStore:
     # ------------------------------------------------------------------ flush and close
 
     def flush(self) -> int:
-        """Make every appended message durable; the physical offset up to which they are. Raises OSError."""
+        """Make every appended message durable; returns the durable end. Raises OSError."""
         with self._flush_lock:
             if self._log.flushed_end == self._log.end:
-                # Nothing was tried, so what was in trouble still is.
+                # Nothing was synced, so earlier errors remain.
                 return self._log.end
             with self._noting(LOG):
                 return self._log.flush()
 
     @property
     def troubles(self) -> Mapping[str, str]:
-        """Why parts of the store could not be made durable or visible the last time; empty while all is well."""
+        """Errors by part of the store, of its last sync or dispatch; empty if there are none."""
         found: dict[str, Exception] = dict(self._troubles)
         if self._dispatcher.trouble is not None:
             found[DISPATCH] = self._dispatcher.trouble
@@ -726,7 +729,6 @@ class MessageStore:
 
     @contextmanager
     def _noting(self, part: str) -> Iterator[None]:
-        """Note how making a part durable goes."""
         try:
             yield
         except OSError as error:
@@ -736,25 +738,25 @@ class MessageStore:
             self._troubles.pop(part, None)
 
     def flush_queues(self) -> None:
-        """Make every visible unit durable, then write the checkpoint; recovery is short after it. Raises OSError."""
+        """Make every visible unit durable, then write the checkpoint, which makes recovery short. Raises OSError."""
         for _ in self.flush_queues_in_turns():
             pass
 
     def flush_queues_in_turns(self, a_turn: int = QUEUES_A_TURN) -> Generator[None, None, None]:
-        """`flush_queues`, which yields after every `a_turn` queues: tens of thousands take minutes.
+        """Run `flush_queues` as a generator that yields after every `a_turn` queues: tens of thousands take minutes.
 
-        Nobody who appends, reads or flushes the log waits for it, and one that is not gone on with has no effect.
+        Appends, reads and log flushes do not wait for it. An abandoned generator has no effect.
         """
         with self._noting(QUEUES):
             yield from self._flush_queues_in_turns(a_turn)
 
     def _flush_queues_in_turns(self, a_turn: int) -> Generator[None, None, None]:
         with self._dispatch_lock:
-            # While no topic begins to leave, or stays after all: one of those would be in neither table for a moment.
+            # Under the lock, so that no topic is between the two tables.
             queues = self._table.all()
             store_ms, dispatched_ms, shown_offset = self._store_ms, self._dispatched_ms, self._dispatcher.shown_offset
             if self._dispatcher.behind:
-                # A crash begins before the first of those.
+                # Recovery must begin before the first of those.
                 dispatched_ms, shown_offset = 0, -1
         self.flush()
         for start in range(0, len(queues), a_turn):
@@ -776,9 +778,9 @@ class MessageStore:
             self._checkpoint = checkpoint
 
     def close(self) -> None:
-        """Stop cleanly: make everything visible and durable, take back `abort`, unlock. A second close does nothing.
+        """Stop cleanly: make everything visible and durable, remove `abort`, unlock. A second call does nothing.
 
-        Raises OSError; the store is then closed all the same and is recovered when it is opened again.
+        Raises OSError; the store is closed even so, and the next `open` recovers it.
         """
         if self._closed:
             return
@@ -786,7 +788,7 @@ class MessageStore:
         try:
             self._dispatcher.only_durable = False
             self._dispatch_all(self.dispatch)
-            # Also what no queue lists: a recovery need not look at any of it again.
+            # Including unlisted records, so that recovery need not read any of it again.
             self._dispatched_ms = self._store_ms
             self.flush()
             while not self.index(_DISPATCH_COUNT):
@@ -815,7 +817,7 @@ class MessageStore:
 
 
 def _check_parts(files: Files, directory: str, config: StoreConfig) -> None:
-    """Raise StoreUserError where a store has parts that we do not read; warn where the settings leave some unread."""
+    """Raise StoreUserError for unsupported parts of a store; warn about parts that the settings ignore."""
     unread = unsupported_parts(files, directory)
     if unread:
         told = ", ".join(f"{part.what} in {part.path}" for part in unread)
@@ -832,8 +834,8 @@ def _check_parts(files: Files, directory: str, config: StoreConfig) -> None:
 
 
 def _matching_addresses(matches: Callable[[int], bool]) -> Callable[[int], bool]:
-    """A test of tags codes that takes every address of an extended queue that is no longer read.
+    """Returns a tags-code test that also accepts every address of an extended queue, which is not read any more.
 
-    As in Java, where one that leads nowhere matches: the client looks at the message's own tag.
+    As in Java, where an invalid address matches: the client checks the message's tag.
     """
     return lambda tags_code: is_address(tags_code) or matches(tags_code)

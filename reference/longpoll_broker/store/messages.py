@@ -1,6 +1,6 @@
-"""What goes into the store and what comes out of it, as plain data.
+"""Data that goes into the store and comes out of it.
 
-The hot ones are `msgspec.Struct`s: one is made for every message sent. Leaves out the bytes on disk (`record`).
+Frequent types are `msgspec.Struct`s: one is created per message. Format on disk: see `longpoll_protocol.log_record`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from longpoll_spec.tables import with_table
 
 
 class MessageToStore(msgspec.Struct, frozen=True, gc=False):
-    """A message as the send processor hands it over (`MessageExtBrokerInner.java`)."""
+    """A message from the send processor (`MessageExtBrokerInner.java`)."""
 
     topic: str
     """At most 127 bytes of UTF-8 and a safe file name."""
@@ -23,29 +23,28 @@ class MessageToStore(msgspec.Struct, frozen=True, gc=False):
     properties: bytes
     """Encoded: name \\x01 value \\x02 ..., at most 32,767 bytes."""
     tags_code: int
-    """`record.tags_code` of the message's TAGS property; 0 when it has none."""
+    """`record.tags_code` of the message's TAGS property; 0 without tags."""
     born_ms: int
     born_host: bytes
     """`record.host_bytes`: the address, then the port as int32; 8 bytes (IPv4) or 20 (IPv6)."""
     store_host: bytes
     flag: int = 0
     sys_flag: int = 0
-    """The two bits that tell IPv6 hosts are set by the store, from the hosts' lengths."""
+    """The store sets the two bits for IPv6 hosts, from the hosts' lengths."""
     reconsume_times: int = 0
     prepared_offset: int = 0
     inner_queues: tuple[tuple[str, int], ...] = ()
-    """Further queues that list it, by topic and id, in the order of its property `INNER_MULTI_DISPATCH`."""
+    """Additional queues that list it, by topic and id, in the order of its property `INNER_MULTI_DISPATCH`."""
 
 
 @lru_cache(maxsize=64)
 def _host_text(store_host: bytes) -> str:
-    """A host in upper-case hexadecimal; a store has very few."""
     return store_host.hex().upper()
 
 
 @with_table
 class PutResult(msgspec.Struct, frozen=True, gc=False):
-    """Where an appended message stands (`AppendMessageResult.java`)."""
+    """The place of an appended message (`AppendMessageResult.java`)."""
 
     queue_offset: int
     physical_offset: int
@@ -61,13 +60,13 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def log_end(self) -> int:
-        """Where the record ends; the message is durable once `flushed_end` has reached it."""
+        """The record's end; the message is durable once `flushed_end` has reached it."""
         return self.physical_offset + self.size
 
 
 @with_table
 class Arrival(msgspec.Struct, frozen=True, gc=False):
-    """One message made visible: what `NotifyMessageArrivingListener.arriving` is told."""
+    """One visible message: the arguments of `NotifyMessageArrivingListener.arriving`."""
 
     topic: str
     queue_id: int
@@ -76,30 +75,30 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     tags_code: int
     store_ms: int
     physical_offset: int
-    """Where the record stands, for a filter that needs its properties (`MessageStore.record_at`)."""
+    """The record's offset in the log, for filters by properties (`MessageStore.record_at`)."""
     size: int
 
     @property
     def log_end(self) -> int:
-        """Where the record ends."""
+        """The record's end."""
         return self.physical_offset + self.size
 
 
 @with_table
 class QueryResult(msgspec.Struct, frozen=True):
-    """What a query by key found (`QueryMessageResult.java`)."""
+    """The result of a query by key (`QueryMessageResult.java`)."""
 
     records: list[memoryview]
-    """Slices of the mapped log, one whole record each, oldest first; drop them before the store closes."""
+    """Slices of the mapped log, one whole record each, oldest first; release them before the store closes."""
     index_end_ms: int
     """`indexLastUpdateTimestamp`: store timestamp of the last indexed message; 0 when the index has no such key."""
     index_end_offset: int
-    """`indexLastUpdatePhyoffset`: its physical offset; 0 likewise."""
+    """`indexLastUpdatePhyoffset`: physical offset of the last indexed message; 0 in the same case."""
 
 
 @frozen
 class QueueRange:
-    """One queue and what a consumer can read of it: offsets [`offset_min`, `offset_max`)."""
+    """One queue and its readable offsets [`offset_min`, `offset_max`)."""
 
     topic: str
     queue_id: int

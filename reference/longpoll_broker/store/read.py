@@ -1,6 +1,6 @@
-"""What one read of a queue gives: how it ended, what was found, and where to go on.
+"""The result of reading a queue: status, messages, and next offset.
 
-Leaves out reading (`store.selection`) and what an answer makes of it (`hold.pull`).
+Reading: see `store.selection`. Answers: see `hold.pull`.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ TagsMatch = Callable[[int], bool]
 
 
 class ByProperties(Protocol):
-    """A filter that looks at messages' properties; the longer its expression, the longer that may take."""
+    """A filter on message properties; longer expressions take longer."""
 
     @property
     def expression(self) -> str:
-        """Its text."""
+        """The filter's text."""
         ...
 
     def matches_properties(self, lookup: Lookup, /) -> bool:
-        """Whether a message with these properties is wanted."""
+        """Whether a message with these properties matches."""
         ...
 
 
 Matches = tuple[TagsMatch | None, ByProperties | None]
-"""Which messages are wanted, by their tags code and by their properties; None lets everything through.
+"""Filters by tags code and by properties; None matches everything.
 
 Source: `isMatchedByConsumeQueue` and `isMatchedByCommitLog`.
 """
@@ -39,7 +39,7 @@ ALL: Final[Matches] = (None, None)
 
 
 class GetStatus(enum.StrEnum):
-    """`GetMessageStatus.java`, less the two that only 5.x has."""
+    """`GetMessageStatus.java`, without the two of 5.x."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -54,7 +54,7 @@ class GetStatus(enum.StrEnum):
 
 @with_table
 class GetResult(msgspec.Struct, frozen=True):
-    """What a read of a queue found (`GetMessageResult.java`)."""
+    """The result of reading a queue (`GetMessageResult.java`)."""
 
     status: GetStatus
     offset_next: int
@@ -62,11 +62,13 @@ class GetResult(msgspec.Struct, frozen=True):
     offset_min: int
     offset_max: int
     records: list[memoryview]
-    """Slices of the mapped log, whole records in queue order; neighbours in the log are one slice. Send or copy them
-    soon, and drop them before the store closes."""
+    """Slices of the mapped log, whole records in queue order; adjacent records share a slice.
+
+    Send or copy them soon, and release them before the store closes.
+    """
     offsets: list[int]
-    """The queue offset of each message; one a message, also where `records` merged several."""
+    """The queue offset of each message, even if `records` merged several."""
     size_bytes: int
     """Sum of the lengths of `records`."""
     suggest_slave: bool
-    """`suggestPullingFromSlave`: the reader is further behind than the share of memory that the log may fill."""
+    """`suggestPullingFromSlave`: the reader is further behind than the log's share of memory."""

@@ -1,18 +1,17 @@
-"""Opening a store again: where the log truly ends, and which queue units to believe.
+"""Recovers a store on opening: finds the log's true end and the valid queue units.
 
-After a clean stop as RocketMQ does (`ConsumeQueue.recover`, `CommitLog.recoverNormally`): the last three files of each
-are walked to the first unit or record that is not whole, and what follows is forgotten. After a crash the queues are
-believed only for records before a safe point, and everything from there is dispatched again. The safe point is the
-newest file that begins with a record no younger than the checkpoint (`isMappedFileMatchedRecover`), and so do all files
-before it: what was stored up to the checkpoint is durable in log and queues, whatever pages a power cut lost. Unlike
-RocketMQ's, our checkpoint names a record too that is durable with all before it: then it is there, and a file of a
-gigabyte is not read whole.
+After a clean stop, as in RocketMQ (`ConsumeQueue.recover`, `CommitLog.recoverNormally`): read the last three files of
+each up to the first incomplete unit or record, and drop the rest.
 
-What stands behind a queue's last unit is cleared, which a power cut may undo: a unit that comes back speaks of a record
-that was lost, and where that was others stand by now. So a queue's last units are believed only if the log bears them
-out.
+After a crash, queue units count only before a safe point, and later records are dispatched again. The safe point is the
+start of the newest file whose first record, like that of every file before it, is not younger than the checkpoint
+(`isMappedFileMatchedRecover`). Everything up to the checkpoint is durable in log and queues. Our checkpoint also names
+a record that is durable with all before it; then recovery starts there and does not read a whole file of a gigabyte.
 
-Leaves out the index (`indexer`), and repairing damage before the tail: `verify` names it, nobody guesses.
+Bytes after a queue's last unit are cleared, but a power cut may undo that. A restored unit refers to a lost record,
+whose place another record may have taken. So a queue's last units must match the log.
+
+Index: see `indexer`. Damage before the end is not repaired: see `verify`.
 """
 
 from __future__ import annotations
@@ -38,30 +37,28 @@ from longpoll_runtime.logs import event
 _lines = logging.getLogger(__name__)
 
 MAGIC_START: Final = struct.pack(">I", MAGIC_V1)[:3]
-"""Of both magics."""
+"""The common prefix of both magics."""
 FILES_WALKED: Final = 3
-"""How many of the newest files a normal recovery walks."""
+"""Number of newest files that a normal recovery reads."""
 
 
 @frozen
 class Recovered:
-    """What recovery found."""
+    """The result of a recovery."""
 
     cursor: int
     """Physical offset where dispatching begins; every record before it is in its queue."""
     store_ms: int
-    """Store time of the log's last walked record; 0 when none was walked."""
+    """Store time of the log's last record that was read; 0 without one."""
     set_aside: int = 0
-    """Bytes of records that stood behind the log's end, and are kept beside it now."""
+    """Bytes of records after the log's end, now in a separate directory."""
 
 
 @frozen
 class _Following:
-    """What stands behind the log's end."""
-
     physical_offset: int
     is_whole: bool
-    """Else it begins as a record does, and there is too much of that to check it all."""
+    """False if only a record's head was found, because a check would cost too much."""
 
     @property
     def told(self) -> str:
@@ -79,12 +76,12 @@ def recover(
     had_queues: bool,
     gone: int = 0,
 ) -> Recovered:
-    """Recover as the store was left, and say so. Without queues all of the log is dispatched again.
+    """Recover the store, and log the result. Without queues, the whole log is dispatched again.
 
-    So it is after a clean stop where files of queues are `gone` since, or units before others. Raises OSError, and
-    StoreUserError where opening the store would take away what is whole, or show one queue's messages as another's.
+    The same happens after a clean stop if files of queues are `gone`, or units before others are missing. Raises
+    OSError, and StoreUserError if opening would drop complete records or mix up queues.
     """
-    # The other way round than the recovery goes: of more files than may be mapped those are that were looked at last.
+    # In reverse order, because at the limit of maps the files used last stay mapped for the recovery.
     _check_firsts(log, reversed(queues))
     holed = [] if crashed else [queue for queue in queues if _has_hole(log, queue)]
     if gone and not crashed:
@@ -124,8 +121,8 @@ def recover_clean(
 ) -> Recovered:
     """Recover after a clean stop; raises OSError, and StoreUserError as `_keep_what_goes` does.
 
-    `dispatched_ms` is the store time up to which the checkpoint says that everything was dispatched. Where it reaches
-    the log's end nothing is dispatched again: the last records may be of a topic that was deleted with its queues.
+    `dispatched_ms` is the store time up to which everything was dispatched, by the checkpoint. If it covers the log's
+    end, nothing is dispatched again: the last records may belong to a deleted topic.
     """
     queues = list(queues)
     walked = log.segments.segments[-FILES_WALKED:]
@@ -141,13 +138,13 @@ def recover_clean(
             _walk_queue(queue, _file_before(queue, end), end)
     if store_ms <= dispatched_ms:
         return Recovered(end, store_ms, set_aside)
-    # What the queues list is dispatched; a log that lost its oldest files begins later than a queue may say.
+    # Listed messages are dispatched; a log without its oldest files may begin after a queue's end.
     cursor = max((queue.physical_end for queue in queues), default=log.start)
     return Recovered(min(max(cursor, log.start), end), store_ms, set_aside)
 
 
 def recover_crashed(log: CommitLog, queues: Iterable[ConsumeQueue], checkpoint: Checkpoint) -> Recovered:
-    """Recover after a crash: believe queues before the safe point only; raises OSError."""
+    """Recover after a crash, trusting queues only before the safe point; raises OSError."""
     start = max(safe_start(log, checkpoint), checkpoint.durable_offset)
     for queue in queues:
         _walk_queue(queue, _file_before(queue, start), start)
@@ -157,17 +154,17 @@ def recover_crashed(log: CommitLog, queues: Iterable[ConsumeQueue], checkpoint: 
     log.stand_at(end)
     log.write_anew(start)
     log.sync_rest()
-    # A kill leaves bytes in the page cache that no disk has seen yet.
+    # After a kill, some pages in the cache may not be on disk yet.
     log.flushed_end = start
     return Recovered(start, store_ms, set_aside)
 
 
 def _keep_what_goes(log: CommitLog, end: int, *, is_short: bool, crashed: bool) -> int:
-    """See what stands behind a log's end before it is made zeros, and keep beside the log what was a record, or is one.
+    """Save records after the log's end to a separate directory before they are cleared, and log a warning.
 
-    Nobody can tell a record that rotted from one that a power cut tore, and what follows it may have been acknowledged:
-    so it is told, and kept (how many bytes). Raises StoreUserError where whole records stand behind the end of a log
-    that was closed and `is_short`, for no stop leaves that, and where it cannot be kept.
+    A damaged record and a torn one look alike, and acknowledged records may follow it. Returns the number of bytes
+    kept. Raises StoreUserError if they cannot be kept, or if complete records follow the end of a cleanly closed log
+    that `is_short`, which no stop causes.
     """
     where = f"{log.segments.directory} ends at {end}"
     behind = _next_record(log, end)
@@ -203,7 +200,7 @@ def _keep_what_goes(log: CommitLog, end: int, *, is_short: bool, crashed: bool) 
 
 
 def _is_begun(log: CommitLog, end: int) -> bool:
-    """Whether a record stands at the log's end that is not whole; one that a kill interrupted has no mark yet."""
+    """Whether the bytes at the log's end begin a record; a killed write leaves no mark."""
     found = log.read(end)
     if isinstance(found, Damage):
         mark = log.slice(end, SIZE_AND_MAGIC.size)
@@ -212,10 +209,10 @@ def _is_begun(log: CommitLog, end: int) -> bool:
 
 
 def _next_record(log: CommitLog, start: int) -> _Following | None:
-    """The first whole record after `start`, wherever its magic is found; None when there is none.
+    """Returns the first complete record after `start`, found by its magic; None without one.
 
-    Without one, the first head that was too much to be checked (`store.log.record_heads`): what goes is kept then as
-    well.
+    Without one, returns the first head that was too costly to check (`store.log.record_heads`), so that its bytes are
+    kept too.
     """
     checks = ChecksumBudget()
     unchecked: _Following | None = None
@@ -223,7 +220,7 @@ def _next_record(log: CommitLog, start: int) -> _Following | None:
         if segment.stop <= start:
             continue
         for at, stop in segment.data(max(0, start - segment.start)):
-            # From before the last piece's end, for a mark that lies across.
+            # Overlaps the last piece, to find a mark across the border.
             begin = max(0, at - SIZE_AND_MAGIC.size)
             piece = bytes(segment.view[begin:stop])
             checks.passed(stop - at)
@@ -240,9 +237,9 @@ def _next_record(log: CommitLog, start: int) -> _Following | None:
 
 
 def _check_firsts(log: CommitLog, queues: Iterable[ConsumeQueue]) -> None:
-    """See that the newest files of each queue begin with its own units; raises StoreUserError.
+    """Check that the newest files of each queue begin with its own units; raises StoreUserError.
 
-    A file of another queue, put there by somebody, has whole units of whole records.
+    A misplaced file of another queue has valid units of valid records.
     """
     for queue in queues:
         for segment in queue.segments.segments[-FILES_WALKED:]:
@@ -263,7 +260,7 @@ def _inner_topics(record: Record) -> set[str]:
 
 
 def safe_start(log: CommitLog, checkpoint: Checkpoint) -> int:
-    """Physical offset of the newest file that, with all before it, begins with a record up to `checkpoint.safe_ms`."""
+    """Returns the start of the newest file whose first record, as in all files before, is safe by the checkpoint."""
     start = log.start
     for segment in log.segments.segments:
         first = log.read(segment.start)
@@ -274,17 +271,17 @@ def safe_start(log: CommitLog, checkpoint: Checkpoint) -> int:
 
 
 def file_count(queues: Iterable[ConsumeQueue]) -> int:
-    """How many files the queues have."""
+    """Returns the number of the queues' files."""
     return sum(len(queue.segments.segments) for queue in queues)
 
 
 def gone_count(queues: Iterable[ConsumeQueue], checkpoint: Checkpoint, *, had_queues: bool) -> int:
-    """How many files of queues fewer there are than the checkpoint says; 0 where there are none to go by."""
+    """Returns how many of the queues' files are missing by the checkpoint; 0 if there were no queues."""
     return max(checkpoint.queue_file_count - file_count(queues), 0) if had_queues else 0
 
 
 def of_the_past(checkpoint: Checkpoint, unix_ms: Callable[[], int]) -> Checkpoint:
-    """The checkpoint, or one that was never written in place of one that speaks of a time to come."""
+    """Returns the checkpoint, or an empty one if its times are in the future."""
     latest_ms = max(checkpoint.physic_ms, checkpoint.logics_ms)
     if not latest_ms or latest_ms <= unix_ms() + FUTURE_MS:
         return checkpoint
@@ -293,11 +290,10 @@ def of_the_past(checkpoint: Checkpoint, unix_ms: Callable[[], int]) -> Checkpoin
 
 
 def believed(log: CommitLog, queues: Sequence[ConsumeQueue], checkpoint: Checkpoint, *, had_queues: bool) -> Checkpoint:
-    """As much of a checkpoint as log and queues bear out.
+    """Returns the checkpoint without the parts that log and queues contradict.
 
-    A log that was put there from elsewhere may lack the record that it names, and somebody may have removed files of
-    queues, or all of them, to have them made anew. What is taken back must be so on disk before a recovery makes them:
-    a second crash would find queues that nobody has synced.
+    A replaced log may lack its record. Files of queues may have been removed on purpose, to rebuild them. Write the
+    reduced checkpoint before rebuilding: after a second crash the queues would exist, but unsynced.
     """
     if not had_queues:
         return evolve(checkpoint, logics_ms=0, durable_offset=-1, queue_file_count=0)
@@ -308,10 +304,11 @@ def believed(log: CommitLog, queues: Sequence[ConsumeQueue], checkpoint: Checkpo
 
 
 def _walk_log(log: CommitLog, start: int, durable_ms: int | None) -> tuple[int, int]:
-    """(end of the last whole record from `start` on, its store time); a blank counts only if a file follows it.
+    """Returns the end of the last complete record from `start` on, and its store time.
 
-    After a crash `durable_ms` is the store time up to which the log was flushed. A record with a sector of zeros where
-    no checksum looks is then not taken for whole if it may not have been flushed, or if it is the last.
+    A blank counts only if a file follows it. After a crash, `durable_ms` is the store time up to which the log was
+    flushed. A record with a sector of zeros outside the checksum is then rejected if it may be unflushed or is the
+    last.
     """
     position = end = start
     store_ms = 0
@@ -330,13 +327,13 @@ def _walk_log(log: CommitLog, start: int, durable_ms: int | None) -> tuple[int, 
             store_ms = found.store_ms
         else:
             position = found
-            # A following file, even an empty one, is where writing goes on; without one it is before the blank.
+            # Writing continues in the next file, even an empty one; without one, before the blank.
             if log.segments.find(position) is not None:
                 end = position
 
 
 def _file_before(queue: ConsumeQueue, log_end: int) -> int:
-    """Index of the newest file that begins with a unit of a record before `log_end`; -1 when there is none."""
+    """Returns the index of the newest file whose first record is before `log_end`; -1 without one."""
     segments = queue.segments.segments
     for index in range(len(segments) - 1, -1, -1):
         physical_offset, size, _tags_code = UNIT.unpack_from(segments[index].view, 0)
@@ -346,7 +343,7 @@ def _file_before(queue: ConsumeQueue, log_end: int) -> int:
 
 
 def _walk_queue(queue: ConsumeQueue, file_first: int, log_end: int | None) -> None:
-    """Let the queue stand after its last good unit, walking from a file; good is written and before `log_end`."""
+    """End the queue after its last valid unit, reading from `file_first` on; valid is written and before `log_end`."""
     segments = queue.segments.segments
     if file_first < 0 and log_end is not None:
         queue.stand_at(0, -1)
@@ -355,9 +352,9 @@ def _walk_queue(queue: ConsumeQueue, file_first: int, log_end: int | None) -> No
 
 
 def _has_hole(log: CommitLog, queue: ConsumeQueue) -> bool:
-    """Whether a unit in a queue's newest files is not written, and one behind it lists a record of the log.
+    """Whether a queue's newest files have an unwritten unit before one that lists a record of the log.
 
-    What stands there and lists none may have been cleared, which a power cut undoes.
+    Units that list no record may have been cleared, which a power cut undoes.
     """
     newest = queue.segments.segments[-FILES_WALKED:]
     if not newest:
@@ -375,9 +372,9 @@ def _has_hole(log: CommitLog, queue: ConsumeQueue) -> bool:
 
 
 def _forget_unfounded(log: CommitLog, queue: ConsumeQueue) -> None:
-    """Let a queue stand before the units at its end that speak of no record of its own.
+    """Drop the units at a queue's end that do not match a record.
 
-    Believed is also one whose record is damaged and begins as one does, or is gone with the log's oldest files.
+    Keeps a unit whose record is damaged but has a valid head, or was removed with the log's oldest files.
     """
     offset, start = queue.offset_end, queue.segments.start // UNIT_SIZE
     while offset > start and not _is_founded(log, queue, offset - 1):
@@ -402,7 +399,7 @@ def _is_founded(log: CommitLog, queue: ConsumeQueue, offset: int) -> bool:
 
 
 def _last_good(segments: tuple[Segment, ...], log_end: int | None) -> tuple[int, int]:
-    """(offset after the last good unit of these files, end of its record in the log, -1 when there is none)."""
+    """Returns the offset after the last valid unit of these files, and its record's end in the log, or -1."""
     offset, physical_end = segments[0].start // UNIT_SIZE, -1
     for segment in segments:
         for physical_offset, size, _tags_code in UNIT.iter_unpack(segment.view):

@@ -1,11 +1,9 @@
-"""Appends what another store's log has, record by record, so that this one becomes a copy of it to the byte.
+"""Appends another store's log record by record, as a byte-exact copy. A slave's log grows only in this way.
 
-A slave's log grows in no other way. Each piece is checked before it counts (`log.replica_records`), and each record
-must be the next one of its queue: a stretch that was left out, or told twice, is refused and not shown. Leaves out
-where the bytes come from (`rocketmq.replication.follower`), and making them visible and durable, which is as for
-messages of one's own.
+Each piece is checked first (`log.replica_records`), and each record must be the next one of its queue; gaps and
+repetitions are refused. The source of the bytes: see `rocketmq.replication.follower`.
 
-Source: `DefaultMessageStore.appendToCommitLog` 4.9.7, which appends whatever comes.
+Source: `DefaultMessageStore.appendToCommitLog` 4.9.7, which appends without checks.
 """
 
 from __future__ import annotations
@@ -28,32 +26,31 @@ from longpoll_runtime import Lock
 
 @define(slots=True, eq=False)
 class ReplicaAppend:
-    """The way in for copied bytes; one thread uses it, and nobody appends beside it."""
+    """Appends copied bytes; used by one thread, with no other appender."""
 
     log: CommitLog
     table: QueueTable
     dispatcher: Dispatcher
     append_lock: Lock
     inner_of: InnerOf
-    """The further queues that list a record."""
+    """Finds the additional queues that list a record."""
     delete_topic: Callable[[str, AbstractSet[int] | None], None]
-    """Forgets queues of a topic and their files; takes locks of its own, `append_lock` among them."""
+    """Removes queues of a topic and their files; acquires locks, including `append_lock`."""
     body_size_max: int
     levels_ms: Sequence[int]
-    """How long each delay level waits here: the two brokers may differ."""
+    """Delay levels of this broker, ms; the other broker's may differ."""
     unix_ms: Callable[[], int]
     store_ms: int = field(default=0, init=False)
-    """The greatest store time of a record that was copied."""
+    """The greatest store time of a copied record."""
     _is_time_told: bool = field(default=False, init=False)
-    """That one was of a time to come."""
+    """Whether a record with a time in the future was logged."""
 
     def put(self, physical_offset: int, content: memoryview) -> int:
-        """Append what is whole of `content`, which begins at `physical_offset` of the other log; how many bytes it is.
+        """Append the complete records of `content`, which begins at `physical_offset`; returns their size in bytes.
 
-        The rest is part of a record or a blank, and to come again with what follows it. A log without files begins
-        where it is told to. A record with queue offset 0, of a queue that has messages, says that its topic was
-        deleted there and made again, and so it is here, as far as that tells (`_outlived`). Raises CopyRefusedError
-        and OSError; what stands before the piece that it is about has been appended.
+        Send the rest again, with what follows it. A log without files begins at the given offset. A record with queue
+        offset 0 for a queue with messages means that its topic was deleted and created again, so this store does the
+        same (`_outlived`). Raises CopyRefusedError and OSError; the pieces before the faulty one have been appended.
         """
         self._begin(physical_offset)
         taken = 0
@@ -73,14 +70,14 @@ class ReplicaAppend:
                 taken += piece
 
     def forget_beginning(self) -> None:
-        """Have a log without files begin anywhere again: where it was told to was perhaps no master's word."""
+        """Let a log without files begin anywhere again: the offset perhaps came from a wrong peer."""
         with self.append_lock:
             if self.log.end and not self.log.segments.segments:
                 self.log.begin_at(0)
                 self.dispatcher.begin_at(0)
 
     def _begin(self, physical_offset: int) -> None:
-        """Have a log without files begin there; raises CopyRefusedError where copying cannot go on."""
+        """Set the begin of a log without files; raises CopyRefusedError if copying cannot continue there."""
         log = self.log
         if not log.segments.segments and physical_offset != log.end:
             if physical_offset % log.segments.size:
@@ -97,7 +94,7 @@ class ReplicaAppend:
             )
 
     def _check(self, record: Record) -> None:
-        """See that a record is the next of its queue, or the first of a topic made anew; raises CopyRefusedError."""
+        """Check that a record is the next of its queue or the first of a recreated topic; raises CopyRefusedError."""
         try:
             check_place(record.topic, record.queue_id, size_max=FOUND_NAME_SIZE_MAX)
         except MessageRefusedError as error:
@@ -105,7 +102,7 @@ class ReplicaAppend:
         queue = self.table.find(record.topic, record.queue_id)
         if not record.in_queue or (queue is not None and record.queue_offset == queue.offset_next):
             return
-        # A queue without messages may begin anywhere: older ones were not sent, or went with the log's oldest files.
+        # An empty queue may begin anywhere: its older messages were not sent, or expired with the log's oldest files.
         if queue is None or not queue.offset_next:
             if not 0 <= record.queue_offset <= record.physical_offset // FIXED_SIZE:
                 raise CopyRefusedError(
@@ -122,15 +119,16 @@ class ReplicaAppend:
         self.delete_topic(record.topic, self._outlived(queue))
 
     def _outlived(self, queue: ConsumeQueue) -> set[int]:
-        """Which queues of its topic are of the topic that was deleted: this one, and who began before its last message.
+        """Returns the queues of a deleted topic: this one, and those that began before its last message.
 
-        The deletion came after that message. One that began later may be the new topic's: its messages stay, and were
-        they the old one's its next message, with queue offset 0, tells it.
+        The deletion came after that message. A queue that began later may belong to the new topic, so it stays. If not,
+        its next message has queue offset 0 and removes it.
         """
         first: dict[int, int] = {}
         last = queue.physical_end
         at = self.dispatcher.visible_end
-        # What is not visible yet is in the log alone; the dispatcher may be at it meanwhile, and both say the same.
+        # Messages that are not visible yet are only in the log. The dispatcher may process them meanwhile, with the
+        # same result.
         while at < self.log.end:
             found = self.log.read(at)
             if isinstance(found, int):
@@ -150,9 +148,9 @@ class ReplicaAppend:
         return outlived
 
     def _append(self, record: Record, content: memoryview) -> None:
-        """Write a record that was checked, and hand it over; the caller holds the append lock. Raises OSError."""
+        """Write a checked record and hand it over; the caller holds the append lock. Raises OSError."""
         end_before = self.log.end
-        # Made first, for that may fail.
+        # First, because it may fail.
         queue = self.table.make(record.topic, record.queue_id)
         inner = self.inner_of(record)
         self.log.append_copy(content)
@@ -163,7 +161,7 @@ class ReplicaAppend:
         if record.in_queue:
             queue.offset_next = record.queue_offset + 1
         if inner:
-            # Not handed over: the dispatcher reads from the record which queues list it.
+            # Not handed over: the dispatcher reads the queues from the record.
             for each, offset in inner:
                 each.offset_next = offset + 1
         else:

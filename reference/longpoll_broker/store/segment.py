@@ -1,8 +1,7 @@
-"""Files of one size that together are one long string of bytes, each mapped into memory.
+"""Mapped files of equal size that form one long sequence of bytes.
 
-A file is named by the offset of its first byte, twenty digits (`MappedFileQueue.java`). Of queues there may be more
-files than a process may map: theirs share `Maps`, which gives the oldest maps back, and who looks at such a file again
-maps it again. Leaves out what the bytes mean and where writing stands: a commit log and a consume queue each know that.
+A file is named by the offset of its first byte, twenty digits (`MappedFileQueue.java`). Queues may have more files than
+a process may map. They share a `Maps` object, which releases the oldest maps; a file is mapped again on access.
 """
 
 from __future__ import annotations
@@ -19,26 +18,25 @@ from longpoll_runtime import Files, MappedFile
 
 NAME_DIGITS: Final = 20
 MAPS_LOOKED_AT: Final = 8
-"""As many of the oldest maps are looked at for one that may go, before one is made durable so that it may."""
+"""Number of oldest maps tried for release before one is synced to release it."""
 NOT_TRIED: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""A directory could not even be opened to be synced, so nothing is lost, and it can be tried again."""
+"""Errors on opening a directory for a sync: nothing was lost, so it can be retried."""
 PIECE_SIZE: Final = 1024 * 1024
-"""Bytes that are looked through at once."""
+"""Bytes searched at once."""
 ASIDE: Final = "_cut"
-"""What the directory beside another is called that has what was cut off from it."""
+"""Suffix of the directory that keeps bytes cut off from another."""
 RESERVE_SIZE: Final = 1024 * 1024
-"""How far ahead of writing disk blocks are taken, bytes: one system call a mebibyte of the log, or of a long queue."""
+"""Disk blocks reserved ahead of writing, bytes: one system call per mebibyte of the log or a long queue."""
 RESERVE_SIZE_MIN: Final = 4096
-"""And of a short queue: with a mebibyte for each a hundred thousand queues of a message each would take 100 GB."""
+"""The same for a short queue: with a mebibyte each, a hundred thousand queues would take 100 GB."""
 
 
 class Maps:
-    """Which files of queues are mapped: no more than `count_max`, and one more for each thread that maps one now.
+    """The mapped files of queues: at most `count_max`, plus one for each thread that is mapping one.
 
-    Invariant: each that is mapped is listed, or its thread is about to list it; one that is listed may have no map any
-    more. The map that is given back is the oldest, not the one that was used last: a file in use is mapped again once
-    in `count_max`, and no reader has to say that it reads. No lock: every step is one call of a deque, and which of two
-    threads comes first is all the same.
+    Invariant: each mapped file is listed, or its thread is about to list it; a listed file may have lost its map. The
+    oldest map is released, not the least recently used, so readers need not report their use; a file in use is mapped
+    again once in `count_max`. No lock is needed: every step is one call of a deque, in any order of threads.
     """
 
     __slots__ = ("_listed", "count_max")
@@ -49,7 +47,7 @@ class Maps:
         self._listed: deque[Segment] = deque()
 
     def took(self, segment: Segment) -> None:
-        """A file was mapped. Raises OSError where another's map has to go and what it holds cannot be made durable."""
+        """Register a mapped file. Raises OSError if another's map must be released and cannot be made durable."""
         listed = self._listed
         listed.append(segment)
         for turns_left in range(MAPS_LOOKED_AT, -1, -1):
@@ -64,7 +62,7 @@ class Maps:
                 continue
             try:
                 if not turns_left:
-                    # More was written to since the last flush than may be mapped.
+                    # More files have unflushed writes than may be mapped.
                     oldest.sync(0, oldest.size)
             finally:
                 if turns_left or not oldest.give_back():
@@ -74,13 +72,13 @@ class Maps:
 class Segment:
     """One mapped file. Invariant: bytes below `reserved_end` have disk blocks, so writing them cannot fail.
 
-    Where `failed` is set a sync has failed. On Linux the pages that could not be written count as written then, and the
-    next sync would say that all is well; so none is tried. Opening the store again has them written anew.
-
-    `is_durable` says that a power cut leaves its name and its length. One with `maps` is mapped when it is looked at;
-    who writes to it sets `is_dirty` first, and until a sync takes that back its map stays: what the disk said of the
-    write would be lost with the last map of a file. Once it `is_gone` it is not mapped again, for its name may be
-    another's.
+    - `failed`: a sync failed. Linux then considers the unwritten pages as written, and a later sync would succeed, so
+      no more are tried. The next opening of the store writes them again.
+    - `is_durable`: name and length survive a power cut.
+    - `maps`: if set, the file is mapped on access.
+    - `is_dirty`: set before a write and reset by a sync; until then the map stays, because a write error would be lost
+      with the last map of the file.
+    - `is_gone`: never mapped again, because its name may belong to another file.
     """
 
     __slots__ = (
@@ -102,7 +100,7 @@ class Segment:
     def __init__(
         self, files: Files, path: str, start: int, size: int, maps: Maps | None = None, *, is_whole: bool = False
     ) -> None:
-        """Map it, made or filled up if need be; one that `is_whole` and has `maps` is mapped when it is looked at."""
+        """Map the file, creating or extending it if needed; with `is_whole` and `maps`, only on access."""
         self._files = files
         self._maps = maps
         self.path = path
@@ -124,12 +122,12 @@ class Segment:
 
     @property
     def view(self) -> memoryview:
-        """The whole file. Raises OSError where it has to be mapped again and cannot be."""
+        """The whole file. Raises OSError if it must be mapped again and this fails."""
         mapped = self._mapped
         return (mapped if mapped is not None else self._map_again()).view
 
     def view_unless_gone(self) -> memoryview | None:
-        """The whole file, or None where it was removed meanwhile; raises OSError as `view` does."""
+        """The whole file, or None if it was removed meanwhile; raises OSError as `view` does."""
         try:
             return self.view
         except FileNotFoundError:
@@ -139,47 +137,47 @@ class Segment:
 
     @property
     def mapped(self) -> MappedFile:
-        """The file as it is mapped; raises OSError as `view` does."""
+        """The mapped file; raises OSError as `view` does."""
         mapped = self._mapped
         return mapped if mapped is not None else self._map_again()
 
     def _map_again(self) -> MappedFile:
         assert self._maps is not None
         mapped = self._files.map(self.path, self.size, writable=True)
-        # Asked afterwards: it is set before the name can be another file's.
+        # Checked afterwards, because it is set before another file can have the name.
         if self.is_gone:
             raise FileNotFoundError(errno.ENOENT, "it was removed", self.path)
         if self._identity not in {0, mapped.identity}:
             raise self._not_ours()
         self._identity = mapped.identity
-        # Before it is listed: one that is mapped and never listed would never go.
+        # Before it is listed: a mapped file that is never listed would never be released.
         self._mapped = mapped
         self._maps.took(self)
         return mapped
 
     def give_back(self) -> bool:
-        """Give the map back unless something written is not durable; whether there is none. Slices keep theirs."""
+        """Release the map unless a write is not durable; returns whether the map is gone. Slices keep theirs."""
         mapped = self._mapped
         if self.is_dirty:
             return mapped is None
-        # Not closed: a reader that has the view has no slice of it yet.
+        # Not closed: a reader may have the view but no slice of it yet.
         self._mapped = None
         if self.is_dirty and mapped is not None:
-            # Whoever set this meanwhile may have taken the view before it went.
+            # The writer that set this meanwhile may have got the view before it was released.
             self._mapped = mapped
             return False
         return True
 
     def sync(self, start: int, stop: int) -> None:
-        """Make bytes [start, stop) durable; of a file with `maps` all to its end. Raises OSError.
+        """Make bytes [start, stop) durable, or up to the end of a file with `maps`. Raises OSError.
 
-        Also where the path leads to it no more: nobody would find what it holds. One that was removed on purpose
-        meanwhile need not be durable.
+        Also raises if the path no longer leads to this file, because its bytes would not be found. A file removed on
+        purpose need not be durable.
         """
         if self.failed is not None:
             raise sync_failed(self.failed, self.path)
         if self._maps is not None:
-            # What was written before `is_dirty` is taken back has to be durable, and there may be more than was told.
+            # All writes before the reset of `is_dirty` must be durable, perhaps more than requested.
             stop = self.size
         self.is_dirty = False
         try:
@@ -197,7 +195,7 @@ class Segment:
             raise
 
     def check_name(self) -> None:
-        """Raise OSError where the path does not lead to this file any more: somebody removed or replaced it."""
+        """Raise OSError if this file was removed or replaced."""
         if self._files.identity(self.path) != self._identity:
             raise self._not_ours()
 
@@ -205,10 +203,10 @@ class Segment:
         return FileNotFoundError(errno.ENOENT, "another file replaced it; restore it or restart", self.path)
 
     def data(self, start: int) -> Iterator[tuple[int, int]]:
-        """Where bytes at or after `start` may be no zeros, in pieces of `PIECE_SIZE` at most.
+        """Iterate over ranges of possibly non-zero bytes at or after `start`, each at most `PIECE_SIZE`.
 
-        Holes of a sparse file are not read: that may take a gigabyte, and on a tmpfs what is read becomes data. So each
-        piece ends where a page does, or the next one would begin in a hole that this one has made data of.
+        Holes of a sparse file are not read, because that may take a gigabyte and turns holes into data on a tmpfs. For
+        the same reason each range ends at a page's end.
         """
         at = start
         while (at := self.mapped.data_from(at)) < self.size:
@@ -217,7 +215,7 @@ class Segment:
             at = stop
 
     def data_stop(self, start: int) -> int:
-        """The position after the last byte that is no zero, at or after `start`; `start` if there is none."""
+        """Returns the position after the last non-zero byte at or after `start`; `start` if there is none."""
         found = start
         for at, stop in self.data(start):
             content = bytes(self.view[at:stop]).rstrip(b"\0")
@@ -225,22 +223,22 @@ class Segment:
         return found
 
     def close(self) -> None:
-        """Unmap it, and map it no more."""
+        """Unmap the file permanently."""
         self.is_gone = True
         mapped = self._mapped
         if mapped is not None:
             mapped.close()
 
     def let_go(self) -> None:
-        """Its file was removed: no list of maps keeps its bytes. Readers at work in the log keep their map."""
+        """Release the map of a removed file. Readers of the log keep theirs."""
         if self._maps is not None:
             self.is_dirty = False
             self._mapped = None
 
     def reserve(self, position: int, stop: int) -> None:
-        """Make writing [position, stop) safe; raises OSError when the disk is full. Positions are inside the file.
+        """Reserve disk blocks for [position, stop) inside the file; raises OSError when the disk is full.
 
-        A file with `maps` is one of many: it takes as much again as it has, so that none takes much more than it needs.
+        A file with `maps` is one of many, so it reserves as much again as it has, and no more than it needs.
         """
         ahead = RESERVE_SIZE if self._maps is None else min(RESERVE_SIZE, max(RESERVE_SIZE_MIN, position))
         end = min(self.size, max(stop, position + ahead))
@@ -256,7 +254,7 @@ class Segment:
 
 
 def sync_failed(failed: OSError, path: str) -> SyncFailedError:
-    """The error that every sync after one that failed is."""
+    """Returns the error that every sync after a failed one raises."""
     return SyncFailedError(
         failed.errno or errno.EIO,
         f"an earlier sync failed ({failed.strerror}), and a later one would not report the lost data; restart the "
@@ -265,8 +263,17 @@ def sync_failed(failed: OSError, path: str) -> SyncFailedError:
     )
 
 
+def make_durable(files: Files, directory: str) -> None:
+    """Make a directory and its missing parents, each with its name on the disk. Raises OSError."""
+    if not files.exists(directory):
+        parent = _parent(directory)
+        make_durable(files, parent)
+        files.make_directory(directory)
+        files.sync_directory(parent)
+
+
 def make_beside(files: Files, directory: str) -> None:
-    """Make a directory of a store durably, beside its others; raises as `check_is_there`."""
+    """Create a directory of a store durably; raises as `check_is_there`."""
     if not files.exists(directory):
         check_is_there(files, _parent(directory))
         files.make_directory(directory)
@@ -274,17 +281,17 @@ def make_beside(files: Files, directory: str) -> None:
 
 
 def check_is_there(files: Files, store: str) -> None:
-    """Raise FileNotFoundError where somebody has taken the store away.
+    """Raise FileNotFoundError if the store was moved away.
 
-    What is new would make another one at its place: it would be in the way of who puts the first one back, and what is
-    written there would seem to be kept.
+    A new file would create a second store at its place, which would block the return of the first and seem to keep
+    data.
     """
     if not files.exists(store):
         raise FileNotFoundError(errno.ENOENT, "the store no longer exists", store)
 
 
 def _parent(directory: str) -> str:
-    """The directory that has this one's name; a path that is not absolute begins where the process stands."""
+    """Returns the parent directory; `.` for a relative path without one."""
     return directory.rpartition("/")[0] or ("/" if directory.startswith("/") else ".")
 
 
@@ -301,9 +308,9 @@ def is_segment_name(name: str) -> bool:
 class SegmentList:
     """The mapped files of one directory, oldest first.
 
-    Invariant: `segments` are neighbours without gaps, and so is what a power cut leaves of them, in whatever order the
-    disk keeps changes of names: each is durable before the next is made, and gone before the next goes. The tuple is
-    replaced, never changed, so that readers on other threads need no lock. Writers and removers hold the owner's lock.
+    Invariant: `segments` are adjacent without gaps, also after a power cut, in whatever order the disk writes names:
+    each is durable before the next is created, and removed before the next is removed. The tuple is replaced, never
+    changed, so readers need no lock. Writers and removers hold the owner's lock.
     """
 
     __slots__ = (
@@ -329,11 +336,11 @@ class SegmentList:
         store: str | None = None,
         guard: AbstractContextManager[Any] | None = None,
     ) -> None:
-        """Map every segment that is there; raises StoreUserError when one does not have `size` bytes or is missing.
+        """Map every existing segment; raises StoreUserError when one is missing or does not have `size` bytes.
 
-        With `lengthen`, after a crash, a newest file that is too short is filled up with zeros. With `maps` a file has
-        its map while it is looked at, and for how long after that others decide. The first file is made only while the
-        directory `store` is there. `guard` is for a list whose writer and remover are two threads.
+        With `lengthen`, after a crash, a newest file that is too short is extended with zeros. With `maps`, files are
+        mapped on access. The first file is created only while the directory `store` exists. `guard` is needed if writer
+        and remover are different threads.
         """
         self._guard: AbstractContextManager[Any] = nullcontext() if guard is None else guard
         self._files = files
@@ -356,7 +363,7 @@ class SegmentList:
             path, start = f"{self.directory}/{name}", int(name)
             found = self._files.size(path)
             is_short = found < self.size and index == len(names) - 1 and (lengthen or found == 0)
-            # A crash between making a file and giving it its length leaves an empty one; it is the newest.
+            # A crash between creating a file and setting its length leaves an empty one, the newest.
             if found != self.size and not is_short:
                 raise StoreUserError(
                     f"{path} has {found} bytes, but the settings say {self.size}; open the store with its original "
@@ -370,7 +377,7 @@ class SegmentList:
             segment = Segment(self._files, path, start, self.size, self._maps, is_whole=not is_short)
             self.segments = (*self.segments, segment)
         if lengthen and self.segments:
-            # Made by a process that was killed, perhaps before it had synced their names.
+            # Created by a killed process, perhaps before it had synced their names.
             self._changed_directories = self._all_directories()
         else:
             for segment in self.segments:
@@ -383,7 +390,7 @@ class SegmentList:
         return segments[0].start if segments else 0
 
     def find(self, offset: int) -> Segment | None:
-        """The segment that holds the byte at `offset`; None when it is before the first or after the last."""
+        """Returns the segment with the byte at `offset`; None before the first or after the last."""
         segments = self.segments
         if not segments:
             return None
@@ -391,7 +398,7 @@ class SegmentList:
         return segments[index] if 0 <= index < len(segments) else None
 
     def append(self, start: int) -> Segment:
-        """Make the segment that begins at `start`; raises OSError. It is sparse: this takes no time on a disk."""
+        """Create the segment that begins at `start`; raises OSError. It is sparse, so this is fast."""
         assert not self.segments or self.segments[-1].stop == start
         assert start % self.size == 0
         if not self.segments:
@@ -400,7 +407,7 @@ class SegmentList:
             self._files.make_directory(self.directory)
             self._changed_directories = self._all_directories()
         elif not self.segments[-1].is_durable:
-            # Mostly a flush has done this long ago. A byte takes the length with it.
+            # Usually a flush has done this already. Syncing one byte makes the length durable too.
             self.segments[-1].sync(0, 1)
             self._sync_directory(self.directory)
             self.segments[-1].is_durable = True
@@ -408,7 +415,7 @@ class SegmentList:
         try:
             segment = Segment(self._files, path, start, self.size, self._maps)
         except OSError:
-            # On a full disk it may have a name and no length; after a clean stop that would be damage.
+            # On a full disk it may have a name and no length, which counts as damage after a clean stop.
             with contextlib.suppress(OSError):
                 self._files.remove(path)
             raise
@@ -418,14 +425,14 @@ class SegmentList:
         return segment
 
     def _all_directories(self) -> tuple[str, ...]:
-        """Those whose names may be new: a queue's first file may come with its directory and its topic's."""
+        """Directories whose names may be new: a queue's first file may create its directory and its topic's."""
         topic_directory = _parent(self.directory)
         return self.directory, topic_directory, _parent(topic_directory)
 
     def truncate(self, end: int) -> None:
-        """Forget every byte from `end` on: later segments are removed, the rest of its own becomes zeros.
+        """Forget every byte from `end` on: remove later segments, and clear the rest of this one.
 
-        Zeros, because what stays behind could be taken for whole records after the next crash.
+        Cleared, because old bytes could count as complete records after the next crash.
         """
         keep = tuple(segment for segment in self.segments if segment.start < end)
         drop = self.segments[len(keep) :]
@@ -433,17 +440,17 @@ class SegmentList:
         for segment in reversed(drop):
             segment.close()
             self._files.remove(segment.path)
-            # Its name must not come back: what it holds could then follow what is written from now on.
+            # Its name must not return: its bytes could then follow the next writes.
             self._sync_directory(self.directory)
         if keep and end < keep[-1].stop:
             keep[-1].mapped.clear_from(end - keep[-1].start)
             keep[-1].reserved_end = 0
 
     def set_aside(self, end: int) -> tuple[str, int]:
-        """Copy what stands from `end` on, up to the last byte that is no zero, to a directory beside this one.
+        """Copy the bytes from `end` to the last non-zero byte into a separate directory.
 
-        Returns its path, and how many bytes. Of each segment it gets a file, named by the offset of its first byte, and
-        by a further number where an earlier one has that name. Raises OSError; nothing is taken away here.
+        Returns its path and the number of bytes. Creates one file per segment, named by the offset of its first byte,
+        with a number added if that name exists. Raises OSError; removes nothing here.
         """
         directory = f"{self.directory}{ASIDE}"
         self._files.make_directory(directory)
@@ -455,13 +462,13 @@ class SegmentList:
                 stop = segment.data_stop(start)
                 if start < stop:
                     path = self._free_path(f"{directory}/{segment_name(segment.start + start)}")
-                    # Whole or not at all: nobody is to take half a copy, which a kill has left, for the bytes.
+                    # Atomically, so that a kill leaves no partial copy.
                     self._files.write_atomic(path, segment.view[start:stop])
                     made.append(path)
                     size += stop - start
             self._files.sync_directory(_parent(directory))
         except OSError:
-            # Who is refused a start tries it again and again, and would fill the disk with copies.
+            # A start that is refused may be retried often, and would fill the disk with copies.
             for path in made:
                 with contextlib.suppress(OSError):
                     self._files.remove(path)
@@ -469,7 +476,6 @@ class SegmentList:
         return directory, size
 
     def _free_path(self, path: str) -> str:
-        """The path, or with the first further number that makes it nobody's."""
         free, number = path, 0
         while self._files.exists(free):
             number += 1
@@ -477,13 +483,13 @@ class SegmentList:
         return free
 
     def flush(self, start: int, stop: int) -> None:
-        """Make bytes [start, stop) durable, and the names of the files that hold them. Raises OSError."""
+        """Make bytes [start, stop) and the names of their files durable. Raises OSError."""
         if self._failed is not None:
             raise sync_failed(self._failed, self.directory)
         synced = [segment for segment in self.segments if segment.start < stop and start < segment.stop]
         for segment in synced:
             segment.sync(max(0, start - segment.start), min(self.size, stop - segment.start))
-        # Taken first: a segment made while a directory is being synced must be seen the next time.
+        # Taken first: a segment created during a sync of its directory must be synced next time.
         changed, self._changed_directories = self._changed_directories, ()
         try:
             for directory in changed:
@@ -495,7 +501,7 @@ class SegmentList:
             segment.is_durable = True
 
     def _sync_directory(self, directory: str) -> None:
-        """Make its names durable. Raises OSError, and where the disk failed for ever: see `Segment`."""
+        """Make a directory's names durable. Raises OSError, and marks a permanent failure: see `Segment`."""
         try:
             self._files.sync_directory(directory)
         except OSError as error:
@@ -505,11 +511,11 @@ class SegmentList:
 
     @property
     def failed(self) -> OSError | None:
-        """What a sync of a file, or of their names, has failed with; then nothing is made durable any more."""
+        """The error of a failed sync of a file or directory; nothing becomes durable after it."""
         return self._failed or next((each.failed for each in self.segments if each.failed is not None), None)
 
     def remove(self, count: int | None = None) -> None:
-        """Remove the `count` oldest files, or all. Slices handed out, and readers at work, keep their maps."""
+        """Remove the `count` oldest files, or all. Slices and active readers keep their maps."""
         gone = self.segments[:count]
         for segment in gone:
             # Before its name is free.
@@ -517,7 +523,7 @@ class SegmentList:
             try:
                 self._files.remove(segment.path)
             except OSError:
-                # One that cannot be removed stays, or those after it would leave a gap behind.
+                # A file that cannot be removed stays, to avoid a gap.
                 segment.is_gone = False
                 raise
             with self._guard:

@@ -1,6 +1,6 @@
-"""Which messages a pull gets: `DefaultMessageStore.getMessage` of 4.9, its statuses, limits and next offset.
+"""Selects the messages for a pull: `DefaultMessageStore.getMessage` of 4.9, with its statuses, limits and next offset.
 
-Leaves out the extended consume queue and the slave's rule for uncorrected offsets.
+Extended queues: see `store.queues.consume_queue_ext`. A slave's offsets: see `shared.broker_role`.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from longpoll_broker.store.segment import Segment
 from longpoll_protocol.log_record import properties_in, property_of
 
 SCAN_BYTES_MIN: Final = 16_000
-"""Bytes of units that one read looks at, at least: 800 units. More only when more messages were asked for."""
+"""Minimum bytes of units that one read visits: 800 units. More only if more messages were requested."""
 SCAN_COUNT_MAX: Final = 16_384
-"""Units that one read looks at, however many messages were asked for: a few milliseconds. Java has no limit but the
-file's 300,000."""
+"""Maximum units that one read visits, a few milliseconds. Java is limited only by the file's 300,000."""
 LOOK_SIZE: Final = 1_500
-"""Looking for a property in one of no bytes takes as long as looking through as many bytes."""
+"""Base cost of one property lookup, in bytes of properties searched."""
 WORK_MAX: Final = 500_000_000
-"""Characters of an expression times bytes of properties after which a read ends, some 20 ms; the reader is told where
-to go on, as if it had looked at 800 units. 60 characters over 800 messages with 300 bytes are a sixth of it; without a
-limit 4,000 characters over 32 KB held everybody up for ten seconds."""
+"""Maximum work of one read, in expression characters times property bytes, some 20 ms; then the reader must continue.
+
+60 characters over 800 messages with 300 bytes are a sixth of it. Without a limit, 4,000 characters over 32 KB blocked
+all clients for ten seconds.
+"""
 
 
 @lru_cache(maxsize=64)
 def _places(count: int) -> Struct:
-    """Physical offset and size of each of `count` units."""
     return Struct(">" + "qi8x" * count)
 
 
 def memory_of(config: StoreConfig) -> int:
-    """Bytes at the log's end that are taken to be in memory."""
+    """Bytes at the log's end that are assumed to be in memory."""
     return config.memory_size * config.memory_ratio_max // 100
 
 
 def read_queue(
     log: CommitLog, queue: ConsumeQueue, config: StoreConfig, offset: int, count_max: int, *, matches: Matches
 ) -> GetResult:
-    """What a consumer at `offset` gets; see `MessageStore.get`."""
+    """Read a queue at `offset`; see `MessageStore.get`."""
     offset_min, offset_end = queue.offset_min, queue.offset_end
     if offset_end == 0:
         return nothing(GetStatus.NO_MESSAGE_IN_QUEUE, 0, offset_min, offset_end)
@@ -54,12 +54,12 @@ def read_queue(
     if offset == offset_end:
         return nothing(GetStatus.OFFSET_OVERFLOW_ONE, offset, offset_min, offset_end)
     if offset > offset_end:
-        # The source of 4.9 says `offset_min` when that is 0; 4.9.7 was seen to give the end.
+        # By its source, 4.9 returns `offset_min` when that is 0; 4.9.7 was seen to return the end.
         return nothing(GetStatus.OFFSET_OVERFLOW_BADLY, offset_end, offset_min, offset_end)
     units = queue.units_from(offset)
     if units is None:
         return nothing(GetStatus.OFFSET_FOUND_NULL, queue.next_file_offset(offset), offset_min, offset_end)
-    # Java counts up in steps of a unit while below the limit, so a limit inside a unit lets that unit in.
+    # Java counts in units while below the limit, so a limit inside a unit includes that unit.
     scan_count = min(-(-max(SCAN_BYTES_MIN, count_max * UNIT_SIZE) // UNIT_SIZE), SCAN_COUNT_MAX)
     units = units[: scan_count * UNIT_SIZE]
     found = None
@@ -83,9 +83,9 @@ def nothing(status: GetStatus, offset_next: int, offset_min: int, offset_end: in
 def _read_unfiltered(  # noqa: PLR0917 - one caller, for each pull
     log: CommitLog, config: StoreConfig, offset: int, units: memoryview, count_max: int, ends: tuple[int, int]
 ) -> GetResult | None:
-    """All that a reader without a filter asked for, if it lies in memory, in one segment, and under the limit.
+    """Read all requested messages without a filter, if they are in memory, in one segment and within the limit.
 
-    The common read in one short loop: the same messages and slices as message by message, or None and nothing done.
+    Fast path of the common read: the same messages and slices as the slow path; None when it does not apply.
     """
     count = min(len(units) // UNIT_SIZE, count_max, config.transfer_count_max_in_memory)
     if count < 1:
@@ -97,7 +97,7 @@ def _read_unfiltered(  # noqa: PLR0917 - one caller, for each pull
         return None
     starts, sizes = numbers[::2], numbers[1::2]
     view, base = segment.view, segment.start
-    # Far quicker than unit by unit: where each record starts if the one before it ends there, as it mostly does.
+    # Much faster than a loop: the starts of records if they are adjacent, as usual.
     joined = tuple(accumulate(sizes, initial=first))
     end = joined[-1]
     size_bytes = end - first
@@ -114,7 +114,7 @@ def _read_unfiltered(  # noqa: PLR0917 - one caller, for each pull
     if min(sizes) <= 0 or end > min(segment.stop, log_end) or size_bytes > config.transfer_bytes_max_in_memory:
         return None
     offset_next = offset + count
-    # The first lies in memory, and so do those after it: nobody is further behind.
+    # The first is in memory, so the reader is not too far behind.
     return GetResult(
         GetStatus.FOUND, offset_next, *ends, records, list(range(offset, offset_next)), size_bytes, suggest_slave=False
     )
@@ -123,7 +123,7 @@ def _read_unfiltered(  # noqa: PLR0917 - one caller, for each pull
 class _Scan:
     """One pass over units. Invariant: `records` and the open run cover exactly the messages of `offsets`.
 
-    A run is a stretch of neighbouring records in one segment, [`_run_start`, `_run_end`); it becomes one slice.
+    A run is a range of adjacent records in one segment, [`_run_start`, `_run_end`); it becomes one slice.
     """
 
     __slots__ = (
@@ -141,14 +141,14 @@ class _Scan:
         "status",
     )
     physical_last: int
-    """Where the record of the last unit that was looked at begins; there is one in each read."""
+    """Physical offset of the last visited unit's record; each read has one."""
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
         self._segment: Segment | None = None
         self._run_start = self._run_end = self._run_stop = -1
         self._work = 0
-        """What filtering by properties has cost, in the unit of `WORK_MAX`."""
+        """Work of filtering by properties, in the unit of `WORK_MAX`."""
         self.log_end = log.end
         self.status = GetStatus.NO_MATCHED_MESSAGE
         self.records: list[memoryview] = []
@@ -156,9 +156,9 @@ class _Scan:
         self.size_bytes = 0
 
     def run(self, config: StoreConfig, offset: int, units: memoryview, count_max: int, matches: Matches) -> int:
-        """Collect messages from `units`, the first of which is at `offset`; the offset after the last one passed.
+        """Collect messages from `units`, the first of which is at `offset`; returns the next offset.
 
-        Unit by unit, up to the limits or the end of what one read may cost.
+        Stops at the limits of messages or work.
         """
         memory_start = self.log_end - memory_of(config)
         matches_tags, by_properties = matches
@@ -194,11 +194,11 @@ class _Scan:
         return wanted.matches_properties(partial(property_of, properties))
 
     def _missed(self, status: GetStatus) -> None:
-        # As in Java, the last unit that was passed over names the status of a read that found nothing.
+        # As in Java, the last skipped unit determines the status of an empty read.
         self.status = status
 
     def _is_full(self, config: StoreConfig, size: int, count_max: int, *, in_memory: bool) -> bool:
-        """Whether a message of `size` bytes is one too many (`isTheBatchFull`); asked once there is one at least."""
+        """Whether another message of `size` bytes exceeds a limit (`isTheBatchFull`); requires at least one message."""
         count = len(self.offsets)
         if count >= count_max:
             return True
@@ -210,7 +210,7 @@ class _Scan:
         return self.size_bytes + size > config.transfer_bytes_max_on_disk or count >= config.transfer_count_max_on_disk
 
     def _reach(self, physical_offset: int, size: int) -> bool:
-        """Whether the log has these bytes; its segment becomes the present one."""
+        """Whether the log has these bytes; makes their segment the current one."""
         if self._run_start <= physical_offset and physical_offset + size <= self._run_stop and size > 0:
             return True
         segment = self._log.segments.find(physical_offset)
@@ -220,7 +220,7 @@ class _Scan:
             self._end_run()
             self._segment = segment
             self._run_stop = min(segment.stop, self.log_end)
-            # Nothing below this one is taken to lie in its segment: units of a damaged queue may point back.
+            # Earlier offsets do not count as in this segment: units of a damaged queue may point back.
             self._run_start = self._run_end = physical_offset
         return True
 
@@ -237,6 +237,5 @@ class _Scan:
         self.size_bytes += size
 
     def _end_run(self) -> None:
-        """Make a slice of the open run; a caller that goes on begins another one."""
         if self._run_end > self._run_start:
             self.records.append(self._record(self._run_start, self._run_end - self._run_start))

@@ -1,10 +1,9 @@
-"""Judges a store directory: whether its records are whole, and log and queues say the same.
+"""Verifies a store directory: whether records are intact, and log and queues agree.
 
-A problem is `damage`, or a `tail`: what a crash leaves at the end of log and queues and opening the store repairs. Only
-a store that was not closed (its `abort` file is there) can have a tail, and nothing whole may follow it in the log.
-
-What no check can see: a flipped bit in a field that nothing else repeats (times, hosts, flag, properties but the tag).
-A record whose queue has no file, or that is older than everything its queue lists, belongs to a deleted topic.
+A problem is `damage`, or a `tail`: the result of a crash at the end of log and queues, which opening the store repairs.
+Only a store that was not closed (it has an `abort` file) can have a tail, and no complete record may follow it in the
+log. No check can find a flipped bit in unchecked fields: times, hosts, flag, properties except the tag. A record whose
+queue has no file, or that is older than all of its queue, belongs to a deleted topic.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ from longpoll_protocol.log_record import SCHEDULE_TOPIC, Damage, Record
 from longpoll_runtime import Files
 
 PROBLEM_COUNT_MAX: Final = 1000
-"""Most problems that are listed; one ruined disk gives no more insight with a million of them."""
+"""Maximum problems listed; more from one broken disk would not help."""
 
 Kind = Literal["damage", "tail"]
 
 
 @frozen
 class Problem:
-    """One place that is not as it must be; `offset` is a byte of the file."""
+    """One faulty place; `offset` is a byte of the file."""
 
     kind: Kind
     file: str
@@ -50,19 +49,19 @@ class Problem:
 
 @define
 class Verdict:
-    """What `verify` found. Invariant: `problems` holds the first PROBLEM_COUNT_MAX of `problem_count`."""
+    """The result of `verify`. Invariant: `problems` has the first PROBLEM_COUNT_MAX of `problem_count`."""
 
     messages: int = 0
     lacking: int = 0
-    """Messages before the last that have a sector of zeros where no checksum looks: a disk may have lost it."""
+    """Messages before the last with a sector of zeros outside the checksum: a disk may have lost it."""
     cut_files: int = 0
-    """Files with what starts have cut off behind damage, kept beside the log."""
+    """Files with bytes cut off after damage, kept in a separate directory."""
     cut_bytes: int = 0
     queues: list[QueueRange] = Factory(list)
     problems: list[Problem] = Factory(list)
     problem_count: int = 0
     unread: list[Unsupported] = Factory(list)
-    """Parts of the store that no check has looked at."""
+    """Parts of the store that were not checked."""
 
     @property
     def is_damaged(self) -> bool:
@@ -70,18 +69,18 @@ class Verdict:
         return self.problem_count > len(self.problems) or any(problem.kind == "damage" for problem in self.problems)
 
     def add(self, problem: Problem) -> None:
-        """Keep a problem, up to the limit."""
+        """Add a problem, up to the limit."""
         self.problem_count += 1
         if len(self.problems) < PROBLEM_COUNT_MAX:
             self.problems.append(problem)
 
 
 Progress = Callable[[int], None]
-"""Told how many bytes of files have been gone through since it was last told."""
+"""Called with the bytes of files read since the last call."""
 
 
 def verify(files: Files, directory: str, progress: Progress = lambda _size: None) -> Verdict:
-    """Judge a store directory without writing to it; raises StoreUserError when it is none or cannot be read."""
+    """Verify a store directory without writing to it; raises StoreUserError if it is not a store or unreadable."""
     store = StoreDirectory(files, directory)
     try:
         verdict = _Verifier(store, progress).run()
@@ -92,7 +91,7 @@ def verify(files: Files, directory: str, progress: Progress = lambda _size: None
 
 
 class _Verifier:
-    """One pass over the log, then one over every queue. Invariant: `log_end` is after the last whole record seen."""
+    """One pass over the log, then one over every queue. Invariant: `log_end` is after the last complete record seen."""
 
     def __init__(self, store: StoreDirectory, progress: Progress) -> None:
         self._store = store
@@ -113,7 +112,7 @@ class _Verifier:
         return self._verdict
 
     def _shapes(self, files: tuple[FoundFile, ...], unit: int) -> None:
-        """Files that are missing or have another length than their neighbours."""
+        """Report files that are missing or differ in length from their neighbours."""
         for later, name in missing_files(files):
             self._damage(later.name, 0, f"a file that begins at {later.start}", f"{name} before it")
         for file in files:
@@ -146,19 +145,19 @@ class _Verifier:
                 True, file, position, "a last record without a sector of its properties", "no sector of zeros"
             )
             if self._store.crashed:
-                # Recovery will not take it for whole, so it is no message, and its unit is part of the tail.
+                # Recovery will reject it, so it is not a message, and its unit belongs to the tail.
                 self._verdict.messages -= 1
                 self._log_end = last.physical_offset
 
     def _find_unit(self, record: Record) -> None:
-        """The record's queue must have a unit that points back to it."""
+        """Check that the record's queue has a unit that points back to it."""
         key = (record.topic, record.queue_id)
         queue = self._queues.get(key)
         if queue is None or not queue.files or record.physical_offset < self._first_of(key, queue):
             return
         offset = record.queue_offset
         if queue.offset_start <= offset < queue.offset_end:
-            # A unit that does not point back is judged when the queue is walked, from the other side.
+            # The pass over the queue reports a unit that does not point back.
             return
         file, position = queue.place(offset)
         self._problem(
@@ -167,7 +166,7 @@ class _Verifier:
         )  # fmt: skip
 
     def _first_of(self, key: tuple[str, int], queue: FoundQueue) -> int:
-        """Physical offset of the first message that the queue lists; the log's start when it lists none."""
+        """Returns the physical offset of the queue's first message; the log's start without one."""
         if key not in self._firsts:
             units = (unit for unit in queue.units(0) if not is_pre_blank(unit[1], unit[2]))
             self._firsts[key] = next(units, (0, self._store.log_start))[1]
@@ -206,7 +205,7 @@ class _Verifier:
             self._damage(file, position + 12, f"tags code {tags_code}", f"{record.tags_code}, the record's")
 
     def _check_rest(self, queue: FoundQueue) -> None:
-        """After the last written unit there must be zeros only."""
+        """Check that only zeros follow the last written unit."""
         end = queue.offset_end * UNIT_SIZE
         for file in queue.files:
             start = max(0, end - file.start)
@@ -223,7 +222,7 @@ class _Verifier:
 
 
 def _is_at(record: Record, queue: FoundQueue, offset: int) -> bool:
-    """Whether the record says that it is in this queue at this offset, by itself or as one of several queues (LMQ)."""
+    """Whether the record belongs to this queue at this offset, directly or by multi-dispatch (LMQ)."""
     if (record.topic, record.queue_id, record.queue_offset) == (queue.topic, queue.queue_id, offset):
         return True
     return is_inner_place(record, (queue.topic, queue.queue_id, offset))
@@ -232,6 +231,6 @@ def _is_at(record: Record, queue: FoundQueue, offset: int) -> bool:
 def _is_tags_code(record: Record, tags_code: int) -> bool:
     if tags_code == record.tags_code or is_address(tags_code):
         return True
-    # Another table of delay levels than the default: still due a whole number of seconds after it was stored.
+    # A non-default table of delay levels: still a whole number of seconds after the store time.
     delay_ms = tags_code - record.store_ms
     return record.topic == SCHEDULE_TOPIC and delay_ms >= 0 and delay_ms % 1000 == 0

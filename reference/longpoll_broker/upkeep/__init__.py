@@ -1,1 +1,1 @@
-"""What a broker does periodically: flush the store, save its tables, delete old files."""
+"""A broker's periodic work: flush the store, save its tables, delete old files."""

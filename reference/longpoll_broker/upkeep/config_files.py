@@ -1,11 +1,10 @@
-"""Topics, groups and offsets on disk: `config/*.json` in RocketMQ's shape, each with a `.bak` of the one before.
+"""Topics, groups and offsets on disk: `config/*.json` in RocketMQ's format, each with a `.bak` of its predecessor.
 
-With light queues all offsets are in `lmqConsumerOffset.json`, those of light groups as one number each, and
-`consumerOffset.json` is only looked at as long as there is no such file; RocketMQ begins without any offset then.
+With light queues all offsets are in `lmqConsumerOffset.json`, those of light groups as one number each.
+`consumerOffset.json` is read only if that file does not exist; RocketMQ begins without any offset then.
 
-Leaves out when they are saved (`upkeep.flush_service`). Source: `ConfigManager.java`,
-`TopicConfigManager.java`, `SubscriptionGroupManager.java`, `ConsumerOffsetManager.java`,
-`LmqConsumerOffsetManager.java`.
+Times of saves: see `upkeep.flush_service`. Source: `ConfigManager.java`, `TopicConfigManager.java`,
+`SubscriptionGroupManager.java`, `ConsumerOffsetManager.java`, `LmqConsumerOffsetManager.java`.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ from longpoll_spec.errors import ConfigError
 log = logging.getLogger(__name__)
 
 LOADED_QUEUE_COUNT_MAX: Final = 16_384
-"""Most queues of a topic in the file: Java has no limit, and what is told of a topic is told of each queue."""
+"""Maximum queues of a topic in the file; Java has no limit, but answers list each queue."""
 Offset = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-"""What fits into the eight bytes that a request, and Java, has for it."""
+"""A number that fits the eight bytes of requests and of Java."""
 
 TOPICS: Final = "topics.json"
 GROUPS: Final = "subscriptionGroup.json"
@@ -42,17 +41,17 @@ OFFSETS: Final = "consumerOffset.json"
 LIGHT_OFFSETS: Final = "lmqConsumerOffset.json"
 DELAYS: Final = "delayOffset.json"
 TIMERS: Final = "timerOffset.json"
-"""Ours alone."""
+"""Not in RocketMQ."""
 _KEYS: Final = {TOPICS: {"topicConfigTable"}, GROUPS: {"subscriptionGroupTable"}}
 _OFFSET_KEYS: Final = {"offsetTable", "lmqOffsetTable"}
-"""Of which a file has one, whatever else it holds: what the tables are called, and those of the other files."""
+"""An offsets file has one of these, whatever else it contains."""
 _Content = dict[str, Any]
 T = TypeVar("T")
 
 
 @define(slots=True, eq=False)
 class ConfigFiles:
-    """The tables of one broker and the directory they are kept in; one thread at a time saves."""
+    """The tables of one broker and their directory; one thread at a time saves."""
 
     runtime: Runtime
     directory: str
@@ -62,17 +61,17 @@ class ConfigFiles:
     delays: DelayOffsets
     timers: TimerOffsets = field(factory=TimerOffsets)
     flush: Callable[[], object] = lambda: None
-    """Makes the log durable: no position is saved before the records that it speaks of."""
+    """Makes the log durable: no offset is saved before its records."""
     _saving: Lock = field(init=False)
     _counter: int = field(default=0, init=False)
     _damaged: set[str] = field(factory=set, init=False)
-    """Files that could not be read, so that only their `.bak` has the table until they are written anew."""
+    """Unreadable files, whose table is only in the `.bak` until the next write."""
 
     def __attrs_post_init__(self) -> None:
         self._saving = self.runtime.lock()
 
     def load(self) -> None:
-        """Read what is there; raises ConfigError for a file of which neither it nor its `.bak` can be used."""
+        """Read the files; raises ConfigError if neither a file nor its `.bak` is usable."""
         for topic in self._table(TOPICS, _topics):
             self.topics.put(topic)
         for group in self._table(GROUPS, _groups):
@@ -82,7 +81,7 @@ class ConfigFiles:
         self.offsets.note_loaded()
         self.delays.by_level.update(self._table(DELAYS, _delays))
         self.timers.take(self._table(TIMERS, _timers))
-        # What only a `.bak` had is written anew with the first save, changed or not.
+        # A table from a `.bak` is written again with the first save, changed or not.
         self.topics.changed = TOPICS in self._damaged
         self.topics.unsaved.clear()
         self.groups.changed = GROUPS in self._damaged
@@ -91,7 +90,7 @@ class ConfigFiles:
         self.timers.changed = TIMERS in self._damaged
 
     def save(self) -> None:
-        """Write every table that has changed; raises OSError, and what was not written is so the next time."""
+        """Write every changed table; raises OSError, and the next save retries."""
         self.save_names()
         with self._saving:
             self._save_positions()
@@ -118,7 +117,7 @@ class ConfigFiles:
 
     def _save_topics(self) -> None:
         with _taken(self.topics) as has_changed:
-            # A thread that makes a topic notes it as unsaved before it sets `changed`.
+            # A thread that creates a topic marks it unsaved before it sets `changed`.
             if not has_changed and not self.topics.unsaved:
                 return
             topics = self.topics.by_name.copy()
@@ -128,9 +127,9 @@ class ConfigFiles:
                     self.topics.unsaved.pop(name, None)
 
     def save_names(self) -> None:
-        """Write topics and groups if they have changed, and offsets forgotten with them; raises OSError as `save` does.
+        """Write changed topics and groups, and removed offsets; raises OSError as `save` does.
 
-        When this returns everything that was changed before it was called is on the disk.
+        When this returns, everything changed before the call is on disk.
         """
         with self._saving:
             self._save_topics()
@@ -143,7 +142,6 @@ class ConfigFiles:
                     self._save_positions()
 
     def _offsets_file(self) -> tuple[str, dict[str, Any]]:
-        """The name of the file of offsets, and what it holds now."""
         offsets = self.offsets
         table = {pair: queues.copy() for pair, queues in offsets.by_pair.copy().items()}
         if not offsets.light:
@@ -169,7 +167,7 @@ class ConfigFiles:
         self._damaged.discard(name)
 
     def _table(self, name: str, read: Callable[[_Content], T]) -> T:
-        """What a file holds, or its `.bak` where it cannot be used; nothing without either. Raises ConfigError."""
+        """Read a file, or its `.bak` if unusable; empty without either. Raises ConfigError."""
         problem = ""
         for path in (f"{self.directory}/{name}", f"{self.directory}/{name}.bak"):
             if not self.runtime.files.exists(path):
@@ -177,7 +175,7 @@ class ConfigFiles:
             try:
                 content = msgspec.convert(load_json(self.runtime.files.read(path)), _Content)
                 if not content.keys() & _KEYS.get(name, _OFFSET_KEYS):
-                    # Nobody writes that, so what it held is gone.
+                    # We never write such a file, so its content was lost.
                     log.warning("%s holds no table", path)
                     self._damaged.add(name)
                     continue
@@ -192,7 +190,7 @@ class ConfigFiles:
 
 
 def _text(content: Mapping[str, Mapping[str, Any]]) -> bytearray:
-    """A file's tables as `msgspec.json.format` writes them, indented by 1; other threads run between their parts."""
+    """Encode a file's tables as `msgspec.json.format` does, indented by 1; lets other threads run between parts."""
     text = bytearray(b"{")
     for key, table in content.items():
         text += b"%b\n %b: {" % (b"," if len(text) > 1 else b"", msgspec.json.encode(key))
@@ -244,9 +242,9 @@ def _timers(content: _Content) -> dict[str, int]:
 
 @contextmanager
 def _taken(table: Topics | Groups | Offsets | DelayOffsets | TimerOffsets, flag: str = "changed") -> Iterator[bool]:
-    """Lower a table's flag for the block; whether it stood. What fails raises it again."""
-    # Lowered before the copy is made, so a change meanwhile is saved the next time; and only where it stood, for one
-    # that rises just now would be lowered without a copy.
+    """Reset a table's flag for the block; yields whether it was set. A failed block sets it again."""
+    # Reset before the copy, so that a change meanwhile is saved next time. Reset only if set: otherwise a flag set just
+    # now would be lost without a copy.
     stood = bool(getattr(table, flag))
     if stood:
         setattr(table, flag, False)

@@ -1,7 +1,6 @@
-"""The flush thread: makes the log durable, saves the tables, indexes keys, and tries what failed before again.
+"""The flush thread: flushes the log, saves the tables, indexes keys, and retries failures.
 
-One thread that wakes twice a second; idle, it does next to nothing. Leaves out synchronous flushing, which happens
-before a send is answered (`send.group_commit`). Source: `FlushRealTimeService`,
+It wakes twice a second. Synchronous flushing: see `send.group_commit`. Source: `FlushRealTimeService`,
 `FlushConsumeQueueService`.
 """
 
@@ -22,17 +21,17 @@ from longpoll_runtime.recoverable import FAULTS, KeepGoing
 log = logging.getLogger(__name__)
 
 QUEUES_EVERY: Final = 20
-"""Consume queues and checkpoint are made durable once in this many rounds (10 s, as Java's thorough flush)."""
+"""Rounds between flushes of consume queues and checkpoint (10 s, as Java's thorough flush)."""
 
 QUEUES_SIZE: Final = 32 * MIB
-"""Bytes of the log after which they are all the same: what stands behind the checkpoint is read again after a crash."""
+"""Bytes of the log that force such a flush, because recovery reads the log after the checkpoint."""
 INDEX_COUNT: Final = 256
-"""Messages indexed before it is asked whether the broker stops."""
+"""Messages indexed between two checks whether the broker stops."""
 
 
 @define(slots=True, eq=False)
 class FlushService(ServiceThread):
-    """Every `period_ms` a round."""
+    """Runs a round every `period_ms`."""
 
     NAME = "flusher"
 
@@ -40,11 +39,11 @@ class FlushService(ServiceThread):
     config_files: ConfigFiles
     period_ms: int
     each_round: Mapping[str, Callable[[], None]]
-    """More to do in a round, by what it is about; one that raises costs the others nothing."""
+    """Additional work of a round, by name; an error in one does not affect the others."""
     _told: str = field(default="", init=False)
-    """Why the log could not be made durable the last time."""
+    """The last error of flushing the log."""
     _told_of_files: str = field(default="", init=False)
-    """Why config files could not be saved the last time."""
+    """The last error of saving config files."""
 
     def stop(self) -> None:
         """End the thread and save once more."""
@@ -74,7 +73,7 @@ class FlushService(ServiceThread):
         self._index()
 
     def _flush(self) -> None:
-        """Make the log durable. What is the same as the last time is not told again: after a sync that failed it is."""
+        """Make the log durable. Logs an error only if it changed: after a failed sync it repeats."""
         told, self._told = self._told, ""
         if self.store.flushed_end < self.store.log_end:
             try:
@@ -99,7 +98,6 @@ class FlushService(ServiceThread):
         return self.runtime.monotonic_ns() + self.period_ms * 1_000_000
 
     def _index(self) -> None:
-        """Index what has become visible; queries by key find it from now on without waiting."""
         with KeepGoing(log, "messages could not be indexed; trying again"):
             while not self.store.index(INDEX_COUNT) and not self._stop.is_set():
                 pass

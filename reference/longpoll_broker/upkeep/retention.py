@@ -1,6 +1,6 @@
-"""Has expired files removed, every ten seconds from a minute after the start on (`cleanFilesPeriodically`).
+"""Removes expired files every ten seconds, from a minute after the start (`cleanFilesPeriodically`).
 
-The flush thread calls it. Leaves out which files these are (`store.log.retention`).
+The flush thread calls it. Which files expire: see `store.log.retention`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from longpoll_runtime import Runtime
 log = logging.getLogger(__name__)
 
 DELAY_MS: Final = 60_000
-"""Nothing is removed before that, so that a broker that opened a store by mistake can be stopped again."""
+"""Nothing is removed earlier, so that a broker that opened a store by mistake can be stopped."""
 
 MANUAL_ROUNDS: Final = 20
 """`MAX_MANUAL_DELETE_FILE_TIMES`."""
@@ -24,7 +24,7 @@ MANUAL_ROUNDS: Final = 20
 
 @define(slots=True, eq=False)
 class Retention:
-    """Knows when it is due next. One thread calls it."""
+    """The schedule of removals; used by one thread."""
 
     runtime: Runtime
     store: MessageStore
@@ -32,18 +32,18 @@ class Retention:
     """`cleanResourceInterval`."""
     _due_ns: int = field(init=False)
     _rounds: int = field(default=0, init=False)
-    """How many of the next rounds do not ask for the hour."""
+    """Number of next rounds that ignore the hour."""
 
     def __attrs_post_init__(self) -> None:
         self._due_ns = self.runtime.monotonic_ns() + DELAY_MS * 1_000_000
 
     def clean_soon(self) -> None:
-        """Look at the next call, and for some rounds whatever the hour (`manualDeleteFileSeveralTimes`)."""
+        """Check at the next call, and ignore the hour for some rounds (`manualDeleteFileSeveralTimes`)."""
         self._rounds = MANUAL_ROUNDS
         self._due_ns = 0
 
     def run_if_due(self) -> None:
-        """Remove what has expired, if it is time to look."""
+        """Remove expired files, if a check is due."""
         now_ns = self.runtime.monotonic_ns()
         if now_ns < self._due_ns:
             return

@@ -1,12 +1,10 @@
-"""Has changes of topics and groups answered when they stand on the disk, many of them by one save.
+"""Answers changes of topics and groups when they are on disk, with one save for many.
 
-A change counts at once and is answered when `topics.json` and `subscriptionGroup.json` say it, so that a kill does not
-take back what was told to be done. Java writes the files on the thread that serves the request
-(`TopicConfigManager.updateTopicConfig`); here a thread of its own does, for nobody else is to wait for the disk.
+A change takes effect at once, but its answer waits for `topics.json` and `subscriptionGroup.json`, so that a kill does
+not undo an acknowledged change. Java writes the files on the serving thread (`TopicConfigManager.updateTopicConfig`);
+here a separate thread does, so that other requests do not wait for the disk. It also finishes deletions in the store.
 
-A deletion is finished in the store before that, likewise without anybody else waiting for it.
-
-Leaves out what is written (`config_files`), and what changes without a word of a client (`flush_service`).
+File contents: see `config_files`. Changes without a client: see `flush_service`.
 """
 
 from __future__ import annotations
@@ -28,29 +26,29 @@ from longpoll_runtime.recoverable import FAULTS
 log = logging.getLogger(__name__)
 
 WAITING_COUNT_MAX: Final = 10_000
-"""Most answers that wait; over this who asks saves on its own thread, and so slows itself down."""
+"""Maximum waiting answers; above this the requesting thread saves itself, which slows its clients down."""
 
 Work = Callable[[], None]
-"""What has to be done on the disk for one change before all are saved; it may raise anything."""
+"""Disk work of one change, done before the save; it may raise anything."""
 _Waiting = tuple[Channel, Command, Parts, Work | None]
 
 
 class WhenSaved(Protocol):
-    """Gives the answer to a change of topics or groups when that is on the disk."""
+    """Answers a change of topics or groups when it is on disk."""
 
     def __call__(self, channel: Channel, command: Command, parts: Parts, work: Work | None = None) -> Parts | None:
-        """The answer where it is so already; None where it follows. `work` is done first."""
+        """Returns the answer if the change is on disk already; None if it follows. `work` runs first."""
         ...
 
 
 @define(slots=True, eq=False)
 class TableSaves:
-    """The thread and those who wait for it. Invariant: who takes an answer out of `_waiting` gives it."""
+    """The thread and its waiting answers. Invariant: the thread that removes an answer from `_waiting` sends it."""
 
     runtime: Runtime
     config_files: ConfigFiles
     give: Callable[[Channel, Command, Parts, Outbox], None] = refuse
-    """Gives the answer to a change that is on the disk."""
+    """Sends the answer to a saved change."""
     _changed: Condition = field(init=False)
     _waiting: list[_Waiting] = field(factory=list, init=False)
     _running: bool = field(default=False, init=False)
@@ -65,7 +63,7 @@ class TableSaves:
         self._thread = self.runtime.spawn("table-saver", self._save_all)
 
     def stop(self) -> None:
-        """Answer who waits, then end the thread; who comes later saves on its own."""
+        """Answer the waiting changes, then end the thread; later changes save themselves."""
         with self._changed:
             self._running = False
             self._changed.notify_all()
@@ -75,9 +73,9 @@ class TableSaves:
     def answer_when_saved(
         self, channel: Channel, command: Command, parts: Parts, work: Work | None = None
     ) -> Parts | None:
-        """The answer to a change that was made just now; None when it is given later, after its work and a save.
+        """Returns the answer to a new change; None when it follows, after its work and a save.
 
-        In its place comes code 1 when the change cannot be saved, or its work fails.
+        The answer becomes code 1 if the save or the work fails.
         """
         with self._changed:
             if self._running and len(self._waiting) < WAITING_COUNT_MAX:
@@ -104,7 +102,6 @@ class TableSaves:
             outbox.flush()
 
     def _problem_of_save(self) -> str | None:
-        """Save what has changed; why it could not be saved."""
         try:
             self.config_files.save_names()
         except FAULTS as error:
@@ -114,7 +111,6 @@ class TableSaves:
 
 
 def _worked(channel: Channel, command: Command, parts: Parts, work: Work | None) -> Parts:
-    """Do a change's work; its answer, or what failed."""
     try:
         if work is not None:
             work()

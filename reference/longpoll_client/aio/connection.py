@@ -23,7 +23,7 @@ from longpoll_client.link.exchange import (
     Exchange,
     replied,
 )
-from longpoll_client.link.waits import wait_ns
+from longpoll_client.link.timeouts import wait_ns
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.errors import LocalProtocolError
 from longpoll_protocol.fast.sent_answer import SentConnection, plain, with_fields
@@ -35,7 +35,7 @@ from longpoll_protocol.sizes import MIB
 from longpoll_runtime import Runtime
 from longpoll_runtime.recoverable import FAULTS, KeepGoing
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 WAITING_BYTES_MAX: Final = 1 * MIB
 """With more bytes than this not yet taken by the operating system, a call waits before it is written."""
@@ -46,15 +46,15 @@ CLOSE_TIMEOUT_S: Final = 1.0
 
 
 @runtime_checkable
-class Writes(Protocol):
-    """What is asked of a transport, which is known by what it has: uvloop's is no `asyncio.Transport`."""
+class WriteTransport(Protocol):
+    """The methods of a transport that a connection calls. uvloop's transport is not an `asyncio.Transport`."""
 
     def write(self, data: bytes, /) -> None:
         """Send bytes, now or later."""
         ...
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Say from how many bytes on that wait the protocol is told."""
+        """Set the buffered bytes at which `pause_writing` and `resume_writing` are called."""
         ...
 
     def get_write_buffer_size(self) -> int:
@@ -90,7 +90,7 @@ class AsyncConnection(asyncio.Protocol):
         self._on_request = on_request
         self._received = SentConnection()
         self._exchange = Exchange(address, credentials, self._received)
-        self._transport: Writes | None = None
+        self._transport: WriteTransport | None = None
         self._batch: list[Buffer] = []
         self._batch_size = 0
         self._is_flushing = False
@@ -147,7 +147,7 @@ class AsyncConnection(asyncio.Protocol):
         return plain(await self.ask(code, self.writer(code, header, body), timeout_s))
 
     def writer(self, code: int, header: Header | None, body: Buffer) -> Write:
-        """What writes a request, signed if this client has credentials."""
+        """The function that writes a request, and signs it if this client has credentials."""
         return lambda opaque: self._exchange.written(code, opaque, header, body, one_way=False)
 
     async def ask(self, code: int, write: Write, timeout_s: float) -> Command:
@@ -270,7 +270,7 @@ class AsyncConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Connected."""
-        assert isinstance(transport, Writes), "a loop's transport writes bytes"
+        assert isinstance(transport, WriteTransport), "a loop's transport writes bytes"
         self._transport = transport
         transport.set_write_buffer_limits(high=WAITING_BYTES_MAX)
 

@@ -1,7 +1,4 @@
-"""What every consumer on an event loop is: a member of a group, which can be asked for its state and left.
-
-Leaves out how messages reach the user: `pull` and `push` do that.
-"""
+"""The base class of consumers on an event loop. `pull` and `push` deliver the messages."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ class AsyncConsumer(ABC):
 
     @property
     def statistics(self) -> Mapping[str, TopicStatistics]:
-        """What was pulled and consumed, topic by topic."""
+        """Counts of pulled and consumed messages, by topic."""
         return self._member.statistics.snapshot()
 
     def subscribe(self, topic: str, expression: str = "*") -> None:
@@ -54,27 +51,24 @@ class AsyncConsumer(ABC):
 
     def pause(self, queues: Collection[MessageQueue] | None = None) -> None:
         """As `PushConsumer.pause`."""
-        self._member.lifecycle.check_running("pause")
-        self._member.own.pause(queues, self._member.due())
+        self._member.pause(None if queues is None else tuple(queues))
 
     def resume(self, queues: Collection[MessageQueue] | None = None) -> None:
         """As `PushConsumer.resume`."""
-        self._member.lifecycle.check_running("resume")
-        self._member.own.resume(queues, self._member.due())
+        self._member.resume(None if queues is None else tuple(queues))
         self._wake()
 
     async def topic_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """All queues of a topic; raises NoRouteError, another ClientError or LifecycleError."""
-        return (await self._member.route(topic)).readable
+        return await self._member.run(self._member.topic_queues(topic))
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """As `PushConsumer.committed`."""
-        await self._member.route(queue.topic)
-        return await self._member.places.stored(queue)
+        return await self._member.run(self._member.committed(queue))
 
     async def offset_for_timestamp(self, queue: MessageQueue, timestamp: datetime) -> int:
         """As `PushConsumer.offset_for_timestamp`."""
-        return await self._member.find(queue, timestamp)
+        return await self._member.run(self._member.find(queue, timestamp))
 
     @abstractmethod
     def _wake(self) -> None:

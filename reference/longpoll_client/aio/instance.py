@@ -1,10 +1,10 @@
-"""All connections of one client on an event loop, and the routes it has learned from name servers.
+"""All connections of one client on an event loop, and the routes from its name servers.
 
-One task connects to an address and one asks for a topic's route, however many wait for it; who is cancelled or has no
-time left leaves, and the others go on. A route that is merely old is used while it is asked for again, as Java's
-client does; one that a failed send casts doubt on is waited for, but for a second at most.
+One task connects to an address, and one asks for a topic's route, for all callers. A caller that is cancelled or runs
+out of time leaves; the others go on waiting. An old route is used while the task asks again, as in Java's client. After
+a failed send, callers wait up to a second for a new route.
 
-Leaves out what is sent (`producer`, `member`). Source: `MQClientInstance.java`.
+Source: `MQClientInstance.java`.
 """
 
 from __future__ import annotations
@@ -20,21 +20,33 @@ from longpoll_client.lifecycle import Closing, Lifecycle
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
 from longpoll_client.link.name_servers import NameServers
 from longpoll_client.link.routes import DEFAULT_QUEUE_COUNT, DOUBT_WAIT_S, Route, Routes, split_address
+from longpoll_client.link.steps import (
+    Connect,
+    File,
+    FindRoute,
+    Question,
+    Steps,
+    Together,
+    WriteFile,
+    run_async,
+    succeeded,
+)
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command
-from longpoll_protocol.headers import GetRouteInfoRequestHeader
+from longpoll_protocol.headers import GetRouteInfoRequestHeader, Header
 from longpoll_protocol.headers.send import DEFAULT_TOPIC
 from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
+from longpoll_spec.errors import LongpollError
 
 T = TypeVar("T")
 
 
 class AsyncInstance:
-    """One client to the name servers and brokers, of the event loop that uses it first.
+    """One client of the name servers and brokers. It belongs to the event loop that uses it first.
 
-    `name_server` is one address or several. Raises ConfigError when one is none. `on_request`
-    gets what a peer asks of us, with its host:port, as `RemotingClient` says.
+    `name_server` is one address or several; raises ConfigError for an invalid one. `on_request` gets a broker's request
+    and its HOST:PORT.
 
     Invariant: `_tasks` has every task that connects or asks for a route and has not ended; `close` ends them.
     """
@@ -51,24 +63,26 @@ class AsyncInstance:
         self.runtime = runtime
         self._client_id = client_id
         self._made = f"{runtime.unix_ms():x}-{runtime.monotonic_ns():x}"
-        self.routes = Routes()
+        self.routes: Routes = Routes()
         self._name_servers = NameServers(name_server)
         self._on_request = on_request
         self._credentials = credentials
-        self.closing = Closing()
+        self.closing: Closing = Closing()
         """Of the client that it is of."""
         self._lifecycle = Lifecycle(runtime, "the client")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connections: dict[str, AsyncConnection] = {}
         self._tasks: dict[tuple[str, str], asyncio.Task[Any]] = {}
+        self._writes: set[asyncio.Task[None]] = set()
+        self._writing = asyncio.Lock()
 
     @property
     def client_id(self) -> str:
-        """The client's name: another one in each process that is forked from one that made it, or the one given."""
+        """The client's id, or one that differs in each forked process."""
         return self._client_id or f"127.0.0.1@longpoll-{self.runtime.process_id()}-{self._made}"
 
     def check(self) -> None:
-        """Raise LifecycleError once it is closed, and on another event loop than the first."""
+        """Raise LifecycleError after the close, and on another event loop than the first."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             if self._loop is not None:
@@ -78,7 +92,7 @@ class AsyncInstance:
             self._lifecycle.check_open()
 
     async def close(self) -> None:
-        """Close every connection; what waits gets an error, and what is asked afterwards is a LifecycleError."""
+        """Close every connection. Waiting calls get an error, and later calls raise LifecycleError."""
         self._lifecycle.end()
         tasks = list(self._tasks.values())
         for task in tasks:
@@ -88,9 +102,9 @@ class AsyncInstance:
         await asyncio.gather(*(connection.close() for connection in connections), *tasks, return_exceptions=True)
 
     def disconnect(self) -> list[asyncio.Future[Any]]:
-        """Cut every connection, and those that are being made; whose ends may be waited for.
+        """Cut every connection, also those being made; the tasks and transports that are ending.
 
-        Calls that wait get an error, and what is asked afterwards makes new ones.
+        Waiting calls get an error; later calls connect again.
         """
         tasks = list(self._tasks.values())
         for task in tasks:
@@ -136,11 +150,15 @@ class AsyncInstance:
         return await self._route(topic, timeout_s, borrows=False)
 
     async def publish_route(self, topic: str, timeout_s: float | None = None) -> Route:
-        """Where to send messages of the topic: its own route, or that of TBW102 when the send is to create it."""
+        """The route for sends: the topic's own, or that of TBW102 if the send creates the topic."""
         return await self._route(topic, timeout_s, borrows=True)
 
+    def broker_addresses(self) -> list[str]:
+        """The addresses of all known brokers."""
+        return self.routes.addresses()
+
     def doubt_route(self, topic: str) -> None:
-        """Ask the name server again the next time, and go on by what is known if it has nothing better."""
+        """Ask the name server again before the next use. If it has no better route, the known one is used."""
         self.routes.doubt(topic, self.runtime.monotonic_ns())
 
     async def _route(self, topic: str, timeout_s: float | None, *, borrows: bool) -> Route:
@@ -174,19 +192,19 @@ class AsyncInstance:
     async def _ask_route(self, topic: str, asked_topic: str, queue_count_max: int | None) -> Route:
         now_ns = self.runtime.monotonic_ns()
         try:
-            answer = await self._ask_name_servers(asked_topic)
+            header = GetRouteInfoRequestHeader(topic=asked_topic)
+            answer = await self._ask_name_servers(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
             return self.routes.learn(topic, answer, queue_count_max, now_ns)
         except ClientError as error:
             return self.routes.fall_back(topic, error, self.runtime.monotonic_ns())
 
-    async def _ask_name_servers(self, topic: str) -> Command:
-        """The first answer of any name server; raises UnreachableError when none answers."""
+    async def _ask_name_servers(self, code: RequestCode, header: Header | None) -> Command:
+        """The first answer of a name server; raises UnreachableError if none answers."""
         failure: ClientError | None = None
-        header = GetRouteInfoRequestHeader(topic=topic)
         for address in self._name_servers.in_turn():
             try:
                 connection = await self.connection("{}:{}".format(*address))
-                answer = await connection.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, header, timeout_s=CALL_TIMEOUT_S)
+                answer = await connection.call(code, header, timeout_s=CALL_TIMEOUT_S)
             except LifecycleError:
                 raise
             except ClientError as error:
@@ -197,10 +215,57 @@ class AsyncInstance:
         assert failure is not None
         raise UnreachableError(f"cannot reach any name server: {failure}; start it, or check its address") from failure
 
+    # ------------------------------------------------------------ exchanges
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Run an exchange, and await each answer; raises a LongpollError."""
+        return await run_async(steps, self._answer)
+
+    async def _answer(self, question: Question) -> object:
+        if isinstance(question, WriteFile):
+            return await asyncio.shield(self._kept(self._write(question.file)))
+        if isinstance(question, Together):
+            return await asyncio.gather(*(self._result(each) for each in question.steps))
+        if isinstance(question, Connect):
+            return await self.connection(question.address)
+        if isinstance(question, FindRoute):
+            if question.is_fresh:
+                self.routes.forget(question.topic)
+            return await self.route(question.topic)
+        if not (question.address or question.broker_name):
+            answer = await self._ask_name_servers(question.code, question.header)
+            return succeeded(question.code, "the name server", answer)
+        address = question.address or self.routes.address(question.broker_name)
+        connection = await self.connection(address)
+        return succeeded(question.code, address, await connection.call(question.code, question.header, question.body))
+
+    async def _result(self, steps: Steps[object]) -> object:
+        try:
+            return await self.run(steps)
+        except LongpollError as error:
+            return error
+
+    def _kept(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
+        return task
+
+    async def _write(self, file: File) -> None:
+        """To its end, even if the caller is cancelled: an old content must never replace a new one."""
+        async with self._writing:
+            content = file.unwritten()
+            if content is not None:
+                await asyncio.to_thread(file.write, content)
+
+    async def written(self) -> None:
+        """Wait until every file is written; the callers of `run` get the errors."""
+        await asyncio.gather(*self._writes, return_exceptions=True)
+
     # ------------------------------------------------------------ one task for all who wait
 
     def _begin(self, key: tuple[str, str], work: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
-        """The task of this name, begun if there is none."""
+        """The task with this key, which is started if there is none."""
         task: asyncio.Task[T] | None = self._tasks.get(key)
         if task is None:
             task = asyncio.create_task(work(), name=" ".join(key))
@@ -218,7 +283,7 @@ class AsyncInstance:
     async def _shared(
         self, key: tuple[str, str], work: Callable[[], Coroutine[Any, Any, T]], timeout_s: float | None, late: str
     ) -> T:
-        """What a task comes to that others may wait for too; raises UnreachableError when there is no time left."""
+        """The result of a task that several callers may wait for; raises UnreachableError after the time-out."""
         task = self._begin(key, work)
         done, _pending = await asyncio.wait([task], timeout=timeout_s)
         if not done:

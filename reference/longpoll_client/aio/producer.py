@@ -1,6 +1,6 @@
-"""Sends messages from an event loop, many at once: what `Producer` does on threads, decided by the same `tries`.
+"""Sends messages from an event loop, many at once. `produce.attempts` decides, as for `Producer`.
 
-Leaves out how transactions end (`transactions`). Source: `DefaultMQProducerImpl.java`.
+Transactions: see `transactions`. Source: `DefaultMQProducerImpl.java`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from longpoll_client.aio.requests import AsyncRequests
 from longpoll_client.checks import Addresses, check_group, check_plain, runtime_of
 from longpoll_client.errors import ClientError, LifecycleError
 from longpoll_client.link.exchange import CALL_TIMEOUT_S, PENDING_COUNT_MAX
-from longpoll_client.link.waits import wait_ns
+from longpoll_client.link.timeouts import wait_ns
 from longpoll_client.messages import ReceivedMessage
+from longpoll_client.produce.attempts import Attempt, QueueSelector, SendAttempts, SendResult, is_lost, pick, selector
 from longpoll_client.produce.hooks import Outcome, SendHook, SendMetrics, Watch
+from longpoll_client.produce.in_flight import SendCallback, StartedSend
 from longpoll_client.produce.message_ids import MessageIds
 from longpoll_client.produce.outgoing import (
     COMPRESS_OVER_BYTES,
@@ -36,11 +38,9 @@ from longpoll_client.produce.outgoing import (
     prepared_parcel,
     single_parcel,
 )
-from longpoll_client.produce.requests import AsksLater, ReplyCallback, reply_to
-from longpoll_client.produce.sending import Begun, SendCallback
+from longpoll_client.produce.requests import ReplyCallback, RequestNowait, SenderOptions, reply_to
 from longpoll_client.produce.slow_brokers import SlowBrokers
 from longpoll_client.produce.templates import HeadTemplates
-from longpoll_client.produce.tries import Attempt, QueueSelector, SendResult, Tries, is_lost, pick, selector
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.compression import Compression
 from longpoll_protocol.errors import LocalProtocolError
@@ -49,20 +49,20 @@ from longpoll_protocol.frames.command import Command
 from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
 from longpoll_runtime.recoverable import FAULTS, KeepGoing
-from longpoll_spec.errors import ConfigError, LongpollError
+from longpoll_spec.errors import LongpollError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 _UNENDED: Final = ClientError("the send did not finish: it was cancelled, or its queue selector failed")
 
 
-class AsyncProducer(AsksLater):
+class AsyncProducer(RequestNowait):
     """Sends messages to any topic, from the tasks of one event loop.
 
-    A send that is cancelled is not tried again; its message may be stored all the same.
+    A cancelled send is not retried, but its message may be stored.
 
-    Invariant: of the `send_nowait` that have not ended `_on_way` were written and wait for their answers; `_sending`
-    has the tasks of the others and of each `request_nowait`.
+    Invariant: of the `send_nowait` that have not ended, `_on_way` wait for their answers; `_sending` has the tasks of
+    the others and of each `request_nowait`.
     """
 
     def __init__(
@@ -76,25 +76,26 @@ class AsyncProducer(AsksLater):
         compress_over_bytes: int = COMPRESS_OVER_BYTES,
         avoids_slow_brokers: bool = False,
         hooks: Sequence[SendHook] = (),
-        instance: AsyncInstance | None = None,
         runtime: Runtime | None = None,
     ) -> None:
         """As `Producer`; raises ConfigError. Connections are made by the first send."""
-        runtime = runtime_of(runtime, tls) if instance is None else instance.runtime
         check_group(group)
-        self.group = group
-        self._runtime = runtime
-        self._requests: AsyncRequests | None = None
-        if instance is None:
-            instance = AsyncInstance(runtime, name_server, on_request=self._requested, credentials=credentials)
-            self._requests = AsyncRequests(instance, group)
+        runtime = runtime_of(runtime, tls)
+        instance = AsyncInstance(runtime, name_server, on_request=self._requested, credentials=credentials)
+        slow = SlowBrokers() if avoids_slow_brokers else None
+        self._set_up(instance, SenderOptions(group, Packing(compression, compress_over_bytes), hooks, slow))
+
+    def _set_up(self, instance: AsyncInstance, options: SenderOptions) -> None:
+        runtime = instance.runtime
+        self.group = options.group
         self._instance = instance
-        self._slow = SlowBrokers() if avoids_slow_brokers else None
-        self._packing = Packing(compression, compress_over_bytes)
+        self._runtime = runtime
+        self._options = options
+        self._requests = AsyncRequests(instance, options.group)
         self._ids = MessageIds(runtime)
         self._turns = count()
         self._templates = HeadTemplates()
-        self._watch = Watch(runtime, hooks)
+        self._watch = Watch(runtime, options.hooks)
         self._now_ns = runtime.monotonic_ns
         self._on_way = 0
         self._sending: set[asyncio.Task[None]] = set()
@@ -108,21 +109,20 @@ class AsyncProducer(AsksLater):
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection; sends on their way fail with a ClientError, and later ones with LifecycleError.
+        """Close every connection. Sends in progress fail with a ClientError, later ones with LifecycleError.
 
-        Cancelled, it goes on all the same, and a second one waits for it.
+        If the caller is cancelled, the close continues, and a second call waits for it.
         """
         await self._instance.closing.wait(self._close)
 
     async def _close(self) -> None:
-        if self._requests is not None:
-            await self._requests.leave()
+        await self._requests.leave()
         await self._instance.close()
         while self._sending:
             await asyncio.wait(self._sending)
 
     def metrics(self) -> SendMetrics:
-        """What was sent so far."""
+        """The counts of all sends so far."""
         return self._watch.metrics()
 
     async def send(
@@ -155,17 +155,9 @@ class AsyncProducer(AsksLater):
     ) -> tuple[SendResult, ...]:
         """As `Producer.send_batch`, with its errors."""
         check_batch(messages)
+        messages = self._watch.marked(topic, messages)
         parcel = batch_parcel(self.group, topic, messages, self._ids.new(len(messages)), self._runtime.unix_ms())
         return await self._send(parcel, selector(topic, queue_id, queue_selector), timeout_s)
-
-    async def send_prepared(
-        self, topic: str, message: OutgoingMessage, queue_selector: QueueSelector | None, timeout_s: float
-    ) -> SendResult:
-        """As `Producer.send_prepared`, with its errors."""
-        msg_id, born_ms = self._ids.one()
-        parcel = prepared_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing)
-        (result,) = await self._send(parcel, queue_selector, timeout_s)
-        return result
 
     async def send_one_way(
         self,
@@ -176,10 +168,10 @@ class AsyncProducer(AsksLater):
         keys: str | Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> str:
-        """As `Producer.send_one_way`: the id; whether it was stored is never known."""
+        """As `Producer.send_one_way`: returns the message's id. Whether it was stored is never known."""
         parcel = self._single(topic, OutgoingMessage(body, tag, keys, properties or {}))
         route = await self._instance.publish_route(topic, CALL_TIMEOUT_S)
-        queue = pick(route, None, self._turns.__next__, None, slow=self._slow, now_ns=self._now_ns())
+        queue = pick(route, None, self._turns.__next__, None, slow=self._options.slow, now_ns=self._now_ns())
         connection = await self._instance.connection(route.addresses[queue.broker_name], CALL_TIMEOUT_S)
         await connection.one_way(parcel.code, parcel.header(queue.queue_id), parcel.body)
         self._watch.sent_one_way()
@@ -214,10 +206,8 @@ class AsyncProducer(AsksLater):
         self._keep(self._reply_later(replied, on_reply))
 
     def _asking(self) -> AsyncRequests:
-        """What waits for replies; raises LifecycleError, and ConfigError where nothing does."""
+        """The requests of this producer; raises LifecycleError after the close."""
         self._instance.check()
-        if self._requests is None:
-            raise ConfigError("a producer that shares another client's connections cannot wait for replies")
         return self._requests
 
     async def _replied(
@@ -254,9 +244,9 @@ class AsyncProducer(AsksLater):
         await self._send(parcel, None, timeout_s)
 
     def _requested(self, command: Command, address: str) -> bool:
-        """What a broker asks of us."""
+        """Handle a broker's request."""
         is_reply = command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
-        return is_reply and self._requests is not None and self._requests.requested(command, address)
+        return is_reply and self._requests.requested(command, address)
 
     def send_nowait(
         self,
@@ -288,7 +278,7 @@ class AsyncProducer(AsksLater):
             self._send_later(sending, callback)
 
     def _check_room(self) -> None:
-        """Raise LocalProtocolError when too much is on its way that nobody awaits."""
+        """Raise LocalProtocolError if 65,535 sends that nothing awaits are in progress."""
         if self._on_way + len(self._sending) >= PENDING_COUNT_MAX:
             raise LocalProtocolError(f"{PENDING_COUNT_MAX} sends are already in progress; wait for some of them")
 
@@ -300,14 +290,17 @@ class AsyncProducer(AsksLater):
         code: RequestCode = RequestCode.SEND_MESSAGE_V2,
     ) -> Parcel:
         msg_id, born_ms = self._ids.one()
-        return single_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing, marks=marks, code=code)
+        marks = self._watch.marks(topic, marks)
+        return single_parcel(
+            self.group, topic, message, msg_id, born_ms, packing=self._options.packing, marks=marks, code=code
+        )
 
     # ------------------------------------------------------------ one send that is awaited
 
-    def _begin(self, parcel: Parcel, queue_selector: QueueSelector | None, timeout_s: float) -> Begun:
+    def _begin(self, parcel: Parcel, queue_selector: QueueSelector | None, timeout_s: float) -> StartedSend:
         now_ns = self._now_ns()
-        tries = Tries(parcel, queue_selector, now_ns + wait_ns(timeout_s), self._slow, header_of)
-        return Begun(tries, self._watch.begin(parcel), now_ns)
+        tries = SendAttempts(parcel, queue_selector, now_ns + wait_ns(timeout_s), self._options.slow, header_of)
+        return StartedSend(tries, self._watch.begin(parcel), now_ns)
 
     async def _send(
         self, parcel: Parcel, queue_selector: QueueSelector | None, timeout_s: float
@@ -316,8 +309,8 @@ class AsyncProducer(AsksLater):
         self._instance.check()
         return await self._tried(self._begin(parcel, queue_selector, timeout_s))
 
-    async def _tried(self, sending: Begun) -> tuple[SendResult, ...]:
-        """Try until it has ended, and tell the hooks; also the second try of a send that was begun by `send_nowait`."""
+    async def _tried(self, sending: StartedSend) -> tuple[SendResult, ...]:
+        """Try until the send has ended, and call the hooks; also for a retry of `send_nowait`."""
         outcome: Outcome = _UNENDED
         tries = sending.tries
         try:
@@ -339,7 +332,7 @@ class AsyncProducer(AsksLater):
             self._ended(sending, outcome)
 
     async def _try(self, parcel: Parcel, attempt: Attempt) -> Command | ClientError:
-        """Ask one broker, and wait for what comes of it."""
+        """Ask one broker, and wait for the answer."""
         try:
             connection = self._instance.opened(attempt.address)
             if connection is None:
@@ -356,13 +349,13 @@ class AsyncProducer(AsksLater):
         if is_lost(error):
             self._instance.doubt_route(parcel.topic)
 
-    def _ended(self, sending: Begun, outcome: Outcome) -> None:
+    def _ended(self, sending: StartedSend, outcome: Outcome) -> None:
         self._watch.ended(sending.told_of, sending.tries, outcome, self._now_ns() - sending.begun_ns)
 
     # ------------------------------------------------------------ one send that nobody awaits
 
-    def _sent_at_once(self, sending: Begun, callback: SendCallback) -> bool:
-        """Send without a task, where route and connection are there and the broker reads; else false."""
+    def _sent_at_once(self, sending: StartedSend, callback: SendCallback) -> bool:
+        """Send without a task if route and connection are known and the broker reads; else return false."""
         tries = sending.tries
         route = self._instance.routes.fresh(tries.parcel.topic, sending.begun_ns)
         if route is None:
@@ -371,7 +364,7 @@ class AsyncProducer(AsksLater):
             attempt = tries.begin(route, self._turns.__next__, sending.begun_ns)
             connection = self._instance.opened(attempt.address)
             if connection is None or not connection.has_room:
-                tries.unbegin()
+                tries.cancel()
                 return False
             write = self._templates.writer(connection, tries.parcel, attempt.queue.queue_id)
             connection.begin(tries.parcel.code, write, partial(self._answered, sending, callback), attempt.timeout_s)
@@ -382,8 +375,8 @@ class AsyncProducer(AsksLater):
             asyncio.get_running_loop().call_soon(_tell, callback, outcome)
         return True
 
-    def _answered(self, sending: Begun, callback: SendCallback, answer: Command | ClientError) -> None:
-        """Tell what came of it, or have a task try it again."""
+    def _answered(self, sending: StartedSend, callback: SendCallback, answer: Command | ClientError) -> None:
+        """Report the result, or start a task that tries again."""
         self._on_way -= 1
         if isinstance(answer, ClientError):
             self._doubt(sending.tries.parcel, answer)
@@ -399,16 +392,16 @@ class AsyncProducer(AsksLater):
         self._ended(sending, found)
         _tell(callback, found[0])
 
-    def _send_later(self, sending: Begun, callback: SendCallback) -> None:
+    def _send_later(self, sending: StartedSend, callback: SendCallback) -> None:
         self._keep(self._tell_later(sending, callback))
 
     def _keep(self, work: Coroutine[None, None, None]) -> None:
-        """Have it done by a task that the close waits for."""
+        """Run a task that the close waits for."""
         task = asyncio.create_task(work)
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
-    async def _tell_later(self, sending: Begun, callback: SendCallback) -> None:
+    async def _tell_later(self, sending: StartedSend, callback: SendCallback) -> None:
         outcome: SendResult | LongpollError
         try:
             (outcome,) = await self._tried(sending)
@@ -417,13 +410,32 @@ class AsyncProducer(AsksLater):
         _tell(callback, outcome)
 
 
+class AsyncPreparedProducer(AsyncProducer):
+    """Sends the prepared messages of an `AsyncTransactionProducer`, over its connections."""
+
+    def __init__(self, instance: AsyncInstance, options: SenderOptions) -> None:
+        self._set_up(instance, options)
+
+    async def send_prepared(
+        self, topic: str, message: OutgoingMessage, queue_selector: QueueSelector | None, timeout_s: float
+    ) -> SendResult:
+        """As `PreparedProducer.send_prepared`, with its errors."""
+        msg_id, born_ms = self._ids.one()
+        marks = self._watch.marks(topic)
+        parcel = prepared_parcel(
+            self.group, topic, message, msg_id, born_ms, packing=self._options.packing, marks=marks
+        )
+        (result,) = await self._send(parcel, queue_selector, timeout_s)
+        return result
+
+
 def _as_told(error: Exception) -> LongpollError:
-    """What a send failed with, as its caller is told of it."""
+    """The error of a send, as its callback gets it."""
     return error if isinstance(error, LongpollError) else ClientError(f"the message could not be sent: {error!r}")
 
 
 def _tell(callback: SendCallback, outcome: SendResult | LongpollError) -> None:
-    """Tell a send's caller; what that raises harms nobody else."""
+    """Call the callback of a send. An error of the callback is logged."""
     # Without `KeepGoing`, which costs as much as half of an id, for this is done for every send.
     try:
         callback(outcome)

@@ -1,6 +1,4 @@
-"""Hands messages to the task that awaits `poll`, of queues that are shared with the group's other members.
-
-At-least-once, as on threads. Leaves out coroutines that are given messages (`push`).
+"""A consumer that gives messages to the task that awaits `poll`. Delivery is at least once, as on threads.
 
 Source: `DefaultLitePullConsumerImpl.java`.
 """
@@ -14,23 +12,23 @@ from typing import Unpack
 from longpoll_client.aio.consumer import AsyncConsumer
 from longpoll_client.aio.member import AsyncMember
 from longpoll_client.checks import Addresses
-from longpoll_client.consume.delivery import POLL_S, check_returned
+from longpoll_client.consume.hook_calls import HookCalls
+from longpoll_client.consume.listener.workers import Retry
+from longpoll_client.consume.pull import POLL_S, check_returned
 from longpoll_client.consume.puller import Batch
-from longpoll_client.consume.workers import Retry
 from longpoll_client.lifecycle import Closing
-from longpoll_client.link.waits import check_count, wait_ns
+from longpoll_client.link.timeouts import check_count, wait_ns
 from longpoll_client.messages import ReceivedMessage
 from longpoll_client.settings import DEAD_LEVEL, ConsumerOptions, options_of
 from longpoll_protocol.bodies import MessageQueue
 
 
 class AsyncPullConsumer(AsyncConsumer):
-    """Gives messages to the task that awaits `poll`; for one task. `async with` starts and closes it.
+    """Gives messages to a task that awaits `poll`. `async with` starts and closes it.
 
-    Messages that `poll` returned are consumed when it is called again, or with `commit`. A poll that is cancelled has
-    taken nothing.
+    The next poll, or `commit`, marks the returned messages as consumed. A cancelled poll has taken nothing.
 
-    Invariant: `_given` was returned and is not consumed, `_rest` came with it and is not yet returned.
+    Invariant: `_given` was returned and is not consumed; `_rest` came with it and is not yet returned.
     """
 
     def __init__(
@@ -39,7 +37,10 @@ class AsyncPullConsumer(AsyncConsumer):
         **options: Unpack[ConsumerOptions],
     ) -> None:
         """As `PullConsumer`; raises ConfigError."""
-        self._member = AsyncMember(options_of(name_server, **options), self._deliver)
+        given = options_of(name_server, **options)
+        self._member = AsyncMember(given, self._deliver)
+        self._now_ns = given.runtime.monotonic_ns
+        self._hook_calls = HookCalls(given.runtime, given.config)
         self._batches: list[Batch] = []
         self._came = asyncio.Event()
         self._closing = Closing()
@@ -47,7 +48,7 @@ class AsyncPullConsumer(AsyncConsumer):
         self._rest: Batch | None = None
 
     def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
-        """Every message, one by one, until it is closed; each is consumed when the next one is asked for."""
+        """Every message, one at a time, until the close. Asking for the next one marks it as consumed."""
         return self._messages()
 
     async def start(self) -> None:
@@ -62,25 +63,26 @@ class AsyncPullConsumer(AsyncConsumer):
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """As `PullConsumer.seek`."""
-        await self._member.seek(queue, offset)
+        await self._member.run(self._member.seek(queue, offset))
 
     async def seek_to_beginning(self, queue: MessageQueue) -> None:
         """As `PullConsumer.seek_to_beginning`."""
-        await self._member.seek_to(queue, "first")
+        await self._member.run(self._member.seek_to(queue, "first"))
 
     async def seek_to_end(self, queue: MessageQueue) -> None:
         """As `PullConsumer.seek_to_end`."""
-        await self._member.seek_to(queue, "last")
+        await self._member.run(self._member.seek_to(queue, "last"))
 
     # ------------------------------------------------------------ messages
 
     async def poll(self, timeout_s: float = 1.0, count_max: int | None = None) -> list[ReceivedMessage]:
-        """The next messages of one queue, in its order; empty when none came in time, or it is closed meanwhile.
+        """The next messages of one queue, in order; empty after the time-out, or if the consumer is closed.
 
         Raises ConfigError for a `count_max` under 1, and LifecycleError before the start and after the close.
         """
         check_count(count_max)
         self._settle()
+        begun_ns = self._now_ns()
         batch, self._rest = self._rest, None
         if batch is not None and batch.puller.is_paused:
             self._batches.insert(0, batch)
@@ -92,7 +94,9 @@ class AsyncPullConsumer(AsyncConsumer):
         given, rest = batch.messages[:count_max], batch.messages[len(batch.messages[:count_max]) :]
         self._rest = Batch(batch.puller, rest) if rest else None
         self._given = Batch(batch.puller, given)
-        return self._member.shown(given)
+        shown = self._member.shown(given)
+        self._hook_calls.received(shown, self._now_ns() - begun_ns)
+        return shown
 
     async def retry(self, message: ReceivedMessage, delay_s: float | None = None) -> None:
         """As `PullConsumer.retry`."""
@@ -105,10 +109,10 @@ class AsyncPullConsumer(AsyncConsumer):
     async def _put_off(self, message: ReceivedMessage, delay_level: int) -> None:
         check_returned(self._member.config, message, () if self._given is None else self._given.messages)
         assert self._given is not None
-        await self._member.send_back(message, self._given.puller.queue, delay_level)
+        await self._member.run(self._member.send_back(message, self._given.puller.queue, delay_level))
 
     async def commit(self) -> None:
-        """Count every message that `poll` returned as consumed, and store the offsets; raises a LongpollError.
+        """Mark every returned message as consumed, and store the offsets; raises a LongpollError.
 
         Raises LifecycleError before the start and after the close.
         """
@@ -123,9 +127,9 @@ class AsyncPullConsumer(AsyncConsumer):
             self._member.statistics.add(given.puller.queue.topic, consumed_count=len(given.messages))
 
     async def close(self) -> None:
-        """Leave the group, once; messages returned and not committed will come again. A poll ends.
+        """Leave the group, once. Messages that were returned and not committed come again. A poll ends.
 
-        Cancelled, it goes on all the same, and a second one waits for it.
+        If the caller is cancelled, the close continues, and a second call waits for it.
         """
         self._member.lifecycle.end()
         self._came.set()
@@ -136,7 +140,7 @@ class AsyncPullConsumer(AsyncConsumer):
         self._came.set()
 
     async def _next_batch(self, timeout_s: float) -> Batch | None:
-        """The first batch whose queue is ours; None when none comes in time."""
+        """The first batch of a current queue; None after the time-out."""
         try:
             async with asyncio.timeout(wait_ns(timeout_s) / 1e9):
                 while not self._member.lifecycle.is_closed:
@@ -150,7 +154,7 @@ class AsyncPullConsumer(AsyncConsumer):
         return None
 
     def _first(self) -> Batch | None:
-        """Take out the first batch whose queue is ours and not paused."""
+        """Take out the first batch whose queue is current and not paused."""
         self._batches = [batch for batch in self._batches if not batch.puller.is_dropped]
         for place, batch in enumerate(self._batches):
             if not batch.puller.is_paused:

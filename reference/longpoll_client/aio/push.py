@@ -1,6 +1,6 @@
-"""Gives messages to a coroutine, several at once; what it puts off is sent back to its broker.
+"""A consumer that awaits a listener, several calls at once. In order: see `orderly`.
 
-Leaves out order (`orderly`). Source: `ConsumeMessageConcurrentlyService.java`.
+Source: `ConsumeMessageConcurrentlyService.java`.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from attrs import define, field
 
 from longpoll_client.aio.consumer import AsyncConsumer
 from longpoll_client.aio.member import AsyncMember
-from longpoll_client.aio.orderly import InOrder
+from longpoll_client.aio.orderly import OrderlyQueues
 from longpoll_client.checks import Addresses, check_callable
-from longpoll_client.consume.concurrent import HANG_CHECKS, LOCAL_RETRY_S, tell_not_again
-from longpoll_client.consume.listening import Deliveries
+from longpoll_client.consume.hook_calls import HookCalls
+from longpoll_client.consume.listener.concurrent import HANG_CHECKS, LOCAL_RETRY_S, log_not_retried
+from longpoll_client.consume.listener.workers import ConsumeResult, Reject, Retry, place_of, read_result
 from longpoll_client.consume.puller import Batch, Puller
-from longpoll_client.consume.workers import Answer, Reject, Retry, place_of, read_answer
 from longpoll_client.lifecycle import Closing
 from longpoll_client.messages import ReceivedMessage, all_as_shown
 from longpoll_client.settings import ConsumerOptions, options_of
 from longpoll_runtime.recoverable import ANYTHING, FAULTS
 from longpoll_spec.errors import LongpollError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 AsyncListener: TypeAlias = Callable[[Sequence[ReceivedMessage]], object]
 """A coroutine function, awaited by up to `thread_count` tasks at once; a plain function must not wait."""
@@ -38,7 +38,7 @@ AsyncListener: TypeAlias = Callable[[Sequence[ReceivedMessage]], object]
 
 @define(slots=True, eq=False)
 class _Lot:
-    """Messages that the listener is to be given, a few at a time, by whichever tasks are free."""
+    """Messages for the listener. Every free task takes a few at a time."""
 
     puller: Puller
     messages: Sequence[ReceivedMessage]
@@ -49,14 +49,14 @@ class _Lot:
     """How many of them tasks have taken."""
 
     def rest(self, at: int) -> _Lot:
-        """Take everything from a place on, as a lot of its own."""
+        """Take everything from an index on, as a separate lot."""
         self.taken_count = len(self.messages)
         return _Lot(self.puller, self.messages[at:], self.again_count)
 
 
 @define(slots=True, eq=False)
 class _Giving:
-    """A task that calls the listener, time and again."""
+    """A task that calls the listener repeatedly."""
 
     task: asyncio.Task[Any]
     began_ns: int = 0
@@ -76,10 +76,10 @@ class _Giving:
 
 
 class _Lots:
-    """What waits for a task, and the tasks that wait for something: `asyncio.Queue` at a third of its price.
+    """The lots that wait for a task, and the tasks that wait for a lot, at a third of the cost of `asyncio.Queue`.
 
-    One task is woken at a time, and wakes the next where more is left than it has taken: where listeners answer at once
-    one task does it all. Invariant: while `ready` has anything and tasks wait, one was woken and has not run yet.
+    One task is woken at a time. It wakes the next one if it leaves something. If listeners return at once, one task
+    does all the work. Invariant: while `ready` has anything and tasks wait, one was woken and has not run yet.
     """
 
     def __init__(self) -> None:
@@ -88,12 +88,12 @@ class _Lots:
         self._idle: deque[asyncio.Future[None]] = deque()
 
     def put(self, lot: _Lot | None) -> None:
-        """Have one task take it."""
+        """Add a lot for one task."""
         self.ready.append(lot)
         self._wake()
 
     def next_of(self, lot: _Lot, count: int) -> Sequence[ReceivedMessage]:
-        """Take `count` messages of a lot that was the `first`; none are left when it is empty."""
+        """Take `count` messages of the first lot; empty if none is left."""
         at = lot.taken_count
         lot.taken_count = end = at + count
         if end >= len(lot.messages) and self.ready and self.ready[0] is lot:
@@ -103,13 +103,13 @@ class _Lots:
         return lot.messages[at:end]
 
     def take_first(self) -> None:
-        """Nobody else is to have what was the `first`."""
+        """Remove the first lot."""
         self.ready.popleft()
         if self._idle and self.ready:
             self._wake()
 
     async def first(self) -> _Lot | None:
-        """The first one, as soon as there is one; it stays the first until it is taken."""
+        """Wait for a lot, and leave it in its place."""
         while not self.ready:
             waiting = asyncio.get_running_loop().create_future()
             self._idle.append(waiting)
@@ -130,7 +130,7 @@ class _Lots:
 
 
 class AsyncPushConsumer(AsyncConsumer):
-    """Gives messages to an `async def` listener, in `config.thread_count` tasks; `async with` starts and closes it.
+    """Gives messages to an `async def` listener, in `thread_count` tasks. `async with` starts and closes it.
 
     A listener that takes longer than `consume_timeout_s` is cancelled, and its messages come again. Otherwise as
     `PushConsumer`.
@@ -157,18 +157,18 @@ class AsyncPushConsumer(AsyncConsumer):
         self._lots = _Lots()
         self._working: list[asyncio.Task[None]] = []
         self._closing = Closing()
-        self._deliveries = Deliveries(runtime, given.config)
+        self._hook_calls = HookCalls(runtime, given.config)
         self._giving: set[_Giving] = set()
         self._member = AsyncMember(
             given,
             self._deliver_in_order if orderly else self._deliver,
             direct=self,
             is_orderly=orderly,
-            is_busy=lambda puller: orderly and self._in_order.is_busy(puller),
+            is_busy=lambda puller: orderly and self._orderly_queues.is_busy(puller),
         )
         self._statistics = self._member.statistics
         self._is_orderly = orderly
-        self._in_order = InOrder(runtime, given.config, self._look, self._member)
+        self._orderly_queues = OrderlyQueues(runtime, given.config, self._look, self._member)
 
     async def start(self) -> None:
         """Join the group and begin to listen; raises as `PushConsumer.start`."""
@@ -180,11 +180,11 @@ class AsyncPushConsumer(AsyncConsumer):
         self._working = [asyncio.create_task(self._work()) for _number in range(self._config.thread_count)]
 
     async def close(self) -> None:
-        """Let running listeners end, for `close_timeout_s` at most, store the offsets, and leave the group.
+        """Wait for running listeners, store the offsets, and leave the group.
 
-        A listener that does not end is cancelled, and its messages come again; one that does not end by that either is
-        left behind after the same time again. In a listener this returns at once, and the consumer is closed as soon as
-        the listener has answered. Cancelled, it goes on all the same, and a second one waits for it.
+        After `close_timeout_s` a listener is cancelled, and its messages come again. After the same time again it is
+        left behind. In a listener, this returns at once, and the consumer closes when the listener returns. If the
+        caller is cancelled, the close continues, and a second call waits for it.
         """
         self._member.lifecycle.end()
         closing = self._closing.begin(self._close)
@@ -202,7 +202,7 @@ class AsyncPushConsumer(AsyncConsumer):
         await self._member.close()
 
     async def _ended(self, tasks: set[asyncio.Task[Any]], fate: str) -> set[asyncio.Task[Any]]:
-        """Wait for listeners' tasks, for `close_timeout_s` at most; those that have not ended, which is logged."""
+        """Wait for tasks, at most `close_timeout_s`; those that have not ended, which are logged."""
         if not tasks:
             return tasks
         _done, late = await asyncio.wait(tasks, timeout=self._config.close_timeout_s)
@@ -220,20 +220,20 @@ class AsyncPushConsumer(AsyncConsumer):
         self._lots.put(_Lot(batch.puller, batch.messages, 0))
 
     def _deliver_in_order(self, batch: Batch) -> None:
-        self._in_order.deliver(batch)
+        self._orderly_queues.deliver(batch)
 
     def _look(self, puller: Puller) -> None:
-        """Have a task see to the first messages of a queue."""
+        """Have a task deliver the first messages of a queue."""
         self._lots.put(_Lot(puller, (), 0))
 
     def give(self, message: ReceivedMessage, then: Callable[[bool], None]) -> None:
-        """Give the listener one message at an administrator's wish (309), beside the others."""
+        """Give the listener one message that a broker wants consumed (309)."""
 
         async def ask() -> None:
             with self._calling() as giving:
                 then(await self._asked(giving, [message]) is None)
 
-        self._member.reach.begin(ask())
+        self._member.connections.begin(ask())
 
     def _wake(self) -> None:
         """The queues' own lots come back by themselves."""
@@ -242,7 +242,7 @@ class AsyncPushConsumer(AsyncConsumer):
 
     @contextmanager
     def _calling(self) -> Iterator[_Giving]:
-        """This task may call the listener."""
+        """Mark this task as one that may call the listener."""
         task = asyncio.current_task()
         assert task is not None, "a coroutine runs in a task"
         giving = _Giving(task)
@@ -253,7 +253,7 @@ class AsyncPushConsumer(AsyncConsumer):
             self._giving.discard(giving)
 
     def _look_for_hanging(self) -> None:
-        """Cancel listeners that take too long: one look for all, for a timer of its own costs as much as a call."""
+        """Cancel listeners that take too long. One timer for all, because a timer costs as much as a call."""
         due_ns = self._runtime.monotonic_ns() - int(self._config.consume_timeout_s * 1e9)
         for giving in self._giving:
             if 0 < giving.began_ns < due_ns and not giving.is_late:
@@ -275,18 +275,18 @@ class AsyncPushConsumer(AsyncConsumer):
 
     async def _give_in_order(self, giving: _Giving, lot: _Lot) -> None:
         self._lots.take_first()
-        await self._in_order.consume(lot.puller, partial(self._asked, giving))
+        await self._orderly_queues.consume(lot.puller, partial(self._asked, giving))
 
-    async def _asked(self, giving: _Giving, messages: Sequence[ReceivedMessage]) -> Answer:
-        answer, _error = await (self._watched if self._config.hooks else self._answer)(giving, messages)
+    async def _asked(self, giving: _Giving, messages: Sequence[ReceivedMessage]) -> ConsumeResult:
+        answer, _error = await (self._answer_with_hooks if self._config.hooks else self._answer)(giving, messages)
         return answer
 
     async def _consume(self, giving: _Giving, lot: _Lot) -> None:
-        """Give the listener what is left of a lot, a few messages at a time, as far as no other task takes them."""
+        """Give the listener the rest of a lot, a few messages at a time, unless other tasks take them."""
         puller, size, lifecycle = lot.puller, self._config.consume_count_max, self._member.lifecycle
         topic, retry_topic = puller.queue.topic, self._member.retry_topic
         is_plain = topic != retry_topic and not lot.again_count
-        ask = self._watched if self._config.hooks else self._answer
+        ask = self._answer_with_hooks if self._config.hooks else self._answer
         while not lifecycle.is_closed and (messages := self._lots.next_of(lot, size)):
             if not puller.is_open:
                 rest = lot.rest(lot.taken_count - size)
@@ -317,7 +317,7 @@ class AsyncPushConsumer(AsyncConsumer):
         self._settle(giving)
 
     def _settle(self, giving: _Giving) -> None:
-        """Tell the queue, and the statistics, of what the listener has consumed."""
+        """Mark what the listener has consumed, in the queue and in the statistics."""
         puller = giving.puller
         if puller is not None:
             took_ns, consumed = giving.consumed_ns, giving.consumed
@@ -331,32 +331,34 @@ class AsyncPushConsumer(AsyncConsumer):
         lot.puller.done([message for message in lot.messages if message not in kept])
         if kept:
             again = _Lot(lot.puller, kept, lot.again_count + 1)
-            self._member.reach.after(LOCAL_RETRY_S, lambda: self._lots.put(again))
+            self._member.connections.after(LOCAL_RETRY_S, lambda: self._lots.put(again))
 
     async def _sent_back(self, lot: _Lot, delay_level: int) -> list[ReceivedMessage]:
         """Send messages back to their broker; those that it did not take."""
         if self._config.is_broadcasting:
-            tell_not_again(self._config.group, lot.messages)
+            log_not_retried(self._config.group, lot.messages)
             return []
         kept = []
         for message in lot.messages:
             try:
-                await self._member.send_back(message, lot.puller.queue, delay_level)
+                await self._member.run(self._member.send_back(message, lot.puller.queue, delay_level))
             except LongpollError as error:
                 log.warning("sending back failed: %s; it is given again in %g s", error, LOCAL_RETRY_S)
                 kept.append(message)
         return kept
 
-    async def _watched(self, giving: _Giving, messages: Sequence[ReceivedMessage]) -> tuple[Answer, Exception | None]:
-        """As `_answer`; the hooks are told before and after."""
-        delivery = self._deliveries.begin(messages)
+    async def _answer_with_hooks(
+        self, giving: _Giving, messages: Sequence[ReceivedMessage]
+    ) -> tuple[ConsumeResult, Exception | None]:
+        """As `_answer`, with calls of the hooks before and after."""
+        delivery = self._hook_calls.begin(messages)
         begun_ns = self._runtime.monotonic_ns()
-        answer: Answer = Retry()
+        answer: ConsumeResult = Retry()
         error: Exception | None = TimeoutError("the consumer was closed before the listener answered")
         try:
             answer, error = await self._answer(giving, messages)
         finally:
-            self._deliveries.ended(
+            self._hook_calls.ended(
                 delivery,
                 messages,
                 error,
@@ -365,8 +367,10 @@ class AsyncPushConsumer(AsyncConsumer):
             )
         return answer, error
 
-    async def _answer(self, giving: _Giving, messages: Sequence[ReceivedMessage]) -> tuple[Answer, Exception | None]:
-        """What becomes of the messages, and what the listener raised; of one that raises or hangs they come again."""
+    async def _answer(
+        self, giving: _Giving, messages: Sequence[ReceivedMessage]
+    ) -> tuple[ConsumeResult, Exception | None]:
+        """The listener's result, and its error. After an error or a time-out the messages come again."""
         first = messages[0]  # The listener may do with the list what it likes.
         giving.began_ns = self._now_ns()
         try:
@@ -374,7 +378,7 @@ class AsyncPushConsumer(AsyncConsumer):
             # A plain function has done its work by now: it is taken at its word.
             if type(given) is CoroutineType or isinstance(given, Awaitable):
                 given = await given
-            return (None if given is None else read_answer(given)), None
+            return (None if given is None else read_result(given)), None
         except (Retry, Reject) as answer:
             return answer, None
         except asyncio.CancelledError:

@@ -12,18 +12,19 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeAlias
 
-from longpoll_client.aio.greeting import AsyncGreeter
-from longpoll_client.aio.group import LoopReach
 from longpoll_client.aio.instance import AsyncInstance
-from longpoll_client.aio.producer import AsyncProducer
-from longpoll_client.checks import Addresses, check_callable, runtime_of
+from longpoll_client.aio.loop_connections import LoopConnections
+from longpoll_client.aio.producer import AsyncPreparedProducer
+from longpoll_client.checks import Addresses, check_callable, check_group, runtime_of
 from longpoll_client.errors import ClientError
 from longpoll_client.lifecycle import Closing, Lifecycle
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
 from longpoll_client.messages import ReceivedMessage
-from longpoll_client.produce.greeting import HEARTBEAT_S
+from longpoll_client.produce.attempts import QueueSelector, SendResult
+from longpoll_client.produce.heartbeat import HEARTBEAT_S, ProducerHeartbeat
 from longpoll_client.produce.hooks import SendHook, SendMetrics
-from longpoll_client.produce.outgoing import COMPRESS_OVER_BYTES, OutgoingMessage
+from longpoll_client.produce.outgoing import COMPRESS_OVER_BYTES, OutgoingMessage, Packing
+from longpoll_client.produce.requests import SenderOptions
 from longpoll_client.produce.transactions import (
     Question,
     TransactionResult,
@@ -32,7 +33,6 @@ from longpoll_client.produce.transactions import (
     read_question,
     state_of,
 )
-from longpoll_client.produce.tries import QueueSelector, SendResult
 from longpoll_protocol.codes import RequestCode, ResponseCode
 from longpoll_protocol.compression import Compression
 from longpoll_protocol.frames.command import Command
@@ -41,7 +41,7 @@ from longpoll_protocol.signature import Credentials
 from longpoll_runtime import Runtime
 from longpoll_runtime.recoverable import FAULTS
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 AsyncCheck: TypeAlias = Callable[[ReceivedMessage], Awaitable[TransactionState]]
 """Says how the transaction of a message ended, by what the sender's work left behind."""
@@ -70,23 +70,18 @@ class AsyncTransactionProducer:
         """As `TransactionProducer`; raises ConfigError. Connections are made by the first send."""
         runtime = runtime_of(runtime, tls)
         check_callable("check_transaction", check_transaction)
+        check_group(group)
         self.group = group
         self._check = check_transaction
         self._instance = AsyncInstance(runtime, name_server, on_request=self._requested, credentials=credentials)
-        self._producer = AsyncProducer(
-            name_server,
-            group=group,
-            instance=self._instance,
-            compression=compression,
-            compress_over_bytes=compress_over_bytes,
-            hooks=hooks,
-        )
-        self._reach = LoopReach(self._instance)
-        self._greeter = AsyncGreeter(self._instance, group)
+        options = SenderOptions(group, Packing(compression, compress_over_bytes), hooks)
+        self._producer = AsyncPreparedProducer(self._instance, options)
+        self._loop = LoopConnections(self._instance)
+        self._heartbeat = ProducerHeartbeat(self._instance, group)
         self._lifecycle = Lifecycle(runtime, f"the producer of group {group}")
         self._closing = Closing()
         self._checking: set[asyncio.Task[None]] = set()
-        self._is_greeting = False
+        self._has_heartbeat = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -97,9 +92,9 @@ class AsyncTransactionProducer:
         await self.close()
 
     async def close(self) -> None:
-        """As `TransactionProducer.close`: it waits for checks that run, but for the one that calls this.
+        """As `TransactionProducer.close`. It waits for running checks, except one that calls it.
 
-        Cancelled, it goes on all the same, and a second one waits for it.
+        If the caller is cancelled, the close continues, and a second call waits for it.
         """
         self._lifecycle.end()
         me = asyncio.current_task()
@@ -107,8 +102,8 @@ class AsyncTransactionProducer:
 
     async def _close(self, checking: list[asyncio.Task[None]]) -> None:
         await asyncio.gather(*checking, return_exceptions=True)
-        await self._reach.close()
-        await self._greeter.leave()
+        await self._loop.close()
+        await self._instance.run(self._heartbeat.leave())
         await self._producer.close()
 
     def metrics(self) -> SendMetrics:
@@ -127,16 +122,16 @@ class AsyncTransactionProducer:
         queue_selector: QueueSelector | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> TransactionResult:
-        """As `TransactionProducer.send`, with its errors; the work is awaited.
+        """As `TransactionProducer.send`, with its errors; the local transaction is awaited.
 
-        When this is cancelled while the work is done, its broker asks later, as when the work raises.
+        If the caller is cancelled during the local transaction, the broker asks later.
         """
         self._lifecycle.check_open()
         check_callable("local_transaction", local_transaction)
         message = OutgoingMessage(body, tag, keys, properties or {})
         sent = await self._producer.send_prepared(topic, message, queue_selector, timeout_s)
-        self._greet_later()
-        await self._greeter.greet_all()
+        self._heartbeat_later()
+        await self._instance.run(self._heartbeat.heartbeat_new())
         state = TransactionState.UNKNOWN
         try:
             state = (
@@ -161,7 +156,7 @@ class AsyncTransactionProducer:
     # ------------------------------------------------------------ what brokers ask
 
     def _requested(self, command: Command, address: str) -> bool:
-        """What a broker asks of us."""
+        """Handle a broker's request."""
         if command.code != RequestCode.CHECK_TRANSACTION_STATE:
             return False
         question = read_question(self.group, command, address)
@@ -172,7 +167,7 @@ class AsyncTransactionProducer:
         return True
 
     async def _answer(self, question: Question, address: str) -> None:
-        """Look how a transaction ended, and say so."""
+        """Check a transaction, and send its state."""
         state = TransactionState.UNKNOWN
         try:
             state = state_of(await self._check(question.message))
@@ -183,14 +178,14 @@ class AsyncTransactionProducer:
 
     # ------------------------------------------------------------ saying who we are
 
-    def _greet_later(self) -> None:
+    def _heartbeat_later(self) -> None:
         """Have brokers told again from the first message on."""
-        if self._is_greeting:
+        if self._has_heartbeat:
             return
-        self._is_greeting = True
+        self._has_heartbeat = True
 
         def again() -> None:
-            self._reach.begin(self._greeter.greet_again())
-            self._reach.after(HEARTBEAT_S, again)
+            self._loop.begin(self._instance.run(self._heartbeat.heartbeat_all()))
+            self._loop.after(HEARTBEAT_S, again)
 
-        self._reach.after(HEARTBEAT_S, again)
+        self._loop.after(HEARTBEAT_S, again)

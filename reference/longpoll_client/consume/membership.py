@@ -1,6 +1,6 @@
-"""What a consumer wants, tells brokers of itself, and is told by them of its group: 34, 35, 38, 41, 42, 46 and 203.
+"""A member's subscriptions and its requests about its group: 34, 35, 38, 41, 42, 46 and 203.
 
-Leaves out when (`consumer`, `sharing`) and what follows from it.
+`member` and `rebalance` choose the times.
 
 Source: `MQClientInstance.sendHeartbeatToAllBrokerWithLock`, `checkClientInBroker`, `unregisterClient`,
 `RebalanceImpl.lockAll`, `RebalanceImpl.unlock`.
@@ -15,10 +15,9 @@ from typing import Final
 from longpoll_client.checks import Sql, check_wanted
 from longpoll_client.consume.statistics import Statistics
 from longpoll_client.errors import ClientError, RefusedError
-from longpoll_client.instance import ClientInstance
 from longpoll_client.link.routes import Route
+from longpoll_client.link.steps import Ask, Steps, Together, ask_once
 from longpoll_client.messages import wanted_tags
-from longpoll_client.offsets import ask
 from longpoll_client.settings import ATTEMPTS_MAX, MemberConfig
 from longpoll_protocol.bodies import (
     CheckClientData,
@@ -40,14 +39,13 @@ from longpoll_protocol.headers import (
     ConsumerSendMsgBackRequestHeader,
     GetConsumerConnectionListRequestHeader,
     GetConsumerListByGroupRequestHeader,
-    Header,
     UnregisterClientRequestHeader,
 )
 from longpoll_protocol.tags import java_hash
 from longpoll_runtime import Runtime
 from longpoll_spec.errors import ConfigError, LongpollError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 SUBSCRIPTION_COUNT_MAX: Final = 1000
 LOCK_LIVE_S: Final = 30.0
@@ -60,12 +58,12 @@ SAID_MAX: Final = 10
 """Topics of which a line of the log says what others want."""
 
 
-class Others:
-    """What other members of a group want, as its broker has it: what the broker was told last.
+class SubscriptionCheck:
+    """Compares the subscriptions of a group's other members, as its broker has them.
 
-    Members that want different things lose messages and nobody is told, as with Java's client: the broker keeps what
-    one of them wants, and all share the queues of a topic, those too that never pull it. Each member looks before it
-    tells its own again, so sooner or later one of them finds what another has told.
+    Members with different subscriptions lose messages, and Java's client does not report it: the broker keeps one
+    member's subscriptions, but all members share the queues. Each member compares before its heartbeat, so sooner or
+    later one of them finds another's.
     """
 
     def __init__(self, config: MemberConfig, statistics: Statistics) -> None:
@@ -73,11 +71,10 @@ class Others:
         self._statistics = statistics
         self._said = ""
 
-    def look(self, answer: Command, own: Mapping[str, SubscriptionData]) -> None:
-        """Count the topics of which another one wants something else, and log what it is when that changes.
+    def compare(self, answer: Command, own: Mapping[str, SubscriptionData]) -> None:
+        """Count the topics with different subscriptions, and log them when they change.
 
-        `own` is what is wanted here and what that broker was told last. Of an answer that is no success, or that cannot
-        be read, nothing is known.
+        `own` is this member's subscription, which that broker got last. An answer that cannot be read is ignored.
         """
         if answer.code != ResponseCode.SUCCESS:
             return
@@ -98,7 +95,7 @@ class Others:
 
 
 def _asked(subscription: SubscriptionData | None) -> str:
-    """What is wanted of a topic, alike for alike expressions."""
+    """A subscription as text, equal for equivalent expressions."""
     if subscription is None:
         return "nothing"
     tags = wanted_tags(subscription.sub_string) if subscription.expression_type == "TAG" else frozenset[str]()
@@ -107,8 +104,8 @@ def _asked(subscription: SubscriptionData | None) -> str:
     return "everything" if tags is None else f"{subscription.expression_type} {subscription.sub_string[:140]}"
 
 
-class Told:
-    """Who was told of one member. Invariant: `has` is what each broker was told last, as far as it has said so."""
+class SentHeartbeats:
+    """The heartbeats of one member. Invariant: `has` is the last subscription that each broker accepted."""
 
     def __init__(self) -> None:
         self.addresses: list[str] = []
@@ -116,22 +113,15 @@ class Told:
         self.has: dict[str, Mapping[str, SubscriptionData]] = {}
 
     def who_has(self, own: Mapping[str, SubscriptionData]) -> list[str]:
-        """Brokers that do not take this member for another one: of the others they have what was wanted before."""
+        """Brokers that have this subscription of the member. Others would report an old one as another member's."""
         return [address for address in self.addresses if self.has.get(address) is own]
 
 
-def others_request(config: MemberConfig) -> tuple[RequestCode, Header]:
-    """What asks a broker for a group's members and what they want (203)."""
-    header = GetConsumerConnectionListRequestHeader(consumer_group=config.group)
-    return RequestCode.GET_CONSUMER_CONNECTION_LIST, header
+class SubscriptionState:
+    """The subscriptions of one member: topics with expressions, or assigned queues.
 
-
-class Wanted:
-    """What one member wants: topics, each with its expression, or queues that were chosen by hand.
-
-    The same on threads and on an event loop; who is told of it is left out. Invariant: `subscriptions` and `assigned`
-    are replaced under `_lock` and never changed; `assigned` is None for a member that shares its topics' queues, and
-    then nobody assigns any.
+    Invariant: `subscriptions` and `assigned` are replaced under `_lock` and never changed. `assigned` is None for a
+    member that shares its topics' queues; then no queue is assigned.
     """
 
     def __init__(self, runtime: Runtime, config: MemberConfig) -> None:
@@ -144,7 +134,10 @@ class Wanted:
         self._lock = runtime.lock()
 
     def make(self, topic: str, expression: str) -> SubscriptionData:
-        """What `want` takes; raises ConfigError. A later one has a higher version: brokers look at that."""
+        """A subscription for `subscribe`; raises ConfigError.
+
+        Each change has a higher version, which brokers compare.
+        """
         check_wanted(topic, expression)
         expression_type = "SQL92" if isinstance(expression, Sql) else "TAG"
         with self._lock:
@@ -154,8 +147,8 @@ class Wanted:
         is_same = known is not None and (known.sub_string, known.expression_type) == (made.sub_string, expression_type)
         return known if is_same and known is not None else made
 
-    def want(self, subscription: SubscriptionData) -> None:
-        """Want messages of a topic; raises ConfigError."""
+    def subscribe(self, subscription: SubscriptionData) -> None:
+        """Subscribe to a topic; raises ConfigError."""
         with self._lock:
             if self.assigned is not None:
                 raise ConfigError(
@@ -165,15 +158,15 @@ class Wanted:
                 raise ConfigError(f"{SUBSCRIPTION_COUNT_MAX} topics are already subscribed, which is the limit")
             self.subscriptions = {**self.subscriptions, subscription.topic: subscription}
 
-    def leave_topic(self, topic: str) -> None:
-        """Want nothing of a topic any more; raises ConfigError when it is not subscribed."""
+    def unsubscribe(self, topic: str) -> None:
+        """Leave a topic; raises ConfigError if it is not subscribed."""
         with self._lock:
             if topic not in self.subscriptions or self.assigned is not None:
                 raise ConfigError(f"topic {topic[:140]!r} is not subscribed by group {self.config.group} here")
             self.subscriptions = {name: each for name, each in self.subscriptions.items() if name != topic}
 
     def assign(self, queues: Iterable[MessageQueue], expression: str) -> None:
-        """Want these queues and no others; raises ConfigError."""
+        """Take these queues and no others; raises ConfigError."""
         chosen = frozenset(queues)
         topics = sorted({queue.topic for queue in chosen})
         made = {topic: self.make(topic, expression) for topic in topics}
@@ -184,10 +177,10 @@ class Wanted:
                 )
             self.assigned, self.subscriptions = chosen, made
 
-    def tell_if_unknown(self, topic: str, client_id: str, members: Iterable[str]) -> None:
-        """Log that brokers do not have this member, which has just told them that it is there: it is given no queue.
+    def warn_if_unknown(self, topic: str, client_id: str, members: Iterable[str]) -> None:
+        """Log that brokers do not know this member after its heartbeat, so it gets no queue.
 
-        Those of 5.x answer the heartbeat of a group with success whose name they do not take.
+        Brokers of 5.x accept the heartbeat of a group whose name they refuse.
         """
         if client_id not in members:
             log.warning(
@@ -196,79 +189,91 @@ class Wanted:
             )  # fmt: skip
 
 
-class Membership(Wanted):
-    """One client's membership of one group; what names a route may wait for brokers."""
+class Membership(SubscriptionState):
+    """One client's membership of one group. A member with assigned queues is not in the group and sends nothing."""
 
     def __init__(
-        self, instance: ClientInstance, config: MemberConfig, consume_type: ConsumeType, statistics: Statistics
+        self,
+        runtime: Runtime,
+        config: MemberConfig,
+        consume_type: ConsumeType,
+        client_id: Callable[[], str],
+        statistics: Statistics,
     ) -> None:
-        super().__init__(instance.runtime, config)
-        self._instance = instance
+        super().__init__(runtime, config)
+        self.client_id = client_id
         self._consume_type = consume_type
-        self._others = Others(config, statistics)
-        self._told = Told()
+        self._subscription_check = SubscriptionCheck(config, statistics)
+        self._sent = SentHeartbeats()
 
-    def check_filter(self, subscription: SubscriptionData, route: Route) -> None:
-        """Ask every broker whether it filters other than by tags as we want (`checkClientInBroker`)."""
+    def check_filter(self, subscription: SubscriptionData, route: Route) -> Steps[None]:
+        """Ask every broker about a filter other than tags (`checkClientInBroker`); raises a ClientError."""
         if subscription.expression_type == "TAG":
             return
-        wanted = CheckClientData(
-            client_id=self._instance.client_id, group=self.config.group, subscription_data=subscription
-        )
+        body = CheckClientData(
+            client_id=self.client_id(), group=self.config.group, subscription_data=subscription
+        ).encode()
         for address in sorted(route.addresses.values()):
-            ask(self._instance.client(address), RequestCode.CHECK_CLIENT_CONFIG, None, wanted.encode())
+            yield Ask(RequestCode.CHECK_CLIENT_CONFIG, None, body, address)
 
-    def heartbeat(self, routes: list[Route]) -> None:
-        """Tell every broker of the routes who we are; raises ClientError when one refuses or none of them answers.
+    def heartbeat(self, routes: Iterable[Route]) -> Steps[None]:
+        """Send a heartbeat to every broker of the routes; raises if one refuses it, or if none answers.
 
-        Without a route those are told that were the last time: nothing is wanted there any more. Who has its queues
-        assigned is no member of the group, and tells nobody.
+        Without a route, the brokers of the last heartbeat get it: the member no longer subscribes to anything there.
         """
         if self.assigned is not None:
             return
-        own, told = self.subscriptions, self._told
-        body = heartbeat_body(self._instance.client_id, self.config, self._consume_type, own)
-        addresses = sorted({address for route in routes for address in route.addresses.values()}) or told.addresses
-        told.addresses = addresses
-        failures: list[ClientError] = []
-        for address in addresses:
-            try:
-                ask(self._instance.client(address), RequestCode.HEART_BEAT, None, body)
-            except RefusedError:
-                raise
-            except ClientError as error:
-                failures.append(error)
-            else:
-                told.has[address] = own
+        own, sent = self.subscriptions, self._sent
+        body = heartbeat_body(self.client_id(), self.config, self._consume_type, own)
+        addresses = sorted({address for route in routes for address in route.addresses.values()}) or sent.addresses
+        sent.addresses = addresses
+        asked = (ask_once(Ask(RequestCode.HEART_BEAT, None, body, address)) for address in addresses)
+        answers = yield Together(list(asked))
+        failures = [answer for answer in answers if isinstance(answer, LongpollError)]
+        sent.has.update(
+            {
+                address: own
+                for address, answer in zip(addresses, answers, strict=True)
+                if not isinstance(answer, LongpollError)
+            }
+        )
+        for error in failures:
+            if not isinstance(error, ClientError) or isinstance(error, RefusedError):
+                raise error
         if failures and len(failures) == len(addresses):
             raise failures[0]
-        for failure in failures:
-            log.warning("heartbeat of group %s: %s; the other brokers have it", self.config.group, failure)
+        for error in failures:
+            log.warning("heartbeat of group %s: %s; the other brokers have it", self.config.group, error)
 
-    def look_at_others(self) -> None:
-        """See what other members want, by the first broker that answers; before it is told again what we want."""
+    def check_subscriptions(self) -> Steps[None]:
+        """Compare with the other members' subscriptions, at the first broker that answers; before the heartbeat."""
         own = self.subscriptions
         if self.assigned is not None:
             return
-        code, header = others_request(self.config)
-        for address in self._told.who_has(own):
+        header = GetConsumerConnectionListRequestHeader(consumer_group=self.config.group)
+        for address in self._sent.who_has(own):
             try:
-                answer = self._instance.client(address).call(code, header)
+                answer = yield Ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, header, address=address)
+            except RefusedError:
+                return
             except ClientError as error:
                 log.debug("the members of group %s are not known: %s", self.config.group, error)
             else:
-                # Changed meanwhile, it may have been told already, and be what the answer has.
+                # After a change in between, the answer may have the new subscriptions of this member.
                 if self.subscriptions is own:
-                    self._others.look(answer, own)
+                    self._subscription_check.compare(answer, own)
                 return
 
-    def members(self, route: Route) -> list[str]:
-        """The client ids of the group by the first of the topic's brokers that answers; none if it knows no group."""
+    def members(self, route: Route) -> Steps[list[str]]:
+        """The client ids of the group, from the first of the topic's brokers that answers.
+
+        None if that broker does not know the group (code 1). Raises a ClientError.
+        """
         header = GetConsumerListByGroupRequestHeader(consumer_group=self.config.group)
         failure: ClientError | None = None
         for address in sorted(route.addresses.values()):
             try:
-                answer = ask(self._instance.client(address), RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
+                answer = yield Ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header, address=address)
                 return ConsumerList.decode(answer.body).consumer_id_list
             except RefusedError as error:
                 if error.code != ResponseCode.SYSTEM_ERROR:
@@ -276,80 +281,73 @@ class Membership(Wanted):
                 return []
             except ClientError as error:
                 failure = error
-        assert failure is not None
+        assert failure is not None, "a route has a broker"
         raise failure
 
-    def leave(self) -> None:
-        """Tell every broker that a route has named; errors are logged, for it notices the lost connection."""
+    def leave(self) -> Steps[None]:
+        """Unregister at every broker that had a heartbeat. Errors are logged: a broker notices the lost connection."""
         if self.assigned is not None:
             return
-        header = UnregisterClientRequestHeader(client_id=self._instance.client_id, consumer_group=self.config.group)
-        for address in self._instance.broker_addresses():
-            try:
-                ask(self._instance.client(address), RequestCode.UNREGISTER_CLIENT, header)
-            except LongpollError as error:
+        header = UnregisterClientRequestHeader(client_id=self.client_id(), consumer_group=self.config.group)
+        addresses = sorted({*self._sent.addresses, *self._sent.has})
+        asked = (ask_once(Ask(RequestCode.UNREGISTER_CLIENT, header, address=address)) for address in addresses)
+        answers = yield Together(list(asked))
+        for error in answers:
+            if isinstance(error, LongpollError):
                 log.warning("leaving group %s: %s", self.config.group, error)
 
 
-class BrokerLocks:
-    """Has the brokers keep queues for one member of a group alone, so that their messages are consumed in order."""
+class QueueLocks:
+    """A member's locks on queues, at their brokers. Unless the member `is_orderly`, nothing is locked."""
 
-    def __init__(self, instance: ClientInstance, group: str) -> None:
+    def __init__(self, runtime: Runtime, group: str, client_id: Callable[[], str], *, is_orderly: bool) -> None:
         self.held: set[MessageQueue] = set()
-        """What the brokers may keep for it: also what it has closed before it could begin it."""
-        self._instance = instance
+        """The queues that brokers may have locked, also if their answers were lost."""
+        self._runtime = runtime
         self._group = group
+        self._client_id = client_id
+        self._is_orderly = is_orderly
 
-    def lock(
-        self, queues: Iterable[MessageQueue], failed: Callable[[str, LongpollError], None]
-    ) -> tuple[set[MessageQueue], set[MessageQueue]]:
-        """The queues that this client has for itself now, and those that others have.
+    @property
+    def end_ns(self) -> int | None:
+        """The end of locks that are taken now, by the monotonic clock; None without locks."""
+        return self._runtime.monotonic_ns() + int(LOCK_LIVE_S * 1e9) if self._is_orderly else None
 
-        A queue whose broker did not answer is in neither set; `failed` is called with
-        the broker's name and the error.
+    def lock(self, queues: Iterable[MessageQueue]) -> Steps[tuple[set[MessageQueue], set[MessageQueue]]]:
+        """Lock queues; those that are locked now, and those that another member has.
+
+        If a broker does not answer, its queues are in neither set, and the log has a line.
         """
-        got: set[MessageQueue] = set()
-        refused: set[MessageQueue] = set()
-        for broker_name, wanted in by_broker(queues).items():
-            self.held.update(wanted)
-            try:
-                answer = self._ask(RequestCode.LOCK_BATCH_MQ, broker_name, wanted)
-            except LongpollError as error:
-                failed(broker_name, error)
-                continue
-            locked = set(answer.lock_ok_mq_set)
-            got |= locked & set(wanted)
-            refused |= set(wanted) - locked
-        self.held.difference_update(refused)
+        if not self._is_orderly:
+            return set(queues), set()
+        wanted = by_broker(queues)
+        self.held.update(*wanted.values())
+        answers = yield Together([self._ask(RequestCode.LOCK_BATCH_MQ, *each) for each in wanted.items()])
+        answered = [pair for pair in zip(wanted.values(), answers, strict=True) if pair[1] is not None]
+        got = {queue for asked, locked in answered for queue in asked if queue in locked}
+        refused = {queue for asked, _locked in answered for queue in asked} - got
+        self.held -= refused
         return got, refused
 
-    def unlock(self, queues: Iterable[MessageQueue], failed: Callable[[str, LongpollError], None]) -> None:
-        """Let others have the queues; what fails ends by itself after 60 s."""
-        for broker_name, wanted in by_broker(queues).items():
-            self.held.difference_update(wanted)
-            try:
-                self._ask(RequestCode.UNLOCK_BATCH_MQ, broker_name, wanted)
-            except LongpollError as error:
-                failed(broker_name, error)
+    def unlock(self, queues: Iterable[MessageQueue]) -> Steps[None]:
+        """Unlock queues. If a broker does not answer, the lock ends after 60 s."""
+        if self._is_orderly:
+            wanted = by_broker(queues)
+            self.held.difference_update(*wanted.values())
+            yield Together([self._ask(RequestCode.UNLOCK_BATCH_MQ, *each) for each in wanted.items()])
 
-    def _ask(self, code: RequestCode, broker_name: str, queues: list[MessageQueue]) -> LockBatchResponse:
-        client = self._instance.client(self._instance.broker_address(broker_name))
-        body = lock_body(self._group, self._instance.client_id, queues)
-        return read_locks(ask(client, code, body=body))
-
-
-def lock_body(group: str, client_id: str, queues: list[MessageQueue]) -> bytes:
-    """What asks one broker for queues of its, or gives them back (41, 42)."""
-    return LockBatchRequest(consumer_group=group, client_id=client_id, mq_set=queues).encode()
-
-
-def read_locks(answer: Command) -> LockBatchResponse:
-    """What the broker says to that."""
-    return LockBatchResponse.decode(answer.body) if len(answer.body) else LockBatchResponse()
+    def _ask(self, code: RequestCode, broker_name: str, queues: list[MessageQueue]) -> Steps[set[MessageQueue] | None]:
+        body = LockBatchRequest(consumer_group=self._group, client_id=self._client_id(), mq_set=queues).encode()
+        try:
+            answer = yield Ask(code, None, body, broker_name=broker_name)
+            return set(LockBatchResponse.decode(answer.body).lock_ok_mq_set) if len(answer.body) else set()
+        except LongpollError as error:
+            log.warning("locks of group %s at %s: %s", self._group, broker_name, error)
+            return None
 
 
 def by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
-    """The queues of each broker."""
+    """The queues of each broker, sorted."""
     found: dict[str, list[MessageQueue]] = {}
     for queue in sorted(queues):
         found.setdefault(queue.broker_name, []).append(queue)
@@ -359,7 +357,7 @@ def by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
 def heartbeat_body(
     client_id: str, config: MemberConfig, consume_type: ConsumeType, subscriptions: Mapping[str, SubscriptionData]
 ) -> bytes:
-    """What a member says of itself (34)."""
+    """A member's entry in a heartbeat (34)."""
     group = ConsumerData(
         group_name=config.group,
         consume_type=consume_type,
@@ -373,7 +371,7 @@ def heartbeat_body(
 def back_header(
     config: MemberConfig, physical_offset: int, msg_id: str, queue: MessageQueue, delay_level: int
 ) -> ConsumerSendMsgBackRequestHeader:
-    """Have the broker give a message to the group again later (36), or make it a dead letter."""
+    """The request to deliver a message again later (36), or as a dead letter."""
     attempts = config.max_attempts or ATTEMPTS_MAX
     return ConsumerSendMsgBackRequestHeader(
         offset=physical_offset,
@@ -386,7 +384,7 @@ def back_header(
 
 
 def make_subscription(topic: str, expression: str, expression_type: str, version: int) -> SubscriptionData:
-    """What a heartbeat says of one topic; raises ConfigError when a tag expression names no tag."""
+    """A topic's entry in a heartbeat; raises ConfigError if a tag expression has no tag."""
     if expression_type != "TAG" or expression in {"", "*"}:
         text = expression or "*"
         return SubscriptionData(topic=topic, sub_string=text, expression_type=expression_type, sub_version=version)

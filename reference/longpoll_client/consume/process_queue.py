@@ -1,6 +1,6 @@
-"""The messages of one queue that are pulled and not yet consumed, and when they are too many to pull more.
+"""The messages of one queue that are pulled and not yet consumed, and the limits of flow control.
 
-Pure: its puller's lock guards it. Leaves out pulling (`puller`) and consuming (`concurrent`, `orderly`, `delivery`).
+Its puller's lock guards it.
 
 Source: `ProcessQueue.java`, the flow control of `DefaultMQPushConsumerImpl.pullMessage`.
 """
@@ -22,7 +22,7 @@ Stop = Literal["count", "size", "span"]
 
 @frozen
 class FlowLimits:
-    """How much of one queue may wait to be consumed before it is pulled no more."""
+    """How much of one queue may wait to be consumed before pulling stops."""
 
     count_max: int
     size_max: int
@@ -33,7 +33,10 @@ class FlowLimits:
 
 @define(slots=True, eq=False)
 class ProcessQueue:
-    """What waits. Invariant: `_open` is in order of offset, all before `offset_next`; `size` adds up their bodies."""
+    """The waiting messages.
+
+    Invariant: `_open` is in order of offset, before `offset_next`; `size` is the sum of bodies.
+    """
 
     offset_next: int
     """Where the next pull begins."""
@@ -47,22 +50,22 @@ class ProcessQueue:
 
     @property
     def span(self) -> int:
-        """Offsets from the first message that waits to the next pull: what may come again after a crash.
+        """Offsets from the first waiting message to the next pull: what may come again after a crash.
 
-        Java looks at the last message that waits instead, so that one that hangs alone is no reason to stop.
+        Java uses the last waiting message instead, so a single message that hangs does not stop pulling there.
         """
         return self.offset_next - next(iter(self._open), self.offset_next)
 
     @property
     def offset_done(self) -> int:
-        """Every message before it is consumed: what is stored for the group.
+        """Every message before it is consumed: the offset to store.
 
-        With nothing waiting, messages of other tags before the next pull are done with too (`correctTagsOffset`).
+        If nothing waits, messages with other tags before the next pull count as consumed too (`correctTagsOffset`).
         """
         return next(iter(self._open), self.offset_next)
 
     def put(self, messages: Sequence[ReceivedMessage], offset_next: int) -> None:
-        """Add what a pull brought and stand at the next offset."""
+        """Add the messages of a pull, and move to the next offset."""
         offsets = [message.queue_offset for message in messages]
         assert all(map(lt, [next(reversed(self._open), -1), *offsets], offsets)), offsets
         self._open.update(zip(offsets, messages, strict=True))
@@ -70,17 +73,17 @@ class ProcessQueue:
         self.offset_next = offset_next
 
     def move(self, offset_next: int) -> None:
-        """Go on elsewhere: what waits belongs to a queue that is no more, and its end is of no account."""
+        """Move to another offset: the waiting messages are dropped, and their consumption is ignored."""
         self._open.clear()
         self.size = 0
         self.offset_next = offset_next
 
     def first(self, count: int) -> list[ReceivedMessage]:
-        """The first messages that wait; they go on waiting."""
+        """The first waiting messages; they go on waiting."""
         return list(islice(self._open.values(), count))
 
     def done(self, messages: Iterable[ReceivedMessage]) -> None:
-        """Take out messages that are consumed; those not here any more are of no account."""
+        """Remove consumed messages; unknown ones are ignored."""
         waiting = self._open
         for message in messages:
             offset = message.queue_offset
@@ -89,7 +92,7 @@ class ProcessQueue:
                 self.size -= len(message.body)
 
     def stop(self, limits: FlowLimits) -> Stop | None:
-        """Which limit is reached; None: pull."""
+        """The limit that is reached; None: pull."""
         if self.count >= limits.count_max:
             return "count"
         if self.size >= limits.size_max:

@@ -1,7 +1,6 @@
-"""Pulls one queue for as long as it is this client's: ask, be held, take the answer, ask again.
+"""Pulls one queue while this client has it: ask, wait for the answer, deliver it, ask again.
 
-Runs on other threads: the connection's reader thread calls back with the answer, the timer retries.
-Leaves out which queues these are (`consumer`) and what is done with the messages (`delivery`).
+The connection's reader thread calls back with the answer; the timer retries. `rebalance` chooses the queues.
 
 Source: `DefaultMQPushConsumerImpl.pullMessage`, `PullAPIWrapper.processPullResult`.
 """
@@ -21,8 +20,8 @@ from longpoll_client.consume.process_queue import FlowLimits, ProcessQueue, Stop
 from longpoll_client.consume.statistics import Statistics
 from longpoll_client.errors import RefusedError
 from longpoll_client.link.calls import Answer, Callback
+from longpoll_client.link.pull_source import PullSource
 from longpoll_client.link.routes import MASTER_ID
-from longpoll_client.link.source import Source
 from longpoll_client.messages import ReceivedMessage, UnreadableMessage, decode_readable, wanted_tags
 from longpoll_client.settings import MemberConfig
 from longpoll_protocol.bodies import MessageQueue, SubscriptionData
@@ -34,7 +33,7 @@ from longpoll_protocol.headers import Header, PullMessageRequestHeader, PullMess
 from longpoll_runtime import Runtime
 from longpoll_spec.errors import LongpollError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 RETRY_S: Final = 3.0
 """`pullTimeDelayMillsWhenException`."""
@@ -57,7 +56,7 @@ _RESULTS: Final = frozenset(
 
 @frozen
 class PullSettings:
-    """How every queue of a consumer is pulled."""
+    """How to pull every queue of a consumer."""
 
     group: str
     batch_count_max: int
@@ -69,7 +68,7 @@ class PullSettings:
 
     @classmethod
     def of(cls, config: MemberConfig, *, is_orderly: bool) -> PullSettings:
-        """Those of a consumer whose queues are locked, if it `is_orderly`."""
+        """The settings of a consumer, from its configuration."""
         span_max = None if is_orderly else config.cached_span_max
         return cls(
             config.group,
@@ -83,30 +82,33 @@ class PullSettings:
 
 @frozen
 class Batch:
-    """What one pull brought, and the puller to tell when it is consumed."""
+    """The messages of one pull, and their puller."""
 
     puller: Puller
     messages: tuple[ReceivedMessage, ...]
     """At least one."""
 
 
-class Asks(Protocol):
+class PullConnection(Protocol):
     """A connection to a broker: `RemotingClient`, or one of an event loop."""
 
     def call_async(self, code: int, header: Header | None, /, *, callback: Callback, timeout_s: float) -> None:
-        """Ask; the callback gets the answer or the error, once. Raises a LongpollError when nothing is sent."""
+        """Send a request; the callback gets the answer or the error, once.
+
+        Raises a LongpollError if nothing is sent.
+        """
         ...
 
 
-class Reach(Protocol):
-    """How brokers are reached: `ClientInstance` on threads, `aio.group.LoopReach` on an event loop."""
+class Connections(Protocol):
+    """The connections of a client: `ClientInstance` on threads, `LoopConnections` on an event loop."""
 
     @property
     def runtime(self) -> Runtime:
         """The clock, and locks."""
         ...
 
-    def client(self, address: str, /) -> Asks:
+    def client(self, address: str, /) -> PullConnection:
         """The connection to host:port; raises a ClientError."""
         ...
 
@@ -115,52 +117,53 @@ class Reach(Protocol):
         ...
 
     def broker_address_of(self, broker_name: str, broker_id: int, /) -> str:
-        """Host:port of one broker of that name, or of its master where it is not known; raises NoRouteError."""
+        """HOST:PORT of one broker of that name; if it is unknown, that of its master. Raises NoRouteError."""
         ...
 
     def other_broker_id(self, broker_name: str, address: str, /) -> int | None:
-        """The least id of a broker of that name at another address; None when there is none."""
+        """The lowest id of a broker of that name at another address; None without one."""
         ...
 
     def reply(
         self, address: str, request: Command, code: int, remark: str | None = None, body: Buffer = EMPTY, /
     ) -> None:
-        """Answer what the peer at host:port asked, if there is a connection to it."""
+        """Answer a request of the peer at HOST:PORT, if there is a connection to it."""
         ...
 
 
-class Waits(Protocol):
+class Scheduler(Protocol):
     """Does something later: `Timer` on a thread, or an event loop."""
 
     def after(self, delay_s: float, action: Callable[[], None], /) -> None:
-        """Do it after the delay, unless it is closed by then."""
+        """Do something after the delay, unless the client is closed by then."""
         ...
 
 
 class Puller:
-    """One queue's loop, the same on threads and on an event loop.
+    """The loop that pulls one queue, the same on threads and on an event loop.
 
-    Invariant, under `_lock`: at most one pull is on its way whose answer counts (`_is_pulling`), and it was asked in
-    this `_turn`; once `_is_dropped`, nothing here changes. `_deferred` has something only while `_is_paused`.
+    Invariant, under `_lock`: at most one pull is in progress whose answer counts (`_is_pulling`), and it belongs to
+    this `_turn`. After `_is_dropped` nothing is pulled or delivered. `_deferred` has entries only while `_is_paused`.
     """
 
     def __init__(
         self,
         *,
-        instance: Reach,
-        timer: Waits,
+        instance: Connections,
+        timer: Scheduler,
         statistics: Statistics,
         settings: PullSettings,
         queue: MessageQueue,
         subscription: SubscriptionData,
         offset: int,
         deliver: Callable[[Batch], None],
-        pass_over: Callable[[UnreadableMessage], None],
+        handle_unreadable: Callable[[UnreadableMessage, Callable[[LongpollError | None], None]], None],
         is_paused: bool = False,
     ) -> None:
-        """`pass_over`, on the timer's thread, does with a message that cannot be read what is to be done.
+        """`handle_unreadable` gets an unreadable message and a callback; it must not wait.
 
-        When it raises a LongpollError the message is asked for again. Paused, it begins with `resume`.
+        The callback with None moves past the message; with an error the message is pulled again. A paused puller
+        begins with `resume`.
         """
         self.queue = queue
         self.locked_until_ns: int | None = None
@@ -172,7 +175,7 @@ class Puller:
         self._subscription = subscription
         self._tags = _tags_of(subscription)
         self._deliver = deliver
-        self._pass_over = pass_over
+        self._handle_unreadable = handle_unreadable
         self._lock = instance.runtime.lock()
         self._waiting = ProcessQueue(offset)
         self._consumed: deque[Sequence[ReceivedMessage]] = deque()
@@ -186,23 +189,26 @@ class Puller:
         """Counts what is asked for by another expression: an answer of an earlier turn is of no account."""
         self._stopped_by: Stop | None = None
         self._asked_ns = 0
-        self._source = Source(instance, queue.broker_name)
+        self._source = PullSource(instance, queue.broker_name)
 
     @property
     def offset_done(self) -> int:
-        """Every message before it is consumed: what is stored for the group."""
+        """Every message before it is consumed: the offset to store."""
         with self._lock:
             return self._cached.offset_done
 
     @property
     def is_locked(self) -> bool:
-        """Whether nobody else may have the queue: else it may be another member's, who has committed more since."""
+        """Whether this client still holds the queue.
+
+        Otherwise another member may have it and have stored a later offset.
+        """
         until_ns = self.locked_until_ns
         return until_ns is None or self._instance.runtime.monotonic_ns() < until_ns
 
     @property
     def cached_count(self) -> int:
-        """Messages that wait to be consumed."""
+        """The number of messages that wait to be consumed."""
         with self._lock:
             return self._cached.count
 
@@ -214,57 +220,57 @@ class Puller:
 
     @property
     def stopped_by(self) -> Stop | None:
-        """Which limit of flow control keeps the queue from being pulled now."""
+        """The limit of flow control that stops pulling now."""
         with self._lock:
             return self._stopped_by
 
     @property
     def is_dropped(self) -> bool:
-        """Whether the queue was given up: its messages are another client's now."""
+        """Whether the queue was given up."""
         with self._lock:
             return self._is_dropped
 
     @property
     def is_paused(self) -> bool:
-        """Whether nothing of it is to be consumed for now."""
+        """Whether the queue is paused."""
         with self._lock:
             return self._is_paused
 
     @property
     def is_open(self) -> bool:
-        """Whether what it has is to be consumed now: it is neither given up nor paused; asked for each message.
+        """Whether its messages are to be consumed now: it is neither given up nor paused.
 
-        Read without the lock: with it, too, the answer may be an old one when it is looked at.
+        Read without the lock, for each message: with the lock, too, the answer may be old when it is used.
         """
         return not (self._is_dropped or self._is_paused)
 
     @property
     def subscription(self) -> SubscriptionData:
-        """What is wanted of the queue."""
+        """The subscription to its topic."""
         with self._lock:
             return self._subscription
 
     def drop(self) -> None:
-        """Pull no more and deliver nothing more; an answer on its way is thrown away."""
+        """Stop pulling and delivering. The answer of a pull in progress is ignored."""
         with self._lock:
             self._settle()
             self._is_dropped = True
         self._go_on()
 
     def pause(self) -> None:
-        """Pull no more until `resume`; what a pull on its way brings waits with the rest."""
+        """Stop pulling until `resume`. The answer of a pull in progress waits with the other messages."""
         with self._lock:
             self._is_paused = True
 
     def resume(self) -> None:
-        """Go on after `pause`, first with what was put off."""
+        """Continue after `pause`, first with the deferred actions."""
         with self._lock:
             self._is_paused = False
         self._go_on()
         self.pull()
 
     def defer(self, action: Callable[[], None]) -> bool:
-        """Whether the queue is paused: then the action is done, and must not wait, when it is resumed or dropped."""
+        """Whether the queue is paused. Then the action, which must not wait, runs when it is resumed or dropped."""
         with self._lock:
             is_deferred = self._is_paused and not self._is_dropped
             if is_deferred:
@@ -272,14 +278,17 @@ class Puller:
         return is_deferred
 
     def _go_on(self) -> None:
-        """Do what was put off, outside the lock."""
+        """Run the deferred actions, outside the lock."""
         with self._lock:
             deferred, self._deferred = self._deferred, []
         for action in deferred:
             action()
 
     def resubscribe(self, subscription: SubscriptionData) -> None:
-        """Want other messages from the next pull on; what was pulled before is delivered as it came."""
+        """Use another subscription from the next pull on.
+
+        Messages that were pulled before are delivered as they came.
+        """
         with self._lock:
             self._subscription, self._tags = subscription, _tags_of(subscription)
             self._turn += 1
@@ -287,15 +296,15 @@ class Puller:
         self.pull()
 
     def first(self, count: int) -> list[ReceivedMessage]:
-        """The first messages that wait to be consumed; none once the queue is given up."""
+        """The first waiting messages; none after the queue is given up."""
         with self._lock:
             return [] if self._is_dropped else self._cached.first(count)
 
     def done(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Note that delivered messages are consumed.
+        """Mark delivered messages as consumed.
 
-        Without the lock, for this is asked for every message, by several threads. Mostly a pull is on its way: who
-        takes its answer looks at what was noted, and then asks for the next.
+        Takes no lock, because several threads call this for every message. Usually a pull is in progress, and its
+        answer counts the marks and pulls again.
         """
         self._consumed.append(messages)
         if not self._is_pulling:
@@ -303,22 +312,22 @@ class Puller:
 
     @property
     def _cached(self) -> ProcessQueue:
-        """What waits to be consumed, without what was noted to be. With the lock."""
+        """The waiting messages, without the marked ones. With the lock."""
         if self._consumed:
             self._settle()
         return self._waiting
 
     def _settle(self) -> None:
-        """Take out what was noted. With the lock, under which alone notes are taken."""
+        """Remove the marked messages. With the lock, which all removals hold."""
         # Taken out last: who is interrupted before (Ctrl-C) leaves them to be noted again, which changes nothing.
+        # Also of a dropped queue: its last offset is stored when an orderly listener returns.
         noted = list(self._consumed)
-        if not self._is_dropped:
-            self._waiting.done(chain.from_iterable(noted))
+        self._waiting.done(chain.from_iterable(noted))
         for _messages in noted:
             self._consumed.popleft()
 
     def pull(self) -> None:
-        """Ask for the next messages, unless a pull is on its way or enough are waiting to be consumed."""
+        """Ask for the next messages, unless a pull is in progress or enough messages wait."""
         with self._lock:
             if self._is_pulling or self._is_dropped or self._is_paused or self._is_stopped():
                 return
@@ -338,11 +347,11 @@ class Puller:
             self._failed(error, self._retry_s(), turn)
 
     def _retry_s(self) -> float:
-        """When to ask again after the broker was not reached: at once where there is another one."""
-        return 0.0 if self._source.gave_way(self._instance.runtime.monotonic_ns()) else RETRY_S
+        """The wait after the broker was not reached: none if there is another one."""
+        return 0.0 if self._source.fell_back(self._instance.runtime.monotonic_ns()) else RETRY_S
 
     def _is_stopped(self) -> bool:
-        """Whether flow control says no; `done` asks again. Each stop is counted once."""
+        """Whether flow control stops pulling; `done` tries again. Each stop is counted once."""
         stop = self._cached.stop(self._settings.limits)
         if stop is not None and stop != self._stopped_by:
             self._statistics.stopped(self.queue.topic, stop)
@@ -369,7 +378,7 @@ class Puller:
         )
 
     def _answered(self, answer: Answer, turn: int) -> None:
-        """Take the answer of a pull, on the reader thread."""
+        """Handle the answer of a pull, on the reader thread."""
         with self._lock:
             if turn != self._turn:
                 return
@@ -411,9 +420,9 @@ class Puller:
             return offset_next != self._cached.offset_next
 
     def _unreadable(self, why: str, answer: Command, offset_next: int, turn: int) -> None:
-        """The first message of an answer cannot be read: ask for it alone, and pass it over if it is no better then.
+        """The first message of an answer is unreadable: pull it alone, and handle it if that does not help.
 
-        Only of a message that came alone is the offset certain: the next one's less one.
+        Only for a message that came alone is the offset certain: the next offset less one.
         """
         with self._lock:
             if turn != self._turn:
@@ -426,20 +435,17 @@ class Puller:
             self.pull()
             return
         message = UnreadableMessage(self.queue.topic, self.queue.queue_id, offset_next - 1, why, bytes(answer.body))
-        # What is done with it may wait for the broker, which a reader thread must not.
-        self._timer.after(0.0, lambda: self._go_past(message, turn))
+        self._handle_unreadable(message, lambda error: self._move_past(message, turn, error))
 
-    def _go_past(self, message: UnreadableMessage, turn: int) -> None:
-        try:
-            self._pass_over(message)
-        except LongpollError as error:
+    def _move_past(self, message: UnreadableMessage, turn: int, error: LongpollError | None) -> None:
+        if error is not None:
             self._failed(error, RETRY_S, turn)
             return
         self._take((), message.queue_offset + 1, turn, is_moved=False)
         self.pull()
 
     def _check_order(self, messages: list[ReceivedMessage]) -> None:
-        """Raise RemoteProtocolError for messages that were not asked for, which would be consumed out of order."""
+        """Raise RemoteProtocolError for messages before the requested offset, or out of order."""
         offset_next = self._waiting.offset_next
         offsets = [message.queue_offset for message in messages]
         before = [offset_next - 1, *offsets]
@@ -451,7 +457,7 @@ class Puller:
             )
 
     def _take(self, messages: tuple[ReceivedMessage, ...], offset_next: int, turn: int, *, is_moved: bool) -> None:
-        """Deliver the messages and stand at the next offset."""
+        """Deliver the messages and move to the next offset."""
         with self._lock:
             if self._is_dropped or turn != self._turn:
                 return
@@ -470,7 +476,7 @@ class Puller:
             self._deliver(Batch(self, messages))
 
     def _failed(self, error: LongpollError, retry_s: float, turn: int) -> None:
-        """Ask again later; nothing is lost, for the offset stays where it is."""
+        """Pull again later, from the same offset."""
         with self._lock:
             if self._is_dropped or turn != self._turn:
                 return
@@ -481,5 +487,5 @@ class Puller:
 
 
 def _tags_of(subscription: SubscriptionData) -> frozenset[str] | None:
-    """The tags that are wanted; None: all, or what the broker alone can tell."""
+    """The subscribed tags; None: all, or a filter that only the broker evaluates."""
     return wanted_tags(subscription.sub_string) if subscription.expression_type == "TAG" else None

@@ -1,7 +1,7 @@
-"""A consumer whose messages come to a listener.
+"""A consumer that gives messages to a listener.
 
-At-least-once: messages come again after a crash, when a queue changes hands, and when the listener puts them off.
-Leaves out how a listener is given messages (`concurrent`, `orderly`).
+Delivery is at least once: messages come again after a crash, after a rebalance, and when the listener retries them.
+`concurrent` and `orderly` call the listener.
 
 Source: `DefaultMQPushConsumer.java`.
 """
@@ -11,21 +11,21 @@ from __future__ import annotations
 from typing import Unpack
 
 from longpoll_client.checks import Addresses, check_plain
-from longpoll_client.consume.concurrent import ConcurrentListening
-from longpoll_client.consume.consumer import GroupMember
-from longpoll_client.consume.listening import Listening
-from longpoll_client.consume.member_consumer import MemberConsumer
-from longpoll_client.consume.orderly import OrderlyListening
-from longpoll_client.consume.workers import Listener
+from longpoll_client.consume.consumer import Consumer
+from longpoll_client.consume.listener.concurrent import ConcurrentConsumeService
+from longpoll_client.consume.listener.orderly import OrderlyConsumeService
+from longpoll_client.consume.listener.service import ConsumeService
+from longpoll_client.consume.listener.workers import Listener
+from longpoll_client.consume.member import Member
 from longpoll_client.settings import ConsumerOptions, options_of
 
 
-class PushConsumer(MemberConsumer):
-    """Gives messages to a listener on threads of its own.
+class PushConsumer(Consumer):
+    """Gives messages to a listener, on its own threads. `with` starts and closes it.
 
-    When a listener returns, its messages are consumed. When it raises an exception or `Retry`, they come again, and
-    after `max_attempts` they are in the dead letter topic `%DLQ%group`, as at once after `Reject`.
-    With `orderly` a message that is put off holds its queue up.
+    When the listener returns, its messages are consumed. After an exception or `Retry` they come again. After
+    `max_attempts`, or at once after `Reject`, they are in the dead letter topic `%DLQ%group`. With `orderly`, a retried
+    message blocks its queue.
     """
 
     def __init__(
@@ -46,21 +46,21 @@ class PushConsumer(MemberConsumer):
         """
         given = options_of(name_server, **options)
         check_plain("listener", listener)
-        kind = OrderlyListening if orderly else ConcurrentListening
-        self._listening: Listening = kind(given.runtime, given.config, listener)
-        self._member = GroupMember(given, self._listening, direct=self._listening.direct, is_orderly=orderly)
-        self._listening.belong_to(self._member)
+        kind = OrderlyConsumeService if orderly else ConcurrentConsumeService
+        self._service: ConsumeService = kind(given.runtime, given.config, listener)
+        self._member = Member(given, self._service, direct=self._service.direct, is_orderly=orderly)
+        self._service.belong_to(self._member)
 
     def start(self) -> None:
-        """Join the group and begin to listen; raises as `GroupMember.start`."""
-        self._member.start(self._listening.start)
+        """Join the group and begin to listen; raises as `Member.start`."""
+        self._member.start(self._service.start)
 
     def close(self) -> None:
-        """Let running listeners end, store the offsets, and leave the group; a second time nothing is done.
+        """Wait for running listeners, store the offsets, and leave the group. A second call does nothing.
 
-        One that is interrupted (Ctrl-C) is gone on with by the next. In a listener this returns at once, and the
-        consumer is closed as soon as the listener has answered.
+        After an interruption (Ctrl-C) the next call continues. In a listener this returns at once, and the consumer
+        closes when the listener returns.
         """
         if self._member.lifecycle.end():
             with self._member.lifecycle.ending():
-                self._listening.stop(self._member.close)
+                self._service.stop(self._member.close)

@@ -1,6 +1,6 @@
-"""What a consumer has done, topic by topic: pulls, messages, time, failures and stops.
+"""Counts of a consumer by topic: pulls, messages, times, failures and stops, since the start.
 
-Counts since the start; a rate is the difference of two snapshots. Leaves out windows of a minute, hour and day.
+A rate is the difference of two snapshots.
 
 Source: `ConsumerStatsManager.java`.
 """
@@ -55,8 +55,8 @@ class TopicStatistics(msgspec.Struct):
 class Statistics:
     """The counts of one consumer.
 
-    Invariant: `_topics` and all in it change under `_lock`; only copies are given, and of everything that was told by
-    then. `_given` has what was told by listeners' threads and is not counted in yet; any thread may add to it.
+    Invariant: `_topics` and its content change under `_lock`; callers get copies. `_given` has counts of listeners'
+    threads that are not added yet; any thread may append.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -78,10 +78,9 @@ class Statistics:
                 setattr(counts, name, getattr(counts, name) + value)
 
     def given(self, topic: str, count: int, took_ns: int, *, is_consumed: bool) -> None:
-        """Note that a listener had `count` messages for `took_ns`, and whether they are consumed or put off.
+        """Count a listener call with `count` messages that took `took_ns`.
 
-        Nothing but noted, for it is asked for every message, by several threads: counted they are when somebody looks,
-        or when many wait for it.
+        Only appends, because several threads call this for every message. A snapshot, or a long list, adds them up.
         """
         self._given.append((topic, count, took_ns, is_consumed))
         if len(self._given) >= GIVEN_COUNT_MAX:

@@ -1,5 +1,5 @@
-"""What a connection and a name server's answers come to, as plain values: no lock, no clock, no socket, no thread.
+"""The parts of a connection and of routes without I/O: no lock, clock, socket or thread.
 
-`calls` are the calls that wait, `exchange` is one connection, `routes` is what is known of topics. The client on
-threads (`remoting`, `instance`) and the one on an event loop (`aio`) both stand on them.
+`calls` are the waiting calls, `exchange` is one connection, `routes` are the routes of topics, `steps` are exchanges
+with brokers. The client on threads (`remoting`, `instance`) and the one on an event loop (`aio`) use them.
 """

@@ -1,6 +1,6 @@
 """The calls of one connection that wait for an answer: found by opaque, ended by deadline.
 
-Leaves out locks, clock and sockets: the owner holds its lock and passes the time in.
+The owner holds its lock and passes the time in.
 """
 
 from __future__ import annotations
@@ -45,13 +45,12 @@ class PendingCall(msgspec.Struct, frozen=True, eq=False):
 
 @define(slots=True, eq=False)
 class Calls:
-    """The calls that wait, in the order in which they were made.
+    """The waiting calls, in the order in which they were made.
 
-    Nothing keeps their deadlines in order, for nearly every answer comes long before: once the first deadline that was
-    known has come, all calls are looked at.
+    Their deadlines are not sorted, because nearly every answer comes long before. When the earliest known deadline has
+    come, all calls are checked.
 
-    Invariant: no call of `pending` has a deadline before `due_ns`, but for what `LOOK_NS` allows; change under the
-    lock.
+    Invariant: no call of `pending` has a deadline before `due_ns`, except as `LOOK_NS` allows. Changes under the lock.
     """
 
     pending: dict[int, PendingCall] = field(factory=dict)

@@ -20,7 +20,7 @@ from attrs import define, field
 
 from longpoll_client.errors import AnswerTimeoutError, ClientError, ConnectionLostError
 from longpoll_client.link.calls import OPAQUE_MAX, Answer, Callback, Calls, PendingCall, Write
-from longpoll_client.link.waits import wait_ns
+from longpoll_client.link.timeouts import wait_ns
 from longpoll_protocol.codes import VERSION, CommandFlag, RequestCode
 from longpoll_protocol.errors import LocalProtocolError, ProtocolError
 from longpoll_protocol.frames.command import Command, encode, encode_reply_head
@@ -31,7 +31,7 @@ from longpoll_protocol.signature import Credentials
 from longpoll_protocol.sizes import MIB
 from longpoll_runtime.recoverable import FAULTS
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 3.0
 CALL_TIMEOUT_S: Final = 3.0
@@ -73,9 +73,9 @@ class Exchange:
     def __init__(
         self, address: str, credentials: Credentials | None = None, connection: Connection | None = None
     ) -> None:
-        """`address` is the peer's host:port, for what is said of it; `connection` may read some answers faster."""
-        self.address = address
-        self.calls = Calls()
+        """`address` is the peer's HOST:PORT, for texts. `connection` may read some answers faster."""
+        self.address: str = address
+        self.calls: Calls = Calls()
         self.failure: ClientError | None = None
         """Why the connection is of no use any more."""
         self._credentials = credentials
@@ -98,7 +98,7 @@ class Exchange:
         return self.calls.add(PendingCall(code, now_ns, now_ns + wait_ns(timeout_s), callback))
 
     def ask(self, code: int, callback: Callback, now_ns: int, timeout_s: float, write: Write, send: Send) -> int:  # noqa: PLR0917 - positional, for it is called once a send
-        """`begin` a call, and have it written and sent; its opaque. Raises as all three do: then there is no call."""
+        """Begin, write and send a call; its opaque. If any of these raises, there is no call."""
         opaque = self.begin(code, callback, now_ns, timeout_s)
         try:
             send(write(opaque))
@@ -112,9 +112,9 @@ class Exchange:
         self.calls.pending.pop(opaque, None)
 
     def abandon(self, opaque: int, now_ns: int) -> None:
-        """Forget a call that nobody waits for any more; sets `failure` if the connection is silent, as `expire` does.
+        """Forget a call that its caller gave up; sets `failure` if the connection is silent, as `expire` does.
 
-        Who gives up after a while of its own has waited as much in vain as a call whose deadline has come.
+        A caller that gives up has waited in vain like a call whose deadline has come.
         """
         call = self.calls.pending.pop(opaque, None)
         if call is not None:
@@ -188,15 +188,13 @@ class Exchange:
     # ------------------------------------------------------------ what ends
 
     def expire(self, now_ns: int) -> list[Lost]:
-        """End the calls whose deadline has come, and set `failure` if the connection is silent, or stuck in a frame.
+        """End the calls whose deadline has come, and set `failure` if the connection is silent or stuck in a frame.
 
-        It is silent where nothing was received for `SILENCE_S` while one of these calls waited: the peer, or what lies
-        between, may have forgotten it, and a new connection may work (`clientCloseSocketIfTimeout`). A connection on
-        which anything was received meanwhile is kept, for then a single answer is slow, unless it brings bytes of one
-        frame alone for `FRAME_S`, and no call of before the frame waits for it still: what lies between may let them
-        trickle for ever.
+        It is silent if nothing was received for `SILENCE_S` while one of these calls waited: a new connection may work
+        (`clientCloseSocketIfTimeout`). If something was received, only a single answer is slow, and the connection
+        stays. It is stuck if only bytes of one frame came for `FRAME_S` and no call from before the frame waits.
 
-        `failure` is set before anybody is told: who tries again at once is to get another connection.
+        `failure` is set before a caller gets its error: a caller that retries at once must get another connection.
         """
         expired = self.calls.expired(now_ns)
         self._ended_unanswered(expired, now_ns)

@@ -1,7 +1,6 @@
-"""Which name server is asked first: the one that answered last.
+"""Chooses the first name server to ask: the one that answered last.
 
-One that is gone without a word costs a call's whole time, which nobody is to spend for each topic again and again.
-Leaves out asking (`instance`, `aio.instance`).
+A silent one costs the time-out of a call, which each topic must not pay again.
 
 Source: `NettyRemotingClient.getAndCreateNameserverChannel` (`namesrvAddrChoosed`).
 """

@@ -1,7 +1,7 @@
-"""What is known of topics: where their queues are, how old that is, and what takes its place.
+"""Routes of topics: their queues, their age, and when they are replaced.
 
-Rule: no lock, no clock, no connection. The owner asks name servers, passes in the time and what they said, and holds
-its lock meanwhile. `instance` owns the routes of a client on threads, `aio.instance` of one on an event loop.
+No lock, clock or connection: the owner asks name servers, passes in time and answers, and holds its lock. `instance`
+owns the routes of a client on threads, `aio.instance` those on an event loop.
 
 Source: `MQClientInstance.java`, `TopicPublishInfo.java`.
 """
@@ -23,7 +23,7 @@ from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command
 from longpoll_spec.errors import ConfigError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 ROUTE_AGE_S_MAX: Final = 30.0
 """`pollNameServerInterval`: an older route is asked for again."""
@@ -57,7 +57,7 @@ class Route:
 
 @lru_cache(maxsize=1024)
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of "host:port"; raises ConfigError, which says what an address looks like."""
+    """Host and port of "host:port"; raises ConfigError with an example."""
     host, _colon, port = address.strip().rpartition(":")
     if not host or "," in host or not port.isdecimal() or not 0 < int(port) < 65_536:
         several = ", and a semicolon between several" if "," in address else ""
@@ -87,16 +87,16 @@ class Routes:
     _by_id: dict[str, Mapping[int, str]] = field(factory=dict, init=False)
 
     def known(self, topic: str) -> Route | None:
-        """What is known of a topic, however old."""
+        """A topic's route, however old."""
         return self._routes.get(topic)
 
     def fresh(self, topic: str, now_ns: int) -> Route | None:
-        """What is known of a topic, if it need not be asked for again."""
+        """A topic's route, if it need not be asked for again."""
         known = self._routes.get(topic)
         return known if known is not None and now_ns - known.learned_ns < ROUTE_AGE_S_MAX * 1e9 else None
 
     def usable(self, topic: str) -> Route | None:
-        """What is known of a topic, if it may be used while it is asked for again: it is old at most."""
+        """A topic's route, if it is at most old: it may be used while it is asked for again."""
         return None if topic in self._doubted else self._routes.get(topic)
 
     def learn(self, topic: str, answer: Command, queue_count_max: int | None, now_ns: int) -> Route:
@@ -135,7 +135,7 @@ class Routes:
             self._doubted.add(topic)
 
     def forget(self, topic: str) -> None:
-        """Know nothing of a topic any more: what the name server says of it next is so."""
+        """Forget a topic's route; the name server's next answer replaces it."""
         self._routes.pop(topic, None)
         self._doubted.discard(topic)
 
@@ -212,7 +212,7 @@ def make_route(topic: str, data: TopicRouteData, queue_count_max: int | None, le
 
 
 def _reachable(topic: str, broker: BrokerData) -> dict[int, str]:
-    """The addresses of a broker, by its id, that are some; the others are told of, and are no reason to fail."""
+    """The valid addresses of a broker, by its id. Invalid ones are logged."""
     found = {}
     for broker_id, address in broker.broker_addrs.items():
         try:

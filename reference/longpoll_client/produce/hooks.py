@@ -1,7 +1,7 @@
-"""What is told of every send, and counted of all of them.
+"""Hooks around every send, and the counts of a producer.
 
-Hooks run on the thread that sends, before the first try and after the last one; one that raises is logged, and harms
-nobody. Leaves out one-way sends, of which nobody knows how they ended.
+Hooks run before the first try and after the last one. A hook that raises is logged. One-way sends call no hook, except
+for `properties`, because their end is unknown.
 
 Source: `SendMessageHook.java`, `SendMessageContext.java`.
 """
@@ -9,20 +9,21 @@ Source: `SendMessageHook.java`, `SendMessageContext.java`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from attrs import define, field, frozen
+from msgspec.structs import replace
 
 from longpoll_client.checks import check_hooks
-from longpoll_client.produce.outgoing import Parcel
-from longpoll_client.produce.tries import SendResult, Tries
+from longpoll_client.produce.attempts import SendAttempts, SendResult
+from longpoll_client.produce.outgoing import NO_MARKS, OutgoingMessage, Parcel
 from longpoll_protocol.properties import read_properties
 from longpoll_runtime import Lock, Runtime
 from longpoll_runtime.recoverable import KeepGoing
 from longpoll_spec.errors import LongpollError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 Outcome: TypeAlias = tuple[SendResult, ...] | LongpollError
 """Where each message went, or what was raised."""
@@ -30,37 +31,40 @@ Outcome: TypeAlias = tuple[SendResult, ...] | LongpollError
 
 @frozen
 class Sending:
-    """One send of a message or a batch, over all of its tries."""
+    """One send of a message or a batch, with all its tries."""
 
     group: str
     topic: str
     msg_ids: tuple[str, ...]
     """One for each message."""
     properties: dict[str, str]
-    """Of a single message, its tags and keys (`TAGS`, `KEYS`) among them; of a batch what all share."""
+    """Of a single message, with tag and keys (`TAGS`, `KEYS`); of a batch, what all messages share."""
     body_size: int
-    """As it is sent, bytes."""
+    """Bytes, after compression."""
     sys_flag: int
     """`MessageSysFlag`."""
-    begun_ms: int
-    """Unix milliseconds."""
+    begun_s: float
+    """Unix time, seconds."""
 
 
 class SendHook(Protocol):
-    """Told of every send of a producer."""
+    """Called before and after every send of a producer.
+
+    A hook may also have a method `properties(topic)`, which returns properties for each new message.
+    """
 
     def before_send(self, sending: Sending) -> object:
-        """It begins."""
+        """A send begins."""
         ...
 
-    def after_send(self, sending: Sending, outcome: Outcome, latency_ns: int, address: str) -> object:
-        """It ended, after so long; `address` is that of the broker that was asked last, "" when none was."""
+    def after_send(self, sending: Sending, outcome: Outcome, latency_s: float, address: str) -> object:
+        """A send ended. `address` is the HOST:PORT of the broker that was asked last; "" if none was asked."""
         ...
 
 
 @frozen
 class SendMetrics:
-    """What a producer has sent since it was made; a batch counts once."""
+    """Counts of a producer's sends since its creation; a batch counts once."""
 
     sends: int = field(default=0)
     """That ended, well or not."""
@@ -80,6 +84,7 @@ class Watch:
 
     runtime: Runtime
     hooks: Sequence[SendHook]
+    _properties: Sequence[Callable[[str], Mapping[str, str]]] = field(default=(), init=False)
     _lock: Lock = field(init=False)
     _sends: int = field(default=0, init=False)
     _failures: int = field(default=0, init=False)
@@ -88,8 +93,9 @@ class Watch:
     _latency_ns: int = field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse what cannot be told; raises ConfigError."""
+        """Check the hooks; raises ConfigError."""
         check_hooks(self.hooks, "before_send", "after_send")
+        self._properties = tuple(hook.properties for hook in self.hooks if hasattr(hook, "properties"))
         self.forked()
         self.runtime.when_forked(self)
 
@@ -107,8 +113,21 @@ class Watch:
         with self._lock:
             self._one_way += 1
 
+    def marks(self, topic: str, marks: Mapping[str, str] = NO_MARKS) -> Mapping[str, str]:
+        """A new message's properties: the client's own, and those of the hooks."""
+        for properties in self._properties:
+            with KeepGoing(log, "a hook before a send failed"):
+                marks = {**marks, **properties(topic)}
+        return marks
+
+    def marked(self, topic: str, messages: Sequence[OutgoingMessage]) -> Sequence[OutgoingMessage]:
+        """The messages of a batch, with the properties of the hooks."""
+        if not self._properties:
+            return messages
+        return [replace(each, properties={**each.properties, **self.marks(topic)}) for each in messages]
+
     def begin(self, parcel: Parcel) -> Sending | None:
-        """Tell the hooks, if there are any."""
+        """Call the hooks, if there are any."""
         if not self.hooks:
             return None
         sending = Sending(
@@ -118,15 +137,15 @@ class Watch:
             read_properties(parcel.properties),
             len(parcel.body),
             parcel.sys_flag,
-            self.runtime.unix_ms(),
+            self.runtime.unix_ms() / 1000,
         )
         for hook in self.hooks:
             with KeepGoing(log, "a hook before a send failed"):
                 hook.before_send(sending)
         return sending
 
-    def ended(self, sending: Sending | None, tries: Tries, outcome: Outcome, latency_ns: int) -> None:
-        """Count, and tell the hooks."""
+    def ended(self, sending: Sending | None, tries: SendAttempts, outcome: Outcome, latency_ns: int) -> None:
+        """Count, and call the hooks."""
         with self._lock:
             self._sends += 1
             self._latency_ns += latency_ns
@@ -138,4 +157,4 @@ class Watch:
             return
         for hook in self.hooks:
             with KeepGoing(log, "a hook after a send failed"):
-                hook.after_send(sending, outcome, latency_ns, tries.address)
+                hook.after_send(sending, outcome, latency_ns / 1e9, tries.address)

@@ -50,7 +50,7 @@ class MessageIds:
         self._counter = 0
 
     def forked(self) -> None:
-        """The next id draws anew, for the process is another one."""
+        """The next id has a new prefix, because this is another process."""
         self._lock = self._runtime.lock()
 
     def new(self, count: int) -> list[str]:
@@ -85,7 +85,7 @@ class MessageIds:
         return f"{self._written}{self._counter:04X}"
 
     def _draw(self, now_ms: int) -> None:
-        """Begin a prefix that nobody has had."""
+        """Begin a new, unique prefix."""
         self._process_id = self._runtime.process_id()
         identity = self._runtime.identity()
         self._prefix = f"{identity[:4].hex()}{self._process_id % (1 << 16):04x}{identity[4:].hex()}".upper()

@@ -1,6 +1,6 @@
-"""What a producer sends: a message or a batch, checked and written before anybody is asked.
+"""What a producer sends: a message or a batch, checked and encoded before a broker is asked.
 
-Leaves out to which queue it goes (`tries`), and how a body is packed (`compression`).
+`attempts` chooses the queue.
 
 Source: `Message.java`, `MessageBatch.java`, `Validators.checkMessage`, `DefaultMQProducerImpl.sendKernelImpl`.
 """
@@ -125,7 +125,7 @@ class Packing:
                 raise ConfigError(f"compression: {error}") from None
 
     def packed(self, body: bytes) -> tuple[bytes, int]:
-        """The body as it is sent, and the system flag that says so; one that packing makes no shorter goes as it is."""
+        """The body as it is sent, and its system flag. A body that compression does not shorten is sent as it is."""
         if self.compression is None or len(body) < self.over_bytes:
             return body, 0
         packed = pack(self.compression, body)
@@ -137,7 +137,7 @@ UNPACKED: Final = Packing(None)
 
 @with_table
 class Parcel(msgspec.Struct, frozen=True, gc=False):
-    """What is the same for every attempt to send a message or a batch."""
+    """An encoded message or batch, the same for every attempt."""
 
     group: str
     topic: str
@@ -189,18 +189,28 @@ def single_parcel(
 
 
 def prepared_parcel(
-    group: str, topic: str, message: OutgoingMessage, msg_id: str, born_ms: int, *, packing: Packing = UNPACKED
+    group: str,
+    topic: str,
+    message: OutgoingMessage,
+    msg_id: str,
+    born_ms: int,
+    *,
+    packing: Packing = UNPACKED,
+    marks: Mapping[str, str] = NO_MARKS,
 ) -> Parcel:
     """One message that waits for the end of its transaction; raises ConfigError."""
-    marks = {PREPARED: "true", PRODUCER_GROUP: group}
+    marks = {**marks, PREPARED: "true", PRODUCER_GROUP: group}
     parcel = single_parcel(group, topic, message, msg_id, born_ms, packing=packing, marks=marks)
     return replace(parcel, sys_flag=parcel.sys_flag | MessageSysFlag.TRANSACTION_PREPARED.value)
 
 
 def check_batch(messages: Sequence[OutgoingMessage]) -> None:
-    """Several that can be counted before they are looked at; raises ConfigError."""
+    """Check the types of a batch; raises ConfigError."""
     if not isinstance(messages, Sequence):
         raise ConfigError(f"a {type(messages).__name__} is not a batch; pass a list of OutgoingMessages")
+    for message in messages:
+        if not isinstance(message, OutgoingMessage):
+            raise ConfigError(f"a {type(message).__name__} is not a message of a batch; pass an OutgoingMessage")
 
 
 def batch_parcel(
@@ -210,8 +220,6 @@ def batch_parcel(
     if not 0 < len(messages) <= BATCH_COUNT_MAX:
         raise ConfigError(f"a batch of {len(messages)} messages is not allowed: 1 to {BATCH_COUNT_MAX}")
     for message in messages:
-        if not isinstance(message, OutgoingMessage):
-            raise ConfigError(f"a {type(message).__name__} is not a message of a batch; pass an OutgoingMessage")
         check_message(topic, message.body, message.properties)
         if message.is_delayed:
             raise ConfigError("a message in a batch cannot be delayed; send it alone")

@@ -1,8 +1,6 @@
-"""Sends messages: asks a queue's broker, and another broker when that fails, as `tries` decides.
+"""Sends messages to a queue's broker, and to another broker after a failure, as `attempts` decides.
 
-Leaves out transactions (`transactions`).
-
-Source: `DefaultMQProducerImpl.java`.
+Transactions: see `transactions`. Source: `DefaultMQProducerImpl.java`.
 """
 
 from __future__ import annotations
@@ -20,11 +18,13 @@ from attrs import define
 from longpoll_client.checks import Addresses, check_group, check_plain, runtime_of
 from longpoll_client.errors import ClientError
 from longpoll_client.instance import ClientInstance
-from longpoll_client.link.dropped import when_dropped
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
-from longpoll_client.link.waits import wait_ns
+from longpoll_client.link.finalizer import when_garbage_collected
+from longpoll_client.link.timeouts import wait_ns
 from longpoll_client.messages import ReceivedMessage
+from longpoll_client.produce.attempts import Attempt, QueueSelector, SendAttempts, SendResult, is_lost, pick, selector
 from longpoll_client.produce.hooks import Outcome, SendHook, SendMetrics, Watch
+from longpoll_client.produce.in_flight import InFlightSends, SendCallback
 from longpoll_client.produce.message_ids import MessageIds
 from longpoll_client.produce.outgoing import (
     COMPRESS_OVER_BYTES,
@@ -37,11 +37,9 @@ from longpoll_client.produce.outgoing import (
     prepared_parcel,
     single_parcel,
 )
-from longpoll_client.produce.requests import AsksLater, ReplyCallback, Requests, reply_to
-from longpoll_client.produce.sending import ManySends, SendCallback
+from longpoll_client.produce.requests import ReplyCallback, RequestNowait, Requests, SenderOptions, reply_to
 from longpoll_client.produce.slow_brokers import SlowBrokers
 from longpoll_client.produce.templates import HeadTemplates
-from longpoll_client.produce.tries import Attempt, QueueSelector, SendResult, Tries, is_lost, pick, selector
 from longpoll_client.remoting import RemotingClient
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.compression import Compression
@@ -53,8 +51,11 @@ from longpoll_spec.errors import ConfigError, LongpollError
 
 
 @define(slots=True, eq=False)
-class _Asked:
-    """What brokers ask of a producer. It does not hold that one, which may be dropped while connections are open."""
+class _BrokerRequests:
+    """Handles brokers' requests.
+
+    It does not hold the producer, which may be garbage-collected with open connections.
+    """
 
     requests: Requests | None = None
 
@@ -64,7 +65,7 @@ class _Asked:
         return is_reply and self.requests is not None and self.requests.requested(command, address)
 
 
-class Producer(Closeable, AsksLater):
+class Producer(Closeable, RequestNowait):
     """Sends messages to any topic; may be used from many threads."""
 
     def __init__(
@@ -78,7 +79,6 @@ class Producer(Closeable, AsksLater):
         compress_over_bytes: int = COMPRESS_OVER_BYTES,
         avoids_slow_brokers: bool = False,
         hooks: Sequence[SendHook] = (),
-        instance: ClientInstance | None = None,
         runtime: Runtime | None = None,
     ) -> None:
         """Create a producer; it connects with its first send. Raises ConfigError.
@@ -92,42 +92,45 @@ class Producer(Closeable, AsksLater):
             compress_over_bytes: The least size of a body that is compressed.
             avoids_slow_brokers: Stay away for seconds from brokers that were slow or failed (`sendLatencyFaultEnable`).
             hooks: Called before and after every send.
-            instance: Connections to share; closed with the producer.
             runtime: For tests.
         """
-        runtime = runtime_of(runtime, tls) if instance is None else instance.runtime
         check_group(group)
-        self._slow = SlowBrokers() if avoids_slow_brokers else None
-        self._watch = Watch(runtime, hooks)
-        self._packing = Packing(compression, compress_over_bytes)
-        self.group = group
-        self._requests: Requests | None = None
-        self._closed: Callable[[], object] = lambda: None
-        if instance is None:
-            asked = _Asked()
-            instance = ClientInstance(runtime, name_server, on_request=asked.requested, credentials=credentials)
-            self._requests = asked.requests = Requests(instance, group)
-            self._closed = when_dropped(self, instance.abandon, f"a producer of group {group}")
+        asked = _BrokerRequests()
+        instance = ClientInstance(
+            runtime_of(runtime, tls), name_server, on_request=asked.requested, credentials=credentials
+        )
+        slow = SlowBrokers() if avoids_slow_brokers else None
+        self._set_up(instance, SenderOptions(group, Packing(compression, compress_over_bytes), hooks, slow))
+        asked.requests = self._requests
+        self._closed: Callable[[], object] = when_garbage_collected(
+            self, instance.abandon, f"a producer of group {group}"
+        )
+
+    def _set_up(self, instance: ClientInstance, options: SenderOptions) -> None:
+        runtime = instance.runtime
+        self.group = options.group
         self._instance = instance
         self._runtime = runtime
+        self._options = options
+        self._watch = Watch(runtime, options.hooks)
+        self._requests = Requests(instance, options.group)
         self._now_ns = runtime.monotonic_ns
         self._next_turn = count().__next__
         self._ids = MessageIds(runtime)
         self._templates = HeadTemplates()
-        self._many = ManySends(
-            runtime, instance, self._next_turn, templates=self._templates, watch=self._watch, slow=self._slow
+        self._in_flight = InFlightSends(
+            runtime, instance, self._next_turn, templates=self._templates, watch=self._watch, slow=self._options.slow
         )
 
     def close(self) -> None:
-        """Close every connection; what `send_nowait` has on its way fails, and its callers are told."""
+        """Close every connection. Sends of `send_nowait` in progress fail, and their callbacks get the error."""
         self._closed()
-        if self._requests is not None:
-            self._requests.close()
+        self._requests.close()
         self._instance.close()
-        self._many.close()
+        self._in_flight.close()
 
     def metrics(self) -> SendMetrics:
-        """What was sent so far."""
+        """The counts of all sends so far."""
         return self._watch.metrics()
 
     def send(
@@ -205,12 +208,11 @@ class Producer(Closeable, AsksLater):
         queue_selector: QueueSelector | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> Future[SendResult] | None:
-        """Send as `send` does without waiting for the broker; a Future of the result.
+        """Send as `send` does, without waiting for the broker; a Future of the result.
 
-        With a `callback`, which is faster, there is no Future: it is called once, with the result or the error, on
-        another thread, and must not wait. The first send of a topic, or to a broker, waits for the route and the
-        connection here. What fails before anything is sent is raised here; also LocalProtocolError, while 65,535 sends
-        to one broker are on their way.
+        With a `callback`, which is faster, there is no Future. Another thread calls it once with the result or the
+        error; it must not wait. The first send to a topic or broker waits here for the route and the connection. Errors
+        before the send are raised here, such as LocalProtocolError while 65,535 sends to one broker are in progress.
         """
         future: Future[SendResult] | None = None
         if callback is None:
@@ -219,17 +221,8 @@ class Producer(Closeable, AsksLater):
         else:
             check_plain("callback", callback)
         parcel = self._single(topic, OutgoingMessage(body, tag, keys, properties or {}, delay_s, deliver_at))
-        self._many.begin(parcel, selector(topic, queue_id, queue_selector), timeout_s, callback)
+        self._in_flight.begin(parcel, selector(topic, queue_id, queue_selector), timeout_s, callback)
         return future
-
-    def send_prepared(
-        self, topic: str, message: OutgoingMessage, queue_selector: QueueSelector | None, timeout_s: float
-    ) -> SendResult:
-        """Send a message that nobody gets before its transaction is committed; otherwise as `send`."""
-        msg_id, born_ms = self._ids.one()
-        parcel = prepared_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing)
-        (result,) = self._send(parcel, queue_selector, timeout_s)
-        return result
 
     def send_batch(
         self,
@@ -245,6 +238,7 @@ class Producer(Closeable, AsksLater):
         Otherwise as `send`.
         """
         check_batch(messages)
+        messages = self._watch.marked(topic, messages)
         parcel = batch_parcel(self.group, topic, messages, self._ids.new(len(messages)), self._runtime.unix_ms())
         return self._send(parcel, selector(topic, queue_id, queue_selector), timeout_s)
 
@@ -257,13 +251,13 @@ class Producer(Closeable, AsksLater):
         keys: str | Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> str:
-        """Send one message and wait for nothing; the id that it was given.
+        """Send one message without waiting for an answer; its id.
 
-        Whether it was stored is never known. Raises ConfigError, or a ClientError when it could not even be sent.
+        Whether it was stored is never known. Raises ConfigError, or a ClientError if it could not be sent.
         """
         parcel = self._single(topic, OutgoingMessage(body, tag, keys, properties or {}))
         route = self._instance.publish_route(topic)
-        queue = pick(route, None, self._next_turn, None, slow=self._slow, now_ns=self._runtime.monotonic_ns())
+        queue = pick(route, None, self._next_turn, None, slow=self._options.slow, now_ns=self._runtime.monotonic_ns())
         self._instance.client(route.addresses[queue.broker_name]).one_way(
             parcel.code, parcel.header(queue.queue_id), parcel.body
         )
@@ -281,9 +275,9 @@ class Producer(Closeable, AsksLater):
         queue_selector: QueueSelector | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> ReceivedMessage:
-        """Send one message and wait for the reply of who consumes it, `timeout_s` in all.
+        """Send one message and wait for the consumer's reply, at most `timeout_s` in all.
 
-        Raises ReplyTimeoutError when none comes, else as `send`. A request that is tried again may be served twice.
+        Raises ReplyTimeoutError if none comes in time, else as `send`. A retried request may be served twice.
         """
         answered = self._runtime.event()
         outcomes: list[ReceivedMessage | ClientError] = []
@@ -307,8 +301,6 @@ class Producer(Closeable, AsksLater):
         queue_selector: QueueSelector | None,
         timeout_s: float,
     ) -> None:
-        if self._requests is None:
-            raise ConfigError("a producer that shares another client's connections cannot wait for replies")
         self._instance.publish_route(topic)
         (correlation_id,) = self._ids.new(1)
         marks = self._requests.expect(correlation_id, wait_ns(timeout_s) / 1e9, on_reply)
@@ -319,9 +311,9 @@ class Producer(Closeable, AsksLater):
                 raise
 
     def reply(self, request: ReceivedMessage, body: bytes, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
-        """Reply to a message that was sent by `request`, also by Java's; returns when who asked has it.
+        """Reply to a message that was sent by `request`, also by Java's. Returns when the requester has the reply.
 
-        Raises ConfigError when the message is no request, and a RefusedError (1) when who asked is gone.
+        Raises ConfigError if the message is not a request, and RefusedError (1) if the requester is gone.
         """
         topic, marks = reply_to(request)
         parcel = self._single(topic, OutgoingMessage(body), marks, RequestCode.SEND_REPLY_MESSAGE_V2)
@@ -330,7 +322,9 @@ class Producer(Closeable, AsksLater):
     def _send(self, parcel: Parcel, queue_selector: QueueSelector | None, timeout_s: float) -> tuple[SendResult, ...]:
         """Try up to three queues; raises the last one's error."""
         begun_ns = self._now_ns()
-        tries = Tries(parcel, queue_selector, begun_ns + wait_ns(timeout_s), self._slow, RemotingClient.sent_header)
+        tries = SendAttempts(
+            parcel, queue_selector, begun_ns + wait_ns(timeout_s), self._options.slow, RemotingClient.sent_header
+        )
         sending = self._watch.begin(parcel)
         outcome: Outcome = ()
         try:
@@ -342,7 +336,7 @@ class Producer(Closeable, AsksLater):
             self._watch.ended(sending, tries, outcome, self._now_ns() - begun_ns)
         return found
 
-    def _tried(self, parcel: Parcel, tries: Tries) -> tuple[SendResult, ...]:
+    def _tried(self, parcel: Parcel, tries: SendAttempts) -> tuple[SendResult, ...]:
         while True:
             route = self._instance.publish_route(parcel.topic)
             attempt = tries.begin(route, self._next_turn, self._now_ns())
@@ -369,7 +363,30 @@ class Producer(Closeable, AsksLater):
         code: RequestCode = RequestCode.SEND_MESSAGE_V2,
     ) -> Parcel:
         msg_id, born_ms = self._ids.one()
-        return single_parcel(self.group, topic, message, msg_id, born_ms, packing=self._packing, marks=marks, code=code)
+        marks = self._watch.marks(topic, marks)
+        return single_parcel(
+            self.group, topic, message, msg_id, born_ms, packing=self._options.packing, marks=marks, code=code
+        )
+
+
+class PreparedProducer(Producer):
+    """Sends the prepared messages of a `TransactionProducer`, over its connections."""
+
+    def __init__(self, instance: ClientInstance, options: SenderOptions) -> None:
+        self._closed = lambda: None
+        self._set_up(instance, options)
+
+    def send_prepared(
+        self, topic: str, message: OutgoingMessage, queue_selector: QueueSelector | None, timeout_s: float
+    ) -> SendResult:
+        """Send a message that consumers get only after its commit; otherwise as `send`."""
+        msg_id, born_ms = self._ids.one()
+        marks = self._watch.marks(topic)
+        parcel = prepared_parcel(
+            self.group, topic, message, msg_id, born_ms, packing=self._options.packing, marks=marks
+        )
+        (result,) = self._send(parcel, queue_selector, timeout_s)
+        return result
 
 
 def _settle(future: Future[SendResult], outcome: SendResult | LongpollError) -> None:

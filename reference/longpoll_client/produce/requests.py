@@ -1,10 +1,8 @@
-"""Messages that are answered: a request waits for a reply, which its broker brings to who asked.
+"""Requests and replies: a request waits until its broker brings the consumer's reply.
 
-A request names who asks (`REPLY_TO_CLIENT`) and a number of its own (`CORRELATION_ID`). Its consumer sends a
-reply with both to the topic `CLUSTER_REPLY_TOPIC` (325), and that broker pushes it (326) to the connection by which who
-asked has greeted it; nothing is stored unless the broker was told to.
-
-Leaves out sending (`producer`), and matching a reply to a message that was sent before this process began.
+A request has the client's id (`REPLY_TO_CLIENT`) and a unique number (`CORRELATION_ID`). Its consumer sends a reply
+with both to the topic `CLUSTER_REPLY_TOPIC` (325). That broker pushes the reply (326) to the connection with the
+requester's heartbeat. A broker stores replies only if it is configured so.
 
 Source: `DefaultMQProducerImpl.request`, `RequestFutureHolder.java`, `MessageUtil.createReplyMessage`,
 `ClientRemotingProcessor.receiveReplyMessage`, `ReplyMessageProcessor.java` 4.9.7.
@@ -18,14 +16,18 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
+from attrs import frozen
+
 from longpoll_client.checks import check_plain
 from longpoll_client.errors import ClientError, ConnectionLostError, LifecycleError, ReplyTimeoutError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
 from longpoll_client.messages import UNPACKED_SIZE_MAX, ReceivedMessage
-from longpoll_client.produce.greeting import HEARTBEAT_S, Greeter
-from longpoll_client.produce.outgoing import OutgoingMessage
-from longpoll_client.produce.tries import QueueSelector
+from longpoll_client.produce.attempts import QueueSelector
+from longpoll_client.produce.heartbeat import HEARTBEAT_S, ProducerHeartbeat
+from longpoll_client.produce.hooks import SendHook
+from longpoll_client.produce.outgoing import OutgoingMessage, Packing
+from longpoll_client.produce.slow_brokers import SlowBrokers
 from longpoll_client.timer import Timer
 from longpoll_protocol.codes import ResponseCode
 from longpoll_protocol.compression import unpack
@@ -45,7 +47,7 @@ from longpoll_runtime import Runtime
 from longpoll_runtime.recoverable import KeepGoing
 from longpoll_spec.errors import ConfigError, LongpollError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 REPLY_TYPE = "reply"
 """The value of `MSG_TYPE` in a reply."""
@@ -56,8 +58,18 @@ ReplyCallback: TypeAlias = Callable[["ReceivedMessage | ClientError"], object]
 """Gets the reply, or what came instead, exactly once; on a thread of the client's, so it must not wait."""
 
 
-class AsksLater(ABC):
-    """What a producer on threads and one of an event loop have alike: a request whose reply nobody waits for."""
+@frozen
+class SenderOptions:
+    """The options that a producer and a transaction producer share."""
+
+    group: str
+    packing: Packing
+    hooks: Sequence[SendHook]
+    slow: SlowBrokers | None = None
+
+
+class RequestNowait(ABC):
+    """The method `request_nowait` of both kinds of producers."""
 
     def request_nowait(
         self,
@@ -91,19 +103,19 @@ class AsksLater(ABC):
         queue_selector: QueueSelector | None,
         timeout_s: float,
     ) -> None:
-        """Do so."""
+        """Send the request."""
 
 
 class Replies:
-    """The requests of one producer that wait for replies, without the time: the same on threads and on an event loop.
+    """The requests of one producer that wait for replies, on threads and on an event loop.
 
-    Invariant: `_waiting` and `_is_closed` change under `_lock`; who takes a request out calls it back.
+    Invariant: `_waiting` and `_is_closed` change under `_lock`. The code that removes a request calls its callback.
     """
 
     def __init__(
         self, runtime: Runtime, client_id: Callable[[], str], reply: Callable[[str, Command, int, str | None], None]
     ) -> None:
-        """`client_id` is the client's name in this process; `reply` answers what the peer at host:port has asked."""
+        """`client_id` is the client's id in this process; `reply` answers a request of the peer at HOST:PORT."""
         self._client_id = client_id
         self._reply = reply
         self._new_lock = runtime.lock
@@ -113,12 +125,12 @@ class Replies:
         runtime.when_forked(self)
 
     def forked(self) -> None:
-        """Who waits for a reply does so in the process before."""
+        """Waiting requests belong to the parent process."""
         self._lock = self._new_lock()
         self._waiting = {}
 
     def expect(self, correlation_id: str, timeout_s: float, on_reply: ReplyCallback) -> dict[str, str]:
-        """Wait for a reply from now on; the properties that its request has to have. Raises LifecycleError."""
+        """Wait for a reply from now on; the properties that the request needs. Raises LifecycleError."""
         with self._lock:
             if self._is_closed:
                 raise LifecycleError("the producer is closed; create a new one")
@@ -130,12 +142,12 @@ class Replies:
         }
 
     def forget(self, correlation_id: str) -> bool:
-        """Wait no longer; false if it has been called back."""
+        """Stop waiting; false if its callback was called."""
         with self._lock:
             return self._waiting.pop(correlation_id, None) is not None
 
     def requested(self, command: Command, address: str) -> bool:
-        """326: a broker brings a reply, on its reader thread; one that nobody waits for any more is dropped."""
+        """Handle a reply that a broker brings (326), on its reader thread. A reply to no waiting request is dropped."""
         code, remark = ResponseCode.SUCCESS, None
         try:
             correlation_id, reply = read_reply(command)
@@ -149,7 +161,7 @@ class Replies:
         return True
 
     def end(self, correlation_id: str, outcome: ReceivedMessage | ClientError) -> bool:
-        """Call a request back; false if it has been."""
+        """Call the callback of a request; false if it was called before."""
         with self._lock:
             on_reply = self._waiting.pop(correlation_id, None)
         if on_reply is None:
@@ -159,7 +171,7 @@ class Replies:
         return True
 
     def close(self) -> None:
-        """Take no more; requests that wait get a ConnectionLostError."""
+        """Accept no more requests; waiting ones get a ConnectionLostError."""
         with self._lock:
             self._is_closed = True
             waiting = list(self._waiting)
@@ -168,60 +180,60 @@ class Replies:
 
 
 class Requests(Replies):
-    """Those of a producer on threads, with a timer of their own. Invariant: `_timer` changes under `_lock`."""
+    """The requests of a producer on threads, with a timer. Invariant: `_timer` changes under `_lock`."""
 
     def __init__(self, instance: ClientInstance, group: str) -> None:
         super().__init__(instance.runtime, lambda: instance.client_id, instance.reply)
         self.instance = instance
         self.group = group
-        self._greeter = Greeter(instance, group)
+        self._heartbeat = ProducerHeartbeat(instance, group)
         self._timer: Timer | None = None
 
     def forked(self) -> None:
-        """The timer is begun with the next request, and so brokers are told of this process from time to time."""
+        """The next request starts a new timer, which sends the heartbeats of this process."""
         super().forked()
         self._timer = None
 
     def expect(self, correlation_id: str, timeout_s: float, on_reply: ReplyCallback) -> dict[str, str]:
-        """As `Replies.expect`; before, every broker that is known is told that we are here."""
-        self._greeter.greet_all()
+        """As `Replies.expect`, after a heartbeat to every known broker."""
+        self.instance.run(self._heartbeat.heartbeat_new())
         marks = super().expect(correlation_id, timeout_s, on_reply)
         with self._lock:
             if self._timer is None and not self._is_closed:
                 self._timer = Timer(self.instance.runtime, f"requests-{self.group}")
-                self._timer.after(HEARTBEAT_S, self._greet_again)
+                self._timer.after(HEARTBEAT_S, self._heartbeat_again)
             timer = self._timer
         if timer is not None:
             timer.after(timeout_s, partial(self.end, correlation_id, too_late(timeout_s)))
         return marks
 
     def close(self) -> None:
-        """Leave the group, if it was joined, and end the requests that wait."""
+        """Leave the group, if it was joined, and end the waiting requests."""
         with self._lock:
             self._is_closed = True
             timer, self._timer = self._timer, None
         if timer is not None:
             timer.close()
-            self._greeter.leave()
+            self.instance.run(self._heartbeat.leave())
         super().close()
 
-    def _greet_again(self) -> None:
+    def _heartbeat_again(self) -> None:
         if self.instance.is_abandoned:
             # Its producer was dropped: end on this thread, whose timer does nothing more then.
             self.close()
             return
-        self._greeter.greet_again()
+        self.instance.run(self._heartbeat.heartbeat_all())
         if self._timer is not None:
-            self._timer.after(HEARTBEAT_S, self._greet_again)
+            self._timer.after(HEARTBEAT_S, self._heartbeat_again)
 
 
 def too_late(timeout_s: float) -> ReplyTimeoutError:
-    """What a request gets instead of a reply."""
+    """The error of a request without a reply."""
     return ReplyTimeoutError(f"no reply within {timeout_s:g} s; whether the request was served is not known")
 
 
 def read_reply(command: Command) -> tuple[str, ReceivedMessage]:
-    """A reply that a broker brings, and the request's number; raises LongpollError when it cannot be read."""
+    """A reply that a broker brings, and its request's number; raises a LongpollError if it is unreadable."""
     header = ReplyMessageRequestHeader.decode(command.ext_fields)
     properties = read_properties(header.properties)
     return properties.get(CORRELATION_ID, ""), ReceivedMessage(
@@ -243,7 +255,7 @@ def read_reply(command: Command) -> tuple[str, ReceivedMessage]:
 
 
 def reply_to(request: ReceivedMessage) -> tuple[str, Mapping[str, str]]:
-    """The topic and the properties of a reply to a message; raises ConfigError when it is no request."""
+    """The topic and the properties of a reply; raises ConfigError if the message is not a request."""
     if not isinstance(request, ReceivedMessage):
         raise ConfigError(f"a {type(request).__name__} is not a request; pass the message that the consumer received")
     named = {name: request.properties.get(name) for name in (CORRELATION_ID, REPLY_TO_CLIENT, TTL, CLUSTER)}

@@ -1,10 +1,10 @@
-"""Which brokers sends stay away from for a while, because they were slow or did not answer.
+"""Chooses brokers that sends avoid for a while, because they were slow or did not answer.
 
-Rule: values in, values out; the owner passes the time in, of a clock that never steps back. Leaves out asking a broker
-by itself whether it answers again (`startDetectorEnable`): it is found out by the sends that try it.
+No clock or lock: the owner passes in the time of a monotonic clock. A broker is tried again by a send, not by a probe
+(`startDetectorEnable`).
 
-Source: `MQFaultStrategy.java`, `LatencyFaultToleranceImpl.java` 5.x (4.9.7 stays away up to ten minutes, and does not
-look at which broker the last try went to).
+Source: `MQFaultStrategy.java`, `LatencyFaultToleranceImpl.java` 5.x (4.9.7 avoids a broker up to ten minutes, and
+ignores which broker the last try went to).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def away_ms(latency_ms: float) -> int:
 
 @define(slots=True, eq=False)
 class SlowBrokers:
-    """The brokers that sends stay away from.
+    """The brokers that sends avoid.
 
-    Invariant: `_until_ns` never goes back for a broker. Each change is one step, so threads need no lock: of two that
-    tell of one broker at the same moment, the later one may be forgotten, and its next send tells again.
+    Invariant: `_until_ns` never goes back for a broker. Each change is one step, so threads need no lock: of two
+    reports about one broker at the same time, the later one may be lost until its next send.
     """
 
     _until_ns: dict[str, int] = field(factory=dict)
@@ -41,7 +41,7 @@ class SlowBrokers:
     """Brokers whose last send they refused: worse than slow ones."""
 
     def served(self, broker_name: str, latency_ns: int, now_ns: int) -> None:
-        """It took a message, or refused one that nobody would take."""
+        """The broker took a message, or refused one that no broker takes."""
         self._refusing.discard(broker_name)
         self._stay_away(broker_name, away_ms(latency_ns / MS), now_ns)
 

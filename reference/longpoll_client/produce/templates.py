@@ -27,7 +27,7 @@ _JSON: Final = Serialisation.JSON
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Writes(Protocol):
+class RequestWriter(Protocol):
     """A connection, of threads or of an event loop."""
 
     @property
@@ -36,7 +36,7 @@ class Writes(Protocol):
         ...
 
     def writer(self, code: int, header: Header | None, body: Buffer, /) -> Write:
-        """What writes a request, signed where it is to be."""
+        """The function that writes a request, signed if necessary."""
         ...
 
 
@@ -46,8 +46,8 @@ class HeadTemplates:
     def __init__(self) -> None:
         self._known: dict[tuple[str, str, int, int, int], bytes] = {}
 
-    def writer(self, connection: Writes, parcel: Parcel, queue_id: int) -> Write:
-        """What writes the request of a send: by a template, unless it is signed."""
+    def writer(self, connection: RequestWriter, parcel: Parcel, queue_id: int) -> Write:
+        """The function that writes the request of a send: by a template, unless it is signed."""
         if connection.is_signed:
             return connection.writer(parcel.code, parcel.header(queue_id), parcel.body)
         return lambda opaque: [self.head(parcel, queue_id, opaque), parcel.body]

@@ -37,7 +37,7 @@ from longpoll_runtime import Lock, Runtime
 from longpoll_runtime.closeable import Closeable
 from longpoll_spec.errors import ConfigError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 TRACE_GROUP: Final = "_INNER_TRACE_PRODUCER"
@@ -57,7 +57,7 @@ FAILED: Final = 4
 
 @define(eq=False)
 class Tracing(Closeable):
-    """Give it to producers (`hooks=`) and to `MemberConfig.hooks`; close it after them.
+    """A hook for producers (`hooks=`) and for `ConsumerConfig.hooks`. Close it after its clients.
 
     Invariant: `_lines`, `_is_due` and `dropped_count` change under `_lock`.
     """
@@ -87,21 +87,21 @@ class Tracing(Closeable):
         self.runtime.when_forked(self)
 
     def forked(self) -> None:
-        """What waits is written by the process before."""
+        """The waiting lines belong to the parent process."""
         self._lock = self.runtime.lock()
         self._lines, self._is_due = [], False
 
     def close(self) -> None:
-        """Write what waits, and close."""
+        """Send the waiting lines, and close."""
         self._timer.close()
         self._flush()
         self._producer.close()
 
     def before_send(self, sending: Sending) -> None:
-        """Nothing: a line tells how a send has ended."""
+        """Nothing: a line needs the result of the send."""
 
-    def after_send(self, sending: Sending, outcome: Outcome, latency_ns: int, address: str) -> None:
-        """A `Pub` for each message of a send that the broker has answered with success, as Java writes them."""
+    def after_send(self, sending: Sending, outcome: Outcome, latency_s: float, address: str) -> None:
+        """A `Pub` line for each message of a send that was answered with success, as Java writes them."""
         if not isinstance(outcome, tuple):
             return
         kind = NORMAL
@@ -113,7 +113,7 @@ class Tracing(Closeable):
         for result in outcome:
             line = (
                 "Pub",
-                sending.begun_ms,
+                round(sending.begun_s * 1000),
                 REGION,
                 sending.group,
                 sending.topic,
@@ -122,7 +122,7 @@ class Tracing(Closeable):
                 keys,
                 address,
                 sending.body_size,
-                latency_ns // 1_000_000,
+                int(latency_s * 1000),
                 kind,
                 result.broker_msg_id,
                 _flag(result.code == ResponseCode.SUCCESS),
@@ -153,13 +153,13 @@ class Tracing(Closeable):
         error: Exception | None,
         *,
         is_consumed: bool,
-        latency_ns: int,
+        latency_s: float,
     ) -> None:
         """A `SubAfter` for each message."""
         code = 0 if is_consumed else FAILED if error is None else EXCEPTION
         for message in messages:
             keys = message.properties.get(KEYS, "")
-            cost_ms = latency_ns // 1_000_000 // len(messages)
+            cost_ms = int(latency_s * 1000) // len(messages)
             line = (
                 "SubAfter",
                 delivery,
@@ -185,7 +185,7 @@ class Tracing(Closeable):
             self._timer.after(FLUSH_S, self._flush)
 
     def _flush(self) -> None:
-        """Write what waits; what cannot be written is told of once, and dropped."""
+        """Send the waiting lines. Lines that cannot be sent are logged and dropped."""
         with self._lock:
             lines, self._lines, self._is_due = self._lines, [], False
         for first in range(0, len(lines), BATCH_MAX):

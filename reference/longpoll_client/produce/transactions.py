@@ -1,10 +1,10 @@
-"""Sends messages that are delivered only if the sender's own work succeeds: prepared, then committed or rolled back.
+"""Sends messages that are delivered only if the sender's local transaction succeeds.
 
-A prepared message waits at its broker. The sender does its work and says how it ended (37, one-way). When that gets
-lost the broker asks (39) any producer of the group, also one that another process has, and `check_transaction` answers.
+A prepared message waits at its broker. The sender runs its local transaction and sends the state (37, one-way). If that
+is lost, the broker asks any producer of the group (39), also in another process, and `check_transaction` answers.
 
-Threads: `transactions-GROUP` runs `check_transaction` and says who we are every 30 s. Leaves out batches and
-delays, which RocketMQ does not prepare either.
+The thread `transactions-GROUP` runs `check_transaction` and sends a heartbeat every 30 s. Batches and delays are not
+possible, as in RocketMQ.
 
 Source: `DefaultMQProducerImpl.sendMessageInTransaction`, `checkTransactionState`, `endTransaction`,
 `ClientRemotingProcessor.checkTransactionState` 4.9.7.
@@ -20,18 +20,19 @@ from contextlib import suppress
 
 from attrs import frozen
 
-from longpoll_client.checks import Addresses, check_plain, runtime_of
-from longpoll_client.consume.workers import Keeping
+from longpoll_client.checks import Addresses, check_group, check_plain, runtime_of
+from longpoll_client.consume.listener.workers import CaughtError
 from longpoll_client.errors import ClientError
 from longpoll_client.instance import ClientInstance
 from longpoll_client.lifecycle import Lifecycle
 from longpoll_client.link.exchange import CALL_TIMEOUT_S
 from longpoll_client.messages import ReceivedMessage, decode_messages
-from longpoll_client.produce.greeting import HEARTBEAT_S, Greeter
+from longpoll_client.produce.attempts import QueueSelector, SendResult
+from longpoll_client.produce.heartbeat import HEARTBEAT_S, ProducerHeartbeat
 from longpoll_client.produce.hooks import SendHook, SendMetrics
-from longpoll_client.produce.outgoing import COMPRESS_OVER_BYTES, OutgoingMessage
-from longpoll_client.produce.producer import Producer
-from longpoll_client.produce.tries import QueueSelector, SendResult
+from longpoll_client.produce.outgoing import COMPRESS_OVER_BYTES, OutgoingMessage, Packing
+from longpoll_client.produce.producer import PreparedProducer
+from longpoll_client.produce.requests import SenderOptions
 from longpoll_client.timer import Timer
 from longpoll_protocol.codes import MessageSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.compression import Compression
@@ -46,11 +47,11 @@ from longpoll_runtime import Runtime
 from longpoll_runtime.closeable import Closeable
 from longpoll_spec.errors import ConfigError, LongpollError
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class TransactionState(enum.IntEnum):
-    """How a transaction ended, as 37 says it."""
+    """The state of a transaction, as in request 37."""
 
     COMMIT = MessageSysFlag.TRANSACTION_COMMIT
     ROLLBACK = MessageSysFlag.TRANSACTION_ROLLBACK
@@ -59,7 +60,7 @@ class TransactionState(enum.IntEnum):
 
 
 def state_of(answer: object) -> TransactionState:
-    """How a transaction ended, as work or a check says it; raises ConfigError for what says nothing of it."""
+    """A user's result as a state; raises ConfigError for other values."""
     if isinstance(answer, int) and not isinstance(answer, bool):
         with suppress(ValueError):
             return TransactionState(answer)
@@ -74,7 +75,7 @@ LocalTransaction = Callable[[], TransactionState]
 
 @frozen
 class TransactionResult:
-    """Where a prepared message went, and how its transaction ended."""
+    """Where the prepared message was stored, and the state of its transaction."""
 
     sent: SendResult
     """Its place is that of the prepared message; the delivered one gets its own."""
@@ -83,13 +84,13 @@ class TransactionResult:
 
 @frozen
 class Question:
-    """A broker's question how a transaction ended (39)."""
+    """A broker's question about a transaction (39)."""
 
     header: CheckTransactionStateRequestHeader
     message: ReceivedMessage
 
     def answered(self, group: str, state: TransactionState) -> EndTransactionRequestHeader:
-        """What is told in answer (37)."""
+        """The answer to the question (37)."""
         return EndTransactionRequestHeader(
             producer_group=group,
             tran_state_table_offset=self.header.tran_state_table_offset,
@@ -102,7 +103,7 @@ class Question:
 
 
 def read_question(group: str, command: Command, address: str) -> Question | None:
-    """What a broker asks; None, with a line in the log, when it cannot be read, and when it is another group's."""
+    """A broker's question; None if it is unreadable, which is logged, or if it is another group's."""
     try:
         header = CheckTransactionStateRequestHeader.decode(command.ext_fields)
         (message,) = decode_messages(command.body)
@@ -113,7 +114,7 @@ def read_question(group: str, command: Command, address: str) -> Question | None
 
 
 def end_of(group: str, sent: SendResult, state: TransactionState) -> EndTransactionRequestHeader | None:
-    """How a transaction ended, as its sender tells it (37); None, with a line in the log, when it has no place."""
+    """The message that ends a transaction (37); None if the sent message has no offset, which is logged."""
     try:
         physical_offset = sent.physical_offset
     except ValueError:
@@ -130,9 +131,10 @@ def end_of(group: str, sent: SendResult, state: TransactionState) -> EndTransact
 
 
 class TransactionProducer(Closeable):
-    """A producer of one group whose members can all answer for each other's transactions; for many threads.
+    """A producer whose group's members can answer for each other's transactions; for many threads.
 
-    Invariant: `_greets_in` is the process whose timer greets again: a forked one begins that with its first message.
+    Invariant: `_heartbeat_process` is the process whose timer sends heartbeats. A forked one starts its own timer with
+    its first message.
     """
 
     def __init__(
@@ -148,43 +150,47 @@ class TransactionProducer(Closeable):
         hooks: Sequence[SendHook] = (),
         runtime: Runtime | None = None,
     ) -> None:
-        """As `Producer`; raises ConfigError.
+        """Create a producer; it connects with its first send. Raises ConfigError.
 
-        `check_transaction` gets a message whose transaction the broker asks about, maybe one of another process.
+        Args:
+            name_server: HOST:PORT; several as a list, or separated by semicolons.
+            group: The producer group. A broker may ask any of its members about a transaction.
+            check_transaction: Gets a message, maybe of another process, and returns the state of its transaction.
+            tls: How to connect over TLS. Default: plain connections.
+            credentials: The account, for a broker with access control.
+            compression: How to compress bodies of `compress_over_bytes` or more; None: not at all.
+            compress_over_bytes: The least size of a body that is compressed.
+            hooks: Called before and after every send.
+            runtime: For tests.
         """
         check_plain("check_transaction", check_transaction)
-        self.runtime = runtime_of(runtime, tls)
+        check_group(group)
+        self.runtime: Runtime = runtime_of(runtime, tls)
         self.group = group
         self._check = check_transaction
         self._instance = ClientInstance(self.runtime, name_server, on_request=self._requested, credentials=credentials)
-        self._producer = Producer(
-            name_server,
-            group=group,
-            compression=compression,
-            compress_over_bytes=compress_over_bytes,
-            hooks=hooks,
-            instance=self._instance,
-        )
-        self._greets_in: int | None = None
-        self._greeter = Greeter(self._instance, group)
+        options = SenderOptions(group, Packing(compression, compress_over_bytes), hooks)
+        self._producer = PreparedProducer(self._instance, options)
+        self._heartbeat_process: int | None = None
+        self._heartbeat = ProducerHeartbeat(self._instance, group)
         self._lifecycle = Lifecycle(self.runtime, f"the producer of group {self.group}")
         self._timer = Timer(self.runtime, f"transactions-{self.group}")
-        self._greet_later()
+        self._heartbeat_later()
 
     def close(self) -> None:
-        """Leave the group once a running check is done, and close; others are asked about what is left open.
+        """Wait for a running check, leave the group, and close. Other members answer for open transactions.
 
-        A second time nothing is done. A check may call this, and is not waited for.
+        A second call does nothing. A check may call this; then it is not waited for.
         """
         if not self._lifecycle.end():
             return
         with self._lifecycle.ending():
             self._timer.close()
-            self._greeter.leave()
+            self._instance.run(self._heartbeat.leave())
             self._producer.close()
 
     def metrics(self) -> SendMetrics:
-        """What was sent so far, prepared; how transactions ended is not in it."""
+        """The counts of all prepared messages so far; not how their transactions ended."""
         return self._producer.metrics()
 
     def send(
@@ -201,15 +207,16 @@ class TransactionProducer(Closeable):
     ) -> TransactionResult:
         """Prepare a message, call `local_transaction`, and commit or roll back as it returns.
 
-        When the broker cannot store the message safely it is not called. What it raises is
-        raised here, and the broker asks later. Nobody hears whether the end was taken: if it was lost the broker asks.
+        If the broker cannot store the message safely, `local_transaction` is not called. If it raises, the error is
+        raised here, and the broker asks later. The broker does not confirm the end: if it is lost, the broker asks.
         Otherwise as `Producer.send`.
         """
         check_plain("local_transaction", local_transaction)
-        self._greet_later()
+        self._heartbeat_later()
         message = OutgoingMessage(body, tag, keys, properties or {})
         sent = self._producer.send_prepared(topic, message, queue_selector, timeout_s)
-        self._greeter.greet(self._instance.broker_address(sent.queue.broker_name))
+        address = self._instance.broker_address(sent.queue.broker_name)
+        self._instance.run(self._heartbeat.heartbeat(address))
         state = TransactionState.UNKNOWN
         try:
             state = state_of(local_transaction()) if sent.code == ResponseCode.SUCCESS else TransactionState.ROLLBACK
@@ -231,21 +238,21 @@ class TransactionProducer(Closeable):
     # ------------------------------------------------------------ what brokers ask
 
     def _requested(self, command: Command, address: str) -> bool:
-        """What a broker asks of us, on a reader thread."""
+        """Handle a broker's request, on a reader thread."""
         if command.code != RequestCode.CHECK_TRANSACTION_STATE:
             return False
         self._timer.after(0.0, lambda: self._answer(command, address))
         return True
 
     def _answer(self, command: Command, address: str) -> None:
-        """Look how a transaction ended and say so; a question that cannot be read is asked again by the broker."""
+        """Check a transaction, and send its state. The broker repeats a question that is unreadable."""
         question = read_question(self.group, command, address)
         if question is not None:
             self._tell(address, question.answered(self.group, self._checked(question.message)))
 
     def _checked(self, message: ReceivedMessage) -> TransactionState:
         state = TransactionState.UNKNOWN
-        with Keeping() as kept:
+        with CaughtError() as kept:
             state = state_of(self._check(message))
         if kept.error is not None:
             log.warning("the check of transaction %s failed: %r; the broker asks again", message.msg_id, kept.error)
@@ -253,12 +260,12 @@ class TransactionProducer(Closeable):
 
     # ------------------------------------------------------------ saying who we are
 
-    def _greet_later(self) -> None:
-        """Have brokers told again from time to time, by this process."""
-        if self._greets_in != self.runtime.process_id():
-            self._greets_in = self.runtime.process_id()
-            self._timer.after(HEARTBEAT_S, self._greet_again)
+    def _heartbeat_later(self) -> None:
+        """Start this process's periodic heartbeats, once."""
+        if self._heartbeat_process != self.runtime.process_id():
+            self._heartbeat_process = self.runtime.process_id()
+            self._timer.after(HEARTBEAT_S, self._heartbeat_again)
 
-    def _greet_again(self) -> None:
-        self._greeter.greet_again()
-        self._timer.after(HEARTBEAT_S, self._greet_again)
+    def _heartbeat_again(self) -> None:
+        self._instance.run(self._heartbeat.heartbeat_all())
+        self._timer.after(HEARTBEAT_S, self._heartbeat_again)

@@ -1,1 +1,1 @@
-"""Vectors as other programs read them: what is to be done and what is expected, step by step, with nothing left out."""
+"""Vectors for other programs: complete steps and expected answers."""

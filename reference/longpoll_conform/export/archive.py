@@ -1,6 +1,6 @@
-"""Writes the vectors as files that need nothing of ours: JSON lines, the clauses, and a page about both.
+"""Write the vectors as self-contained files: JSON lines, the clauses, and a page about both.
 
-Leaves out what is in a line (`steps`).
+A line: see `steps`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from longpoll_conform.vectors import RECORDED, recorded
 from longpoll_spec.errors import OutputError
 
 MARK: Final = "@CAPABILITIES@"
-"""Where the page has the table of capabilities."""
+"""The placeholder of the page's table of capabilities."""
 
 
 def files(version: str) -> Mapping[str, str]:
@@ -36,7 +36,7 @@ def files(version: str) -> Mapping[str, str]:
 
 
 def write(directory: Path, version: str) -> list[Path]:
-    """Write the files, and their paths. Raises OutputError."""
+    """Write the files; returns their paths. Raises OutputError."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         paths = []
@@ -49,7 +49,7 @@ def write(directory: Path, version: str) -> list[Path]:
 
 
 def archive(version: str) -> tuple[str, bytes]:
-    """The release archive's name and bytes, which are the same at every building."""
+    """The release archive's name and bytes, which are reproducible."""
     name = f"longpoll-vectors-{version}"
     whole = io.BytesIO()
     with (

@@ -1,16 +1,16 @@
-"""What an answer must be, as a pattern that says itself what may be otherwise.
+"""An expected answer as a pattern with its allowed variations.
 
-Texts of a pattern that mean more than themselves:
+Special texts in a pattern:
 
     <any>          anything that is there
-    <address>      an address of IPv4 with its port
+    <address>      an IPv4 address with its port
     <ids N>        N message ids with commas between them, each 32 or 56 hexadecimal digits
-    ${name}        what is known by that name: brokerName, cluster, and what a step has saved
+    ${name}        the value of a variable: brokerName, cluster, or one that a step saved
 
-`{"<set>": [...]}` is a list in any order, `{"<begin>": [...]}` one that begins so. An object has the names of its
-pattern and no others, but `{"<some>": {...}}` is one that has these, and perhaps more.
+`{"<set>": [...]}` is a list in any order, `{"<begin>": [...]}` a list with this beginning. An object has exactly the
+names of its pattern, but `{"<some>": {...}}` may have more.
 
-Leaves out what differs from a pattern, as sentences (`compare`).
+Differences as sentences: `compare`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ BEGIN: Final = "<begin>"
 SILENCE: Final[Mapping[str, bool]] = {"silence": True}
 """The pattern of no answer."""
 CLOSED: Final[Mapping[str, bool]] = {"closed": True}
-"""The pattern of a connection that is closed instead."""
+"""The pattern of a closed connection."""
 RECORDS_VARY: Final = frozenset(
     {"physicalOffset", "storeTimestamp", "totalSize", "propertiesRaw", "preparedTransactionOffset"}
 )
-"""What depends on the place and the time of storing."""
+"""Fields that depend on the place and the time of storing."""
 FIELDS_VARY: Final = frozenset({"msgId", "transactionId"})
-"""Compared by their form: ids have places and addresses in them."""
+"""Compared only by form, because ids contain places and addresses."""
 NAMED: Final = ("brokerName", "cluster")
 _ADDRESS: Final = re.compile(r"\d{1,3}(\.\d{1,3}){3}:\d+")
 _ID: Final = re.compile("[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56}")
@@ -44,7 +44,7 @@ Names = Mapping[str, str]
 
 
 def pattern_of(answer: Mapping[str, Any] | None, vary: AbstractSet[str], names: Names) -> dict[str, Any]:
-    """The pattern of a recorded answer, in which what is in `vary` may be anything; its broker is called as `names`."""
+    """The pattern of a recorded answer; fields in `vary` may have any value, and its broker is called as in `names`."""
     if not answer or "closed" in answer:
         return dict(CLOSED if answer else SILENCE)
     found = seen(answer)
@@ -63,7 +63,7 @@ def pattern_of(answer: Mapping[str, Any] | None, vary: AbstractSet[str], names: 
 
 
 def seen(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """An answer in the form that a pattern has: its body is `empty`, or has `records`, `json` or `hex`."""
+    """An answer in the form of a pattern: its body is `empty`, or has `records`, `json` or `hex`."""
     return {
         "code": answer["code"],
         "flag": answer["flag"],
@@ -87,7 +87,7 @@ def _seen_record(record: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: value for name, value in record.items() if name not in RECORDS_VARY | {"body", "bodySha256"}}
     if "body" not in record:
         return found
-    # The checksum says of a body that is known no more than that it fits.
+    # The checksum of a known body adds no information.
     del found["bodyCRC"]
     content = base64.b64decode(record["body"])
     try:
@@ -120,7 +120,7 @@ def _record(record: Mapping[str, Any], vary: AbstractSet[str], names: Names) -> 
 
 
 def masked(value: Any, names: Names) -> Any:
-    """Any JSON with `<address>` for addresses, and `${brokerName}` and `${cluster}` for what the broker is called."""
+    """JSON with `<address>` for addresses, and `${brokerName}` and `${cluster}` for the broker's names."""
     if isinstance(value, str):
         for name in NAMED:
             if value == names.get(name):
@@ -134,13 +134,13 @@ def masked(value: Any, names: Names) -> Any:
 
 
 def _form(ids: str) -> str:
-    """How many ids there are; a text that is none is itself."""
+    """The number of ids; a text that is not a list of ids is unchanged."""
     parts = ids.split(",")
     return f"<ids {len(parts)}>" if all(map(_ID.fullmatch, parts)) else ids
 
 
 def fits(pattern: str, text: Any, names: Names) -> bool:
-    """Whether a value is what a pattern's text means."""
+    """Whether a value matches a pattern's text."""
     if pattern == ANY:
         return True
     if not isinstance(text, str):
@@ -153,17 +153,17 @@ def fits(pattern: str, text: Any, names: Names) -> bool:
 
 
 def filled(text: str, names: Names) -> str:
-    """A text with the broker's name and cluster in it."""
+    """A text with the broker's name and cluster filled in."""
     for name in NAMED:
         text = text.replace(f"${{{name}}}", names.get(name, ""))
     return text
 
 
 def flat(pattern: Any, place: str = "") -> dict[str, str]:
-    """A pattern as texts by their places: names and numbers with points between them, and `body` left out.
+    """A pattern as texts by their places: names and numbers joined by points, without `body`.
 
-    Of an object with no other names than those of the pattern, and of a list with no more values, `#` is how many there
-    are. Lists in any order have that of their values' texts.
+    `#` is the size of an object with exactly the pattern's names, or of a complete list. Lists in any order are sorted
+    by their values' texts.
     """
     if not isinstance(pattern, Mapping | list):
         return {place: pattern if isinstance(pattern, str) else json.dumps(pattern)}
@@ -182,5 +182,5 @@ def flat(pattern: Any, place: str = "") -> dict[str, str]:
 
 
 def _texts(value: Any) -> list[str]:
-    """What a list in any order is sorted by: the texts of a value, in the order of their places."""
+    """The sort key in a list in any order: the texts of a value, in the order of their places."""
     return [text for _place, text in sorted(flat(value).items())]

@@ -1,10 +1,9 @@
-"""A recorded vector as a list of steps that another program plays one after the other: `docs/conformance.md` has them.
+"""A recorded vector as a list of steps for other programs (format: `docs/conformance.md`).
 
-What the recordings leave to the program that plays them is said here in full: what is waited for and how long, what an
-answer must be, in which window of time. Topics and groups have `${run}` in their names: six letters or digits of one
-playing.
+Details that the recordings leave to the player are explicit here: what to wait for and how long, the expected answer,
+and its time window. Topics and groups have `${run}` in their names: six letters or digits per playing.
 
-Leaves out where the steps are written (`archive`).
+Writing them: `archive`.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from longpoll_conform.wire import batch_body, encode_header
 
 FORMAT: Final = 2
 RUN: Final = "${run}"
-"""Six letters or digits stand for it, as long as itself: what has names in it keeps its length."""
+"""The placeholder for six letters or digits. It is six characters long, so names keep their length."""
 PLACE: Final = "place"
-"""A value of an answer with a message id: where in the log the message begins, which is the id's last 16 digits."""
+"""An answer's value with a message id: the log position, which is the id's last 16 digits."""
 GET_MAX_OFFSET: Final = 30
 SCAN: Final = "scan"
-"""What a vector needs whose recorded answer came from the scan every five seconds."""
+"""The requirement of a vector whose recorded answer came from the five-second scan."""
 ANSWER_MS: Final = 10_000
 JOIN_MS: Final = 16_000
 UNTIL_MS: Final = 8_000
@@ -78,7 +77,7 @@ def steps_of(vector: Vector) -> Iterator[Step]:
 
 
 class _Playing:
-    """Steps of one vector."""
+    """The steps of one vector."""
 
     def __init__(self, vector: Vector) -> None:
         self._case = vector.case
@@ -86,7 +85,7 @@ class _Playing:
         self._opaques = itertools.count(1)
 
     def step(self, step: Mapping[str, Any], name: str, *, of_preparation: bool = False) -> Iterator[Step]:
-        """One step of the recording; of a preparation the code alone is expected."""
+        """One step of the recording; in a preparation only the code is expected."""
         if "sleep_ms" in step or "close" in step:
             yield {"close": step["close"]} if "close" in step else {"sleepMs": step["sleep_ms"]}
         elif "until_max_offset" in step:
@@ -120,7 +119,7 @@ class _Playing:
         yield answer
 
     def expected(self, of: Mapping[str, Any], vary: Sequence[str]) -> Step:
-        """What the answer of a step, or of the whole case, must be."""
+        """The expected answer of a step, or of the whole case."""
         pattern = pattern_of(of["response"], self._vary | set(vary), RECORDED_AS)
         return {"expect": flat(_sized(_named(pattern)))}
 
@@ -132,7 +131,7 @@ class _Playing:
         return {"until": wanted["offset"], "field": "offset", "limitMs": limit_ms, "conn": "probe", **asked}
 
     def ask(self, step: Mapping[str, Any], name: str) -> Iterator[Step]:
-        """A request, which is not waited for."""
+        """A request, without waiting for the answer."""
         asked: Step = {"ask": name, "conn": step.get("conn", "main")}
         if "raw" in step:
             yield asked | {"raw": base64.b64decode(step["raw"]).hex(), "opaque": step["opaque"]}
@@ -140,10 +139,10 @@ class _Playing:
             yield asked | self._frame(step)
 
     def _frame(self, step: Mapping[str, Any]) -> Step:
-        """A request's frame as pieces of text and bytes, and what it means."""
+        """A request's frame as pieces of text and bytes, and its meaning."""
         serialize = step.get("serialize", self._case.get("serialize", "JSON"))
         if _USED.search(json.dumps(step.get("extFields"))):
-            # Only a header of text can have in it what has no fixed length.
+            # Only a text header can contain parts without a fixed length.
             serialize = "JSON"
         opaque = next(self._opaques)
         command = {key: step[key] for key in ("code", *_COPIED) if key in step}
@@ -155,7 +154,7 @@ class _Playing:
 
 
 def _pieces(body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """A body as pieces, each perhaps several `times`."""
+    """A body as pieces, with repetitions as `times`."""
     if "text" in body:
         yield {"text": _named(body["text"])}
     elif "json" in body:
@@ -172,7 +171,7 @@ def _pieces(body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _saved(how: Sequence[Any]) -> str:
-    """Which value of an answer is kept as a variable."""
+    """The answer's value to save as a variable."""
     if how[0] == "ext":
         return f"extFields.{how[1]}"
     return PLACE if how[0] == "msgid_phys" else f"records.{how[1]}.{how[2]}"
@@ -183,7 +182,7 @@ def _window(timing: Mapping[str, Any] | None) -> Step:
 
 
 def _named(value: Any) -> Any:
-    """Any JSON with `${run}` in the names of topics and groups."""
+    """JSON with `${run}` in the names of topics and groups."""
     if isinstance(value, str):
         return _NAME.sub(rf"\1{RUN}", value)
     if isinstance(value, Mapping):
@@ -192,7 +191,7 @@ def _named(value: Any) -> Any:
 
 
 def _sized(named: dict[str, Any]) -> dict[str, Any]:
-    """The pattern with lengths of bodies as they are with names of a run."""
+    """The pattern with body lengths for the names of a run."""
     records = named.get(SOME, {}).get("body", {}).get("records", [])
     for record in records[BEGIN] if isinstance(records, Mapping) else records:
         if "body" in record[SOME]:

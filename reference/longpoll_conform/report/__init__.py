@@ -1,1 +1,1 @@
-"""What came of a run, for people and for machines: text, JSON, JUnit's XML, and pages of HTML."""
+"""The result of a run for people and machines: text, JSON, JUnit XML, and HTML pages."""

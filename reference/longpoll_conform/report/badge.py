@@ -1,6 +1,6 @@
-"""A run as one line for a README: an image with how many clauses passed, of those that could be tested.
+"""A run as a badge for a README: how many of the tested clauses passed.
 
-Source: shields.io's static badges, in which `-` and `_` are written twice.
+Source: shields.io's static badges, in which `-` and `_` are doubled.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ HOST: Final = "https://img.shields.io/badge"
 
 
 def badge(policy: str, results: Sequence[Result]) -> str:
-    """Markdown: red where a clause failed, green where none did and one passed, grey where nothing is known."""
+    """Markdown: red if a clause failed, green if none did and one passed, otherwise grey."""
     counts = Counter(by_clause(results).values())
     tested = counts.total() - counts["UNTESTED"]
     colour = "red" if counts["FAIL"] else "brightgreen" if counts["PASS"] else "lightgrey"

@@ -1,9 +1,9 @@
-"""Recorded behaviour that is a bug of RocketMQ itself, by what shows it.
+"""Recorded behaviour that is a bug of RocketMQ itself, by vector.
 
-A broker that behaves otherwise there does not have the bug. The lost and late wakeups that a load shows are hazards of
-the specification (`longpoll_spec.findings`).
+A broker that differs there does not have the bug. The lost and late wakeups that a load shows are findings of the
+specification (`longpoll_spec.findings`).
 
-Sources: docs/findings.md; `ConsumerFilterManager.build` (the check is an assertion, which Java leaves out).
+Sources: docs/findings.md; `ConsumerFilterManager.build` (the check is an assertion, which Java skips).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RECORDED: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         "4.9.7": {
             **_BOTH,
             "route-384": "The name server never answers a request code that it does not know.",
-            "client-344": "A group that may not be created gets members, and its pulls are refused.",
+            "client-344": "A group that may not be created gets members, but its pulls are rejected.",
         },
         "5.5.0": _BOTH,
     }
@@ -38,12 +38,12 @@ RECORDED: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
 
 
 def bug_of(version: str, vector: str) -> str | None:
-    """The bug that a vector's recorded answer shows; None for none."""
+    """The bug that a vector's recorded answer shows, if any."""
     return RECORDED.get(version, {}).get(vector)
 
 
 def bug_of_run(policy: str, seen: str) -> str | None:
-    """The bug of a RocketMQ preset that a load or a race may show; None where the policy promises the property."""
+    """The bug of a RocketMQ preset that a load or a race may show; None if the policy promises the property."""
     if not (policy.startswith("rocketmq") and seen.startswith((OF_LOAD, OF_RACE))):
         return None
     letters = findings_of(policy, seen.removeprefix(OF_LOAD).removeprefix(OF_RACE).replace("-", "_"))

@@ -1,7 +1,6 @@
-"""A conversation as text: who said what when, each frame decoded beside its bytes.
+"""A conversation as text: sender, time, and each frame decoded next to its bytes.
 
-What a broker sends may be anything, so every text is written out where it could steer a terminal. Leaves out what the
-frames should have been (`compare`).
+A broker may send anything, so texts are escaped for terminals.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from longpoll_conform.connection import RecordedFrame
 from longpoll_conform.wire import NotReadableError, decode_command
 
 HEX_SIZE_MAX: Final = 256
-"""Bytes of a frame that are shown; the rest is counted."""
+"""Bytes shown of a frame; the rest is counted."""
 HEX_COLUMNS: Final = 32
 TEXT_MAX: Final = 600
 ARROWS: Final = {"sent": ">", "came": "<", "closed": "x"}

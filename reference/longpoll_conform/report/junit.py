@@ -1,6 +1,6 @@
-"""A run as JUnit's XML, which every CI shows: a suite an area, a case a vector.
+"""A run as JUnit XML, which every CI displays: one suite per area, one case per vector.
 
-What is no letter of XML is written out: a broker may answer anything.
+Characters that XML forbids are escaped: a broker may answer anything.
 """
 
 from __future__ import annotations

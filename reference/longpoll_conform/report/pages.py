@@ -86,7 +86,7 @@ def page(result: Result) -> str:
 
 
 def escape(text: str) -> str:
-    """A text as it is, on one line, and no markup."""
+    """The text escaped, on one line."""
     return html.escape(escaped(text))
 
 

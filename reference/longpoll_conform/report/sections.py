@@ -1,6 +1,6 @@
-"""A run in three sections: what differs from RocketMQ, which bugs of RocketMQ the broker has, what was not tested.
+"""A run in three sections: differences from RocketMQ, bugs of RocketMQ in the broker, untested clauses.
 
-Clauses are counted, never vectors. Only tested clauses are in the denominator.
+Clauses are counted, not vectors. The denominator has only tested clauses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from longpoll_conform.vectors import Vector
 
 @frozen
 class Difference:
-    """A clause that differs from what RocketMQ was recorded to do."""
+    """A clause that differs from RocketMQ's recorded behaviour."""
 
     clause: str
     outcome: Outcome
@@ -36,7 +36,7 @@ class Bug:
     """Whether this broker has it."""
     bug: str
     seen: str
-    """What shows that it has it, or has not."""
+    """The evidence for or against it."""
 
 
 @frozen
@@ -48,7 +48,7 @@ class Sections:
     differences: tuple[Difference, ...]
     bugs: tuple[Bug, ...]
     untested: dict[str, tuple[str, ...]]
-    """Why -> the clauses that were not tested for that reason."""
+    """Reason -> the clauses that were not tested for it."""
 
     @property
     def tested(self) -> int:
@@ -66,7 +66,7 @@ class Sections:
 
 
 def sections(suite: Suite, results: Sequence[Result]) -> Sections:
-    """Sort what came of each clause."""
+    """Sort the results by clause."""
     clauses = by_clause(results)
     differences: list[Difference] = []
     bugs: list[Bug] = []
@@ -92,7 +92,7 @@ def _bug_of(suite: Suite, result: Result) -> str | None:
 
 
 def _has_it(result: Result) -> bool:
-    """A recorded bug is there where the answer is the recorded one; a load or race shows it by being late."""
+    """A recorded bug is present if the answer is the recorded one; a load or race shows it by lateness."""
     return (result.outcome == "PASS") == isinstance(result.vector, Vector)
 
 

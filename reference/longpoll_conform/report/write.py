@@ -1,4 +1,4 @@
-"""Writes reports where the user wants them. Leaves out what they say (`junit`, `pages`)."""
+"""Write reports to the files that the user named. Contents: `junit`, `pages`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from longpoll_spec.errors import OutputError
 
 
 def write_reports(suite: Suite, results: Sequence[Result], junit_file: Path | None, pages: Path | None) -> None:
-    """Write those that are wanted: JUnit's XML into a file, pages into a directory. Raises OutputError."""
+    """Write the requested ones: JUnit XML into a file, pages into a directory. Raises OutputError."""
     for place, write in (
         (junit_file, lambda path: path.write_text(junit(results), encoding="utf-8")),
         (pages, lambda path: write_pages(path, suite, results)),

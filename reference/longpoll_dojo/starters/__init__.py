@@ -1,7 +1,7 @@
-"""Programs to begin with: a right one in each language, and the same with one subtle fault each.
+"""Example programs: a correct one in each language, and copies with one subtle fault each.
 
-The right ones stand in `code/` as they are. A fault is a piece of one that reads otherwise (`code/faults.toml`), so
-what a wrong program differs in is its fault and nothing else. Leaves out how they are driven.
+The correct ones are in `code/`. A fault is a textual replacement (`code/faults.toml`), so a faulty program differs only
+in its fault.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ RIGHT: Final = "right"
 
 @frozen
 class Language:
-    """How programs of a language are named, made and run."""
+    """How to name, build and run programs of a language."""
 
     name: str
     suffix: str
     build: tuple[str, ...]
-    """The command that makes a program; empty: it is run as it stands. `{}` is the file's name less its suffix."""
+    """The build command; empty for none. `{}` is the file's name without its suffix."""
     run: tuple[str, ...]
 
 
@@ -45,19 +45,19 @@ LANGUAGES: Final = {
 
 @frozen
 class Starter:
-    """One program: the right one of its language, or a wrong one."""
+    """One program: the correct one of its language, or a faulty one."""
 
     language: Language
     name: str
     says: str
-    """What it does wrong; empty of the right one."""
+    """Its fault; empty for the correct one."""
     breaks: str
-    """The property that the dojo finds broken; empty of the right one."""
+    """The property that it breaks; empty for the correct one."""
     source: str
 
     @property
     def file(self) -> str:
-        """What it is written as."""
+        """Its file name."""
         return self.name + self.language.suffix
 
     def words(self, template: Sequence[str]) -> list[str]:
@@ -72,12 +72,12 @@ def _code(file: str) -> str:
 
 @cache
 def faults() -> dict[str, dict[str, Any]]:
-    """Name of a fault -> what it is, what it breaks, and for each language the text that it replaces and by what."""
+    """Name of a fault -> its description, the property it breaks, and a textual replacement per language."""
     return tomllib.loads(_code("faults.toml"))
 
 
 def starters(language_name: str) -> Iterator[Starter]:
-    """The right program of a language, then the wrong ones."""
+    """The correct program of a language, then the faulty ones."""
     language = LANGUAGES[language_name]
     right = _code(RIGHT + language.suffix)
     yield Starter(language, RIGHT, "", "", right)
@@ -90,7 +90,10 @@ def starters(language_name: str) -> Iterator[Starter]:
 
 
 def write(language_name: str, directory: Path) -> list[Starter]:
-    """Write the programs of a language into a directory, which is made. Raises StarterError and never overwrites."""
+    """Write the programs of a language into a directory, created if missing.
+
+    Never overwrites a file. Raises StarterError.
+    """
     programs = list(starters(language_name))
     try:
         directory.mkdir(parents=True, exist_ok=True)

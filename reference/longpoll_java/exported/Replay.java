@@ -476,7 +476,7 @@ public class Replay {
         String header;
         synchronized (lock) { header = peer.headers.get(returning); }
         if (field(header, "code").equals("0")) throw new Otherwise("the traversal after the master's return reaches its end");
-        return "who told of the master is answered with code " + field(header, "code") + ": " + field(header, "remark");
+        return "the message about the master is answered with code " + field(header, "code") + ": " + field(header, "remark");
     }
 
     String send(Map<String, String> move) throws IOException {

@@ -1,7 +1,6 @@
-"""A schedule as files that run with Java and Maven alone: for the people who can mend what it shows.
+"""Export a schedule as files that need only Java and Maven, for maintainers who can fix the bug.
 
-Leaves out playing it from here (`play`). The rules, the moves and the broker's settings are those that `play` uses;
-`Replay.java` plays the moves as `play` does.
+The rules, moves and settings are those of `play`; `Replay.java` plays the moves in the same way.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ _README: Final = """# {title}
 
 On an unchanged Apache RocketMQ broker {version}: {shown}.
 
-The threads of the broker are stopped at the places in `gates.btm` by Byteman, a Java agent, and go on in the order of
-`schedule.txt`. Nothing else of the broker is changed.
+Byteman, a Java agent, stops the broker's threads at the locations in `gates.btm`. They continue in the order of
+`schedule.txt`. Nothing else in the broker is changed.
 
 ## Run it
 
-It takes a JDK (11 or later) and Maven, and ends by itself within a minute.
+This needs a JDK (11 or later) and Maven, and ends within a minute.
 
 ```console
 mvn -q -B dependency:build-classpath -Dmdep.outputFile=class-path.txt
 java Replay.java
 ```
 
-Exit code 0: the run was followed to its end and shows what stands above. 1: the broker did otherwise. 3: a thread did
-not come to its gate; `broker.out` is what the broker said.
+Exit code 0: the broker followed the run and shows the behaviour above. 1: the broker behaved differently. 3: a thread
+did not reach its gate; `broker.out` has the broker's output.
 
 ## What happens
 
@@ -54,13 +53,13 @@ def files_of(
     sentences: Sequence[str],
     wrong: Sequence[str],
 ) -> dict[str, str]:
-    """Name -> text of each file. `sentences` are the steps of the law, `wrong` says what they break."""
+    """Name -> text of each file. `sentences` are the steps of the specification, `wrong` the violation."""
     steps = "".join(f"{number}. {sentence}\n" for number, sentence in enumerate(sentences, 1))
     conf = {"broker.conf": settings_of("{home}", "{port}", lmq=schedule.lmq)}
     if schedule.slave:
         conf = {"master.conf": conf["broker.conf"]}
         conf["broker.conf"] = settings_of("{home}", "{port}", lmq=schedule.lmq, copies="{master}")
-    shown = sentence_of(schedule.property_name) or "the run below is followed, step by step"
+    shown = sentence_of(schedule.property_name) or "it follows the run below, step by step"
     return {
         "README.md": _README.format(
             title=title, version=version, shown=shown, steps=steps, wrong="\n".join(wrong) or "Nothing: it is a run."

@@ -1,5 +1,4 @@
-"""The Java broker's own steps as a history: rules that write and do not wait, a load, and what they say as steps.
+"""Record the Java broker's own steps as a history: rules that log without stopping, and a load.
 
-`trace_rules` has the rules, `load` sends and pulls, `history` makes a history of steps of both. Leaves out judging it
-(`longpoll_judge`).
+`trace_rules` has the rules, `load` sends and pulls, `history` makes a history of both. Judging: `longpoll_judge`.
 """

@@ -1,7 +1,7 @@
-"""A trace and what the load saw as a history of steps: each queue a source, each step between two places.
+"""Convert a trace and a load's observations to a history of steps: one source per queue.
 
-A step lies between two lines of one thread, so its interval is certain: it began after the one was written and had
-ended before the other. Leaves out files of the history's own kind but the writing of them.
+A step lies between two lines of one thread, so its interval is certain: it began after the first line and ended before
+the second.
 
 Source: docs/history.md, "Histories of steps".
 """
@@ -21,7 +21,7 @@ from longpoll_spec.history import FORMAT_VERSION, META_FILE, Event, Law, Meta, S
 UNKNOWN: Final = "-"
 SCAN_TICKS: Final = 2
 HOLD_TICKS: Final = SCAN_TICKS * HELD_SCANS
-"""A pull's deadline in ticks: as many as pass in the periods of the scan that it is held for."""
+"""A pull's deadline in ticks: its hold in scan periods."""
 PART: Final = "part-0.ndjson"
 WORDS: Final = 7
 
@@ -40,7 +40,7 @@ class Line:
 
 @frozen
 class Step:
-    """One step of the law, of one queue."""
+    """One step of the specification, in one queue."""
 
     name: str
     actors: str
@@ -52,7 +52,7 @@ class Step:
 
 
 def lines_of(trace: Path, topic: str) -> Iterator[Line]:
-    """The lines of a trace that are about the topic, or about pulls. Raises OSError."""
+    """The lines of a trace about the topic, or about pulls. Raises OSError."""
     with trace.open(encoding="utf-8", errors="replace") as text:
         for words in map(str.split, text):
             if len(words) == WORDS and words[3] in {topic, UNKNOWN}:
@@ -64,13 +64,13 @@ def lines_of(trace: Path, topic: str) -> Iterator[Line]:
 
 @define(eq=False)
 class _Maker:
-    """Makes steps of lines. Invariant: `before` has each thread's last line, where a step may begin at it."""
+    """Makes steps from lines. Invariant: `before` has each thread's last line, if a step may begin there."""
 
     seen: Seen
     steps: dict[int, list[Step]] = field(init=False)
     before: dict[str, Line] = field(factory=dict)
     dispatched: list[int] = field(init=False)
-    """Of each queue, the messages dispatched so far."""
+    """Queue -> messages dispatched so far."""
     dispatched_ns: dict[tuple[int, int], int] = field(factory=dict)
     """(queue, offset) -> when its dispatch began."""
     read_ns: dict[int, int] = field(factory=dict)
@@ -81,7 +81,7 @@ class _Maker:
         self.dispatched = [0] * self.seen.queues
 
     def take(self, line: Line) -> None:
-        """One line more: the step that it ends, if it ends one."""
+        """Process a line, and record the step that it ends, if any."""
         if line.request >= 0 and line.request not in self.seen.pulls:
             return
         first = self.before.pop(line.thread, None)
@@ -132,7 +132,7 @@ class _Maker:
         self.steps[queue].append(step)
 
     def from_outside(self) -> None:
-        """Sends and pulls, as far as the broker is known to have got them."""
+        """Sends and pulls, as far as the broker is known to have received them."""
         for sent in self.seen.sends:
             shown_ns = self.dispatched_ns.get((sent.queue, sent.queue_offset))
             if sent.queue_offset >= 0:
@@ -146,7 +146,7 @@ class _Maker:
 
 
 def steps_of(lines: Iterable[Line], seen: Seen) -> dict[int, list[Step]]:
-    """Queue -> its steps, in no order."""
+    """Queue -> its steps, unordered."""
     maker = _Maker(seen)
     for line in lines:
         maker.take(line)
@@ -155,7 +155,7 @@ def steps_of(lines: Iterable[Line], seen: Seen) -> dict[int, list[Step]]:
 
 
 def write_history(directory: Path, steps: dict[int, list[Step]], topic: str, policy: str) -> int:
-    """Write a history of steps into a new directory, and say how many steps. Raises OSError."""
+    """Write a history of steps into a new directory; returns the number of steps. Raises OSError."""
     directory.mkdir(parents=True)
     encode = msgspec.json.Encoder().encode
     count = 0

@@ -1,6 +1,6 @@
-"""A load whose every moment is kept: two consumers a queue that pull all the time, and sends that race them.
+"""A load with recorded times: per queue two consumers that pull continuously, and sends that race them.
 
-A consumer goes on where its last answer said. Leaves out what the broker did inside (`trace_rules`).
+A consumer continues where its last answer said. The broker's steps: `trace_rules`.
 """
 
 from __future__ import annotations
@@ -21,26 +21,27 @@ from longpoll_protocol.frames.command import Command, encode
 from longpoll_protocol.frames.connection import Connection, Signal
 
 CONSUMERS: Final = 2
-"""Of each queue: as many as the law's smallest world of a race has."""
+"""Per queue: as many as in the smallest bounds with a race."""
 HELD_SCANS: Final = 3
-"""How many periods of the scan a pull is held for: 15 s, as Java's push consumer asks for."""
+"""How many scan periods a pull is held: 15 s, as Java's push consumer requests."""
 LINES: Final = 4
-"""Connections that the consumers share; the senders have one of their own."""
+"""Connections shared by the consumers; the senders use another one."""
 PAUSE_S: Final = 0.004
-"""Most time between an acknowledgement and the next send to the same queue."""
+"""The most time between an acknowledgement and the next send to the same queue."""
 LAG_MAX: Final = 16
-"""Messages that a consumer may be behind before its queue's sender waits: a read of the law has no limit, Java's has
-one of 32."""
+"""How many messages a consumer may be behind before its queue's sender waits: a read in the specification has no limit,
+Java's has one of 32.
+"""
 LAG_PAUSE_S: Final = 0.002
 SILENT_S: Final = 30.0
-"""A broker that says nothing for this long is given up; a pull is held for half of it."""
+"""A broker that is silent for this long is given up; a pull is held for half of it."""
 SUSPEND_SUBSCRIPTION: Final = "6"
 RECEIVED_MAX: Final = 1 << 18
 
 
 @define
 class PullSeen:
-    """A pull as its consumer saw it; moments are nanoseconds of the monotonic clock, -1 where there is none."""
+    """A pull as its consumer saw it; times are nanoseconds of the monotonic clock, -1 for none."""
 
     queue: int
     slot: int
@@ -62,7 +63,7 @@ class SendSeen:
 
 @frozen
 class Seen:
-    """Everything that the load saw. `pulls` are by their opaque."""
+    """The load's observations. `pulls` are by their opaque."""
 
     topic: str
     queues: int
@@ -78,7 +79,7 @@ class _Line:
 
 @define(eq=False)
 class Load:
-    """Drives a broker. Invariant: of every consumer one pull is under way, and of every queue one send at most."""
+    """Drives a broker. Invariant: each consumer has one pull in flight, each queue at most one send."""
 
     address: tuple[str, int]
     topic: str
@@ -86,7 +87,7 @@ class Load:
     messages: int
     seed: int
     rest_s: float
-    """How long nothing is sent once half of the messages are: scans then come to those who wait, and to deadlines."""
+    """How long nothing is sent after half of the messages, so that scans and deadlines reach waiting pulls."""
     hold_ms: int
     on_progress: Callable[[int], None]
     _selector: selectors.BaseSelector = field(factory=selectors.DefaultSelector)
@@ -97,7 +98,7 @@ class Load:
     _due: list[tuple[float, int]] = field(factory=list)
     _ends: list[int] = field(init=False)
     _read: list[list[int]] = field(init=False)
-    """Of each queue where its consumers read next."""
+    """For each queue the next offsets of its consumers."""
     _left: int = field(init=False)
     _rests_until_s: float = 0.0
     _random: random.Random = field(init=False)
@@ -110,7 +111,7 @@ class Load:
         self._random = random.Random(self.seed)
 
     def run(self) -> Seen:
-        """Send everything, and wait until everybody has read it. Raises JavaUnavailableError, and OSError."""
+        """Send everything, and wait until all consumers have read it. Raises JavaUnavailableError, and OSError."""
         try:
             self._connect()
             self._ask(Command(RequestCode.UPDATE_AND_CREATE_TOPIC, self._number(), 0, self._topic_fields()))
@@ -142,7 +143,7 @@ class Load:
                 self._receive(key.data)
             heard_s = time.monotonic() if heard else heard_s
             if time.monotonic() - heard_s > SILENT_S:
-                raise JavaUnavailableError(f"the Java broker has sent nothing for {SILENT_S:g} s")
+                raise JavaUnavailableError(f"the Java broker has been silent for {SILENT_S:g} s")
             if not self._left and now_s - looked_s > 0.1:
                 looked_s = now_s
                 if is_done():
@@ -236,7 +237,7 @@ class Load:
         self._pull(pull.queue, pull.slot, pull.offset_next)
 
     def _acknowledged(self, sent: SendSeen, reply: Command, now_ns: int) -> None:
-        """A message is in the log, or the broker was too busy to look at it, and it is sent again."""
+        """A message is in the log; or the broker was too busy, and it is sent again."""
         if reply.code == ResponseCode.SUCCESS:
             sent.acknowledged_ns, sent.queue_offset = now_ns, int((reply.ext_fields or {})["queueOffset"])
             self._ends[sent.queue] = sent.queue_offset + 1
@@ -244,5 +245,5 @@ class Load:
         elif reply.code == ResponseCode.SYSTEM_BUSY:
             self._left += 1
         else:
-            raise JavaUnavailableError(f"the Java broker refuses a message (code {reply.code}): {reply.remark}")
+            raise JavaUnavailableError(f"the Java broker rejects a message (code {reply.code}): {reply.remark}")
         heapq.heappush(self._due, (time.monotonic() + self._random.random() * PAUSE_S, sent.queue))

@@ -1,6 +1,6 @@
-"""Runs a Java broker under a load, and records its own steps as a history of steps.
+"""Run a Java broker under a load, and record its own steps as a history of steps.
 
-Leaves out the rules (`trace_rules`), the load (`load`) and what lines say (`history`).
+Rules: `trace_rules`. Load: `load`. Meaning of lines: `history`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NO_RULES: Final = "# no rules\n"
 
 @frozen
 class Recorded:
-    """What came of a load."""
+    """The result of a recorded load."""
 
     policy: str
     steps: int
@@ -42,30 +42,30 @@ class Recorded:
 
 @frozen
 class Size:
-    """How much is sent."""
+    """The size of a load."""
 
     queues: int
     """Each becomes a source of the history, with two consumers."""
     messages: int
     """To all queues together."""
     seed: int
-    """What the pauses between the sends are drawn from."""
+    """The seed of the pauses between sends."""
     rest_s: float
-    """How long nothing is sent once half of the messages are, seconds."""
+    """How long nothing is sent after half of the messages, seconds."""
     delayed_percent: int = 0
-    """Of a hundred times that a thread comes to a place, how often it waits there some milliseconds."""
+    """The percentage of a thread's arrivals at a gate that wait some milliseconds."""
     scan_ms: int = SCAN_MS
-    """How often the scan comes; pulls are held for three times that."""
+    """The scan's period; pulls are held for three times that."""
 
 
 def record(jars: Jars, directory: Path, size: Size, on_progress: Callable[[int], None]) -> Recorded:
-    """Send messages to a broker of its own, and write its steps into a new directory.
+    """Send messages to a newly started broker, and write its steps into a new directory.
 
     Args:
-        jars: What the broker is made of.
-        directory: Where the history goes.
-        size: How much is sent.
-        on_progress: Is told how many messages are acknowledged.
+        jars: The broker's jars.
+        directory: The directory of the history.
+        size: The size of the load.
+        on_progress: Gets the number of acknowledged messages.
 
     Raises JavaUnavailableError, and OSError.
     """
@@ -86,7 +86,7 @@ def _script(version: str, size: Size) -> str:
 def loaded(
     jars: Jars, script: str, options: tuple[str, ...], size: Size, on_progress: Callable[[int], None]
 ) -> tuple[Seen, float]:
-    """What a load saw of a broker under these rules, and how many seconds it took."""
+    """A load's observations of a broker under these rules, and its seconds."""
     with Breakpoints() as stage, JavaBroker(jars, stage, script=script, options=options) as broker:
         begun_s = time.monotonic()
         hold_ms = HELD_SCANS * size.scan_ms

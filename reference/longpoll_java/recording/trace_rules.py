@@ -1,11 +1,11 @@
-"""Byteman rules that write a line at each place, with the moment, and stop nobody.
+"""Byteman rules that log a line with the time at each gate, without stopping threads.
 
 | word of a line | what it is                                                              |
 |----------------|-------------------------------------------------------------------------|
 | 1              | the gate's name                                                         |
-| 2              | the thread's number, and `d` or `s` behind it for dispatcher or scanner |
+| 2              | the thread's number, and `d` or `s` after it for dispatcher or scanner  |
 | 3              | `System.nanoTime`, which on Linux is the monotonic clock of the machine |
-| 4, 5, 6        | topic, queue, opaque of the pull; `-` for what is not known there       |
+| 4, 5, 6        | topic, queue, opaque of the pull; `-` if unknown there                  |
 | 7              | whether the pull may still be held: `true`, `false`, or `-`             |
 """
 
@@ -18,7 +18,7 @@ from typing import Final
 from longpoll_spec.render.java_breakpoints import Breakpoint, breakpoints_of
 
 DELAYED_MS_MAX: Final = 8
-"""Longest that a thread waits at a place, where delays are drawn: two pauses between the sends of a queue."""
+"""The longest random delay at a gate: two pauses between the sends of a queue."""
 _PRIME: Final = 10_007
 FILE_PROPERTY: Final = "longpoll.steps"
 TRACED: Final = ("dispatch", "notify", "taken", "each", "keep", "done", "read", "hold", "held", "served")
@@ -39,13 +39,13 @@ _THREAD: Final = (
 
 
 def tracing_of(version: str, *, delayed_percent: int = 0, seed: int = 0) -> str:
-    """The script for a version. Of a hundred arrivals at a place some are delayed, drawn from the seed."""
+    """The script for a version. `delayed_percent` of the arrivals at a gate are delayed, drawn from the seed."""
     gates = {gate.name: gate for gate in breakpoints_of(version)}
     return _BEGIN + "".join(_rules((gates[name] for name in TRACED), delayed_percent, seed))
 
 
 def _delay(gate: Breakpoint, percent: int, seed: int) -> tuple[str, str]:
-    """What counts a place's arrivals, and what waits at the n-th of them: as long as place, n and seed say."""
+    """The counter of a gate's arrivals, and the delay of the n-th, determined by gate, n and seed."""
     if not percent:
         return "", ""
     start = zlib.crc32(f"{gate.name} {seed}".encode()) % _PRIME

@@ -1,6 +1,6 @@
 """Carries events as they wait or travel: without the columns that they do not use, as an Arrow stream.
 
-Leaves out which events wait where (`sweep`, `local`, `spark`).
+Leaves out which events wait where (`window_sweep`, `local`, `spark`).
 """
 
 from __future__ import annotations

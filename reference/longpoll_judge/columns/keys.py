@@ -78,18 +78,18 @@ def repeated(groups: Iterable[Keys]) -> Keys:
 
 @define
 class Received:
-    """The keys of requests that were received, of any kind, slice by slice."""
+    """The keys of requests that were received, of any kind, split by split."""
 
-    _slices: list[Keys] = field(factory=list)
+    _splits: list[Keys] = field(factory=list)
 
     def add(self, table: pa.Table, rows: Integers) -> None:
-        """The rows of one slice that tell of a receipt and have an identifier."""
-        self._slices.append(request_keys(table, rows))
+        """The rows of one split that tell of a receipt and have an identifier."""
+        self._splits.append(request_keys(table, rows))
 
     @cached_property
     def again(self) -> Keys:
-        """Those that came more than once, when all slices are seen."""
-        return repeated(self._slices)
+        """Those that came more than once, when all splits are seen."""
+        return repeated(self._splits)
 
 
 @define

@@ -1,7 +1,7 @@
 """Has the C library keep the memory of columns that are done with for those that come next.
 
 glibc gives freed memory at the end of its heap back to the system at once, unless told otherwise, and takes it again
-page by page: a column of a slice has 500 pages, and these cost more than most of what numpy does with them. Leaves out
+page by page: a column of a split has 500 pages, and these cost more than most of what numpy does with them. Leaves out
 what Arrow holds, which has an allocator of its own.
 
 Source: mallopt(3).
@@ -35,7 +35,7 @@ def keep_freed_memory() -> bool:
 
 
 def give_back_memory() -> None:
-    """Give back to the system what is kept for columns to come; to take it again costs a fraction of judging a stretch.
+    """Give back to the system what is kept for columns to come; to take it again costs a fraction of judging a window.
 
     For when columns of another kind come next, which would lie beside what is kept.
     """

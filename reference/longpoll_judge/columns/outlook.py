@@ -1,6 +1,6 @@
 """What lies outside of the part of a queue's log that is at hand.
 
-Leaves out how it is known (`plan`) and what is made of it (`home`).
+Leaves out how it is known (`windows`) and what is made of it (`window_pulls`).
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ class Gap:
 
 @frozen
 class Outlook:
-    """What lies outside of a stretch's neighbourhood of one queue's log."""
+    """What lies outside of a window's neighbourhood of one queue's log."""
 
     is_white_box: bool
     """Whether visibility was seen from within the broker, anywhere."""
     first_known: int
     """The first offset whose message was seen anywhere; `NEVER` when none was."""
     first_before: int = NEVER
-    """The first offset whose message earlier stretches show; `NEVER` when they show none."""
+    """The first offset whose message earlier windows show; `NEVER` when they show none."""
     floor: int = BEGINNING
-    """Earlier stretches show no offset at or above this, and no higher visible end."""
+    """Earlier windows show no offset at or above this, and no higher visible end."""
     end_before: int = 0
     """The highest visible end that they show."""
     ended_before_ns: int = BEGINNING
     """All that they show of the log happened at this moment or before."""
     reach: int = NEVER
-    """Later stretches show no offset below this."""
+    """Later windows show no offset below this."""
     begins_after_ns: int = NEVER
     """Nothing that they show of the log happened before this moment."""
     gap: Gap | None = None
     """What lies between the piece around an offset and the piece around a moment, where these are apart. Then all but
-    `floor` that is told here of earlier stretches is of the gap as well."""
+    `floor` that is told here of earlier windows is of the gap as well."""

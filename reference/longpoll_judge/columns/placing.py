@@ -4,7 +4,7 @@ Rule 4 of a history says that answers carry them; other recorders may leave them
 answer whose identifier requests of several queues bear is placed nowhere: whose it is nobody knows; and one that names
 another broker or topic than its request stays there. So who places by
 some of the events does so for as long as he looks at them, and hands them on as they are told. Leaves out how requests
-and their answers come together (`sweep`, `rest`).
+and their answers come together (`window_sweep`, `wide_pulls`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How often a property is broken: a share with its 95 % interval, so that two runs can be compared honestly.
 
-Leaves out what is counted (`job`). Source: E. B. Wilson, "Probable inference", 1927: the score interval, which also
-holds for the few of many that lost wakeups are.
+`run.pipeline` counts. Source: E. B. Wilson, "Probable inference", 1927: the score interval, which also holds for the
+few of many that lost wakeups are.
 """
 
 from __future__ import annotations

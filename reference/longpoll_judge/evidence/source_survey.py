@@ -1,4 +1,4 @@
-"""What slices show of one source: its numbers, its moments, and where these leave holes or tell of a clock set back.
+"""What splits show of one source: its numbers, its moments, and where these leave holes or tell of a clock set back.
 
 Leaves out what becomes of it (`survey`).
 """
@@ -15,7 +15,7 @@ import numpy as np
 from attrs import frozen
 from numpy.typing import NDArray
 
-from longpoll_judge.evidence.holes import Interval
+from longpoll_judge.evidence.record_gaps import Interval
 from longpoll_judge.read.schema import INTEGER_LIMIT
 from longpoll_spec.tables import with_table
 
@@ -40,7 +40,7 @@ class Run(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A source's events in one slice."""
+    """A source's events in one split."""
 
     first: int
     last: int
@@ -53,7 +53,7 @@ class Span(NamedTuple):
 
 @with_table
 class SourceSurvey(msgspec.Struct):
-    """What one slice, or all of them, show of one source."""
+    """What one split, or all of them, show of one source."""
 
     runs: list[Run] = msgspec.field(default_factory=list)
     first_ns: int = 0
@@ -68,17 +68,17 @@ class SourceSurvey(msgspec.Struct):
     damaged: list[Interval] = msgspec.field(default_factory=list)
     """When events happened that lack a field that they need: nothing is concluded from them."""
     spans: list[Span] = msgspec.field(default_factory=list)
-    """One of each slice."""
+    """One of each split."""
     holds: int = 0
     """How often a pull was held."""
     steps: int = 0
-    """How often, within slices, the clock was set back."""
+    """How often, within splits, the clock was set back."""
     step_ns: int = 0
     """By how much at most, as far as that is certain."""
     disorder_ns: int = 0
-    """The longest that an event may have come before one with a lower number, within slices."""
+    """The longest that an event may have come before one with a lower number, within splits."""
     is_inverted: bool = False
-    """Some event certainly lies before one with a lower number, within slices."""
+    """Some event certainly lies before one with a lower number, within splits."""
     brokers: set[str] = msgspec.field(default_factory=set)
     """The brokers that its events name."""
 
@@ -86,7 +86,7 @@ class SourceSurvey(msgspec.Struct):
 def survey_source(
     sequence: Integers, after_ns: Integers, before_ns: Integers, last: Integers | None = None
 ) -> SourceSurvey:
-    """The survey of a source's events in one slice, in any order.
+    """The survey of a source's events in one split, in any order.
 
     Each stands for the numbers from `sequence` to `last`; for its own alone where `last` is None.
     """
@@ -135,7 +135,7 @@ def _highest_so_far(values: Integers) -> Integers:
 
 
 def whole_of(seen: SourceSurvey) -> SourceSurvey:
-    """The survey of a source with the steps and the disorder from slice to slice added to those within slices."""
+    """The survey of a source with the steps and the disorder from split to split added to those within splits."""
     ended = sorted(seen.spans, key=lambda span: span.last)
     latest_ns = list(accumulate((span.after_max_ns for span in ended), max))
     last_before_ns = list(accumulate((span.before_max_ns for span in ended), max))

@@ -1,7 +1,7 @@
 """What the whole history says about its own evidence: where each source begins and ends, and what is missing.
 
-A survey is taken of each slice and the surveys are merged; merging is associative and commutative, so neither the order
-of the files nor their number matters. Leaves out verdicts on requests: `verdict` makes them with a `Context` from here.
+A survey is taken of each split and the surveys are merged; merging is associative and commutative, so neither the order
+of the files nor their number matters. `run.queue_verdict` judges requests with a `Context` from here.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from numpy.typing import NDArray
 
 from longpoll_judge.columns.lookup import are_of, run_starts
 from longpoll_judge.contract.result import Gap
-from longpoll_judge.evidence.anew import Anew, begun_anew, broker_holes, deletions, lasting
-from longpoll_judge.evidence.attendance import (
+from longpoll_judge.evidence.generation_starts import GenerationStart, begun_anew, broker_holes, deletions, lasting
+from longpoll_judge.evidence.generations import Generations
+from longpoll_judge.evidence.observers import (
     DELETE_TOPIC,
-    Attendance,
     Deletion,
+    Observers,
     add,
     answers_on_stop,
     are_own,
     attend,
-    attendance_gaps,
     field_gaps,
     keeps_role,
     lacking,
+    observer_gaps,
     stops_silently,
 )
-from longpoll_judge.evidence.holes import NO_HOLES, Holes, Interval, holes_of, union
-from longpoll_judge.evidence.lives import Lives
+from longpoll_judge.evidence.record_gaps import NO_GAPS, Interval, RecordGaps, gaps_of, union
 from longpoll_judge.evidence.source_survey import (
     SequenceFaults,
     SourceSurvey,
@@ -80,7 +80,7 @@ class Block(NamedTuple):
 
 @with_table
 class Survey(msgspec.Struct):
-    """What slices show of their sources, connections and damage."""
+    """What splits show of their sources, connections and damage."""
 
     event_count: int = 0
     sources: dict[str, SourceSurvey] = msgspec.field(default_factory=dict)
@@ -89,9 +89,9 @@ class Survey(msgspec.Struct):
     opens: list[tuple[str, str, int, int]] = msgspec.field(default_factory=list)
     """The same of every connection_opened."""
     blocks: list[Block] = msgspec.field(default_factory=list)
-    deleted: list[Anew] = msgspec.field(default_factory=list)
+    deleted: list[GenerationStart] = msgspec.field(default_factory=list)
     """Requests to delete a topic."""
-    firsts: list[Anew] = msgspec.field(default_factory=list)
+    firsts: list[GenerationStart] = msgspec.field(default_factory=list)
     """Acknowledgements of a queue's offset 0, which each of its lives has once."""
     damages: list[Damage] = msgspec.field(default_factory=list)
     unknown_events: dict[str, int] = msgspec.field(default_factory=dict)
@@ -107,7 +107,7 @@ class Survey(msgspec.Struct):
     """Those of which a source tells the visible end itself."""
     removed: dict[str, int] = msgspec.field(default_factory=dict)
     """By queue (broker, topic and number as one text) the highest offset_min above 0 that an answer tells."""
-    attendance: Attendance = msgspec.field(default_factory=Attendance)
+    observers: Observers = msgspec.field(default_factory=Observers)
     excerpts: dict[str, int] = msgspec.field(default_factory=dict)
     """How many events are left out of excerpts, by the clause that each is of."""
 
@@ -123,7 +123,7 @@ class SourceFacts:
 
     last_ns: int
     stopped_ns: int | None
-    holes: Holes = NO_HOLES
+    holes: RecordGaps = NO_GAPS
     """When something may have happened that it does not tell."""
     is_steady: bool = True
     """Its moments order its events (`_unsteady`)."""
@@ -159,20 +159,20 @@ class Context:
     deletions: tuple[Deletion, ...] = ()
     lawful: frozenset[str] = frozenset()
     """Sources that declare a law: their logs are judged by it, and by nothing else."""
-    broker_holes: dict[str, Holes] = field(factory=dict)
+    broker_holes: dict[str, RecordGaps] = field(factory=dict)
     """By broker: when something may have happened to its queues that no source tells."""
-    life_holes: dict[str, Holes] = field(factory=dict)
+    life_holes: dict[str, RecordGaps] = field(factory=dict)
     """The same, as long as a deletion may take effect whose request is among what is not told."""
     settable: frozenset[str] = frozenset()
     """Sources whose clock is not monotonic by their own word, or not known: they declare none that can be read."""
     unsteady_brokers: frozenset[str] = frozenset()
     """Brokers of which a source tells whose moments order nothing."""
-    blocked: dict[tuple[str, str], Holes] = field(factory=dict)
+    blocked: dict[tuple[str, str], RecordGaps] = field(factory=dict)
     """By source and connection: when one of its directions was not read."""
 
-    deleted: dict[tuple[str, str], Holes] = field(factory=dict)
+    deleted: dict[tuple[str, str], RecordGaps] = field(factory=dict)
     """By broker and topic: when its queues were deleted; the topic is empty where it is not told."""
-    begun_anew: dict[tuple[str, str, int], Holes] = field(factory=dict)
+    begun_anew: dict[tuple[str, str, int], RecordGaps] = field(factory=dict)
     """Queue -> when it began anew though the history has no deletion of it."""
     closed_often: dict[tuple[str, str], tuple[Interval, ...]] = field(factory=dict)
     """All closes of the connections that have several, in order of time: a name may come again."""
@@ -189,13 +189,13 @@ class Context:
         """Whether the history is to be asked this clause."""
         return not self.asked_alone or clause in self.asked_alone
 
-    def lives(self, name: tuple[str, str, int]) -> Lives | None:
+    def lives(self, name: tuple[str, str, int]) -> Generations | None:
         """The lives of a queue (broker, topic, number); None where it has one for certain."""
-        deleted = [self.deleted.get((name[0], topic), NO_HOLES) for topic in {name[1], ""}]
-        unsure = [self.life_holes.get(name[0], NO_HOLES), self.begun_anew.get(name, NO_HOLES)]
+        deleted = [self.deleted.get((name[0], topic), NO_GAPS) for topic in {name[1], ""}]
+        unsure = [self.life_holes.get(name[0], NO_GAPS), self.begun_anew.get(name, NO_GAPS)]
         if not any(map(len, (*deleted, *unsure))):
             return None
-        return Lives(changes=union((*deleted, *unsure)), deletions=union(deleted))
+        return Generations(changes=union((*deleted, *unsure)), deletions=union(deleted))
 
     def orders(self, source: str, broker: str) -> bool:
         """Whether the moments that a source tells of a broker order anything."""
@@ -223,11 +223,11 @@ class Context:
         closes = self.closed_often.get(name) or (self.closes.get(name, NOT_CLOSED),)
         return next((close for close in closes if close[1] >= since_ns), NOT_CLOSED)
 
-    def log_holes(self, broker: str) -> Holes:
+    def log_holes(self, broker: str) -> RecordGaps:
         """When something may have happened to the queues of a broker that is not in the record."""
-        return self.broker_holes.get(broker, NO_HOLES)
+        return self.broker_holes.get(broker, NO_GAPS)
 
-    def holes(self, source: str) -> Holes:
+    def holes(self, source: str) -> RecordGaps:
         """When something may have happened that a source does not tell."""
         return self.sources.get(source, UNSEEN).holes
 
@@ -239,8 +239,8 @@ SURVEY_COLUMNS: Final = (
 """What a survey looks at."""
 
 
-def survey_slice(table: pa.Table, damages: list[Damage]) -> Survey:
-    """The survey of one slice's events."""
+def survey_split(table: pa.Table, damages: list[Damage]) -> Survey:
+    """The survey of one split's events."""
     survey = Survey(event_count=len(table), damages=damages)
     if not len(table):
         return survey
@@ -248,7 +248,7 @@ def survey_slice(table: pa.Table, damages: list[Damage]) -> Survey:
     strange = {name: int(np.count_nonzero(codes == n)) for n, name in enumerate(names) if name not in KNOWN_EVENTS}
     survey.unknown_events = {name: count for name, count in strange.items() if count}
     missing = lacking(table, codes, names)
-    survey.attendance = attend(table, missing)
+    survey.observers = attend(table, missing)
     is_strange = are_of(codes, names, strange)
     is_damaged = np.logical_or.reduce(list(missing.values())) if missing else np.zeros_like(is_strange)
     source_codes, source_names = coded(table, "source")
@@ -336,7 +336,7 @@ def _moments(after_ns: Integers, before_ns: Integers, flags: NDArray[np.bool_]) 
     """When the flagged events happened, those that lie close taken together."""
     if not flags.any():
         return []
-    found = holes_of(zip(after_ns[flags].tolist(), before_ns[flags].tolist(), strict=True))
+    found = gaps_of(zip(after_ns[flags].tolist(), before_ns[flags].tolist(), strict=True))
     return list(zip(found.starts.tolist(), found.ends.tolist(), strict=True))
 
 
@@ -365,15 +365,15 @@ def _survey_rare(survey: Survey, table: pa.Table, is_rare: NDArray[np.bool_]) ->
             survey.blocks.append(block)
 
 
-def _anew(table: pa.Table, rows: Integers) -> list[Anew]:
+def _anew(table: pa.Table, rows: Integers) -> list[GenerationStart]:
     if not len(rows):
         return []
-    fields = [name for name in Anew._fields if name in table.column_names]
-    return [Anew(**row) for row in table.select(fields).take(pa.array(rows)).to_pylist()]
+    fields = [name for name in GenerationStart._fields if name in table.column_names]
+    return [GenerationStart(**row) for row in table.select(fields).take(pa.array(rows)).to_pylist()]
 
 
 def merge(surveys: Iterable[Survey]) -> Survey:
-    """The survey of all the slices together."""
+    """The survey of all the splits together."""
     whole = Survey()
     unknown: Counter[str] = Counter()
     excerpts: Counter[str] = Counter()
@@ -392,7 +392,7 @@ def merge(surveys: Iterable[Survey]) -> Survey:
         whole.unplaced_answers += part.unplaced_answers
         whole.offset_queries += part.offset_queries
         whole.offset_updates += part.offset_updates
-        add(whole.attendance, part.attendance)
+        add(whole.observers, part.observers)
         unknown.update(part.unknown_events)
         excerpts.update(part.excerpts)
         for name, seen in part.sources.items():
@@ -417,15 +417,15 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
             last_ns=seen.last_ns,
             stopped_ns=seen.stopped_ns,
             first_ns=seen.first_ns,
-            holes=holes_of(holes_in(seen, [] if name in history.laws else seen.damaged)),
+            holes=gaps_of(holes_in(seen, [] if name in history.laws else seen.damaged)),
             is_steady=name not in unsteady,
         )
         gaps += _source_gaps(name, seen, faults, declared=name in history.declared_sources or bool(history.damages))
     for name, count in sorted(survey.unknown_events.items()):
         gaps.append(Gap("unknown event", name, count, f"{count} events named {name!r}, which this judge does not know"))
-    gaps += field_gaps(survey.attendance, history.laws)
+    gaps += field_gaps(survey.observers, history.laws)
     policies = history.policies - {policy for policy, _law in history.laws.values()}
-    gaps += attendance_gaps(survey.attendance, history, policies)
+    gaps += observer_gaps(survey.observers, history, policies)
     for clause, count in sorted(survey.excerpts.items()):
         text = f"an excerpt that leaves {count} events out and is asked {clause or 'nothing'} alone: it acquits nobody"
         gaps.append(Gap("excerpt", clause, count, text))
@@ -437,7 +437,7 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         gaps.append(Gap("field missing", "request_received without broker", len(unplaced), text))
     holes = {name: seen.holes for name, seen in facts.items()}
     longer = {name: lasting(own, is_settable=name in settable) for name, own in holes.items()}
-    inside = frozenset(name for name, seen in survey.attendance.sources.items() if seen.inside)
+    inside = frozenset(name for name, seen in survey.observers.sources.items() if seen.inside)
     again = begun_anew(survey.firsts, deleted, inside)
     for (broker, topic, queue), times in sorted(again.items()):
         where = f"{broker}/{topic}/{queue}"
@@ -450,11 +450,11 @@ def context_and_gaps(history: History, survey: Survey, *, wake_ms: float, late_m
         sources=facts,
         closes={(source, connection): (after, before) for source, connection, after, before in sorted(survey.closes)},
         inside=inside,
-        asked=frozenset(name for name, seen in survey.attendance.sources.items() if seen.requests),
+        asked=frozenset(name for name, seen in survey.observers.sources.items() if seen.requests),
         is_own=are_own(history.policies),
         stops_silently=stops_silently(history.policies),
         keeps_role=keeps_role(history.policies),
-        deletions=tuple(sorted(survey.attendance.deletions)),
+        deletions=tuple(sorted(survey.observers.deletions)),
         lawful=frozenset(history.laws),
         broker_holes={
             name: union((own, unplaced)) for name, own in broker_holes(survey.sources, holes, inside).items()
@@ -524,7 +524,7 @@ def _spans(
     }
 
 
-def _blocked(blocks: Iterable[Block]) -> dict[tuple[str, str], Holes]:
+def _blocked(blocks: Iterable[Block]) -> dict[tuple[str, str], RecordGaps]:
     """When a direction of each connection was not read; one that has no end in the history lasts to its end."""
     open_ns: dict[tuple[str, str, str], int] = {}
     found: dict[tuple[str, str], list[Interval]] = {}
@@ -537,7 +537,7 @@ def _blocked(blocks: Iterable[Block]) -> dict[tuple[str, str], Holes]:
             found.setdefault(key[:2], []).append((start_ns, block.before_ns))
     for key, start_ns in open_ns.items():
         found.setdefault(key[:2], []).append((start_ns, INTEGER_LIMIT))
-    return {key: holes_of(intervals) for key, intervals in found.items()}
+    return {key: gaps_of(intervals) for key, intervals in found.items()}
 
 
 def _damage_text(damage: Damage) -> str:

@@ -18,12 +18,12 @@ from longpoll_judge.errors import JudgeUserError
 from longpoll_judge.read import files
 from longpoll_judge.read.parquet import ROW_GROUP_EVENTS, write_part
 from longpoll_judge.read.schema import event_dicts
-from longpoll_judge.read.source import Slice, find, read_slice
+from longpoll_judge.read.source import InputSplit, find, read_split
 from longpoll_spec.history import META_FILE, NDJSON_SUFFIX, PARQUET_SUFFIX
 
 FormatName = Literal["parquet", "ndjson"]
-SLICES_PER_PART: Final = 64
-"""Slices of the source in one part that is written."""
+SPLITS_PER_PART: Final = 64
+"""Splits of the source in one part that is written."""
 
 
 class DamagedHistoryError(JudgeUserError):
@@ -37,7 +37,7 @@ class TargetExistsError(JudgeUserError):
 def convert(history: Path | str, target: Path, *, into: FormatName, say: Callable[[int, int], None]) -> int:
     """Write the history into the directory `target`; returns the number of events.
 
-    `say` hears of slices done and slices in all. Raises `HistoryNotFoundError`, `DamagedHistoryError` and
+    `say` hears of splits done and splits in all. Raises `HistoryNotFoundError`, `DamagedHistoryError` and
     `TargetExistsError`; what was written of a damaged history is removed.
     """
     found = find([history])
@@ -46,24 +46,24 @@ def convert(history: Path | str, target: Path, *, into: FormatName, say: Callabl
         raise TargetExistsError(f"{target} is not empty; choose a new directory")
     target.mkdir(parents=True, exist_ok=True)
     (target / META_FILE).write_bytes(files.read(files.beside(files.absolute(history), META_FILE)))
-    slices = [msgspec.structs.replace(part, rename={}, clocks={}) for part in found.slices]
+    splits = [msgspec.structs.replace(part, rename={}, clocks={}) for part in found.splits]
     count = 0
     try:
-        for number, start in enumerate(range(0, len(slices), SLICES_PER_PART)):
-            some = slices[start : start + SLICES_PER_PART]
+        for number, start in enumerate(range(0, len(splits), SPLITS_PER_PART)):
+            some = splits[start : start + SPLITS_PER_PART]
             count += _write(target, number, some, into)
-            say(start + len(some), len(slices))
+            say(start + len(some), len(splits))
     except DamagedHistoryError:
         shutil.rmtree(target)
         raise
     return count
 
 
-def _write(target: Path, number: int, slices: Sequence[Slice], into: FormatName) -> int:
+def _write(target: Path, number: int, splits: Sequence[InputSplit], into: FormatName) -> int:
     counts: list[int] = []
 
     def tables() -> Iterator[pa.Table]:
-        for table in _in_groups(slices):
+        for table in _in_groups(splits):
             counts.append(len(table))
             yield table
 
@@ -77,11 +77,11 @@ def _write(target: Path, number: int, slices: Sequence[Slice], into: FormatName)
     return sum(counts)
 
 
-def _in_groups(slices: Sequence[Slice]) -> Iterator[pa.Table]:
-    """The events of the slices in tables of about `ROW_GROUP_EVENTS`."""
+def _in_groups(splits: Sequence[InputSplit]) -> Iterator[pa.Table]:
+    """The events of the splits in tables of about `ROW_GROUP_EVENTS`."""
     waiting: list[pa.Table] = []
-    for part in slices:
-        table, damages = read_slice(part)
+    for part in splits:
+        table, damages = read_split(part)
         _raise_damage([f"{damage.file}: {damage.reason}" for damage in damages])
         for start in range(0, len(table), ROW_GROUP_EVENTS):
             waiting.append(table.slice(start, ROW_GROUP_EVENTS))

@@ -7,7 +7,7 @@
     spark.read.format("rocketmq-store").option("part", "consumequeue").load("/tmp/store")
 
 A schema with some of a history's columns is all that is read of its Parquet parts: Spark 4.0 cannot tell a source in
-Python which columns a query uses. A partition is a slice of a history, or a range of a file; both must lie where every
+Python which columns a query uses. A partition is a split of a history, or a range of a file; both must lie where every
 worker can read them. What could not be read of a history becomes a row whose `event` is `damage` and whose `cause` says
 why. The reading itself: `source`, `rocketmq_store`.
 """
@@ -25,7 +25,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from longpoll_judge.errors import JudgeUserError
 from longpoll_judge.read.rocketmq_store import SCHEMAS, FileRange, Part, ranges, read_records, read_units
 from longpoll_judge.read.schema import DEFAULTS, PLAIN_SCHEMA
-from longpoll_judge.read.source import Slice, find
+from longpoll_judge.read.source import InputSplit, find
 from longpoll_judge.read.stream import HistoryStream, read_columns
 from longpoll_judge.read.unreadable import Damage
 
@@ -84,11 +84,11 @@ class _HistoryReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         history = find([self._directory])
-        parts = [InputPartition((part, [])) for part in history.slices]
+        parts = [InputPartition((part, [])) for part in history.splits]
         return parts + ([InputPartition((None, history.damages))] if history.damages else [])
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        part, damages = cast("tuple[Slice | None, list[Damage]]", partition.value)
+        part, damages = cast("tuple[InputSplit | None, list[Damage]]", partition.value)
         if part is not None:
             table, damages = read_columns(part, self._columns)
             yield from table.to_batches()

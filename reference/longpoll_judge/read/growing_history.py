@@ -71,14 +71,14 @@ class GrowingHistory:
                 is_known = part in self._ends and part in settled
                 ends[part] = self._ends[part] if is_known else self._looked_at(part, stamp.size)
         self._ends = ends
-        slices = [
+        splits = [
             msgspec.structs.replace(each, end=min(each.end, ends.get(each.path, each.end)))
-            for each in history.slices
+            for each in history.splits
             if (each.start < ends[each.path] if each.path in ends else self._is_whole(each.path, settled))
         ]
         growing = self.stamps.keys() - ends.keys() - settled
         damages = [damage for damage in history.damages if damage.file not in growing]
-        return attrs.evolve(history, slices=slices, damages=damages)
+        return attrs.evolve(history, splits=splits, damages=damages)
 
     def _looked_at(self, part: str, size: int) -> int:
         """How much of a part of lines is whole; one that cannot be read counts to its end, and its reader says so."""

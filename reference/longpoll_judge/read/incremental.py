@@ -16,7 +16,7 @@ import pyarrow as pa
 from attrs import define, field
 
 from longpoll_judge.read.growing_history import GrowingHistory
-from longpoll_judge.read.source import History, Slice, read_slice
+from longpoll_judge.read.source import History, InputSplit, read_split
 from longpoll_judge.read.unreadable import Damage
 
 TOGETHER_BYTES: Final = 64 << 20
@@ -35,22 +35,22 @@ class IncrementalRead:
     ends: dict[str, int] = field(factory=dict)
     """By part: where the next look begins, a byte of lines or a row group."""
 
-    def look(self) -> tuple[History, list[Slice]]:
+    def look(self) -> tuple[History, list[InputSplit]]:
         """What there is now, and what of it is new; raises `HistoryNotFoundError`."""
         history = self.growth.look()
-        new: list[Slice] = []
-        for part in history.slices:
+        new: list[InputSplit] = []
+        for part in history.splits:
             start = self.ends.get(part.path, 0)
             if part.end > start:
                 new.append(msgspec.structs.replace(part, start=max(part.start, start)))
         return history, new
 
-    def read(self, slices: Sequence[Slice]) -> Iterator[Read]:
-        """The events of the slices, and what could not be read, in order and some of them together."""
+    def read(self, splits: Sequence[InputSplit]) -> Iterator[Read]:
+        """The events of the splits, and what could not be read, in order and some of them together."""
         tables: list[pa.Table] = []
         damages: list[Damage] = []
         size = 0
-        for part, (table, found) in self._read_ahead(slices):
+        for part, (table, found) in self._read_ahead(splits):
             tables.append(table)
             damages += found
             size += table.nbytes
@@ -61,11 +61,11 @@ class IncrementalRead:
         if tables:
             yield tables, damages
 
-    def _read_ahead(self, slices: Sequence[Slice]) -> Iterator[tuple[Slice, tuple[pa.Table, list[Damage]]]]:
-        waiting: deque[tuple[Slice, Future[tuple[pa.Table, list[Damage]]]]] = deque()
+    def _read_ahead(self, splits: Sequence[InputSplit]) -> Iterator[tuple[InputSplit, tuple[pa.Table, list[Damage]]]]:
+        waiting: deque[tuple[InputSplit, Future[tuple[pa.Table, list[Damage]]]]] = deque()
         with ThreadPoolExecutor(self.threads) as pool:
-            for part in slices:
-                waiting.append((part, pool.submit(read_slice, part)))
+            for part in splits:
+                waiting.append((part, pool.submit(read_split, part)))
                 if len(waiting) > self.threads * AHEAD:
                     first, coming = waiting.popleft()
                     yield first, coming.result()

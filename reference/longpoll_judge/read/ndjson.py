@@ -27,7 +27,7 @@ LINE_BYTES_MAX: Final = 16 << 20
 PIECE_BYTES: Final = 8 << 20
 """How much of a compressed part is decompressed at once."""
 NAMED_DAMAGES_MAX: Final = 100
-"""Most damaged lines that one slice names; the others are only counted."""
+"""Most damaged lines that one split names; the others are only counted."""
 
 
 def read_range(path: str, start: int, end: int) -> tuple[pa.Table, list[Damage]]:

@@ -1,4 +1,4 @@
-"""Reads and writes Parquet parts: a row group is a slice, texts are dictionary columns.
+"""Reads and writes Parquet parts: a row group is a split, texts are dictionary columns.
 
 Whatever a foreign file holds is brought to `schema.EVENT_SCHEMA`: unknown columns are not read, missing ones are
 defaults, and rows that are no event become `Damage`. A file without its end (its writer was killed) cannot be read at

@@ -1,6 +1,6 @@
-"""Finds histories: directories of parts and a `meta.json`, cut into slices that are read apart from each other.
+"""Finds histories: directories of parts and a `meta.json`, cut into splits that are read apart from each other.
 
-A slice is a range of one part: bytes of NDJSON (it owns the lines that start in it), row groups of Parquet, or the
+A split is a range of one part: bytes of NDJSON (it owns the lines that start in it), row groups of Parquet, or the
 whole of a compressed part. Both engines read through this module, so they see the same events and the same damage.
 Leaves out how a kind of part is read (`ndjson`, `parquet`) and what the events mean.
 """
@@ -38,7 +38,7 @@ from longpoll_spec.tables import with_table
 
 MONOTONIC: Final = "monotonic"
 """The clock that nobody can set."""
-SLICE_BYTES: Final = 8 << 20
+SPLIT_BYTES: Final = 8 << 20
 """Bytes of an NDJSON part that are read at once."""
 _BELOW: Final = (
     "nothing is read, and of no part in a directory of a history's: write a table without partitions, its files named "
@@ -50,12 +50,12 @@ RowGroups = dict[tuple[str, Stamp], int]
 
 
 @with_table
-class Slice(msgspec.Struct, frozen=True, order=True):
+class InputSplit(msgspec.Struct, frozen=True, order=True):
     """A range [start, end) of one part file, and how its sources' clocks are aligned."""
 
     path: str
     start: int
-    """A byte of an NDJSON part, a row group of a Parquet part; a compressed part is one slice."""
+    """A byte of an NDJSON part, a row group of a Parquet part; a compressed part is one split."""
     end: int
     rename: dict[str, str]
     """New names of sources whose names occur in several directories."""
@@ -67,7 +67,7 @@ class Slice(msgspec.Struct, frozen=True, order=True):
 class History:
     """What was found under the paths, before any event is read."""
 
-    slices: list[Slice]
+    splits: list[InputSplit]
     damages: list[Damage]
     """Missing, damaged and foreign meta files."""
     declared_sources: frozenset[str]
@@ -100,7 +100,7 @@ def find(places: Iterable[Path | str], known: RowGroups | None = None) -> Histor
     for directory in directories:
         _check_is_history(directory)
         metas[directory] = _read_meta(directory, damages)
-    slices: list[Slice] = []
+    splits: list[InputSplit] = []
     declared: set[str] = set()
     settable: set[str] = set()
     laws: dict[str, tuple[str, Law]] = {}
@@ -131,10 +131,10 @@ def find(places: Iterable[Path | str], known: RowGroups | None = None) -> Histor
         below = _unread_below(directory)
         damages += [below] if below else []
         for part in files.entries(directory, PART_FILES):
-            slices += _cut(part, rename, clocks, damages, known)
+            splits += _cut(part, rename, clocks, damages, known)
     policies = frozenset(meta.policy for meta in metas.values() if meta and meta.policy)
     return History(
-        slices=slices,
+        splits=splits,
         damages=damages,
         declared_sources=frozenset(declared),
         settable_clocks=frozenset(settable),
@@ -223,8 +223,8 @@ def _cut(
     clocks: dict[str, tuple[int, int]],
     damages: list[Damage],
     known: RowGroups,
-) -> list[Slice]:
-    """The slices of one part; what is no readable part is named in `damages`."""
+) -> list[InputSplit]:
+    """The splits of one part; what is no readable part is named in `damages`."""
     kind = kind_of(part.path)
     if kind not in PART_SUFFIXES:
         damages.append(Damage(part.path, -1, f"no kind of part that is read here ({', '.join(PART_SUFFIXES)})"))
@@ -236,8 +236,8 @@ def _cut(
         step, end = 1, _row_groups(part, damages, known)
     else:
         end = part.size
-        step = SLICE_BYTES if kind == NDJSON_SUFFIX else max(end, 1)
-    return [Slice(part.path, start, min(start + step, end), rename, clocks) for start in range(0, end, step)]
+        step = SPLIT_BYTES if kind == NDJSON_SUFFIX else max(end, 1)
+    return [InputSplit(part.path, start, min(start + step, end), rename, clocks) for start in range(0, end, step)]
 
 
 def _row_groups(part: Entry, damages: list[Damage], known: RowGroups) -> int:
@@ -255,15 +255,15 @@ def kind_of(path: str) -> str:
     return next((suffix for suffix in PART_SUFFIXES if files.name_of(path).endswith(suffix)), "")
 
 
-def is_cheap(part: Slice) -> bool:
-    """Whether some columns of the slice can be read for less than all of them."""
+def is_cheap(part: InputSplit) -> bool:
+    """Whether some columns of the split can be read for less than all of them."""
     return kind_of(part.path) == PARQUET_SUFFIX
 
 
-def read_slice(
-    part: Slice, columns: Sequence[str] | None = None, *, sparse: bool = False
+def read_split(
+    part: InputSplit, columns: Sequence[str] | None = None, *, sparse: bool = False
 ) -> tuple[pa.Table, list[Damage]]:
-    """The events of the slice on the common clock (columns of `EVENT_SCHEMA`), and what could not be read.
+    """The events of the split on the common clock (columns of `EVENT_SCHEMA`), and what could not be read.
 
     Where some columns are named the others may be at their defaults. `sparse`: a column that is at its default in every
     row may be absent.
@@ -276,7 +276,7 @@ def read_slice(
     return _align(table, part), damages
 
 
-def _read_part(part: Slice, columns: Sequence[str] | None, *, sparse: bool) -> tuple[pa.Table, list[Damage]]:
+def _read_part(part: InputSplit, columns: Sequence[str] | None, *, sparse: bool) -> tuple[pa.Table, list[Damage]]:
     kind = kind_of(part.path)
     if kind == PARQUET_SUFFIX:
         return parquet.read_row_groups(part.path, part.start, part.end, columns, sparse=sparse)
@@ -285,7 +285,7 @@ def _read_part(part: Slice, columns: Sequence[str] | None, *, sparse: bool) -> t
     return ndjson.read_compressed(part.path)
 
 
-def _align(table: pa.Table, part: Slice) -> pa.Table:
+def _align(table: pa.Table, part: InputSplit) -> pa.Table:
     """Put every event on the common clock, widen it by its source's uncertainty and give sources unique names."""
     if not len(table) or not (part.clocks or part.rename):
         return table

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from longpoll_judge.read.growing_history import stamps_of, whole_end
 from longpoll_judge.read.schema import PLAIN_SCHEMA, REQUIRED, fill
-from longpoll_judge.read.source import SLICE_BYTES, Slice, find, kind_of, read_slice
+from longpoll_judge.read.source import SPLIT_BYTES, InputSplit, find, kind_of, read_split
 from longpoll_judge.read.unreadable import Damage
 from longpoll_spec.history import NDJSON_SUFFIX
 
@@ -42,28 +42,28 @@ class HistoryStream(DataSourceStreamReader):
         }
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """The slices of what is new."""
-        return [InputPartition(each) for part in find([self._directory]).slices for each in _new(part, start, end)]
+        """The splits of what is new."""
+        return [InputPartition(each) for part in find([self._directory]).splits for each in _new(part, start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The events of a slice."""
-        table, _damages = read_columns(cast("Slice", partition.value), self._columns)
+        """The events of a split."""
+        table, _damages = read_columns(cast("InputSplit", partition.value), self._columns)
         yield from table.to_batches()
 
 
-def read_columns(part: Slice, names: Sequence[str]) -> tuple[pa.Table, list[Damage]]:
-    """These columns of a slice's events as plain Arrow, and what could not be read."""
-    table, damages = read_slice(part, tuple(dict.fromkeys((*REQUIRED, *names))))
+def read_columns(part: InputSplit, names: Sequence[str]) -> tuple[pa.Table, list[Damage]]:
+    """These columns of a split's events as plain Arrow, and what could not be read."""
+    table, damages = read_split(part, tuple(dict.fromkeys((*REQUIRED, *names))))
     return fill(table, names).cast(pa.schema([PLAIN_SCHEMA.field(name) for name in names])), damages
 
 
-def _new(part: Slice, start: dict[str, int], end: dict[str, int]) -> Iterator[Slice]:
-    """What lies in the slice between two offsets."""
+def _new(part: InputSplit, start: dict[str, int], end: dict[str, int]) -> Iterator[InputSplit]:
+    """What lies in the split between two offsets."""
     if kind_of(part.path) != NDJSON_SUFFIX:
         if part.path not in start and part.path in end:
             yield part
         return
     first = max(part.start, start.get(part.path, 0))
-    last = min(part.start + SLICE_BYTES, end.get(part.path, 0))
+    last = min(part.start + SPLIT_BYTES, end.get(part.path, 0))
     if first < last:
         yield msgspec.structs.replace(part, start=first, end=last)

@@ -101,7 +101,7 @@ def findings_of(tables: Tables, breaches: Iterable[Breach], context: Context, mo
         members = members[np.argsort(first.after_ns[rows[members]], kind="stable")[:most]]
         for member in members.tolist():
             at = [(kind, int(which[member])) for kind, which in breach.events if which[member] >= 0]
-            places = [(int(kind.slice[row]), int(kind.row[row])) for kind, row in at]
+            places = [(int(kind.split[row]), int(kind.row[row])) for kind, row in at]
             is_weak = bool(len(breach.weak)) and bool(breach.weak[member])
             shown.append((breach, places, is_weak))
     events = events_at(tables, (place for breach_of, places, _weak in shown for place in places))

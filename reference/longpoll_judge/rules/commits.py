@@ -42,13 +42,13 @@ from longpoll_judge.contract.clause import (
 )
 from longpoll_judge.contract.clauses import CLAUSE
 from longpoll_judge.contract.result import Finding, Gap, Share
-from longpoll_judge.evidence.anew import DELETION_NS
-from longpoll_judge.evidence.holes import NO_HOLES, holes_of, union
+from longpoll_judge.evidence.generation_starts import DELETION_NS
+from longpoll_judge.evidence.record_gaps import NO_GAPS, gaps_of, union
 from longpoll_judge.evidence.source_survey import DISORDER_NS
 from longpoll_judge.evidence.survey import QUERY_CONSUMER_OFFSET, UNSEEN, UPDATE_CONSUMER_OFFSET, Context
 from longpoll_judge.read.arrow import compute
 from longpoll_judge.read.schema import EVENT_SCHEMA, REQUIRED, coded, event_dict
-from longpoll_judge.read.source import History, read_slice
+from longpoll_judge.read.source import History, read_split
 from longpoll_judge.rules.cross_queue import have_request, highest_before, rows_where
 from longpoll_judge.rules.queue_columns import MS, PULL_CODES
 
@@ -74,7 +74,7 @@ Flags = NDArray[np.bool_]
 
 def judge_commits(history: History, context: Context) -> tuple[list[Finding], Share, list[Gap]]:
     """Judge what the groups of all histories were told of their offsets; how many questions, and fields they lack."""
-    return judge_exchanges(exchanges(read_slice(part, COLUMNS)[0] for part in history.slices), context)
+    return judge_exchanges(exchanges(read_split(part, COLUMNS)[0] for part in history.splits), context)
 
 
 def judge_exchanges(found: Exchanges, context: Context) -> tuple[list[Finding], Share, list[Gap]]:
@@ -128,7 +128,7 @@ def _with_holes(context: Context, asked: pa.Table, damaged: Flags) -> Context:
     holes = dict(context.broker_holes)
     for event in asked.filter(pa.array(damaged)).to_pylist():
         interval = event["after_ns"] - DISORDER_NS, event["before_ns"] + DISORDER_NS
-        holes[event["broker"]] = union((holes.get(event["broker"], NO_HOLES), holes_of([interval])))
+        holes[event["broker"]] = union((holes.get(event["broker"], NO_GAPS), gaps_of([interval])))
     return attrs.evolve(context, broker_holes=holes)
 
 
@@ -450,7 +450,7 @@ class _Group:
         if answer is None and least_ns - asked["before_ns"] <= allowed_ns:
             return
         span = np.array([asked["after_ns"]]), np.array([most_ns])
-        unread = bool(context.blocked.get(name, NO_HOLES).touch(*span)[0])
+        unread = bool(context.blocked.get(name, NO_GAPS).touch(*span)[0])
         unread |= answer is not None and name[0] not in context.inside and bool(facts.holes.touch(*span)[0])
         how_long = f"{(least_ns - asked['before_ns']) / MS:.3f} ms (allowed {allowed_ns / MS:.3f} ms)"
         came = f"never answered, although the history goes on for {how_long}"

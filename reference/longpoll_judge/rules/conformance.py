@@ -20,7 +20,7 @@ from longpoll_judge.contract.result import FOLLOWS_THE_LAW, Finding, Gap, Share
 from longpoll_judge.evidence.survey import UNSEEN, Context
 from longpoll_judge.read.arrow import compute
 from longpoll_judge.read.schema import REQUIRED, event_dict
-from longpoll_judge.read.source import History, read_slice
+from longpoll_judge.read.source import History, read_split
 from longpoll_judge.rules.queue_columns import MS
 from longpoll_judge.rules.step_reader import COLUMNS, is_step, model_of, reader_of, reason
 from longpoll_spec.engines.conform import Checker, Conformance, fitting
@@ -72,10 +72,10 @@ def _events_by_source(history: History) -> dict[str, Events]:
     """The steps of every source that declares a law."""
     found: dict[str, Events] = {source: [] for source in history.laws}
     wanted = pa.array(sorted(found), pa.string())
-    for part in history.slices:
+    for part in history.splits:
         names = {part.rename.get(name, name) for name in part.clocks}
         if names & found.keys():
-            table, _damages = read_slice(part, SHOWN)
+            table, _damages = read_split(part, SHOWN)
             is_mine = compute.is_in(table["source"].cast(pa.string()), wanted)
             for event in table.filter(is_mine).select(SHOWN).to_pylist():
                 if is_step(event):

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from longpoll_judge.columns.batch import QueueName
 from longpoll_judge.columns.keys import Keys, request_keys, text_hashes
 from longpoll_judge.columns.queue_log import Integers
-from longpoll_judge.evidence.holes import Holes
+from longpoll_judge.evidence.record_gaps import RecordGaps
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.read.schema import REQUIRED, are_named, coded, coded_texts, event_dict
 
 Booleans = NDArray[np.bool_]
 Tables = Callable[[], Iterator[tuple[int, pa.Table]]]
-"""Gives every slice's number and events, each time it is called."""
+"""Gives every split's number and events, each time it is called."""
 COLUMNS: Final = (
     *(*REQUIRED, "broker", "topic", "queue", "request", "connection", "code", "group", "offset"),
     *("offset_next", "offset_min", "offset_max", "offsets", "queue_offset", "tag", "cause", "ids", "bodies"),
@@ -39,9 +39,9 @@ _LIFE_WEIGHT: Final = np.uint64(0xBF58476D1CE4E5B9)
 class Gathered:
     """Some events, a row each."""
 
-    slice: Integers
+    split: Integers
     row: Integers
-    """Where each event stands: the number of its slice, and its row there."""
+    """Where each event stands: the number of its split, and its row there."""
     after_ns: Integers
     before_ns: Integers
     request: Keys
@@ -67,25 +67,25 @@ class Gathered:
         return Gathered(**fields, values={name: column[rows] for name, column in self.values.items()})
 
 
-_NUMBERS: Final = ("slice", "row", "after_ns", "before_ns", "queue")
+_NUMBERS: Final = ("split", "row", "after_ns", "before_ns", "queue")
 _ARRAYS: Final = (*_NUMBERS, "request", "place", "source", "broker", "topic", "connection", "tag")
 
 
 @define
 class Gathering:
-    """Rows of one kind from many slices."""
+    """Rows of one kind from many splits."""
 
     columns: tuple[str, ...]
     _parts: list[Gathered] = field(factory=list)
 
     def add(self, table: pa.Table, number: int, rows: Integers, values: dict[str, Integers] | None = None) -> None:
-        """Take these rows of a slice; `values` stand in for its columns."""
+        """Take these rows of a split; `values` stand in for its columns."""
         names = {name: hashes(table, name, rows) for name in ("source", "broker", "topic", "connection", "tag")}
         place = (names["source"] * WEIGHT + names["broker"]) * WEIGHT + names["topic"]
         queue = table["queue"].to_numpy()[rows].astype(np.int64)
         self._parts.append(
             Gathered(
-                slice=np.full(len(rows), number, dtype=np.int64),
+                split=np.full(len(rows), number, dtype=np.int64),
                 row=rows,
                 after_ns=table["after_ns"].to_numpy()[rows],
                 before_ns=table["before_ns"].to_numpy()[rows],
@@ -175,7 +175,7 @@ def highest_before(
 
 
 def events_at(tables: Tables, places: Iterable[tuple[int, int]]) -> dict[tuple[int, int], dict[str, Any]]:
-    """The events at these places (slice, row), as evidence; every slice is read once more."""
+    """The events at these places (split, row), as evidence; every split is read once more."""
     wanted: dict[int, list[int]] = {}
     for number, row in set(places):
         wanted.setdefault(number, []).append(row)
@@ -224,7 +224,7 @@ def numbered_generations(asked: Gathered, answered: Gathered, context: Context) 
     return life, doubtful
 
 
-def changes_of(events: Gathered, context: Context) -> Iterator[tuple[Booleans, Holes]]:
+def changes_of(events: Gathered, context: Context) -> Iterator[tuple[Booleans, RecordGaps]]:
     """When queues began anew, or may have where no source watched, and which of the events are of these queues."""
     for (broker, topic), holes in context.deleted.items():
         mine = events.broker == _named(broker)

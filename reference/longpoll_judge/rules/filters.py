@@ -98,7 +98,7 @@ def _bodies(tables: Tables, answers: Gathered, rows: Integers) -> tuple[Integers
     """The offsets that these answers deliver, and of each the answer."""
     owners, offsets = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
     for number, table in tables():
-        mine = rows[answers.slice[rows] == number]
+        mine = rows[answers.split[rows] == number]
         lists = table["offsets"].combine_chunks()
         bounds, values = lists.offsets.to_numpy().astype(np.int64), lists.values.to_numpy()
         counts = np.diff(bounds)[answers.row[mine]]
@@ -145,7 +145,7 @@ def _finding(
 ) -> Finding | None:
     answer, message, giver = one
     asked, answers = exchanges
-    places = [(int(kind.slice[row]), int(kind.row[row])) for row in (giver, answer) for kind in exchanges]
+    places = [(int(kind.split[row]), int(kind.row[row])) for row in (giver, answer) for kind in exchanges]
     events = events_at(tables, places)
     evidence = [events[place] for place in places]
     subject = evidence[3]

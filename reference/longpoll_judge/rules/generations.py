@@ -15,7 +15,7 @@ from longpoll_judge.evidence.survey import Context
 from longpoll_judge.rules.cross_queue import WEIGHT, Gathered, first_of, hashes_of
 
 Place = tuple[int, int]
-"""Slice and row of an event."""
+"""InputSplit and row of an event."""
 
 
 @frozen(eq=False)
@@ -27,7 +27,7 @@ class Spans:
     start_ns: Integers
     end_ns: Integers
     places: Integers
-    """Slice and row of each event that shows a connection."""
+    """InputSplit and row of each event that shows a connection."""
     first: Integers
     """By row the place of the event that shows its beginning."""
     last: Integers
@@ -73,7 +73,7 @@ def generations_of(answers: Gathered, asked: Gathered, opened: Gathered, context
     names, of = np.unique(keys, return_inverse=True)
     count = len(names)
     before_ns = np.concatenate([answers.before_ns, opened.before_ns])
-    places = np.concatenate([np.stack([kind.slice, kind.row], axis=1) for kind in (answers, opened)])
+    places = np.concatenate([np.stack([kind.split, kind.row], axis=1) for kind in (answers, opened)])
     by_start = np.argsort(before_ns, kind="stable")
     begins = by_start[np.unique(of[by_start], return_index=True)[1]]
     own = of[: len(answers)]

@@ -22,7 +22,7 @@ from longpoll_judge.contract.result import HOLD_LIMIT_KEPT, Finding
 from longpoll_judge.evidence.survey import Context, SourceFacts, Survey
 from longpoll_judge.read.arrow import compute
 from longpoll_judge.read.schema import EVENT_SCHEMA, event_dict
-from longpoll_judge.read.source import History, read_slice
+from longpoll_judge.read.source import History, read_split
 from longpoll_judge.rules.queue_columns import MS
 
 BEGINS: Final = ("hold", "keep")
@@ -51,8 +51,8 @@ def judge_holds(history: History, survey: Survey, context: Context) -> list[Find
 def _events_by_source(history: History, crowded: Iterable[str]) -> dict[str, list[Event]]:
     found: dict[str, list[Event]] = {source: [] for source in crowded}
     sources, names = pa.array(found, pa.string()), pa.array((*BEGINS, *ENDS, *OTHERS), pa.string())
-    for part in history.slices:
-        table, _damages = read_slice(part, COLUMNS)
+    for part in history.splits:
+        table, _damages = read_split(part, COLUMNS)
         table = table.select(COLUMNS)
         is_wanted = compute.and_(
             compute.is_in(table["source"].cast(pa.string()), value_set=sources),

@@ -19,7 +19,7 @@ from longpoll_judge.columns.batch import Events, Integers, QueueName
 from longpoll_judge.columns.queue_log import NEVER
 from longpoll_judge.contract.clauses import CLAUSE
 from longpoll_judge.contract.result import OFFSETS_IN_ORDER, VISIBLE_IS_MONOTONE
-from longpoll_judge.evidence.lives import NEITHER
+from longpoll_judge.evidence.generations import NEITHER
 from longpoll_judge.evidence.survey import Context
 from longpoll_judge.rules.cross_queue import first_of
 from longpoll_judge.rules.queue_case import Explanation, Suspects, suspects

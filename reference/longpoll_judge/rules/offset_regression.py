@@ -67,7 +67,7 @@ class Ends:
     received: Received = field(factory=Received)
 
     def see(self, number: int, table: pa.Table) -> None:
-        """The events of one slice."""
+        """The events of one split."""
         named, code = have_request(table), table["code"].to_numpy()
         is_receipt = rows_where(table, "request_received") & named
         self.received.add(table, np.flatnonzero(is_receipt))
@@ -196,7 +196,7 @@ def _unwatched(
             at = [(asked, row), (answers, row)]
             own_cause = cause < len(answers)
             at += [(asked, cause), (answers, cause)] if own_cause else [(acknowledged, cause - len(answers))]
-            shown.append((clause, [(int(kind.slice[place]), int(kind.row[place])) for kind, place in at]))
+            shown.append((clause, [(int(kind.split[place]), int(kind.row[place])) for kind, place in at]))
     events = events_at(tables, (place for _clause, places in shown for place in places))
     for clause, places in shown:
         yield _doubtful(clause, [events[place] for place in places])
@@ -239,7 +239,7 @@ def _findings(
     asked, answers = exchanges
 
     def place(kind: Gathered, row: int) -> tuple[int, int]:
-        return int(kind.slice[row]), int(kind.row[row])
+        return int(kind.split[row]), int(kind.row[row])
 
     places = []
     for fall in shown:

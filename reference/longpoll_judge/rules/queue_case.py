@@ -1,6 +1,6 @@
 """What is judged at once, one queue, and what a property's code hands back: suspects, each with a way to explain it.
 
-Leaves out the properties (`promptness`, `rightness`) and their assembly (`verdict`).
+Leaves out the properties (`promptness`, `rightness`) and their assembly (`queue_verdict`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from longpoll_judge.columns.outlook import Outlook
 from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Integers, Matching, QueueLog
 from longpoll_judge.contract.clause import LOGGED, PULL_RESULTS, TIMELESS
 from longpoll_judge.contract.result import FindingVerdict
-from longpoll_judge.evidence.holes import NO_HOLES
-from longpoll_judge.evidence.lives import Life, Lives
+from longpoll_judge.evidence.generations import Generation, Generations
+from longpoll_judge.evidence.record_gaps import NO_GAPS
 from longpoll_judge.evidence.survey import QUERY_CONSUMER_OFFSET, Context, queue_text
 from longpoll_judge.rules.queue_columns import MESSAGES, MS, PULL_CODES, REQUEST_EVENTS, Pulls, pulls, queue_log
 from longpoll_spec.history import ABSENT
@@ -95,7 +95,7 @@ class Case:
     log: QueueLog
     pulls: Pulls
     context: Context
-    life: Life | None = None
+    life: Generation | None = None
     """The life of the queue that the requests lie in, where it has several."""
     _told: dict[str, Integers] = field(factory=dict)
 
@@ -257,7 +257,7 @@ class Case:
         for pull in np.flatnonzero(wanted).tolist() if self.context.blocked else ():
             row = int(self.pulls.row[pull])
             name = self.events.text("source", row), self.events.text("connection", row)
-            blocked = self.context.blocked.get(name, NO_HOLES)
+            blocked = self.context.blocked.get(name, NO_GAPS)
             unread[pull] |= bool(blocked.touch(first_ns[pull : pull + 1], last_ns[pull : pull + 1])[0])
         return unread
 
@@ -319,7 +319,7 @@ class Log:
     """What lies outside where the events are not all of the log."""
     _known: dict[int | None, QueueLog] = field(factory=dict)
 
-    def of(self, life: Life | None) -> QueueLog:
+    def of(self, life: Generation | None) -> QueueLog:
         """The log, or that of one life of it, sorted out of the events."""
         number = None if life is None else life.number
         if number not in self._known:
@@ -345,7 +345,7 @@ def make_cases(name: QueueName, events: Events, log: Log, context: Context) -> I
         yield Case(name, part, log.events, log.of(life), pulls(part, context, log.of(life)), context, life)
 
 
-def _lives_of_requests(events: Events, lives: Lives) -> Integers:
+def _lives_of_requests(events: Events, lives: Generations) -> Integers:
     """The life that the request of each event lies in as a whole: one without an answer goes on for ever."""
     every = np.arange(len(events))
     first_ns, last_ns = events.integers("after_ns", every), events.integers("before_ns", every)

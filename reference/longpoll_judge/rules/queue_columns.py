@@ -18,7 +18,7 @@ from longpoll_judge.columns.expression import Expression, parse
 from longpoll_judge.columns.lookup import is_one_of
 from longpoll_judge.columns.outlook import Outlook
 from longpoll_judge.columns.queue_log import BEGINNING, NEVER, Growth, Integers, QueueLog
-from longpoll_judge.evidence.lives import Life
+from longpoll_judge.evidence.generations import Generation
 from longpoll_judge.evidence.survey import UNSEEN, Context, SourceFacts
 from longpoll_protocol.tags import java_hash
 
@@ -35,7 +35,9 @@ TIMEOUT_MS_MAX: Final = 10**9
 MS: Final = 1_000_000
 
 
-def queue_log(events: Events, slack_ns: int, outlook: Outlook | None = None, life: Life | None = None) -> QueueLog:
+def queue_log(
+    events: Events, slack_ns: int, outlook: Outlook | None = None, life: Generation | None = None
+) -> QueueLog:
     """The queue's log; `slack_ns` is used only when the broker's inside was not seen.
 
     Where the events are not all of the log, an outlook says what lies before them. Of a queue with several lives it is
@@ -76,7 +78,7 @@ def queue_log(events: Events, slack_ns: int, outlook: Outlook | None = None, lif
     )
 
 
-def _first_known(offsets: Integers, outlook: Outlook | None, life: Life | None) -> int | None:
+def _first_known(offsets: Integers, outlook: Outlook | None, life: Generation | None) -> int | None:
     """The first offset of the record of the log; None where it is the first of these."""
     if life is not None and life.number != 0:
         return life.first_known

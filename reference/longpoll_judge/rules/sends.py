@@ -94,7 +94,7 @@ class Messages:
     received: Received = field(factory=Received)
 
     def see(self, number: int, table: pa.Table) -> None:
-        """The events of one slice."""
+        """The events of one split."""
         named = have_request(table)
         # A send without a name joins no acknowledgement.
         is_receipt = rows_where(table, "request_received") & named

@@ -21,7 +21,7 @@ from attrs import define, field, frozen
 
 from longpoll_judge.columns.batch import Integers, make_batch
 from longpoll_judge.contract.result import Finding, Result
-from longpoll_judge.evidence.attendance import DELETE_TOPIC
+from longpoll_judge.evidence.observers import DELETE_TOPIC
 from longpoll_judge.evidence.source_survey import Run, SourceSurvey
 from longpoll_judge.evidence.survey import Survey
 from longpoll_judge.read.schema import coded, event_dict, order_of
@@ -161,7 +161,7 @@ def _read_until(finding: Finding) -> int | None:
 
 
 def _look(tables: Tables, findings: Iterable[Finding]) -> Scene:
-    """Read every slice once for what goes with the findings."""
+    """Read every split once for what goes with the findings."""
     events = [event for finding in findings for event in finding.evidence]
     connections = {event.get("connection", "") for event in events}
     scene = Scene()
@@ -188,7 +188,7 @@ def _look(tables: Tables, findings: Iterable[Finding]) -> Scene:
 
 
 def _look_at_ends(table: pa.Table, scene: Scene) -> None:
-    """See of each queue whose end is asked for those events of this slice that may bound it."""
+    """See of each queue whose end is asked for those events of this split that may bound it."""
     for queue, events in make_batch(table).queues():
         for end in scene.ends.get(queue, ()):
             moved = events.rows("make_visible")
@@ -309,7 +309,7 @@ def _pieces(shown: list[Event], seen: SourceSurvey) -> Iterator[_Piece]:
 
 
 def joined(runs: Iterable[Run]) -> list[Run]:
-    """The runs of a source, those of different slices that touch or overlap taken together."""
+    """The runs of a source, those of different splits that touch or overlap taken together."""
     found: list[Run] = []
     for run in sorted(runs):
         if found and run.first <= found[-1].last + 1:

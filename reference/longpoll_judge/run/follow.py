@@ -30,11 +30,11 @@ from longpoll_judge.read.growing_history import GrowingHistory, stamps_of
 from longpoll_judge.read.incremental import IncrementalRead, Read
 from longpoll_judge.read.source import History
 from longpoll_judge.run.excerpt import with_excerpts
-from longpoll_judge.run.growing.kept import State, read_state, write_state
-from longpoll_judge.run.growing.queues import Growing, SoFar
-from longpoll_judge.run.growing.told import Picked, left_to_the_end, not_told
-from longpoll_judge.run.job import Engine, EngineName, Look, added_up, judge_on, open_engine
+from longpoll_judge.run.incremental.listed_findings import Picked, left_to_the_end, not_told
+from longpoll_judge.run.incremental.queue_judge import Growing, SoFar
+from longpoll_judge.run.incremental.state_file import State, read_state, write_state
 from longpoll_judge.run.local import LocalEngine
+from longpoll_judge.run.pipeline import Engine, EngineName, Look, added_up, judge_on, open_engine
 from longpoll_judge.run.spill import open_spill
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def _follow_growing(
         history, new = arriving.look()
         are_anew = steps.parts.are_anew(arriving.growth.stamps, arriving.ends)
         steps.growing.doubt(WRITTEN_ANEW, are_anew)
-        steps.parts.expect({part.path: part.end for part in history.slices}, arriving.ends)
+        steps.parts.expect({part.path: part.end for part in history.splits}, arriving.ends)
         for tables, damages in arriving.read(new):
             steps.growing.add(tables, damages, history)
             telling_s = time.monotonic()
@@ -209,7 +209,7 @@ def _follow_growing(
         if new or are_anew:
             tell(steps.result(history))
             steps.keep()
-        if progress is not None and all(part.end <= arriving.ends.get(part.path, 0) for part in history.slices):
+        if progress is not None and all(part.end <= arriving.ends.get(part.path, 0) for part in history.splits):
             progress.stamps, progress.looked_s = dict(arriving.growth.stamps), begun_s
         took_s = time.monotonic() - begun_s
         period_s = min(max(PERIOD_S, REST_SHARE * took_s), LONG_PERIOD_S)
@@ -379,9 +379,9 @@ def _arriving(running: Engine, growth: GrowingHistory, ends: dict[str, int]) -> 
     if streaming is None:
         yield IncrementalRead(growth, threads=os.cpu_count() or 1, ends=ends)
         return
-    from longpoll_judge.run.spark.news import arriving_slices  # noqa: PLC0415 - Spark takes a second to import
+    from longpoll_judge.run.spark.event_stream import arriving_events  # noqa: PLC0415 - Spark takes a second to import
 
-    with arriving_slices(streaming, growth, ends) as arriving:
+    with arriving_events(streaming, growth, ends) as arriving:
         yield arriving
 
 

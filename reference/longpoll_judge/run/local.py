@@ -1,8 +1,7 @@
-"""The engine without Spark: the same verdict code over Arrow tables in this process.
+"""Judges in this process, without Spark: the same rules over Arrow tables.
 
-A small history is judged in one piece; a larger one is read twice, first to see where its sources and logs begin and
-end, then stretch by stretch to be judged. Leaves out what is judged (`home`, `rest`, `verdict`) and how results are
-added up (`job`).
+A small history is judged in one piece. A larger one is read twice: first to see where its sources and logs begin and
+end, then window by window to judge it. The rules: `window_pulls`, `wide_pulls`, `queue_verdict`. The sum: `pipeline`.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from longpoll_judge.evidence.survey import Context, Survey
 from longpoll_judge.read import source
 from longpoll_judge.read.checksum import checksum_before
 from longpoll_judge.read.schema import fill
-from longpoll_judge.read.source import Slice, is_cheap, kind_of, read_slice
+from longpoll_judge.read.source import InputSplit, is_cheap, kind_of, read_split
 from longpoll_judge.run.overview import OVERVIEW_COLUMNS, Overview, overview_of_table, read_again
-from longpoll_judge.run.plan import STRETCH_EVENTS, Plan
-from longpoll_judge.run.rest import Outcome, Rule, judge_rest
+from longpoll_judge.run.queue_verdict import judge_table, queue_rows
 from longpoll_judge.run.spill import Spill, open_spill
-from longpoll_judge.run.sweep import Stretches, Swept, sweep
-from longpoll_judge.run.verdict import judge_table, queue_rows
+from longpoll_judge.run.wide_pulls import Outcome, Rule, judge_rest
+from longpoll_judge.run.window_sweep import Swept, WindowReader, sweep
+from longpoll_judge.run.windows import WINDOW_EVENTS, WindowPlan
 from longpoll_spec.history import NDJSON_SUFFIX
 
 
@@ -37,21 +36,21 @@ from longpoll_spec.history import NDJSON_SUFFIX
 class LocalReading:
     """A history that is looked over once, and judged then."""
 
-    _slices: Sequence[Slice]
+    _splits: Sequence[InputSplit]
     _engine: LocalEngine
     _spill: Spill
     _kept: Spill | None
     """What outlives this reading."""
     _overviews: list[Overview] = field(factory=list)
     _marks: list[int] = field(factory=list)
-    """Of each slice what tells that it is what was kept of it; made before the slice is read."""
+    """Of each split what tells that it is what was kept of it; made before the split is read."""
 
     def surveys(self) -> Iterator[Survey]:
-        """See `job.Reading.surveys`."""
-        self._marks = [self._mark(part) for part in self._slices]
-        known = [self._known(number) for number in range(len(self._slices))]
-        looked_over = self._read_ahead([part for part, seen in zip(self._slices, known, strict=True) if seen is None])
-        for number, (part, seen) in enumerate(zip(self._slices, known, strict=True)):
+        """See `pipeline.Reading.surveys`."""
+        self._marks = [self._mark(part) for part in self._splits]
+        known = [self._known(number) for number in range(len(self._splits))]
+        looked_over = self._read_ahead([part for part, seen in zip(self._splits, known, strict=True) if seen is None])
+        for number, (part, seen) in enumerate(zip(self._splits, known, strict=True)):
             overview = seen
             if overview is None:
                 table, overview = next(looked_over)
@@ -62,22 +61,22 @@ class LocalReading:
             self._overviews.append(overview)
             yield overview.survey
 
-    def _mark(self, part: Slice) -> int:
-        """A part may be replaced by another one, whose slices lie where its own did."""
+    def _mark(self, part: InputSplit) -> int:
+        """A part may be replaced by another one, whose splits lie where its own did."""
         return checksum_before(part.path, part.end, part.start) if self._kept and stays(part) else 0
 
     def _known(self, number: int) -> Overview | None:
-        """What an earlier reading saw of a slice that has not changed."""
-        return self._kept.overview(self._slices[number], self._marks[number]) if self._kept else None
+        """What an earlier reading saw of a split that has not changed."""
+        return self._kept.overview(self._splits[number], self._marks[number]) if self._kept else None
 
-    def _read_ahead(self, slices: Sequence[Slice]) -> Iterator[tuple[pa.Table, Overview]]:
-        """Every slice in order; no more than a few are read before they are asked for."""
-        if len(slices) <= 1:
-            yield from map(_look_over, slices)
+    def _read_ahead(self, splits: Sequence[InputSplit]) -> Iterator[tuple[pa.Table, Overview]]:
+        """Every split in order; no more than a few are read before they are asked for."""
+        if len(splits) <= 1:
+            yield from map(_look_over, splits)
             return
         waiting: deque[Future[tuple[pa.Table, Overview]]] = deque()
         with ThreadPoolExecutor(self._engine.threads) as pool:
-            for part in slices:
+            for part in splits:
                 waiting.append(pool.submit(_look_over, part))
                 if len(waiting) > self._engine.threads:
                     yield waiting.popleft().result()
@@ -85,24 +84,24 @@ class LocalReading:
                 yield waiting.popleft().result()
 
     def tables(self) -> Iterator[tuple[int, pa.Table]]:
-        """See `job.Reading.tables`."""
-        for number in range(len(self._slices)):
+        """See `pipeline.Reading.tables`."""
+        for number in range(len(self._splits)):
             yield number, fill(self._read(number))
 
     def outcomes(self, rules: Sequence[Rule], context: Context) -> list[Outcome]:
-        """See `job.Reading.outcomes`."""
+        """See `pipeline.Reading.outcomes`."""
         return [rule(self.tables, context) for rule in rules]
 
     def verdicts(self, context: Context, *, unplaced: bool) -> pa.Table:
-        """See `job.Reading.verdicts`."""
-        plan = Plan(self._overviews, self._engine.stretch_events)
-        stretches = Stretches(plan, self._read, unplaced)
-        if len(plan.stretches) <= 1:
-            return judge_table(stretches.placed(stretches.events(0) if plan.stretches else joined([])), context)
-        return judge_stretches(stretches, context)
+        """See `pipeline.Reading.verdicts`."""
+        plan = WindowPlan(self._overviews, self._engine.window_events)
+        windows = WindowReader(plan, self._read, unplaced)
+        if len(plan.windows) <= 1:
+            return judge_table(windows.placed(windows.events(0) if plan.windows else joined([])), context)
+        return judge_windows(windows, context)
 
     def _read(self, number: int) -> pa.Table:
-        part = self._slices[number]
+        part = self._splits[number]
         table = self._spill.get(part)
         if table is None and self._kept:
             table = self._kept.get(part, self._marks[number])
@@ -111,45 +110,45 @@ class LocalReading:
         return read_again(part, self._overviews[number].extent)
 
 
-def stays(part: Slice) -> bool:
-    """Whether more events would come as another slice: the last one of a part that grows ends elsewhere each time."""
-    return kind_of(part.path) != NDJSON_SUFFIX or part.end - part.start == source.SLICE_BYTES
+def stays(part: InputSplit) -> bool:
+    """Whether more events would come as another split: the last one of a part that grows ends elsewhere each time."""
+    return kind_of(part.path) != NDJSON_SUFFIX or part.end - part.start == source.SPLIT_BYTES
 
 
-def _look_over(part: Slice) -> tuple[pa.Table, Overview]:
-    table, damages = read_slice(part, OVERVIEW_COLUMNS if is_cheap(part) else None)
+def _look_over(part: InputSplit) -> tuple[pa.Table, Overview]:
+    table, damages = read_split(part, OVERVIEW_COLUMNS if is_cheap(part) else None)
     return table, overview_of_table(table, damages)
 
 
-def judge_stretches(stretches: Stretches, context: Context) -> pa.Table:
-    """Judge a history stretch by stretch; all rows that `verdict.judge_table` would give, added up in part."""
-    swept, held = _sweep(stretches, context, NO_KEYS)
+def judge_windows(windows: WindowReader, context: Context) -> pa.Table:
+    """Judge a history window by window; all rows that `verdict.judge_table` would give, added up in part."""
+    swept, held = _sweep(windows, context, NO_KEYS)
     if len(held):
-        swept, _held = _sweep(stretches, context, held)
-    rest = judge_rest(stretches, swept.rest, stretches.plan.uneven | swept.faulty, context)
-    return pa.concat_tables([swept.rows, rest, queue_rows(stretches.plan.queues)])
+        swept, _held = _sweep(windows, context, held)
+    rest = judge_rest(windows, swept.rest, windows.plan.uneven | swept.faulty, context)
+    return pa.concat_tables([swept.rows, rest, queue_rows(windows.plan.queues)])
 
 
-def _sweep(stretches: Stretches, context: Context, held: Keys) -> tuple[Swept, Keys]:
-    """Sweep all stretches; also the keys of requests whose events were judged apart from each other."""
+def _sweep(windows: WindowReader, context: Context, held: Keys) -> tuple[Swept, Keys]:
+    """Sweep all windows; also the keys of requests whose events were judged apart from each other."""
     with open_keys() as file:
-        swept = sweep(stretches, (0, len(stretches.plan.stretches)), context, held, file.put)
+        swept = sweep(windows, (0, len(windows.plan.windows)), context, held, file.put)
         rest = np.unique(request_keys(swept.rest, np.arange(len(swept.rest))))
         return swept, file.repeated(rest)
 
 
 @frozen
 class LocalEngine:
-    """Judges stretch by stretch in this process."""
+    """Judges window by window in this process."""
 
     threads: int = 2
-    stretch_events: int = STRETCH_EVENTS
+    window_events: int = WINDOW_EVENTS
     kept: Spill | None = None
-    """Takes slices that stay as they are, so that they are read once however often a growing history is judged."""
+    """Takes splits that stay as they are, so that they are read once however often a growing history is judged."""
 
     @contextmanager
-    def read(self, slices: Sequence[Slice]) -> Iterator[LocalReading]:
-        """See `job.Engine.read`."""
+    def read(self, splits: Sequence[InputSplit]) -> Iterator[LocalReading]:
+        """See `pipeline.Engine.read`."""
         keep_freed_memory()
         with open_spill() as spill:
-            yield LocalReading(slices, self, spill, self.kept)
+            yield LocalReading(splits, self, spill, self.kept)

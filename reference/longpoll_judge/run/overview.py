@@ -1,7 +1,7 @@
-"""What a slice shows before anything is judged: its survey, and of each queue's log a few numbers.
+"""Surveys one input split, and summarises each queue's log in it.
 
-Both are read from a third of the columns. The numbers say which part of a log a request can hang on, and whether a log
-can be judged piece by piece (`plan`). Leaves out everything about requests.
+It reads a third of the columns. The numbers say which part of a log can matter to a request, and whether a log can be
+judged window by window (`windows`). Requests are judged in `window_pulls`.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from longpoll_judge.columns.batch import Integers, queue_numbers
 from longpoll_judge.columns.lookup import are_of, order_by
 from longpoll_judge.columns.queue_log import BEGINNING, NEVER
 from longpoll_judge.errors import HistoryChangedError
-from longpoll_judge.evidence.survey import SURVEY_COLUMNS, Survey, survey_slice
+from longpoll_judge.evidence.survey import SURVEY_COLUMNS, Survey, survey_split
 from longpoll_judge.read.schema import DEFAULTS, coded
-from longpoll_judge.read.source import Slice, read_slice
+from longpoll_judge.read.source import InputSplit, read_split
 from longpoll_judge.read.unreadable import Damage
 from longpoll_judge.rules.queue_case import Booleans
-from longpoll_judge.run.verdict import LOG_EVENTS
+from longpoll_judge.run.queue_verdict import LOG_EVENTS
 from longpoll_spec.tables import with_table
 
 _LOG_COLUMNS: Final = (
     *("event", "after_ns", "before_ns", "source", "broker", "topic", "queue", "queue_offset", "visible_end"),
 )
 OVERVIEW_COLUMNS: Final = tuple(dict.fromkeys((*_LOG_COLUMNS, *SURVEY_COLUMNS)))
-"""What is read of a slice before anything is judged."""
+"""What is read of a split before anything is judged."""
 
 
 @with_table
 class LogSpan(msgspec.Struct, frozen=True, array_like=True):
-    """What one slice shows of one queue's log through one source; a least value of nothing is `NEVER`, a highest -1."""
+    """What one split shows of one queue's log through one source; a least value of nothing is `NEVER`, a highest -1."""
 
     broker: str
     topic: str
@@ -51,7 +51,7 @@ class LogSpan(msgspec.Struct, frozen=True, array_like=True):
     """Visible ends."""
     visible_max: int
     visible_early: int
-    """The highest visible end that was told before its last message was appended, by what the slice shows."""
+    """The highest visible end that was told before its last message was appended, by what the split shows."""
     after_min_ns: int
     after_max_ns: int
     before_min_ns: int
@@ -61,23 +61,23 @@ class LogSpan(msgspec.Struct, frozen=True, array_like=True):
 
 
 Extent = tuple[int, int, int, int]
-"""How many events a slice has, the least and the highest `after_ns`, and a sum of the numbers that were looked at."""
+"""How many events a split has, the least and the highest `after_ns`, and a sum of the numbers that were looked at."""
 _SUMMED: Final = ("after_ns", "queue_offset", "visible_end", "code")
-"""Columns of numbers in which no two slices are alike; few, since they are added up twice."""
+"""Columns of numbers in which no two splits are alike; few, since they are added up twice."""
 _WEIGHTS: Final = np.array([0x9E3779B97F4A7C15 * (2 * place + 1) % 2**64 for place in range(len(_SUMMED))], np.uint64)
 """Odd ones, so that what moves from one column to another shows."""
 
 
 @with_table
 class Overview(msgspec.Struct, frozen=True):
-    """What one slice shows."""
+    """What one split shows."""
 
     survey: Survey
     spans: list[LogSpan]
     first_ns: int
-    """The least `after_ns`; `NEVER` of an empty slice."""
+    """The least `after_ns`; `NEVER` of an empty split."""
     last_ns: int
-    """The highest `after_ns`; `BEGINNING` of an empty slice."""
+    """The highest `after_ns`; `BEGINNING` of an empty split."""
     numbers_sum: int
     """What tells these events from others of the same moments."""
 
@@ -87,26 +87,26 @@ class Overview(msgspec.Struct, frozen=True):
         return self.survey.event_count, self.first_ns, self.last_ns, self.numbers_sum
 
 
-def overview_of(part: Slice) -> Overview:
-    """Look over a slice."""
-    return overview_of_table(*read_slice(part, OVERVIEW_COLUMNS))
+def overview_of(part: InputSplit) -> Overview:
+    """Look over a split."""
+    return overview_of_table(*read_split(part, OVERVIEW_COLUMNS))
 
 
-def read_again(part: Slice, extent: Extent) -> pa.Table:
-    """The events of a slice that was looked over and had this extent, perhaps without columns that none of them uses.
+def read_again(part: InputSplit, extent: Extent) -> pa.Table:
+    """The events of a split that was looked over and had this extent, perhaps without columns that none of them uses.
 
     Raises `HistoryChangedError` where others are there now: what is known of the evidence would not hold of these.
     """
-    table, _damages = read_slice(part, sparse=True)
+    table, _damages = read_split(part, sparse=True)
     if _extent(table) != extent:
         raise HistoryChangedError(f"{part.path} changed during the judgement; judge again")
     return table
 
 
 def overview_of_table(table: pa.Table, damages: list[Damage]) -> Overview:
-    """Look over the events of a slice."""
+    """Look over the events of a split."""
     _count, first_ns, last_ns, numbers_sum = _extent(table)
-    return Overview(survey_slice(table, damages), log_spans(table), first_ns, last_ns, numbers_sum)
+    return Overview(survey_split(table, damages), log_spans(table), first_ns, last_ns, numbers_sum)
 
 
 def _extent(table: pa.Table) -> Extent:

@@ -1,7 +1,6 @@
-"""Events that cost much to read, kept on disk: slices between being looked over and being judged, or longer, and logs.
+"""Keeps events on disk that are dear to read: splits from the survey until they are judged, and logs of windows.
 
-One temporary file takes them one behind the other. Leaves out how events become bytes (`exchange`), and how long a
-slice stays as it is (`local`).
+A temporary file holds them one after the other. `columns.exchange` makes bytes of events.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from attrs import define, field
 
 from longpoll_judge.columns.exchange import compacted, decode, encode
 from longpoll_judge.read.schema import fill
-from longpoll_judge.read.source import Slice
+from longpoll_judge.read.source import InputSplit
 from longpoll_judge.run.overview import Overview
 
 IN_MEMORY_EVENTS: Final = 10_000
@@ -26,7 +25,7 @@ IN_MEMORY_EVENTS: Final = 10_000
 
 @define
 class Spill:
-    """Slices on disk, or the first of them in memory, and what was seen when they were looked over."""
+    """Splits on disk, or the first of them in memory, and what was seen when they were looked over."""
 
     _file: BinaryIO
     _kept: dict[tuple[bytes, int], tuple[int, int, Overview]] = field(factory=dict)
@@ -35,8 +34,8 @@ class Spill:
     _tables: dict[tuple[bytes, int], pa.Table] = field(factory=dict)
     """Those that are in memory."""
 
-    def put(self, part: Slice, table: pa.Table, overview: Overview, mark: int = 0) -> None:
-        """Keep the events of a slice; a `mark` tells it from what may stand in its place another time."""
+    def put(self, part: InputSplit, table: pa.Table, overview: Overview, mark: int = 0) -> None:
+        """Keep the events of a split; a `mark` tells it from what may stand in its place another time."""
         key = key_of(part), mark
         if len(table) + sum(map(len, self._tables.values())) <= IN_MEMORY_EVENTS:
             self._tables[key] = fill(compacted(table, 1))
@@ -48,13 +47,13 @@ class Spill:
         self._kept[key] = (self._end, len(content), overview)
         self._end += len(content)
 
-    def overview(self, part: Slice, mark: int = 0) -> Overview | None:
-        """What was seen of a slice; None of one that is not kept."""
+    def overview(self, part: InputSplit, mark: int = 0) -> Overview | None:
+        """What was seen of a split; None of one that is not kept."""
         kept = self._kept.get((key_of(part), mark))
         return None if kept is None else kept[2]
 
-    def get(self, part: Slice, mark: int = 0) -> pa.Table | None:
-        """The events of a slice, with all columns; None of one that is not kept."""
+    def get(self, part: InputSplit, mark: int = 0) -> pa.Table | None:
+        """The events of a split, with all columns; None of one that is not kept."""
         key = key_of(part), mark
         kept = self._kept.get(key)
         if kept is None or key in self._tables:
@@ -66,26 +65,26 @@ class Spill:
 
 @define
 class LogFile:
-    """The logs of some stretches on disk."""
+    """The logs of some windows on disk."""
 
     _file: BinaryIO
     _kept: dict[int, tuple[int, int]] = field(factory=dict)
-    """By stretch where each begins, and its length."""
+    """By window where each begins, and its length."""
     _end: int = 0
 
-    def put(self, stretch: int, log: pa.Table) -> None:
+    def put(self, window: int, log: pa.Table) -> None:
         """Keep a log."""
         content = encode(log)
         self._file.seek(self._end)
         self._file.write(content)
-        self._kept[stretch] = self._end, len(content)
+        self._kept[window] = self._end, len(content)
         self._end += len(content)
 
-    def get(self, stretch: int) -> pa.Table | None:
+    def get(self, window: int) -> pa.Table | None:
         """A log with the columns that it uses; None if it is not kept."""
-        if stretch not in self._kept:
+        if window not in self._kept:
             return None
-        start, length = self._kept[stretch]
+        start, length = self._kept[window]
         self._file.seek(start)
         return decode(self._file.read(length))
 
@@ -97,8 +96,8 @@ def open_logs() -> Iterator[LogFile]:
         yield LogFile(file)
 
 
-def key_of(part: Slice) -> bytes:
-    """Equal for equal slices."""
+def key_of(part: InputSplit) -> bytes:
+    """Equal for equal splits."""
     return msgspec.msgpack.encode(part, order="deterministic")
 
 

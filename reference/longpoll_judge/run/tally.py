@@ -1,7 +1,4 @@
-"""Adds up result rows as they come, so that no more is kept than a result can show.
-
-Leaves out what the sums mean (`job`).
-"""
+"""Adds up result rows as they come, so that memory is bounded by what a result can show (`pipeline`)."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ import pyarrow as pa
 from attrs import define, field
 
 from longpoll_judge.read.arrow import compute
-from longpoll_judge.run.verdict import FINDING, LEFT_OUT, LOOKED_AT_MAX, Found, Row, as_table, is_violated
+from longpoll_judge.run.queue_verdict import FINDING, LEFT_OUT, LOOKED_AT_MAX, Found, Row, as_table, is_violated
 
 HIGHEST: Final = ("wake_max", "late_max")
 """Kinds of rows of which the highest counts; the counts of the others are added."""

@@ -1,8 +1,11 @@
-"""A history from captures of a broker's port, with the tap that the proxy has: pcap and pcapng, read after the fact.
+"""Creates a history from packet captures of a broker's port (pcap, pcapng), with the proxy's tap.
 
-`capture_file` reads files into packets, `packets` finds the broker's TCP segments in them, `tcp_stream` puts one
-direction's bytes in order, `conversation` tells a tap of both, `clock` checks the capture's clock against the senders',
-`reader` puts it together. Leaves out what a command means (`longpoll_observe.tap`), TLS, and fragments of IP packets.
+- `capture_file` reads files into packets; `packets` extracts the broker's TCP segments.
+- `tcp_stream` orders the bytes of one direction; `conversation` passes both to a tap.
+- `clock` compares the capture's clock with the senders'.
+- `reader` combines these parts.
+
+TLS and fragmented IP packets are not supported. Commands: see `longpoll_observe.tap`.
 """
 
 from longpoll_observe.capture.reader import CaptureReport, read_captures

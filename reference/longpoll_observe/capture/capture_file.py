@@ -1,6 +1,6 @@
-"""Packets of a capture file, one after the other: pcap in both byte orders and precisions, and pcapng.
+"""Reads the packets of a capture file: pcap in both byte orders and precisions, and pcapng.
 
-A file is read from its beginning to its end, a packet at a time. Leaves out what is in a packet (`packets`).
+Reads sequentially, one packet at a time. Packet contents: see `packets`.
 
 Source: draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng.
 """
@@ -27,7 +27,7 @@ from longpoll_spec.errors import UserError
 PCAP_HEAD_SIZE: Final = 24
 PCAP_RECORD_SIZE: Final = 16
 PCAP_MAGICS: Final = {0xA1B2C3D4: 1_000, 0xA1B23C4D: 1}
-"""Magic number -> nanoseconds of a unit."""
+"""Nanoseconds per unit, by magic number."""
 # pcapng, a block: type, length of the whole block, body, the length again; all multiples of 4.
 BLOCK_HEAD_SIZE: Final = 8
 BLOCK_ENDS_SIZE: Final = 12
@@ -36,43 +36,43 @@ BYTE_ORDER: Final = 0x1A2B3C4D
 INTERFACE, SIMPLE_PACKET, STATISTICS, PACKET = 1, 3, 5, 6
 OPTION_RESOLUTION, OPTION_OFFSET = 9, 14
 OPTION_DROPPED: Final = (5, 7)
-"""isb_ifdrop and isb_osdrop: packets that the interface, or the system, had no room for."""
+"""isb_ifdrop and isb_osdrop: packets dropped by the interface or the system."""
 PACKET_SIZE_MAX: Final = 16 * 1024 * 1024
 INTERFACES_MAX: Final = 10_000
 LINK_MASK: Final = 0x0FFF_FFFF
-"""The upper bits of pcap's kind of link tell of check sums."""
+"""Masks the upper bits of pcap's link type, which describe checksums."""
 
 
 class CaptureError(UserError):
-    """A file is no capture, or holds nothing of the broker."""
+    """A file is not a capture or has no packet of the broker."""
 
 
 @frozen
 class Packet:
-    """One packet as it was captured."""
+    """One captured packet."""
 
     time_ns: int
     """Unix time."""
     link: int
-    """The kind of link (LINKTYPE_...)."""
+    """The link type (LINKTYPE_...)."""
     content: bytes
-    """As much of it as was kept."""
+    """The captured part of the packet."""
 
 
 @define
 class CaptureFile:
-    """One file, and what became known of it while it was read."""
+    """One file, with data found while reading."""
 
     path: Path
     dropped: int = 0
-    """Packets that the file itself says were dropped."""
+    """Dropped packets reported by the file."""
     damage: str = ""
-    """Why nothing after some byte could be read; empty where all was."""
+    """Why the rest could not be read; empty if complete."""
     position: int = 0
     """Bytes read."""
 
     def packets(self) -> Iterator[Packet]:
-        """Every packet; raises CaptureError where the file is no capture or cannot be opened."""
+        """Iterate over the packets; raises CaptureError if the file is not a capture or cannot be opened."""
         try:
             with self.path.open("rb") as file:
                 yield from self._read(file)
@@ -96,7 +96,7 @@ class CaptureFile:
         raise CaptureError(f"{self.path} is not a capture, neither pcap nor pcapng; record one with tcpdump -w")
 
     def _take(self, file: BinaryIO, size: int) -> bytes:
-        """The next bytes; fewer, and `damage`, where the file ends in them."""
+        """Read the next bytes; returns fewer, and sets `damage`, if the file ends."""
         content = file.read(size)
         self.position += len(content)
         if 0 < len(content) < size:
@@ -149,14 +149,14 @@ class CaptureFile:
                 yield packet
 
     def _block(self, kind: int, body: bytes, order: str, interfaces: list[Interface]) -> Packet | None:
-        """The packet of a block, where it has one; raises struct.error and IndexError where it is damaged."""
+        """Returns a block's packet, if any; raises struct.error and IndexError if it is damaged."""
         if kind == INTERFACE and len(interfaces) < INTERFACES_MAX:
             interfaces.append(Interface.read(body, order))
         elif kind == STATISTICS:
             options = options_of(body, 12, order)
             self.dropped += sum(int.from_bytes(options.get(code, b""), _name(order)) for code in OPTION_DROPPED)
         elif kind == SIMPLE_PACKET:
-            # It has no time, so nothing can be said of it but that it was there.
+            # Without a timestamp it can only be counted.
             self.dropped += 1
         elif kind == PACKET:
             number, high, low, size, _wire_size = struct.unpack_from(f"{order}5I", body)
@@ -167,7 +167,7 @@ class CaptureFile:
 
 @frozen
 class Interface:
-    """What a pcapng file says of an interface."""
+    """An interface's data in a pcapng file."""
 
     link: int
     units_a_second: int
@@ -175,7 +175,7 @@ class Interface:
 
     @classmethod
     def read(cls, body: bytes, order: str) -> Interface:
-        """From the body of its block; raises struct.error."""
+        """Parse the body of its block; raises struct.error."""
         (link,) = struct.unpack_from(f"{order}H", body)
         options = options_of(body, 8, order)
         (resolution,) = options.get(OPTION_RESOLUTION, b"\6")[:1]
@@ -184,12 +184,12 @@ class Interface:
         return cls(link, units, int.from_bytes(options.get(OPTION_OFFSET, b""), _name(order), signed=True))
 
     def time_ns(self, units: int) -> int:
-        """Unix time of a moment in the interface's units."""
+        """Convert a time in the interface's units to Unix time."""
         return self.offset_s * 1_000_000_000 + units * 1_000_000_000 // self.units_a_second
 
 
 def options_of(body: bytes, start: int, order: str) -> dict[int, bytes]:
-    """The options of a block, the last of each code; raises struct.error."""
+    """Returns the options of a block, the last of each code; raises struct.error."""
     options: dict[int, bytes] = {}
     while start + 4 <= len(body):
         code, size = struct.unpack_from(f"{order}2H", body, start)

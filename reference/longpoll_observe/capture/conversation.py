@@ -1,14 +1,14 @@
-"""One captured connection to a broker: both directions put in order, and told to the tap that the proxy has.
+"""One captured connection to a broker: orders both directions and passes them to the proxy's tap.
 
-A request counts as received between the capture of its last byte and that of the broker's acknowledgement of it, for
-an acknowledgement is sent by the kernel that has the byte. Since when an answer can have been sent is worked out as by
-the proxy (`arrival`), from the acknowledgements and windows of the client that passed before it.
+A request counts as received between the capture of its last byte and of the broker's acknowledgement of it, which is
+sent by the kernel that has the byte. The earliest time of an answer is computed as in the proxy (`arrival`), from the
+client's earlier acknowledgements and windows.
 
-Bytes that were acknowledged and not captured are missing, and so are those before the first whole frame of a
-connection that began before the capture: the tap says so in the history. They count as missing once `GRACE_NS` have
-passed, for a capture may have two packets in the wrong order; until then nothing after them is told.
+Bytes that were acknowledged but not captured are missing. So are those before the first whole frame of a connection
+older than the capture. The history records this. Bytes count as missing only after `GRACE_NS`, because a capture may
+swap packets; until then nothing after them is passed on.
 
-Leaves out where segments come from (`packets`), and what the bytes mean (`tap`).
+Segments: see `packets`. Commands: see `tap`.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from longpoll_observe.capture.tcp_stream import TcpStream
 from longpoll_observe.tap import ConnectionTap, Sender, begins_frame
 
 GRACE_NS: Final = 50_000_000
-"""How long what is missing may still come, out of order."""
+"""How long missing bytes may still arrive out of order."""
 UNACKNOWLEDGED_MAX: Final = 8 * 1024 * 1024
-"""Most bytes of requests that wait for the broker's acknowledgement."""
+"""Maximum bytes of requests that wait for the broker's acknowledgement."""
 SEGMENT_MAX: Final = 64 * 1024
 BLOCKED_NS: Final = 25_000_000
-"""An end that was not seen empty for this long may have left answers unseen."""
+"""Minimum time without an empty socket after which an end may have left answers unseen."""
 
 
 @define(slots=True, eq=False)
 class Direction:
-    """One direction: its bytes, since when they can have been sent, and the window that their receiver offers.
+    """One direction: its bytes, the bounds of their send times, and the receiver's window.
 
-    Invariant: `is_cut` is true from where bytes are missing until a frame begins.
+    Invariant: `is_cut` is true from missing bytes until the next frame's begin.
     """
 
     sender: Sender
@@ -46,22 +46,22 @@ class Direction:
     half: TcpStream = field(factory=TcpStream)
     is_cut: bool = False
     missing_ns: int | None = None
-    """Since when bytes are known to be missing."""
+    """When bytes were first known to be missing."""
     acknowledged: int = 0
-    """The position up to which the receiver has said that it has everything."""
+    """The position up to which the receiver has acknowledged everything."""
     scale: int | None = None
-    """Of the windows that this direction's sender offers; None where its SYN was not seen."""
+    """The scale of this sender's windows; None without a captured SYN."""
     window_max: int = 0
-    """The largest window that its receiver has offered."""
+    """The receiver's largest window."""
     told_ns: int = 0
-    """The latest moment that was told: none that is told later is earlier."""
+    """The latest reported time; later reports are never earlier."""
 
 
 class Conversation:
-    """A connection, from its first packet that was captured.
+    """A connection from its first captured packet on.
 
-    Invariants: `_unacknowledged` are the client's bytes that wait for the broker's acknowledgement, each with the
-    position behind it and the moment of its capture; nothing of the broker is told while the client's are missing.
+    Invariants: `_unacknowledged` are the client's bytes that wait for the broker's acknowledgement, each with its end
+    position and capture time. While client bytes are missing, nothing of the broker is passed on.
     """
 
     def __init__(self, tap: ConnectionTap, first: Segment, *, is_first_of_client: bool, agreement: Agreement) -> None:
@@ -73,12 +73,12 @@ class Conversation:
         self._unacknowledged_size = 0
         self._stuck_ns: int | None = None
         self._ended_ns: int | None = None
-        """Since when one side may have ended."""
+        """When one side may have ended."""
         self._last_ns = now_ns
         self._begun_ns: int | None = now_ns
-        """When the client asked for the connection, until the broker has answered; None for one that was there."""
+        """When the client's SYN was captured, until the broker answers; None for an older connection."""
         self.round_trip_ns: int | None = None
-        """From a connection's first packet to the broker's kernel's answer."""
+        """Time from a connection's first packet to the answer of the broker's kernel."""
         self.is_over = False
         self.gaps = 0
         self._syn = first.sequence
@@ -89,11 +89,11 @@ class Conversation:
             tap.joined(now_ns)
 
     def is_other(self, begin: Segment) -> bool:
-        """Whether this segment, which asks for a connection, begins another one between the same ports."""
+        """Whether this SYN begins another connection between the same ports."""
         return not self.is_whole or begin.sequence != self._syn
 
     def saw(self, segment: Segment, *, is_of_client: bool) -> None:
-        """Take the next packet of the connection."""
+        """Process the next packet of the connection."""
         now_ns = segment.time_ns
         own, other = (self.client, self.broker) if is_of_client else (self.broker, self.client)
         if segment.flags & SYN:
@@ -119,7 +119,7 @@ class Conversation:
             self._close(now_ns)
 
     def cut(self, now_ns: int) -> None:
-        """The capture ends, and the connection does not, or nobody saw it."""
+        """The capture ends before the connection, or its end was not captured."""
         self._tell_rest(now_ns)
         self._tap.cut(now_ns)
         self.is_over = True
@@ -127,7 +127,6 @@ class Conversation:
     # -- the parts ---------------------------------------------------------------------------------------------------
 
     def _synchronise(self, segment: Segment, own: Direction, now_ns: int) -> None:
-        """A SYN, or the answer to one."""
         own.scale = segment.scale or 0
         if not own.half.is_known:
             own.half.begin(segment.sequence + 1)
@@ -138,7 +137,7 @@ class Conversation:
             self._begun_ns = None
 
     def _acknowledge(self, segment: Segment, own: Direction, other: Direction, now_ns: int) -> None:
-        """`own` says up to where it has what `other` sent, and how much more it takes."""
+        """Process an acknowledgement and window by `own` for the data of `other`."""
         half = other.half
         if not half.is_known:
             half.begin(segment.acknowledged)
@@ -152,7 +151,7 @@ class Conversation:
             self._tell_acknowledged(now_ns)
         window = segment.window << ((own.scale or 0) if other.scale != 0 else 0)
         other.window_max = max(other.window_max, window)
-        # A kernel sends into a window of a segment, or of half the largest that it was offered.
+        # A kernel sends into a window of one segment, or of half the largest window.
         enough = other.window_max // 2 if own.scale is None else min(SEGMENT_MAX, other.window_max // 2)
         is_open = window > 0 and window >= enough
         if acknowledged == half.come == half.read and is_open:
@@ -162,13 +161,12 @@ class Conversation:
             self._tap.blocked("answers", self._last_ns, now_ns)
 
     def _look_at_stuck(self, now_ns: int) -> None:
-        """Say when everything that had waited for the client has been seen."""
+        """Report when all answers that had waited for the client have been seen."""
         if self._stuck_ns is not None and self.broker.arrivals.since_ns > self._stuck_ns:
             self._tap.unblocked("answers", self._stuck_ns, now_ns)
             self._stuck_ns = None
 
     def _tell(self, now_ns: int) -> None:
-        """Hand on what is in order."""
         self._tell_taken(self.client)
         self._tell_acknowledged(now_ns)
         self._give_up(self.client, now_ns)
@@ -195,7 +193,7 @@ class Conversation:
                 self._unacknowledged_size = 0
 
     def _goes_on(self, direction: Direction, content: bytes, after_ns: int, before_ns: int) -> bool:
-        """Whether a frame begins with these bytes, after some were missing; else they are missing too."""
+        """Whether a frame begins with these bytes after a gap; otherwise they are missing too."""
         if begins_frame(content):
             direction.is_cut = False
             return True
@@ -210,13 +208,13 @@ class Conversation:
             self._tap.forwarded(content, time_ns, max(now_ns, time_ns))
 
     def _tell_unacknowledged(self, now_ns: int) -> None:
-        """The broker may have had these requests by now, or not; they are told, for it may have heeded them."""
+        """Pass on requests without acknowledgement, because the broker may have processed them."""
         for _position, time_ns, content in self._unacknowledged:
             self._tap.forwarded(content, time_ns, max(now_ns, time_ns))
         self._unacknowledged.clear()
 
     def _give_up(self, direction: Direction, now_ns: int, *, at_once: bool = False) -> None:
-        """Go on behind bytes that were sent, as the receiver says, and that the capture does not have."""
+        """Skip bytes that were sent, by the receiver's acknowledgement, but not captured."""
         half = direction.half
         while half.is_known and (half.read < direction.acknowledged or half.is_full):
             if direction.missing_ns is None:
@@ -243,7 +241,7 @@ class Conversation:
         self.is_over = True
 
     def _tell_rest(self, now_ns: int) -> None:
-        """Nothing more comes: tell what still waits, and what was never seen."""
+        """At the end: pass on waiting bytes, and report missing ones."""
         self._tell_taken(self.client)
         self._give_up(self.client, now_ns, at_once=True)
         self._tell_unacknowledged(now_ns)
@@ -252,7 +250,7 @@ class Conversation:
         self._tell_unseen(now_ns)
 
     def _tell_unseen(self, now_ns: int) -> None:
-        """What the broker had sent may not have come as far as here."""
+        """Report that answers sent by the broker may be unseen."""
         arrivals = self.broker.arrivals
         arrivals.looked(now_ns - 1, self.broker.half.come)
         if self._stuck_ns is None and now_ns - arrivals.since_ns > max(BLOCKED_NS, RECOVER_NS):

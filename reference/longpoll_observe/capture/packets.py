@@ -1,6 +1,6 @@
-"""The TCP segments in captured packets: Ethernet (VLANs too), Linux cooked v1 and v2, loopback, raw IP; IPv4 and IPv6.
+"""Extracts TCP segments from packets: Ethernet (with VLANs), Linux cooked v1 and v2, loopback, raw IP; IPv4, IPv6.
 
-The one module that needs dpkt. Leaves out files (`capture_file`) and the order of segments (`tcp_stream`).
+The only module that needs dpkt. Files: see `capture_file`. Order of segments: see `tcp_stream`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from attrs import frozen
 from longpoll_observe.capture.capture_file import Packet
 
 dpkt: Final[Any] = importlib.import_module("dpkt")
-"""It makes the fields of its packets by a metaclass, into which type checkers cannot see."""
+"""Untyped, because a metaclass creates the fields of its packets."""
 
 FIN, SYN, RST, ACK = 1, 2, 4, 16
 LINKS: Final[dict[int, Callable[[bytes], object]]] = {
@@ -24,43 +24,43 @@ LINKS: Final[dict[int, Callable[[bytes], object]]] = {
     276: dpkt.sll2.SLL2,
 }
 LOOPBACKS: Final = frozenset({0, 108})
-"""Kinds of links with four bytes before IP, whose meaning is the machine's that wrote them."""
+"""Link types with four bytes before IP, in the byte order of the capturing machine."""
 LOOPBACK_SIZE: Final = 4
 RAW_LINKS: Final = frozenset({12, 14, 101, 228, 229})
-"""Kinds of links whose packets begin with IP."""
+"""Link types whose packets begin with IP."""
 IP_VERSION_6: Final = 6
 FRAGMENT: Final = 44
 SCALE_MAX: Final = 14
 STAMPS_SIZE: Final = 8
 UNREADABLE: Final = (dpkt.Error, struct.error, ValueError, IndexError, KeyError, AttributeError, TypeError)
-"""What dpkt raises at a packet that is cut or damaged, depending on where."""
+"""What dpkt raises for a truncated or damaged packet."""
 
 
 @frozen
 class Segment:
-    """One TCP segment; addresses are 4 or 16 bytes."""
+    """One TCP segment; addresses have 4 or 16 bytes."""
 
     time_ns: int
     source: tuple[bytes, int]
     target: tuple[bytes, int]
     sequence: int
-    """Of its first byte; 32 bits, as are all of TCP's."""
+    """Sequence number of its first byte, 32 bits."""
     acknowledged: int
     flags: int
     window: int
-    """As it is written: still to be scaled."""
+    """Unscaled."""
     size: int
     """Bytes on the wire."""
     content: bytes
-    """As many of them as were captured."""
+    """The captured bytes."""
     scale: int | None
-    """Of a SYN: by how many bits later windows are shifted; None where it does not say."""
+    """In a SYN: the scale of later windows in bits; None if absent."""
     stamp: int | None
-    """The sender's clock, 32 bits; most senders count ms."""
+    """The sender's clock, 32 bits, usually in ms."""
 
 
 def segment_of(packet: Packet) -> Segment | None:
-    """The packet's segment; None where it has none, or cannot be read as far as that."""
+    """Returns the packet's segment; None if there is none, or it is unreadable."""
     try:
         ip = _ip(packet)
         if isinstance(ip, dpkt.ip.IP) and not (ip.offset or ip.mf):
@@ -84,7 +84,7 @@ def _ip(packet: Packet) -> Any:
 
 
 def _segment(time_ns: int, source: bytes, target: bytes, tcp: Any, ip_size: int | None) -> Segment:
-    """`ip_size` is the length of the IP packet's content; None where a card was to cut it up, and it does not say."""
+    """Create a segment; `ip_size` is the length of the IP packet's content, None if the card should segment it."""
     size = max(len(tcp.data) if ip_size is None else ip_size - tcp.off * 4, 0)
     options = dict(dpkt.tcp.parse_opts(tcp.opts))
     scale, stamps = options.get(dpkt.tcp.TCP_OPT_WSCALE), options.get(dpkt.tcp.TCP_OPT_TIMESTAMP, b"")

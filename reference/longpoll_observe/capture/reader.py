@@ -1,9 +1,7 @@
-"""Captures of brokers' ports as a history: the events that the proxy would have written, of each broker a source.
+"""Reads captures of brokers' ports into a history: the proxy's events, with one source per broker.
 
-Files are read one after the other, each from its beginning to its end; what is kept is what is open: connections, and
-bytes that wait for others. A source begins with the first packet of the captures and ends with the last.
-
-Leaves out files (`capture_file`), connections (`conversation`) and judging.
+Files are read sequentially. Memory holds only open connections and waiting bytes. A source begins with the first packet
+of the captures and ends with the last. Files: see `capture_file`. Connections: see `conversation`.
 """
 
 from __future__ import annotations
@@ -31,45 +29,45 @@ from longpoll_runtime import Address, Runtime
 from longpoll_spec.tables import with_table
 
 OPEN_MAX: Final = 50_000
-"""Most connections that are followed at once; the one that was silent longest then counts as cut."""
+"""Maximum connections followed at once; above this the one silent longest counts as cut."""
 CLOSED_MAX: Final = 10_000
-"""How many closed connections are remembered, whose last packets are no new ones."""
+"""Number of closed connections remembered, so that their last packets do not start new ones."""
 ROUND_TRIPS_MAX: Final = 1_000
 WAIT_S: Final = 600.0
-"""How long the disk may take: nobody waits but the reader."""
+"""How long the disk may take; only the reader waits."""
 OVERLAP_NS: Final = 1_000_000_000
 SAID_EVERY: Final = 4096
-"""Packets between two reports of progress."""
+"""Packets between two progress reports."""
 
 Key = tuple[tuple[bytes, int], tuple[bytes, int]]
 
 
 @with_table
 class CaptureReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of captures."""
+    """The result of reading captures."""
 
     packets: int
     """Packets to or from the brokers."""
     connections: int
     partly_seen: int
-    """Connections that were there before the capture."""
+    """Connections older than the capture."""
     gaps: int
-    """How often bytes are missing that were sent."""
+    """Number of gaps in sent bytes."""
     dropped: int
-    """Packets that the files themselves say were dropped."""
+    """Dropped packets reported by the files."""
     requests: int
     answers: int
     clock: str
-    """`monotonic` where the senders' clocks agree with the capture's all the time, else `unix`."""
+    """`monotonic` if the senders' clocks always agree with the capture's, else `unix`."""
     damage: list[str] = []
-    """Files of which the rest could not be read, and why."""
+    """Files with an unreadable rest, and why."""
     trouble: str = ""
-    """What the history lacks, as a sentence for the user; empty when all was written."""
+    """What the history lacks, as a sentence for the user; empty if complete."""
 
 
 @define(slots=True)
 class Broker:
-    """A broker whose packets are looked for."""
+    """A broker whose packets are selected."""
 
     name: str
     recorder: HistoryRecorder
@@ -80,7 +78,7 @@ class Broker:
 
     @property
     def way_ns(self) -> int:
-        """How far off the capture's moments may be from the broker's kernel's, as the proxy reckons it."""
+        """The uncertainty of timestamps relative to the broker's kernel, as computed in the proxy."""
         if not self.round_trips:
             return UNCERTAINTY_NS_UNMEASURED
         return max(2 * int(median(self.round_trips)), UNCERTAINTY_NS_MIN)
@@ -98,13 +96,13 @@ def read_captures(
 
     Args:
         runtime: Files and threads for the recorder.
-        files: Captures, which follow one another in time, in any order.
-        brokers: Addresses of brokers as they are in the packets, written as digits.
-        record_directory: Where the history is written; nothing is, before a packet of a broker was found.
-        say: Hears how many bytes of how many are read.
+        files: Captures of consecutive periods, in any order.
+        brokers: Addresses of brokers as in the packets, in digits.
+        record_directory: Directory of the history; written once a broker's packet is found.
+        say: Called with the number of bytes read, and of all bytes.
 
     Raises:
-        CaptureError: a file is no capture, none has a packet of a broker, or they are of one time.
+        CaptureError: a file is not a capture, none has a packet of a broker, or their periods overlap.
         RecordError: the directory cannot be written.
     """
     endpoints = {(_digits(host), port): name_of((host, port)) for host, port in brokers}
@@ -128,7 +126,7 @@ def read_captures(
 
 
 def _following(capture: CaptureFile, reading: _Reading) -> Iterator[Packet]:
-    """The packets of a file that begins when the one before has ended."""
+    """Iterate over the packets of a file; raises if it begins before the previous one ends."""
     ended_ns = reading.last_ns
     for packet in capture.packets():
         if packet.time_ns < ended_ns - OVERLAP_NS and reading.is_next_file:
@@ -155,17 +153,17 @@ def _size(path: Path) -> int:
 
 
 def _in_order(files: Sequence[Path]) -> list[CaptureFile]:
-    """The files by their first packets; raises CaptureError."""
+    """Returns the files in the order of their first packets; raises CaptureError."""
     begins = [next((packet.time_ns for packet in CaptureFile(path).packets()), 0) for path in files]
     order = sorted(range(len(files)), key=begins.__getitem__)
     return [CaptureFile(files[number]) for number in order]
 
 
 class _Reading:
-    """What is open while captures are read.
+    """State while captures are read.
 
-    Invariants: `_open` are the conversations that go on, the one that was silent longest first; `_closed` are the
-    latest that have ended. `last_ns` is the moment of the latest packet, of whatever kind.
+    Invariants: `_open` are the open conversations, the one silent longest first; `_closed` are the last ended ones.
+    `last_ns` is the time of the latest packet of any kind.
     """
 
     def __init__(
@@ -186,7 +184,7 @@ class _Reading:
         self._damage: list[str] = []
 
     def take(self, packet: Packet) -> None:
-        """The next packet of the captures."""
+        """Process the next packet of the captures."""
         if self._first_ns < 0:
             self._first_ns = packet.time_ns
         if packet.time_ns < self.last_ns - OVERLAP_NS:
@@ -209,12 +207,12 @@ class _Reading:
                 self._others[name] = self._others.get(name, 0) + 1
 
     def seen(self) -> str:
-        """Who speaks most in the captures, as the rest of a sentence."""
+        """Returns the most frequent speakers of the captures, as the rest of a sentence."""
         most = sorted(self._others, key=self._others.__getitem__, reverse=True)[:3]
         return f"; most packets are of {', '.join(most)}" if most else ""
 
     def end_of(self, capture: CaptureFile) -> None:
-        """A file has ended: what it lacks by its own account is lost."""
+        """End a file, and record its reported gaps as losses."""
         self.is_next_file = True
         self._dropped += capture.dropped
         if capture.damage:
@@ -226,7 +224,7 @@ class _Reading:
                 broker.recorder.lose(1, self.last_ns, self.last_ns)
 
     def finish(self) -> CaptureReport:
-        """Tell of what is still open, and end the history; raises RecordError where it is not whole."""
+        """Cut open connections and end the history; raises RecordError if it is incomplete."""
         for key in list(self._open):
             self._cut(key)
         self._at_end.close()

@@ -1,9 +1,7 @@
-"""One direction of a captured connection: its bytes in order, each once, and where they are missing.
+"""One direction of a captured connection: its bytes in order, each once, with gaps.
 
-Segments may come in any order, more than once, overlap, or be cut by the capture's snap length. Positions count the
-direction's bytes from the first that is known. What was seen first counts: a copy has the same bytes.
-
-Leaves out what the other direction says of it (`conversation`).
+Segments may be out of order, repeated, overlapping, or truncated by the snap length. Positions count bytes from the
+first known one. Of copies, the first counts. The other direction: see `conversation`.
 """
 
 from __future__ import annotations
@@ -17,48 +15,48 @@ from attrs import define, field
 HALF: Final = 1 << 31
 MASK: Final = (1 << 32) - 1
 PENDING_MAX: Final = 4 * 1024 * 1024
-"""Most bytes of a direction that wait for what is before them."""
+"""Maximum bytes of a direction that wait for earlier ones."""
 
 
 @define(slots=True)
 class TcpStream:
     """The bytes of one direction.
 
-    Invariants: `_next` is the sequence number of position `read`; `_pending` are (position, moment, bytes) behind it,
-    ascending, and `_waiting` is their length.
+    Invariants: `_next` is the sequence number of position `read`; `_pending` are later (position, time, bytes),
+    ascending, and `_waiting` is their total length.
     """
 
     read: int = 0
     """Every byte before this position was taken."""
     come: int = 0
-    """The position behind the last byte that was seen."""
+    """The position after the last captured byte."""
     end: int | None = None
-    """The position of the sender's end, once it was seen."""
+    """The position of the stream's end, once captured."""
     _next: int | None = None
     _pending: list[tuple[int, int, bytes]] = field(factory=list)
     _waiting: int = 0
 
     @property
     def is_known(self) -> bool:
-        """Whether a first byte is known."""
+        """Whether the first byte is known."""
         return self._next is not None
 
     @property
     def is_ended(self) -> bool:
-        """Whether everything up to the sender's end was taken."""
+        """Whether everything up to the stream's end was taken."""
         return self.end is not None and self.read >= self.end
 
     def begin(self, sequence: int) -> None:
-        """The next byte to be taken has this sequence number."""
+        """Set the sequence number of the next byte."""
         self._next = sequence & MASK
 
     def position_of(self, sequence: int) -> int:
-        """The position of a sequence number, which may lie before what was taken."""
+        """Returns the position of a sequence number, which may be before the taken bytes."""
         assert self._next is not None, "positions count from a known byte"
         return self.read + ((sequence - self._next + HALF) & MASK) - HALF
 
     def put(self, sequence: int, time_ns: int, content: bytes, size: int) -> None:
-        """A segment was seen of which `content` is there, and `size` bytes were sent."""
+        """Add a segment of `size` bytes, of which `content` was captured."""
         position = self.position_of(sequence)
         self.come = max(self.come, position + size)
         skip = max(self.read - position, 0)
@@ -67,7 +65,7 @@ class TcpStream:
             self._waiting += len(content) - skip
 
     def take(self) -> Iterator[tuple[int, bytes]]:
-        """The moment and the bytes of what can be taken now, in order."""
+        """Iterate over the times and bytes that are now in order."""
         while self._pending and self._pending[0][0] <= self.read:
             position, time_ns, content = self._pending.pop(0)
             self._waiting -= len(content)
@@ -78,11 +76,11 @@ class TcpStream:
 
     @property
     def is_full(self) -> bool:
-        """Whether more waits than is kept."""
+        """Whether too many bytes are waiting."""
         return self._waiting > PENDING_MAX
 
     def skip(self, known: int) -> None:
-        """Give up what is missing: go on at the first byte that is there, or at `known`, if bytes were sent."""
+        """Skip a gap: continue at the first captured byte, or at `known`, if bytes were sent."""
         first = self._pending[0][0] if self._pending else known
         self._go(max(min(first, known) if known > self.read else first, self.read))
 

@@ -1,1 +1,1 @@
-"""Quicker ways to bytes that plain code of this package reads and writes as well: equal to them, to the byte."""
+"""Faster encoders and decoders with byte-identical results."""

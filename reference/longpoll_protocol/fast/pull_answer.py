@@ -1,7 +1,7 @@
-"""The head of a pull's answer in JSON, written without the objects between: the hottest of all replies.
+"""A fast encoder for the head of a pull's JSON answer, the most frequent reply.
 
-Byte for byte what `encode_head` makes of the same command. Leaves out refusals, which carry text and no offsets,
-answers with fields that only some policies have, and the ROCKETMQ encoding: those take the common way.
+Byte-identical to `encode_head`. Refusals, answers with additional fields, and the ROCKETMQ encoding take the normal
+path.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _pack: Final = HEAD.pack
 def encode_pull_head(  # noqa: PLR0917 - positional, for it is called once an answer
     code: int, opaque: int, flag: int, status: str, offset_next: int, offset_min: int, offset_max: int, body_size: int
 ) -> bytes:
-    """Everything of the frame before a body of `body_size` bytes, which is JSON's mark 0, sizes and header.
+    """Returns the frame up to a body of `body_size` bytes: mark 0 for JSON, sizes and header.
 
-    `status` is a name of `GetMessageStatus`: letters and underscores, nothing that JSON would escape. Raises
-    LocalProtocolError when the peer would refuse the frame for its size.
+    `status` is a name of `GetMessageStatus`, without characters that JSON escapes. Raises LocalProtocolError when the
+    frame is too large for the peer.
     """
     header = (_HEADER % (code, opaque, flag, status, offset_next, offset_min, offset_max)).encode()
     header_size = len(header)
@@ -42,23 +42,23 @@ def encode_pull_head(  # noqa: PLR0917 - positional, for it is called once an an
 
 @frozen
 class PullHeads:
-    """Heads that differ in their opaque only, as of many pulls that one message wakes."""
+    """Heads that differ only in their opaque, as for the pulls that one message wakes."""
 
     _before: bytes
     """The header up to the opaque."""
     _after: bytes
     _size: int
-    """Of both."""
+    """Size of both parts."""
     _body_size: int
 
     def head(self, opaque: int) -> bytes:
-        """The head of one of them, a body of their common size follows."""
+        """Returns one head; a body of the common size follows."""
         digits = b"%d" % opaque
         header_size = self._size + len(digits)
         return b"".join((_pack(4 + header_size + self._body_size, header_size), self._before, digits, self._after))
 
     def frames(self, opaques: Iterable[int], body: bytes) -> bytes:
-        """Each one's head and body, one after the other."""
+        """Returns the heads and bodies for these opaques, concatenated."""
         after = self._after + body
         begins: dict[int, bytes] = {}
         parts: list[bytes] = []
@@ -76,9 +76,9 @@ class PullHeads:
 def pull_heads(  # noqa: PLR0917 - as `encode_pull_head`
     code: int, flag: int, status: str, offset_next: int, offset_min: int, offset_max: int, body_size: int
 ) -> PullHeads:
-    """The heads that `encode_pull_head` makes of these and any opaque.
+    """Create the heads that `encode_pull_head` returns for these arguments and any opaque.
 
-    Raises LocalProtocolError when the longest would be refused by the peer.
+    Raises LocalProtocolError if the longest is too large for the peer.
     """
     longest = encode_pull_head(code, -(2**31), flag, status, offset_next, offset_min, offset_max, body_size)
     mark = f"{_OPAQUE}{-(2**31)}".encode()

@@ -1,7 +1,7 @@
-"""A pull with its fields read in the same pass as its header, as `send_request` reads a send.
+"""A fast decoder that reads a pull's fields together with its header, as `send_request` does for a send.
 
-Whatever is not an 11 in the form that clients give it, or is wrong in any way, is left to the common way, which also
-finds the words. Leaves out what the fields mean (`headers.pull`).
+Requests other than a usual, valid 11 take the normal path, which also creates the error texts. Fields: see
+`headers.pull`.
 """
 
 from __future__ import annotations
@@ -18,20 +18,18 @@ from longpoll_protocol.headers.pull import PullMessageRequestHeader
 from longpoll_spec.tables import with_table
 
 START: Final = b'{"code":11,'
-"""How the header of an 11 begins from every client that writes JSON."""
+"""The begin of an 11's header from every client that writes JSON."""
 _JSON: Final = Serialisation.JSON
 
 
 class PullCommand(Command, frozen=True, gc=False, kw_only=True):
-    """An 11 request whose extension fields are in `header`; `ext_fields` is None."""
+    """A request of code 11 whose extension fields are in `header`; `ext_fields` is None."""
 
     header: PullMessageRequestHeader
 
 
 @with_table
 class _PullValues(HeaderNumbers, gc=False, kw_only=True):
-    """As `HeaderValues`, but for the fields."""
-
     extFields: PullMessageRequestHeader  # noqa: N815 - the key on the wire
 
 
@@ -39,13 +37,13 @@ _decoder: Final = msgspec.json.Decoder(_PullValues, strict=False)
 
 
 def read_pull(header: bytes, body: memoryview) -> PullCommand | None:
-    """A pull of a JSON header that begins with `START`, and its body; None when the common way has to read it."""
+    """Decode a pull whose JSON header begins with `START`, and its body; None leaves it to the normal path."""
     if len(header) >= FEW_SIZE and mark_count(header) > FIELD_COUNT_MAX:
-        # Unknown fields are not even counted below.
+        # Unknown fields are not counted below.
         return None
     try:
         if not header.isascii():
-            # The names of unknown fields are not looked at below.
+            # The names of unknown fields are not checked below.
             str(header, "utf-8")
         read = _decoder.decode(header)
         fields = read.extFields

@@ -1,7 +1,7 @@
-"""The head of a stored message's answer in JSON, written without the objects between, as `pull_answer` does.
+"""A fast encoder for the head of a stored message's JSON answer, like `pull_answer`.
 
-Byte for byte what `encode_reply_head` makes of the same fields. Leaves out refusals, batches' ids joined by commas,
-fields that only some policies have, and the ROCKETMQ encoding: those take the common way.
+Byte-identical to `encode_reply_head`. Refusals, batches, answers with additional fields, and the ROCKETMQ encoding take
+the normal path.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _pack: Final = HEAD.pack
 def encode_send_head(  # noqa: PLR0917 - what differs between two answers
     opaque: int, flag: int, queue_id: int, host: bytes, physical_offset: int, queue_offset: int
 ) -> bytes:
-    """The whole frame: JSON's mark 0, sizes and header; `host` is the message id's first part, in hexadecimal."""
+    """Returns the frame: mark 0 for JSON, sizes and header. `host` is the message id's first part, in hexadecimal."""
     header = _HEADER % (opaque, flag, queue_id, host, physical_offset, queue_offset)
     header_size = len(header)
     return _pack(4 + header_size, header_size) + header

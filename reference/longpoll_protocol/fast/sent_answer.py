@@ -1,9 +1,7 @@
-"""The answer to a send with its fields read in the same pass as its header: what a busy producer receives.
+"""A fast decoder of answers to sends, for busy producers.
 
-Brokers write a success in JSON, code first, also Java's. Whatever is otherwise, or wrong in any way, is left to the
-common way, which also finds the words.
-
-Leaves out what the fields mean (`headers.send`).
+Brokers, including Java's, write a success in JSON with the code first. Other or invalid answers take the normal path,
+which also creates the error texts. Fields: see `headers.send`.
 """
 
 from __future__ import annotations
@@ -22,28 +20,26 @@ from longpoll_protocol.headers.send import SendMessageResponseHeader
 from longpoll_spec.tables import with_table
 
 START: Final = b'{"code":0,'
-"""How the header of every success begins."""
+"""The begin of every success's header."""
 MARK: Final = b'"msgId"'
-"""What is in no other answer's."""
+"""A part of these answers that no other answer has."""
 Failure = TypeVar("Failure", bound=Exception)
 _JSON: Final = Serialisation.JSON
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
 
 
 class SentAnswer(Command, frozen=True, gc=False, kw_only=True):
-    """A success whose extension fields are in `header`, all of them; `ext_fields` is None."""
+    """A success with all extension fields in `header`; `ext_fields` is None."""
 
     header: SendMessageResponseHeader
 
 
 class _SentFields(SendMessageResponseHeader, gc=False, forbid_unknown_fields=True):
-    """An answer with more fields, such as 5.x's `recallHandle`, is left to the common way, which keeps them."""
+    """The allowed fields. Answers with more, such as 5.x's `recallHandle`, take the normal path."""
 
 
 @with_table
 class _SentValues(HeaderNumbers, gc=False, kw_only=True):
-    """As `HeaderValues`, but for the fields."""
-
     extFields: _SentFields  # noqa: N815 - the key on the wire
 
 
@@ -51,9 +47,9 @@ _decoder: Final = msgspec.json.Decoder(_SentValues, strict=False)
 
 
 def read_sent(header: bytes, body: memoryview) -> SentAnswer | None:
-    """The answer to a send of a JSON header that begins with `START`; None when the common way has to read it."""
+    """Decode a send's answer whose JSON header begins with `START`; None leaves it to the normal path."""
     if MARK not in header or not header.isascii():
-        # The names of unknown fields are not looked at below, and might be no text.
+        # The names of unknown fields are not checked below and may be invalid text.
         return None
     try:
         read = _decoder.decode(header)
@@ -68,12 +64,12 @@ def read_sent(header: bytes, body: memoryview) -> SentAnswer | None:
 
 
 def header_of(answer: Command) -> SendMessageResponseHeader:
-    """The fields of an answer to a send, however it was read; raises HeaderError."""
+    """Returns the fields of a send's answer, decoded by either path; raises HeaderError."""
     return answer.header if isinstance(answer, SentAnswer) else SendMessageResponseHeader.decode(answer.ext_fields)
 
 
 def plain(answer: Command) -> Command:
-    """The answer with its extension fields, for who has asked by code and reads whatever comes."""
+    """Returns the answer with its extension fields, for callers that need any code's fields."""
     if not isinstance(answer, SentAnswer):
         return answer
     return Command(
@@ -83,24 +79,24 @@ def plain(answer: Command) -> Command:
 
 
 def with_fields(callback: Callable[[Command | Failure], None]) -> Callable[[Command | Failure], None]:
-    """The same callback, told the extension fields of every answer, as `plain` gives them."""
+    """Wrap a callback, so that it gets every answer with extension fields, as from `plain`."""
     return lambda answer: callback(answer if isinstance(answer, Exception) else plain(answer))
 
 
 class SentConnection(Connection):
-    """A connection whose answers to sends may come as `SentAnswer`s, several at once where they lie side by side."""
+    """A connection that may return answers to sends as `SentAnswer`s, several at once if adjacent."""
 
     __slots__ = ()
 
     def _decode(self, frame: Frame) -> Command:
-        """Read the header of a frame; raises RemoteProtocolError."""
+        """Decode a frame; raises RemoteProtocolError."""
         if frame.serialisation is not _JSON or bytes(frame.header[: len(START)]) != START:
             return decode_frame(frame)
         return read_sent(bytes(frame.header), frame.body) or decode_frame(frame)
 
     def next_sent(self) -> list[SentAnswer]:
-        """The answers to sends that come next and lie whole in what was received last; often none.
+        """Returns the next answers to sends that are complete in the last received data; often none.
 
-        Raises nothing: `next_event` meets whatever ends the burst.
+        Raises nothing: `next_event` handles the frame that ends the burst.
         """
         return self._frames.next_alike(START, read_sent)

@@ -1,6 +1,6 @@
-"""A connection whose hottest requests, sends (310) and pulls (11), come with their fields read.
+"""A connection that decodes the fields of the most frequent requests, sends (310) and pulls (11).
 
-Leaves out how one is read (`send_request`, `pull_request`).
+Decoders: see `send_request`, `pull_request`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _JSON: Final = Serialisation.JSON
 
 
 class TypedConnection(Connection):
-    """Its 310s may come as `SendCommand`s, several at once where they lie side by side, its 11s as `PullCommand`s."""
+    """May return 310s as `SendCommand`s, several at once if adjacent, and 11s as `PullCommand`s."""
 
     __slots__ = ()
 
     def _decode(self, frame: Frame) -> Command:
-        """Read the header of a frame, a send's and a pull's with its fields; raises RemoteProtocolError."""
+        """Decode a frame, a send or a pull with its fields; raises RemoteProtocolError."""
         if frame.serialisation is not _JSON:
             return decode_frame(frame)
         header = bytes(frame.header)
@@ -37,16 +37,16 @@ class TypedConnection(Connection):
         return read or decode_frame(frame)
 
     def next_sends(self, count_max: int | None = None) -> list[SendCommand]:
-        """The sends that come next and lie whole in what was received last, at most `count_max`; often none.
+        """Returns the next sends that are complete in the last received data, at most `count_max`; often none.
 
-        Raises nothing: `next_event` meets whatever ends the burst.
+        Raises nothing: `next_event` handles the frame that ends the burst.
         """
         return self._frames.next_alike(_SEND, read_send, count_max)
 
     def next_pulls(self, count_max: int) -> list[PullCommand]:
-        """The same of pulls, and at most `count_max` of them."""
+        """Returns the next pulls in the same way, at most `count_max`."""
         return self._frames.next_alike(_PULL, read_pull, count_max)
 
     def keep(self, count: int) -> None:
-        """Have what `next_sends` or `next_pulls` has just returned come again, but for the first `count`."""
+        """Keep the first `count` of the last `next_sends` or `next_pulls`; the others will be returned again."""
         self._frames.keep_alike(count)

@@ -1,1 +1,1 @@
-"""Frames: what travels between two lengths, cut out of the stream and read as a command."""
+"""Frames: split from the stream and decoded as commands."""

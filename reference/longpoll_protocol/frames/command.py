@@ -1,9 +1,8 @@
-"""RemotingCommand: one request or reply, from a frame and to one.
+"""RemotingCommand: one request or reply, decoded from a frame and encoded to one.
 
-A `RemoteProtocolError` means that the peer's connection must be closed, as RocketMQ does; fields that a request lacks
-are not its business (`headers`).
-Leaves out framing (`frame`), the two header encodings (`json_header`, `rocketmq_header`), what extension fields mean
-(`headers`) and what bodies mean (`bodies`, `message`).
+After a `RemoteProtocolError` the peer's connection must be closed, as RocketMQ does. Missing fields are not checked
+here: see `headers`. Framing: see `frame`. Header encodings: see `json_header`, `rocketmq_header`. Bodies: see `bodies`,
+`message`.
 
 Source: `remoting/protocol/RemotingCommand.java`.
 """
@@ -31,33 +30,33 @@ __all__ = [
     "reply",
 ]
 
-# Looking a member up in its enum, and `&` on an IntFlag, cost more than what is done with them here.
+# Enum lookups, and `&` on an IntFlag, would cost more than the work done with them.
 _JSON: Final = Serialisation.JSON
 _RESPONSE: Final = int(CommandFlag.RESPONSE)
 _ONE_WAY: Final = int(CommandFlag.ONE_WAY)
 
 
 class Command(msgspec.Struct, frozen=True, gc=False):
-    """One request or reply. It holds no reference cycles, so the collector need not know it (`gc=False`)."""
+    """One request or reply. It has no reference cycles, so it needs no garbage collection (`gc=False`)."""
 
     code: int
     """A `RequestCode` in a request, a `ResponseCode` in a reply; unknown numbers are allowed."""
     opaque: int = 0
-    """Chosen by the one who asks, copied by the one who replies."""
+    """Chosen by the requester, copied to the reply."""
     flag: int = 0
     """`CommandFlag` bits."""
     ext_fields: dict[str, str] | None = None
-    """The extension fields, all text; None when the header has none, which is not the same on the wire as {}."""
+    """The extension fields, all text; None for a header without them, which differs on the wire from {}."""
     body: Buffer = EMPTY
-    """The bytes behind the header; see `Frame.body` on how long a received one is valid."""
+    """The bytes after the header; see `Frame.body` on how long a received one is valid."""
     remark: str | None = None
-    """In a reply, why it is not a success."""
+    """In a reply, why it failed."""
     language: str = "JAVA"
-    """The peer's language, any text. Our replies say JAVA, the one name that every client's parser knows."""
+    """The peer's language, any text. Our replies say JAVA, the only name that every client's parser knows."""
     version: int = VERSION
     """Ordinal of the peer's release in `MQVersion.java`."""
     serialisation: Serialisation = Serialisation.JSON
-    """How the header was or will be written."""
+    """The encoding of the header."""
 
     @property
     def is_response(self) -> bool:
@@ -66,7 +65,7 @@ class Command(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_one_way(self) -> bool:
-        """Whether the sender wants no reply."""
+        """Whether the sender expects no reply."""
         return self.flag & _ONE_WAY != 0
 
 
@@ -78,7 +77,7 @@ def reply(
     ext_fields: dict[str, str] | None = None,
     body: Buffer = EMPTY,
 ) -> Command:
-    """The reply to a request: its opaque and serialisation, its flag with the response bit."""
+    """Create the reply to a request: its opaque and serialisation, its flag with the response bit."""
     return Command(
         code=code,
         opaque=request.opaque,
@@ -91,7 +90,7 @@ def reply(
 
 
 def decode_frame(frame: Frame) -> Command:
-    """Read the header of a frame; raises RemoteProtocolError."""
+    """Decode a frame; raises RemoteProtocolError."""
     kind = frame.serialisation
     read = read_json(frame.header) if kind is _JSON else read_rocketmq(frame.header)
     return Command(
@@ -108,9 +107,9 @@ def decode_frame(frame: Frame) -> Command:
 
 
 def encode(command: Command, size_max: int = FRAME_SIZE_MAX) -> list[Buffer]:
-    """The command as buffers to write one after the other; the body is passed on uncopied.
+    """Encode the command as buffers to write in order; the body is not copied.
 
-    Raises LocalProtocolError when it does not fit the protocol.
+    Raises LocalProtocolError if it does not fit the protocol.
     """
     body = command.body
     head = encode_head(command, len(body), size_max)
@@ -118,9 +117,9 @@ def encode(command: Command, size_max: int = FRAME_SIZE_MAX) -> list[Buffer]:
 
 
 def encode_head(command: Command, body_size: int, size_max: int = FRAME_SIZE_MAX) -> bytes:
-    """Everything of the frame before a body of `body_size` bytes; `command.body` is not looked at.
+    """Returns the frame up to a body of `body_size` bytes; ignores `command.body`.
 
-    Raises LocalProtocolError when it does not fit the protocol.
+    Raises LocalProtocolError if it does not fit the protocol.
     """
     write = write_json if command.serialisation is _JSON else write_rocketmq
     header = write(
@@ -145,14 +144,13 @@ def encode_reply_head(
     serialisation: Serialisation | None = None,
     size_max: int = FRAME_SIZE_MAX,
 ) -> bytes:
-    """The hot path of answers: everything of the frame before the body, without making a Command.
+    """Returns an answer's frame up to the body, without creating a Command (fast path).
 
-    Write it and then `body_size` bytes, in as many buffers as they come in (one `sendmsg`).
-    `serialisation` None copies the request's; 4.9 answers woken pulls in JSON whatever the request was in.
-    Raises LocalProtocolError when it does not fit the protocol.
+    Write it and then `body_size` bytes, in any number of buffers (one `sendmsg`). `serialisation` None copies the
+    request's; 4.9 always answers woken pulls in JSON. Raises LocalProtocolError if it does not fit the protocol.
     """
     kind = request.serialisation if serialisation is None else serialisation
     write = write_json if kind is _JSON else write_rocketmq
-    # Java makes an answer anew, whatever else the request's flag said.
+    # As in Java, which ignores the other bits of the request's flag.
     header = write(code, "JAVA", VERSION, request.opaque, _RESPONSE, remark, ext_fields)
     return frame_head(kind, header, body_size, size_max)

@@ -1,8 +1,7 @@
-"""One end of one connection, without the socket: received bytes in, commands out; commands in, bytes to send out.
+"""One end of a connection without the socket: received bytes in, commands out; commands in, bytes to send out.
 
-Rule: this file does not know which role it plays. Broker, name server and client use it alike, and the owner of the
-socket moves the bytes.
-Leaves out matching replies to requests, time-outs and idle times, which need a clock (`service`).
+Broker, name server and client use it alike; the owner of the socket moves the bytes. Matching replies and time-outs
+need a clock and are left to the owner.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from longpoll_protocol.frames.frame import FRAME_SIZE_MAX, Buffer, Frame, FrameR
 
 
 class Signal(enum.Enum):
-    """What `Connection.next_event` says when there is no command."""
+    """The result of `Connection.next_event` without a command."""
 
     NEED_DATA = "more bytes must be received first"
     CLOSED = "the peer has closed its side, between two commands"
@@ -29,10 +28,8 @@ CLOSED: Literal[Signal.CLOSED] = Signal.CLOSED
 class Connection:
     """Receive with `receive_data` and then `next_event` until NEED_DATA; send what `send` returns.
 
-    Not safe for two threads at once, except that `send` touches no state and may be called from any.
-
-    Invariant: once `_error` is set no command is returned any more, and the same error is raised again: after one
-    unreadable frame nobody knows where the next begins.
+    Not thread-safe, except that any thread may call `send`, which uses no state. Invariant: once `_error` is set, no
+    command is returned and the same error is raised again, because the next frame's begin is unknown.
     """
 
     __slots__ = ("_error", "_frames", "_is_at_end", "_size_max")
@@ -45,15 +42,15 @@ class Connection:
 
     @property
     def unread_size(self) -> int:
-        """Bytes received that belong to no command that was returned."""
+        """Received bytes that belong to no returned command."""
         return self._frames.unread_size
 
     def wait_for(self, size: int) -> None:
-        """Return no command, and refuse nothing, before the peer has sent `size` bytes in all."""
+        """Return and refuse nothing before the peer has sent `size` bytes in total."""
         self._frames.first_size = size
 
     def receive_data(self, data: Buffer) -> None:
-        """Take received bytes: `bytes` are kept uncopied, anything else (a reused buffer) is copied once.
+        """Add received bytes: `bytes` are kept uncopied, anything else (a reused buffer) is copied once.
 
         Raises LocalProtocolError after `receive_eof`.
         """
@@ -62,13 +59,13 @@ class Connection:
         self._frames.feed(data)
 
     def receive_eof(self) -> None:
-        """Note that the peer has closed its side; commands already received are still returned."""
+        """Record that the peer closed its side; received commands are still returned."""
         self._is_at_end = True
 
     def next_event(self) -> Command | Signal:
-        """The next command; NEED_DATA; or CLOSED after the end of the stream.
+        """Returns the next command; NEED_DATA; or CLOSED after the end of the stream.
 
-        Raises RemoteProtocolError, now and at every later call: close the connection.
+        Raises RemoteProtocolError, now and in every later call: close the connection.
         """
         if self._error is not None:
             raise self._error
@@ -87,9 +84,9 @@ class Connection:
         raise self._error
 
     def _decode(self, frame: Frame) -> Command:
-        """Read the header of a frame; raises RemoteProtocolError."""
+        """Decode a frame; raises RemoteProtocolError."""
         return decode_frame(frame)
 
     def send(self, command: Command) -> list[Buffer]:
-        """The buffers to write, in order; the body is not copied. Raises LocalProtocolError."""
+        """Returns the buffers to write, in order; the body is not copied. Raises LocalProtocolError."""
         return encode(command, self._size_max)

@@ -1,12 +1,12 @@
-"""Frames: where one command ends and the next begins in a byte stream, and the limits of each length.
+"""Frames: the boundaries of commands in a byte stream, and the limits of each length.
 
-Goals, in this order: a hostile length costs nothing; no byte is copied twice more often than once a frame, however
-the stream is cut into chunks; a body can be kept as long as its user likes.
+Goals, in this order: a hostile length costs nothing; each byte is copied a bounded number of times, however the stream
+is split into chunks; a body can be kept as long as its user likes.
 
-How: a chunk is an immutable `bytes`. A frame that lies whole inside one is returned as views into it, uncopied. A frame
-that is cut is gathered in one growing array and copied out once when it is whole.
+A chunk is an immutable `bytes`. A frame inside one chunk is returned as uncopied views. A frame across chunks is
+gathered in a growing array and copied once when it is complete.
 
-Leaves out what a header says (`command`) and where bytes come from.
+Headers: see `command`.
 
 Source: `remoting/protocol/RemotingCommand.java`, `remoting/netty/NettyDecoder.java`.
 """
@@ -40,20 +40,23 @@ LENGTH_SIZE: Final = 4
 HEAD_SIZE: Final = 8
 
 FRAME_SIZE_MAX: Final = 16 * MIB
-"""Largest length field taken by default, bytes (`NettyDecoder.FRAME_MAX_LENGTH`)."""
+"""Default maximum of the length field, bytes (`NettyDecoder.FRAME_MAX_LENGTH`)."""
 HEADER_SIZE_MAX: Final = 1 * MIB
-"""Largest header, bytes. The longest honest one is a send: 32,767 bytes of properties, at most six times as long when
-every character is escaped, plus names. Java has no such limit, but one header of 16 MiB becomes 1 GB of objects."""
+"""Maximum header size, bytes.
+
+The largest regular header is a send's: 32,767 bytes of properties, six times as many if all characters are escaped,
+plus names. Java has no such limit, but a header of 16 MiB becomes 1 GB of objects.
+"""
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-"""Bytes that can be sent or received; a memoryview is of single bytes."""
+"""Bytes to send or received; a memoryview has items of one byte."""
 
 EMPTY: Final = memoryview(b"")
 T = TypeVar("T")
 
 
 class Serialisation(enum.IntEnum):
-    """How a header is written (`SerializeType.java`)."""
+    """The encoding of a header (`SerializeType.java`)."""
 
     JSON = 0
     ROCKETMQ = 1
@@ -61,13 +64,15 @@ class Serialisation(enum.IntEnum):
 
 @with_table
 class Frame(msgspec.Struct, frozen=True, gc=False):
-    """One frame, cut but not yet read."""
+    """One frame, not decoded yet."""
 
     serialisation: Serialisation
     header: memoryview
     body: memoryview
-    """A view into immutable bytes: valid as long as it is kept. It keeps alive the chunk that it came in, so what is
-    kept for long should be copied; an empty body keeps nothing alive."""
+    """A view into immutable bytes, valid as long as it is kept.
+
+    It keeps its whole chunk in memory, so copy it to keep it for long; an empty body keeps nothing.
+    """
 
 
 _SERIALISATIONS: Final = {int(kind): kind for kind in Serialisation}
@@ -98,9 +103,9 @@ def check_mark(mark: int, length: int) -> tuple[Serialisation, int]:
 
 
 def frame_head(serialisation: Serialisation, header: bytes, body_size: int, size_max: int = FRAME_SIZE_MAX) -> bytes:
-    """The frame's eight bytes and its header, ready to be written before a body of `body_size` bytes.
+    """Returns the frame's first eight bytes and its header, to write before a body of `body_size` bytes.
 
-    Raises LocalProtocolError when the peer would refuse the frame for its size.
+    Raises LocalProtocolError when the frame is too large for the peer.
     """
     header_size = len(header)
     length = LENGTH_SIZE + header_size + body_size
@@ -112,10 +117,10 @@ def frame_head(serialisation: Serialisation, header: bytes, body_size: int, size
 
 
 class FrameReader:
-    """Cuts a stream that arrives in chunks of any size into frames.
+    """Splits a stream that arrives in chunks of any size into frames.
 
-    Invariant: the bytes not yet returned are `_gathered`, then `_chunk` from `_start`, then `_waiting`, in this order;
-    `_gathered` is shorter than `_wanted` and belongs to one frame only.
+    Invariant: the unreturned bytes are `_gathered`, then `_chunk` from `_start`, then `_waiting`, in this order.
+    `_gathered` is shorter than `_wanted` and belongs to one frame.
     """
 
     __slots__ = ("_alike_start", "_chunk", "_gathered", "_size_max", "_start", "_waiting", "_wanted", "first_size")
@@ -123,7 +128,7 @@ class FrameReader:
     def __init__(self, size_max: int = FRAME_SIZE_MAX) -> None:
         self._size_max = size_max
         self.first_size = 0
-        """Nothing is read, or refused, before the stream has this many bytes; 0 from then on."""
+        """Number of bytes before anything is read or refused; 0 afterwards."""
         self._chunk = EMPTY
         self._start = 0
         self._waiting: deque[bytes] = deque()
@@ -133,16 +138,16 @@ class FrameReader:
 
     @property
     def is_between_frames(self) -> bool:
-        """Whether every byte received belongs to a frame that was returned."""
+        """Whether every received byte belongs to a returned frame."""
         return not self._gathered and self._start == len(self._chunk) and not self._waiting
 
     @property
     def unread_size(self) -> int:
-        """Bytes received that belong to no frame that was returned."""
+        """Received bytes that belong to no returned frame."""
         return len(self._gathered) + len(self._chunk) - self._start + sum(map(len, self._waiting))
 
     def feed(self, data: Buffer) -> None:
-        """Take the next bytes of the stream; `bytes` are kept uncopied, anything else is copied once."""
+        """Add bytes of the stream; `bytes` are kept uncopied, anything else is copied once."""
         if not data:
             return
         chunk = bytes(data)
@@ -152,7 +157,7 @@ class FrameReader:
             self._waiting.append(chunk)
 
     def next_frame(self) -> Frame | None:
-        """The next whole frame, or None when more bytes are needed; raises RemoteProtocolError."""
+        """Returns the next complete frame, or None when more bytes are needed; raises RemoteProtocolError."""
         if self.first_size:
             if self.unread_size < self.first_size:
                 return None
@@ -164,7 +169,7 @@ class FrameReader:
             if self._start < len(self._chunk):
                 continue
             if not self._waiting:
-                # Nothing is left of the chunk: let go of it, or an idle connection keeps up to a chunk alive.
+                # The chunk is used up: release it, or an idle connection would keep it in memory.
                 self._chunk, self._start = EMPTY, 0
                 return None
             self._chunk, self._start = memoryview(self._waiting.popleft()), 0
@@ -172,22 +177,22 @@ class FrameReader:
     def next_alike(
         self, start: bytes, read: Callable[[bytes, memoryview], T | None], count_max: int | None = None
     ) -> list[T]:
-        """Cut and read frames that lie whole and side by side in the chunk, in JSON, their headers beginning alike.
+        """Read adjacent, complete JSON frames of the chunk whose headers begin with `start`, at most `count_max`.
 
-        At most `count_max` of them. `read` gets a header and its body. Nothing is raised: the first frame that is
-        otherwise, or for which `read` returns None, stays the next one.
+        `read` gets a header and its body. Raises nothing: the first other frame, or one for which `read` returns None,
+        stays the next one.
         """
         found: list[T] = []
         self._alike_start = self._start
         content, at = self._chunk.obj, self._start
         assert type(content) is bytes
-        # None of the chunk belongs to a frame that is being gathered: that one goes on with it.
+        # While a frame is being gathered, the chunk belongs to it.
         size = 0 if self._gathered else len(content)
         while at + HEAD_SIZE < size:
             length, header_size = _unpack_head(content, at)
             header_at = at + HEAD_SIZE
             body_at, stop = header_at + header_size, at + LENGTH_SIZE + length
-            # As `check_length` and `check_mark`, whose other serialisations look like headers too large.
+            # As `check_length` and `check_mark`, where another serialisation looks like a header that is too large.
             if length > self._size_max or header_size > HEADER_SIZE_MAX or not header_at < body_at <= stop <= size:
                 break
             if not content.startswith(start, header_at):
@@ -203,14 +208,14 @@ class FrameReader:
         return found
 
     def keep_alike(self, count: int) -> None:
-        """Of the frames that `next_alike` has just returned keep the first `count`; the others come again."""
+        """Keep the first `count` frames of the last `next_alike`; the others will be returned again."""
         start = self._alike_start
         for _frame in range(count):
             start += LENGTH_SIZE + _unpack_head(self._chunk, start)[0]
         self._start = start
 
     def _cut_in_place(self) -> Frame | None:
-        """Cut a frame that lies whole in the chunk, or start to gather the one that does not."""
+        """Return a frame that is complete in the chunk, or begin to gather an incomplete one."""
         chunk, start = self._chunk, self._start
         left = len(chunk) - start
         if left >= HEAD_SIZE:
@@ -234,7 +239,7 @@ class FrameReader:
         return self._grow_wanted()
 
     def _gather(self) -> Frame | None:
-        """Move what is wanted from the chunk to the gathered bytes; the frame, when it is whole."""
+        """Move wanted bytes from the chunk to the gathered ones; returns the frame if it is complete."""
         start = self._start
         taken = min(self._wanted - len(self._gathered), len(self._chunk) - start)
         self._gathered += self._chunk[start : start + taken]
@@ -242,9 +247,9 @@ class FrameReader:
         return self._grow_wanted()
 
     def _grow_wanted(self) -> Frame | None:
-        """When all that was wanted is there: want the head, then the whole frame, then return it.
+        """Advance when all wanted bytes are there: first the head, then the whole frame, which is returned.
 
-        Lengths are checked as soon as their bytes are there, so a hostile length is refused before its frame arrives.
+        Lengths are checked on arrival, so a hostile length is refused before its frame.
         """
         gathered = self._gathered
         if len(gathered) < self._wanted:

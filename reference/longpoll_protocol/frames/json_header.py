@@ -1,8 +1,6 @@
-"""A header as JSON: one typed pass for what nearly every peer sends, a tolerant second one for the rest.
+"""JSON headers: a typed decoder for nearly all peers, and a lenient one for the rest.
 
-Leaves out framing and what the fields mean.
-
-Source: `RemotingSerializable.java`; what real brokers accept beyond it was seen by running 4.9.7 and 5.5.0.
+Source: `RemotingSerializable.java`; leniency as seen on 4.9.7 and 5.5.0.
 """
 
 from __future__ import annotations
@@ -19,17 +17,17 @@ from longpoll_spec.tables import with_table
 
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 FIELD_COUNT_MAX: Final = 1_000
-"""Most extension fields of a header; RocketMQ's largest have some thirty. More are a way to keep a thread busy."""
+"""Maximum extension fields of a header; RocketMQ's largest have some thirty. More would only burn processor time."""
 FEW_SIZE: Final = FIELD_COUNT_MAX * len(b'"":0,')
-"""A JSON header of fewer bytes has no more fields than that, whatever they are."""
+"""A JSON header with fewer bytes cannot have more fields than that."""
 _MARK_COUNT_MAX: Final = 20_000
-"""Most ends of names, `":`, in a header that is read at all: properties that are JSON themselves have some, too."""
+"""Maximum name ends, `":`, in a header; properties that contain JSON have some, too."""
 _SPACE: Final = b" \t\r\n"
 
 
 @with_table
 class HeaderNumbers(msgspec.Struct, gc=False):
-    """What a header says but for its fields, in either encoding; named as in JSON."""
+    """A header without its fields, in either encoding; named as in JSON."""
 
     code: Int32 = 0
     language: str = "JAVA"
@@ -41,14 +39,14 @@ class HeaderNumbers(msgspec.Struct, gc=False):
 
 @with_table
 class HeaderValues(HeaderNumbers, gc=False):
-    """With its fields; nearly every peer's is read in one typed pass."""
+    """A header with its fields; the typed form of nearly all peers."""
 
     extFields: dict[str, str] | None = None  # noqa: N815 - the key on the wire
 
 
 @with_table
 class _OddHeader(msgspec.Struct):
-    """What fastjson accepts beyond it: null for a number, anything as a language, numbers and booleans as fields."""
+    """Forms that fastjson also accepts: null for a number, any language, numbers and booleans as fields."""
 
     code: Int32 | None = 0
     language: msgspec.Raw = msgspec.Raw(b'"JAVA"')
@@ -61,7 +59,7 @@ class _OddHeader(msgspec.Struct):
 
 @with_table
 class _HeaderOut(msgspec.Struct, gc=False, omit_defaults=True):
-    """What is written. fastjson leaves out a null remark and null extension fields, and so do we."""
+    """The written form. As fastjson, it omits a null remark and null extension fields."""
 
     code: int
     language: str
@@ -73,22 +71,22 @@ class _HeaderOut(msgspec.Struct, gc=False, omit_defaults=True):
     extFields: dict[str, str] | None = None  # noqa: N815 - the key on the wire
 
 
-# Lax: a number may come as text ("code": "11").
+# Lax: a number may be text ("code": "11").
 _decoder: Final = msgspec.json.Decoder(HeaderValues, strict=False)
 _odd_decoder: Final = msgspec.json.Decoder(_OddHeader, strict=False)
 _text_decoder: Final = msgspec.json.Decoder(str)
 _encoder: Final = msgspec.json.Encoder()
-# RecursionError: an unknown key with a value nested deeper than the decoder goes.
+# RecursionError: an unknown key with deeply nested values.
 _ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def mark_count(header: bytes | memoryview) -> int:
-    """No less than the names in a JSON header; found in a small part of the time that reading them takes."""
+    """Returns an upper bound of the names in a JSON header, much faster than decoding it."""
     return bytes(header).translate(None, _SPACE).count(b'":')
 
 
 def read_json(header: memoryview) -> HeaderValues:
-    """Read a JSON header; raises RemoteProtocolError."""
+    """Decode a JSON header; raises RemoteProtocolError."""
     if len(header) < FEW_SIZE:
         return _read(header)
     if mark_count(header) > _MARK_COUNT_MAX:
@@ -105,7 +103,7 @@ def check_count(fields: Collection[str] | None) -> None:
 
 
 def too_many_fields() -> RemoteProtocolError:
-    """What is to be raised then."""
+    """Returns the error for too many fields."""
     return RemoteProtocolError(f"a header may have {FIELD_COUNT_MAX} extension fields; this one has more")
 
 
@@ -142,7 +140,7 @@ def _read_odd(header: memoryview) -> HeaderValues:
 
 
 def _as_text(raw: msgspec.Raw) -> str | None:
-    """A JSON value as RocketMQ's map of strings holds it: text as it is, null absent, else what was written."""
+    """Convert a JSON value to RocketMQ's string: text unchanged, null absent, others as written."""
     source = bytes(raw).strip()
     if source.startswith(b'"'):
         return _text_decoder.decode(source)
@@ -159,7 +157,7 @@ def write_json(  # noqa: PLR0917 - positional, for it is called once an answer
     remark: str | None,
     ext_fields: dict[str, str] | None,
 ) -> bytes:
-    """Write a JSON header; raises LocalProtocolError."""
+    """Encode a JSON header; raises LocalProtocolError."""
     try:
         return _encoder.encode(_HeaderOut(code, language, version, opaque, flag, "JSON", remark, ext_fields))
     except UnicodeEncodeError as error:

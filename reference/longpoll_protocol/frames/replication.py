@@ -1,12 +1,10 @@
-"""What a slave and its master say to each other beside requests: how far one is, and the log from there on.
+"""The replication protocol between slave and master: reports of progress, and transfers of the log.
 
-    slave to master    8 bytes       physical offset up to which the slave's log goes; again every 5 s
+    slave to master    8 bytes       physical end of the slave's log; repeated every 5 s
     master to slave    8 + 4 bytes   physical offset and size of the log's bytes that follow; size 0: nothing new
 
-Integers are big-endian and signed. The first report says from where on the master sends; 0 says that the slave has
-nothing. A transfer may end in the middle of a record. There is no greeting, no account and no checksum.
-
-Leaves out sockets, and what the log's bytes are (`log_record`).
+Integers are big-endian and signed. The first report gives the offset from which the master sends; 0 means an empty
+slave. A transfer may end inside a record. The protocol has no handshake, accounts or checksums.
 
 Source: `HAConnection.java`, `HAService.HAClient` 4.9.7; `DefaultHAConnection.java`, `DefaultHAClient.java` 5.x.
 """
@@ -28,32 +26,32 @@ _HEAD: Final = Struct(">qi")
 REPORT_SIZE: Final = _REPORT.size
 HEAD_SIZE: Final = _HEAD.size
 TRANSFER_SIZE_MAX: Final = 4 * MIB - HEAD_SIZE
-"""Most bytes of the log in one transfer: a Java slave has a buffer of 4 MiB for it and its head."""
+"""Maximum bytes of the log in one transfer: a Java slave has a buffer of 4 MiB for it and its head."""
 TRANSFER_SIZE: Final = 32 * KIB
-"""Bytes of the log that a master sends in one transfer (`haTransferBatchSize`)."""
+"""Default bytes of the log in one transfer (`haTransferBatchSize`)."""
 
 
 @with_table
 class Transfer(Data, frozen=True, gc=False):
-    """One piece of a master's log."""
+    """One transfer of a master's log."""
 
     physical_offset: int
     content: memoryview
-    """Empty when the master only says that it is there."""
+    """Empty in a heartbeat."""
 
 
 def encode_report(physical_offset: int) -> bytes:
-    """What a slave says: where its log ends."""
+    """Encode a slave's report: its log's end."""
     return _REPORT.pack(physical_offset)
 
 
 def encode_head(physical_offset: int, size: int) -> bytes:
-    """What stands before `size` bytes of the log."""
+    """Encode the head of `size` bytes of the log."""
     return _HEAD.pack(physical_offset, size)
 
 
 class ReportReader:
-    """Cuts what a slave sends into its reports. Invariant: `_rest` is shorter than a report."""
+    """Splits a slave's data into reports. Invariant: `_rest` is shorter than a report."""
 
     __slots__ = ("_rest",)
 
@@ -61,7 +59,7 @@ class ReportReader:
         self._rest = b""
 
     def receive(self, content: Buffer) -> int | None:
-        """The newest report that is whole with these bytes; None when none is. Raises RemoteProtocolError."""
+        """Returns the newest complete report, or None. Raises RemoteProtocolError."""
         joined = self._rest + bytes(content)
         stop = len(joined) - len(joined) % REPORT_SIZE
         self._rest = joined[stop:]
@@ -74,7 +72,7 @@ class ReportReader:
 
 
 class TransferReader:
-    """Cuts what a master sends into transfers. Invariant: `_gathered` is no longer than one transfer and one chunk."""
+    """Splits a master's data into transfers. Invariant: `_gathered` is at most one transfer and one chunk."""
 
     __slots__ = ("_gathered",)
 
@@ -83,15 +81,15 @@ class TransferReader:
 
     @property
     def gathered_size(self) -> int:
-        """Bytes that no transfer was made of yet."""
+        """Bytes not yet returned as transfers."""
         return len(self._gathered)
 
     def receive(self, content: Buffer) -> None:
-        """Take bytes over; `next_transfer` is to be called until it gives none."""
+        """Add bytes; call `next_transfer` until it returns None."""
         self._gathered += content
 
     def next_transfer(self) -> Transfer | None:
-        """The first transfer that is whole, with a copy of its bytes; None for none. Raises RemoteProtocolError."""
+        """Returns the first complete transfer with a copy of its bytes, or None. Raises RemoteProtocolError."""
         if len(self._gathered) < HEAD_SIZE:
             return None
         physical_offset, size = _HEAD.unpack_from(self._gathered)

@@ -1,6 +1,4 @@
-"""A header in RocketMQ's own binary encoding.
-
-Leaves out framing and what the fields mean.
+"""Headers in RocketMQ's binary encoding.
 
 Source: `RocketMQSerializable.java`.
 """
@@ -34,7 +32,7 @@ _INT16_MAX: Final = 2**15 - 1
 
 
 def read_rocketmq(header: memoryview) -> HeaderValues:
-    """Read a ROCKETMQ header; raises RemoteProtocolError."""
+    """Decode a ROCKETMQ header; raises RemoteProtocolError."""
     raw = bytes(header)
     if len(raw) < _SIZE_MIN:
         raise RemoteProtocolError(f"ROCKETMQ header of {len(raw)} bytes is cut short: it has at least {_SIZE_MIN}")
@@ -44,7 +42,7 @@ def read_rocketmq(header: memoryview) -> HeaderValues:
         raise RemoteProtocolError(f"remark of {remark_size} bytes does not fit in a header of {len(raw)}")
     (fields_size,) = _INT32.unpack_from(raw, fields_at)
     start = fields_at + 4
-    # Java reads no fields where their size is negative.
+    # Java reads no fields if their size is negative.
     if start + fields_size > len(raw):
         raise RemoteProtocolError(f"extension fields of {fields_size} bytes do not fit in a header of {len(raw)}")
     try:
@@ -57,7 +55,7 @@ def read_rocketmq(header: memoryview) -> HeaderValues:
 
 
 def _decode_fields(raw: bytes, start: int, stop: int) -> dict[str, str]:
-    """Read the extension fields in raw[start:stop]; a text of size 0 is null in Java and so absent here."""
+    """Decode the extension fields in raw[start:stop]; an empty text is null in Java, so it is absent here."""
     fields: dict[str, str] = {}
     at = start
     count = 0
@@ -89,7 +87,7 @@ def write_rocketmq(  # noqa: PLR0917 - positional, as `write_json`
     remark: str | None,
     ext_fields: dict[str, str] | None,
 ) -> bytes:
-    """Write a ROCKETMQ header; raises LocalProtocolError."""
+    """Encode a ROCKETMQ header; raises LocalProtocolError."""
     number = LANGUAGES.index(language) if language in LANGUAGES else LANGUAGE_OTHER
     try:
         remark_bytes = remark.encode() if remark else b""

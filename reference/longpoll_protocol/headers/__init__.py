@@ -1,8 +1,6 @@
-"""Extension fields with a type: one frozen class per request and reply, named as in RocketMQ.
+"""Typed extension fields: one frozen class per request and reply, named as in RocketMQ.
 
-`base` reads and writes any of them; `send`, `pull`, `offset`, `client`, `admin`, `access` and `name_server` list them
-by what they are for.
-Leaves out bodies (`bodies`, `message`).
+`base` decodes and encodes all of them; the other modules group them by purpose. Bodies: see `bodies`, `message`.
 """
 
 from longpoll_protocol.headers.access import (

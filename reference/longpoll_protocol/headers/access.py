@@ -1,4 +1,4 @@
-"""Headers that change or ask for the accounts of a broker.
+"""Headers of requests that read or change a broker's accounts.
 
 Source: `CreateAccessConfigRequestHeader.java`, `DeleteAccessConfigRequestHeader.java`,
 `UpdateGlobalWhiteAddrsConfigRequestHeader.java`, `GetBrokerAclConfigResponseHeader.java` of 4.9.7.
@@ -10,18 +10,18 @@ from longpoll_protocol.headers.base import Header
 
 
 class CreateAccessConfigRequestHeader(Header):
-    """50 UPDATE_AND_CREATE_ACL_CONFIG: make an account or change it; what is left out stays as it is."""
+    """50 UPDATE_AND_CREATE_ACL_CONFIG: create or change an account; absent fields stay."""
 
     access_key: str
     secret_key: str | None = None
-    """Required in every case, although an account that is changed has one."""
+    """Always required, even to change an account."""
     white_remote_address: str | None = None
     admin: bool = False
-    """Set in every case, also by leaving it out."""
+    """Always set; absent means false."""
     default_topic_perm: str | None = None
     default_group_perm: str | None = None
     topic_perms: str | None = None
-    """NAME=RIGHT, separated by commas; all of them."""
+    """The complete list of NAME=RIGHT, separated by commas."""
     group_perms: str | None = None
 
 
@@ -32,21 +32,21 @@ class DeleteAccessConfigRequestHeader(Header):
 
 
 class UpdateGlobalWhiteAddrsConfigRequestHeader(Header):
-    """53 UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: the addresses that need no account, instead of those before."""
+    """53 UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: replace the global allow-list."""
 
     global_white_addrs: str
     """Separated by commas."""
     acl_file_full_path: str | None = None
-    """Which file; empty: the broker's only or first one."""
+    """Path of the file; empty: the broker's only or first one."""
 
 
 class GetBrokerAclConfigResponseHeader(Header):
-    """The reply to 52: which state of its accounts a broker has."""
+    """The reply to 52: the version of a broker's accounts."""
 
     version: str
     """A `DataVersion` as JSON."""
     all_acl_file_version: str | None = None
-    """The same by the path of each file, as JSON."""
+    """The versions by path of each file, as JSON."""
     broker_name: str
     broker_addr: str
     cluster_name: str

@@ -1,9 +1,9 @@
-"""Headers of routes, topics and groups, and of what administrators ask of them.
+"""Headers of routes, topics and groups, and of administrators' requests.
 
 Source: `GetRouteInfoRequestHeader.java`, `CreateTopicRequestHeader.java`, `DeleteTopicRequestHeader.java`,
 `DeleteSubscriptionGroupRequestHeader.java`, `NotifyMinBrokerIdChangeRequestHeader.java`,
 `GetTopicStatsInfoRequestHeader.java`, `GetConsumeStatsRequestHeader.java`, `QueryConsumeQueueRequestHeader.java` and
-others beside them.
+similar ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class GetRouteInfoRequestHeader(Header):
 
 
 class CreateTopicRequestHeader(Header):
-    """17 UPDATE_AND_CREATE_TOPIC: make a topic or change it."""
+    """17 UPDATE_AND_CREATE_TOPIC: create or change a topic."""
 
     topic: str
     default_topic: str = ""
@@ -30,11 +30,11 @@ class CreateTopicRequestHeader(Header):
     perm: Int32 = int(Permission.READ | Permission.WRITE)
     """`Permission` bits."""
     topic_filter_type: str = "SINGLE_TAG"
-    """Or `MULTI_TAG`; no broker does anything with it. Java's refuse a request without it."""
+    """Or `MULTI_TAG`; brokers ignore it, but Java's refuse a request without it."""
     topic_sys_flag: Int32 | None = None
     order: bool = False
     attributes: str | None = None
-    """Of 5.x: `+NAME=VALUE` and `-NAME`, joined by commas."""
+    """In 5.x: `+NAME=VALUE` and `-NAME`, joined by commas."""
 
 
 class DeleteTopicRequestHeader(Header):
@@ -48,9 +48,9 @@ class DeleteSubscriptionGroupRequestHeader(Header):
 
     group_name: str
     remove_offset: bool = False
-    """Of 4.9: the group's offsets go with it."""
+    """In 4.9: delete the group's offsets too."""
     clean_offset: bool = False
-    """The same of 5.x."""
+    """In 5.x: delete the group's offsets too."""
 
 
 class ViewBrokerStatsDataRequestHeader(Header):
@@ -91,11 +91,11 @@ class GetProducerConnectionListRequestHeader(Header):
 
 
 class GetConsumeStatsRequestHeader(Header):
-    """208 GET_CONSUME_STATS: how far a group is in each queue; the reply's body is by queue."""
+    """208 GET_CONSUME_STATS: a group's progress in each queue; the reply's body is by queue."""
 
     consumer_group: str
     topic: str | None = None
-    """Without it, of every topic that the group has stored an offset of."""
+    """Absent: every topic with offsets of the group."""
 
 
 class QueryTopicConsumeByWhoRequestHeader(Header):
@@ -113,42 +113,42 @@ class QueryConsumeQueueRequestHeader(Header):
     """The first entry's offset."""
     count: Int32
     consumer_group: str | None = None
-    """Whose subscription is to be told, too."""
+    """Group whose subscription to return as well."""
 
 
 class QueryConsumeTimeSpanRequestHeader(Header):
-    """303 QUERY_CONSUME_TIME_SPAN: when the messages of each queue were stored, and the last one that a group got."""
+    """303 QUERY_CONSUME_TIME_SPAN: store times of each queue's messages, and of a group's last one."""
 
     topic: str
     group: str
 
 
 class CloneGroupOffsetRequestHeader(Header):
-    """314 CLONE_GROUP_OFFSET: a group begins where another one is."""
+    """314 CLONE_GROUP_OFFSET: copy another group's offsets."""
 
     src_group: str
     dest_group: str
     topic: str | None = None
-    """Without it, of every topic that the group has stored an offset of; then RocketMQ copies nothing."""
+    """Absent: every topic with offsets of the group; then RocketMQ copies nothing."""
     offline: bool = False
-    """Also of a topic that the group's members do not want."""
+    """Also for a topic without subscriptions of the group's members."""
 
 
 class GetConsumeStatsInBrokerHeader(Header):
-    """317 GET_BROKER_CONSUME_STATS: how far every group is in every topic."""
+    """317 GET_BROKER_CONSUME_STATS: every group's progress in every topic."""
 
     is_order: bool = False
-    """Of ordered topics only."""
+    """Only ordered topics."""
 
 
 class QueryTopicsByConsumerRequestHeader(Header):
-    """343 QUERY_TOPICS_BY_CONSUMER: the topics that a group has stored offsets of; the reply's body is a list."""
+    """343 QUERY_TOPICS_BY_CONSUMER: the topics with offsets of a group; the reply's body is a list."""
 
     group: str
 
 
 class QuerySubscriptionByConsumerRequestHeader(Header):
-    """345 QUERY_SUBSCRIPTION_BY_CONSUMER: what a group wants of a topic now."""
+    """345 QUERY_SUBSCRIPTION_BY_CONSUMER: a group's current subscription to a topic."""
 
     group: str
     topic: str
@@ -161,22 +161,22 @@ class GetTopicConfigRequestHeader(Header):
 
 
 class GetSubscriptionGroupConfigRequestHeader(Header):
-    """352 GET_SUBSCRIPTIONGROUP_CONFIG: one group's settings; the group is made, if groups are made on use."""
+    """352 GET_SUBSCRIPTIONGROUP_CONFIG: one group's settings; created if groups are created on use."""
 
     group: str
 
 
 class DeliveredResponseHeader(Header):
-    """The reply to 45 and 60. Ours alone: RocketMQ's has no fields, and what it tells may be ahead of a slave's log."""
+    """The reply to 45 and 60. Ours: RocketMQ's has no fields, so its progress may be ahead of a slave's log."""
 
     log_end: Int64 | None = None
-    """The physical offset before which everything stands that was delivered by then."""
+    """The physical end of the log that contains everything delivered."""
     first_offset: Int64 | None = None
-    """Of 60: the queue offset of the first message that waits, or is not read yet."""
+    """For 60: the queue offset of the first message that waits or is not read yet."""
 
 
 class GetBrokerConfigResponseHeader(Header):
-    """The reply to 26; the body has a setting a line, `key=value`."""
+    """The reply to 26; the body has one `key=value` per line."""
 
     version: str
     """JSON of a `DataVersion`."""

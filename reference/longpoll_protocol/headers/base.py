@@ -1,13 +1,11 @@
-"""What every header can do: read the text fields of a command, and write them.
+"""Base class of headers: decodes a command's text fields, and encodes them.
 
-A field that is missing or not what it must be raises `HeaderError`, which names it. Numbers are read as Java's
-`parseInt` and `parseLong` read them, booleans as `parseBoolean`; kinder than Java, "1.0" and "1e3" are taken for whole
-numbers and "1" for true.
+A missing or invalid field raises `HeaderError` with its name. Numbers follow Java's `parseInt` and `parseLong`,
+booleans `parseBoolean`. More lenient than Java, "1.0" and "1e3" are accepted as integers and "1" as true. Values such
+as a queue id out of range are not checked.
 
-Leaves out which fields there are, and whether a value makes sense, such as a queue id out of range.
-
-Source: `RemotingCommand.decodeCommandCustomHeader`. Which fields are required in the other modules is what 4.9.7 and
-5.5.0 were seen to require, which is less than their annotations say.
+Source: `RemotingCommand.decodeCommandCustomHeader`. Required fields are those that 4.9.7 and 5.5.0 were seen to
+require, fewer than their annotations say.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from longpoll_spec.tables import TabledStruct
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
-# Twenty digits are more than any int64 has: a longer text is out of range and must not cost a conversion.
+# Twenty digits exceed any int64: longer texts are out of range and must not cost a conversion.
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
 _PLACE: Final = re.compile(r"required field `([^`]+)`|\$\.(\w+)")
 
@@ -37,10 +35,10 @@ class Header(TabledStruct, rename="camel", gc=False):
 
     @classmethod
     def decode(cls, fields: Mapping[str, str] | None) -> Self:
-        """Read the extension fields of a command; unknown ones are ignored. Raises HeaderError."""
+        """Decode the extension fields of a command; unknown ones are ignored. Raises HeaderError."""
         given = {} if fields is None else fields
         try:
-            # Lax: the numbers come as text.
+            # Lax, because numbers arrive as text.
             header = msgspec.convert(given, cls, strict=False)
         except msgspec.ValidationError:
             header = cls._decode_as_java(given)
@@ -48,10 +46,10 @@ class Header(TabledStruct, rename="camel", gc=False):
         return header
 
     def check(self) -> None:
-        """Check what no single field shows; raises HeaderError. Most headers have nothing to check."""
+        """Check conditions across fields; raises HeaderError. Most headers have none."""
 
     def encode(self) -> dict[str, str]:
-        """The fields as text; a field that is None is left out, as in Java."""
+        """Encode the fields as text; None is omitted, as in Java."""
         fields = {}
         for name, value in zip(self.__struct_encode_fields__, astuple(self), strict=True):
             if value.__class__ is int:
@@ -62,7 +60,7 @@ class Header(TabledStruct, rename="camel", gc=False):
 
     @classmethod
     def _decode_as_java(cls, fields: Mapping[str, str]) -> Self:
-        """Read again what the fast way refused: find the field to blame, or take "+1", "007" and odd booleans."""
+        """Decode fields that the fast path refused: find the faulty one, or accept "+1", "007" and odd booleans."""
         values: dict[str, Any] = dict(fields)
         numbers, booleans = _kinds(cls)
         for name in numbers & fields.keys():
@@ -80,12 +78,12 @@ class Header(TabledStruct, rename="camel", gc=False):
 
 
 class EmptyHeader(Header):
-    """A reply whose header class has no fields set: `{}` on the wire, which is not the same as none."""
+    """A reply whose header class has no fields set: `{}` on the wire, unlike a reply without a header."""
 
 
 @cache
 def _kinds(header: type[Header]) -> tuple[frozenset[str], frozenset[str]]:
-    """Names on the wire of the whole numbers, and of the booleans."""
+    """Returns the wire names of integers and of booleans."""
     described = inspect.type_info(header)
     assert isinstance(described, inspect.StructType), described
     numbers, booleans = set(), set()
@@ -99,7 +97,7 @@ def _kinds(header: type[Header]) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _name_at_fault(error: msgspec.ValidationError) -> str:
-    """The field's name on the wire, which msgspec gives only within its text."""
+    """Returns the field's wire name from the text of a msgspec error."""
     place = _PLACE.search(str(error))
     assert place is not None, error
     return place[1] or place[2]

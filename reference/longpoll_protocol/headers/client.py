@@ -1,4 +1,4 @@
-"""Headers of clients coming, going and sharing queues; 34 HEART_BEAT and 41 and 42 have bodies only (`bodies`).
+"""Headers of clients that join, leave and share queues; 34, 41 and 42 have only bodies (`bodies`).
 
 Source: `UnregisterClientRequestHeader.java`, `GetConsumerListByGroupRequestHeader.java`,
 `NotifyConsumerIdsChangedRequestHeader.java`, `ResetOffsetRequestHeader.java`, `GetConsumerStatusRequestHeader.java`,
@@ -13,7 +13,7 @@ from longpoll_protocol.headers.base import Header, Int32, Int64
 
 
 class UnregisterClientRequestHeader(Header):
-    """35 UNREGISTER_CLIENT: the client leaves these groups."""
+    """35 UNREGISTER_CLIENT: leave these groups."""
 
     client_id: str = field(default="", name="clientID")
     producer_group: str | None = None
@@ -33,7 +33,7 @@ class NotifyConsumerIdsChangedRequestHeader(Header):
 
 
 class ResetOffsetRequestHeader(Header):
-    """222 INVOKE_BROKER_TO_RESET_OFFSET, and 220 RESET_CONSUMER_CLIENT_OFFSET to clients, one-way: go on elsewhere.
+    """222 INVOKE_BROKER_TO_RESET_OFFSET, and 220 RESET_CONSUMER_CLIENT_OFFSET to clients, one-way: change offsets.
 
     The body of 220 and of the reply to 222 has an `offsetTable` by queue.
     """
@@ -43,36 +43,36 @@ class ResetOffsetRequestHeader(Header):
     timestamp: Int64
     """Milliseconds since 1970; -1: the end."""
     is_force: bool = False
-    """Whether a queue may go forward, too."""
+    """Whether queues may move forward."""
     queue_id: Int32 | None = None
-    """Of 5.x: only this queue; a negative one is every queue."""
+    """In 5.x: only this queue; negative: every queue."""
     offset: Int64 | None = None
-    """Of 5.x, with a queue: this offset and not a time's; -1 is none."""
+    """In 5.x, with a queue: use this offset instead of a time's; -1: none."""
 
 
 class GetConsumerStatusRequestHeader(Header):
-    """223 INVOKE_BROKER_TO_GET_CONSUMER_STATUS, and 221 GET_CONSUMER_STATUS_FROM_CLIENT to members: offsets of members.
+    """223 INVOKE_BROKER_TO_GET_CONSUMER_STATUS, and 221 GET_CONSUMER_STATUS_FROM_CLIENT to members: members' offsets.
 
-    The body of the reply to 221 has a `messageQueueTable` by queue, that to 223 a `consumerTable` of those by client.
+    The reply to 221 has a `messageQueueTable` by queue in its body, that to 223 a `consumerTable` of those by client.
     """
 
     topic: str
     group: str
     client_addr: str | None = None
-    """The client id of the one member that is asked (223); all of them without it."""
+    """Client id of the only member to ask (223); absent: all members."""
 
 
 class GetConsumerRunningInfoRequestHeader(Header):
-    """307 GET_CONSUMER_RUNNING_INFO: what a member does; the reply's body is a `ConsumerRunningInfo`, by queue."""
+    """307 GET_CONSUMER_RUNNING_INFO: a member's state; the reply's body is a `ConsumerRunningInfo`, by queue."""
 
     consumer_group: str
     client_id: str
     jstack_enable: bool = False
-    """Whether the stacks of its threads are wanted, too."""
+    """Whether to include its threads' stacks."""
 
 
 class ConsumeMessageDirectlyResultRequestHeader(Header):
-    """309 CONSUME_MESSAGE_DIRECTLY: have a member consume one message, which the broker puts into the body."""
+    """309 CONSUME_MESSAGE_DIRECTLY: let a member consume one message, which the broker puts into the body."""
 
     consumer_group: str
     client_id: str | None = None

@@ -1,8 +1,8 @@
-"""Headers of what brokers and administrators tell name servers; 304 GET_SYSTEM_TOPIC_LIST_FROM_NS has none.
+"""Headers of brokers' and administrators' requests to name servers; 304 GET_SYSTEM_TOPIC_LIST_FROM_NS has none.
 
 Source: `RegisterBrokerRequestHeader.java`, `UnRegisterBrokerRequestHeader.java`, `QueryDataVersionRequestHeader.java`,
 `PutKVConfigRequestHeader.java`, `WipeWritePermOfBrokerRequestHeader.java`, `GetTopicsByClusterRequestHeader.java`,
-`DeleteTopicFromNamesrvRequestHeader.java`, others beside them, and their responses.
+`DeleteTopicFromNamesrvRequestHeader.java`, similar ones, and their responses.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from longpoll_protocol.headers.base import Header, Int32, Int64
 
 
 class RegisterBrokerRequestHeader(Header):
-    """103 REGISTER_BROKER: a broker says where it is; the body is its table of topics."""
+    """103 REGISTER_BROKER: register a broker; the body is its topic table."""
 
     broker_name: str
     broker_addr: str
@@ -22,18 +22,18 @@ class RegisterBrokerRequestHeader(Header):
     compressed: bool = False
     """Whether the body is deflated (`compressedRegister`)."""
     body_crc32: Int32 = 0
-    """CRC-32 of the body less its top bit; 0: not said."""
+    """CRC-32 of the body without its top bit; 0: absent."""
 
 
 class RegisterBrokerResponseHeader(Header):
-    """The reply to 103; it names a slave's master."""
+    """The reply to 103, with a slave's master."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
 
 
 class UnRegisterBrokerRequestHeader(Header):
-    """104 UNREGISTER_BROKER: a broker leaves."""
+    """104 UNREGISTER_BROKER: remove a broker."""
 
     broker_name: str
     broker_addr: str
@@ -42,7 +42,7 @@ class UnRegisterBrokerRequestHeader(Header):
 
 
 class QueryDataVersionRequestHeader(Header):
-    """322 QUERY_DATA_VERSION: whether the name server has the broker's present topics; the body is their version."""
+    """322 QUERY_DATA_VERSION: whether the name server has the broker's current topics; the body is their version."""
 
     broker_name: str
     broker_addr: str
@@ -51,13 +51,13 @@ class QueryDataVersionRequestHeader(Header):
 
 
 class QueryDataVersionResponseHeader(Header):
-    """The reply to 322; the body is the version that the name server has, if any."""
+    """The reply to 322; the body is the name server's version, if any."""
 
     changed: bool
 
 
 class PutKVConfigRequestHeader(Header):
-    """100 PUT_KV_CONFIG: keep a setting."""
+    """100 PUT_KV_CONFIG: store a setting."""
 
     namespace: str
     """For instance `ORDER_TOPIC_CONFIG`."""
@@ -66,7 +66,7 @@ class PutKVConfigRequestHeader(Header):
 
 
 class GetKVConfigRequestHeader(Header):
-    """101 GET_KV_CONFIG: one setting; 22 when there is none."""
+    """101 GET_KV_CONFIG: one setting; 22 if it does not exist."""
 
     namespace: str
     key: str
@@ -79,20 +79,20 @@ class GetKVConfigResponseHeader(Header):
 
 
 class GetKVListByNamespaceRequestHeader(Header):
-    """219 GET_KVLIST_BY_NAMESPACE: all settings of a namespace, a `KVTable`; 22 when there is none."""
+    """219 GET_KVLIST_BY_NAMESPACE: all settings of a namespace, a `KVTable`; 22 without any."""
 
     namespace: str
 
 
 class DeleteKVConfigRequestHeader(Header):
-    """102 DELETE_KV_CONFIG: forget a setting."""
+    """102 DELETE_KV_CONFIG: remove a setting."""
 
     namespace: str
     key: str
 
 
 class WipeWritePermOfBrokerRequestHeader(Header):
-    """205 WIPE_WRITE_PERM_OF_BROKER: no route leads producers to a broker any more."""
+    """205 WIPE_WRITE_PERM_OF_BROKER: routes stop leading producers to a broker."""
 
     broker_name: str
 
@@ -101,11 +101,11 @@ class WipeWritePermOfBrokerResponseHeader(Header):
     """The reply to 205."""
 
     wipe_topic_count: Int32
-    """How many topics the broker has."""
+    """Number of the broker's topics."""
 
 
 class AddWritePermOfBrokerRequestHeader(Header):
-    """327 ADD_WRITE_PERM_OF_BROKER: routes say that the broker's topics may be read and written."""
+    """327 ADD_WRITE_PERM_OF_BROKER: make the broker's topics readable and writable in routes."""
 
     broker_name: str
 
@@ -114,16 +114,16 @@ class AddWritePermOfBrokerResponseHeader(Header):
     """The reply to 327."""
 
     add_topic_count: Int32
-    """How many topics the broker has."""
+    """Number of the broker's topics."""
 
 
 class DeleteTopicFromNamesrvRequestHeader(Header):
-    """216 DELETE_TOPIC_IN_NAMESRV: forget a topic's route, until a broker registers with the topic again."""
+    """216 DELETE_TOPIC_IN_NAMESRV: remove a topic's route, until a broker registers it again."""
 
     topic: str = ""
-    """Without it there is nothing to forget."""
+    """Without it, nothing is removed."""
     cluster_name: str | None = None
-    """Of 4.9.7 and later: at this cluster's brokers only."""
+    """From 4.9.7 on: only for this cluster's brokers."""
 
 
 class GetTopicsByClusterRequestHeader(Header):

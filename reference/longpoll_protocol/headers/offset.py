@@ -1,4 +1,4 @@
-"""Headers of offsets: where a group stands, where a queue begins and ends, what was stored when.
+"""Headers of offsets: a group's offsets, a queue's begin and end, and searches by time.
 
 Source: `QueryConsumerOffsetRequestHeader.java`, `UpdateConsumerOffsetRequestHeader.java`,
 `SearchOffsetRequestHeader.java`, `GetMaxOffsetRequestHeader.java`, `GetMinOffsetRequestHeader.java`,
@@ -11,13 +11,13 @@ from longpoll_protocol.headers.base import Header, Int32, Int64
 
 
 class QueryConsumerOffsetRequestHeader(Header):
-    """14 QUERY_CONSUMER_OFFSET: the group's stored offset; QUERY_NOT_FOUND when there is none."""
+    """14 QUERY_CONSUMER_OFFSET: the group's stored offset; QUERY_NOT_FOUND without one."""
 
     consumer_group: str
     topic: str
     queue_id: Int32
     set_zero_if_not_found: bool | None = None
-    """Obeyed by 5.x only."""
+    """Only 5.x uses it."""
 
 
 class UpdateConsumerOffsetRequestHeader(Header):
@@ -62,7 +62,7 @@ class OffsetResponseHeader(Header):
 
 
 class GetEarliestMsgStoretimeRequestHeader(Header):
-    """32 GET_EARLIEST_MSG_STORETIME: when the queue's first message was stored."""
+    """32 GET_EARLIEST_MSG_STORETIME: the store time of the queue's first message."""
 
     topic: str
     queue_id: Int32

@@ -1,4 +1,4 @@
-"""Headers of what reads messages: pull, view by position, query by key.
+"""Headers of requests that read messages: pull, view by position, query by key.
 
 Source: `PullMessageRequestHeader.java`, `PullMessageResponseHeader.java`, `ViewMessageRequestHeader.java`,
 `QueryMessageRequestHeader.java`, `QueryMessageResponseHeader.java`.
@@ -18,14 +18,14 @@ _SUBSCRIPTION = PullSysFlag.SUBSCRIPTION.value
 class PullMessageRequestHeader(Header):
     """11 PULL_MESSAGE and 361 LITE_PULL_MESSAGE: messages of one queue from an offset on.
 
-    The last three numbers are required only where `sysFlag` says that they are used, as real brokers were seen to do.
+    The last three numbers are required only if `sysFlag` uses them, as seen on real brokers.
     """
 
     consumer_group: str
     topic: str
     queue_id: Int32
     queue_offset: Int64
-    """First offset wanted."""
+    """First offset to return."""
     max_msg_nums: Int32
     sys_flag: Int32
     """`PullSysFlag` bits; see the properties below."""
@@ -34,7 +34,7 @@ class PullMessageRequestHeader(Header):
     suspend_timeout_millis: Int64 | None = None
     """With SUSPEND: how long the request may be held."""
     sub_version: Int64 | None = None
-    """Without SUBSCRIPTION: which version of the heartbeat's subscription is meant."""
+    """Without SUBSCRIPTION: the version of the heartbeat's subscription."""
     subscription: str | None = None
     """With SUBSCRIPTION: the filter expression; absent or empty is "*"."""
     expression_type: str | None = None
@@ -50,16 +50,16 @@ class PullMessageRequestHeader(Header):
 
     @property
     def may_hold(self) -> bool:
-        """Whether the request may be held when there is nothing to answer."""
+        """Whether the request may be held if there is nothing to return."""
         return self.sys_flag & _SUSPEND != 0
 
     @property
     def has_subscription(self) -> bool:
-        """Whether the filter comes with the request instead of the heartbeat."""
+        """Whether the filter is in the request, not in the heartbeat."""
         return self.sys_flag & _SUBSCRIPTION != 0
 
     def check(self) -> None:
-        """Check that the numbers are there which `sysFlag` calls for; raises HeaderError."""
+        """Check that the numbers required by `sysFlag` are present; raises HeaderError."""
         sys_flag = self.sys_flag
         if self.commit_offset is None and sys_flag & _COMMIT_OFFSET:
             raise HeaderError("PullMessageRequestHeader", "commitOffset", "is missing")
@@ -70,7 +70,7 @@ class PullMessageRequestHeader(Header):
 
 
 class PullMessageResponseHeader(Header):
-    """The reply to 11 and 361 when let through: with 0, 19, 20 and 21; the body is records, one after the other."""
+    """The reply to 11 and 361 when accepted: codes 0, 19, 20 and 21; the body is concatenated records."""
 
     suggest_which_broker_id: Int64
     next_begin_offset: Int64

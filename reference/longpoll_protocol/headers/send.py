@@ -1,4 +1,4 @@
-"""Headers of what puts messages into the log: send, batch, send back, end of a transaction.
+"""Headers of requests that store messages: send, batch, send back, end of a transaction.
 
 Source: `SendMessageRequestHeader.java`, `SendMessageRequestHeaderV2.java`, `SendMessageResponseHeader.java`,
 `ConsumerSendMsgBackRequestHeader.java`, `EndTransactionRequestHeader.java`.
@@ -25,15 +25,15 @@ class SendMessageRequestHeader(Header):
     default_topic_queue_nums: Int32 | None = None
     """Queues of the topic if this send creates it."""
     queue_id: Int32
-    """Negative: the broker picks."""
+    """Negative: the broker chooses."""
     sys_flag: Int32
     """`MessageSysFlag` bits."""
     born_timestamp: Int64
     """Milliseconds since 1970 by the producer's clock."""
     flag: Int32
-    """The user's own number, kept with the message."""
+    """The user's number, stored with the message."""
     properties: str | None = None
-    """`message` property text."""
+    """Text of the properties (see `message`)."""
     reconsume_times: Int32 | None = None
     """How often a consumer has sent the message back."""
     unit_mode: bool = False
@@ -64,24 +64,24 @@ class SendMessageRequestHeaderV2(SendMessageRequestHeader):
 
 
 class ReplyMessageRequestHeader(SendMessageRequestHeader):
-    """326 PUSH_REPLY_MESSAGE_TO_CLIENT: a reply for who has sent a request; the body is its body."""
+    """326 PUSH_REPLY_MESSAGE_TO_CLIENT: a reply for a requester; the body is the reply's."""
 
     born_host: str | None = None
-    """Host:port of who replied."""
+    """Host:port of the replying client."""
     store_host: str | None = None
     """Host:port of the broker."""
     store_timestamp: Int64
-    """When the broker had it, milliseconds since 1970."""
+    """When the broker received it, milliseconds since 1970."""
 
 
 class SendMessageResponseHeader(Header):
-    """The reply to 10, 310 and 320; Java clients read it without looking whether it is there, so never leave it out."""
+    """The reply to 10, 310 and 320; Java clients require its fields, so never omit it."""
 
     msg_id: str
-    """Of a batch: one id a message, joined by commas."""
+    """For a batch: one id per message, joined by commas."""
     queue_id: Int32
     queue_offset: Int64
-    """Of a batch: the first message's."""
+    """For a batch: the first message's."""
     transaction_id: str | None = None
     msg_region: str | None = field(default=None, name="MSG_REGION")
     trace_on: str | None = field(default=None, name="TRACE_ON")
@@ -94,7 +94,7 @@ class ConsumerSendMsgBackRequestHeader(Header):
     """Physical offset of the message in the commit log, bytes."""
     group: str
     delay_level: Int32
-    """0: three more than it was sent back before; negative: to the dead letters."""
+    """0: three more than the number of earlier send-backs; negative: to the dead letters."""
     origin_msg_id: str | None = None
     origin_topic: str | None = None
     unit_mode: bool = False
@@ -102,10 +102,10 @@ class ConsumerSendMsgBackRequestHeader(Header):
 
 
 class CheckTransactionStateRequestHeader(Header):
-    """39 CHECK_TRANSACTION_STATE: how did this transaction end; the body is the prepared message as a record."""
+    """39 CHECK_TRANSACTION_STATE: ask how a transaction ended; the body is the prepared message as a record."""
 
     tran_state_table_offset: Int64
-    """Queue offset in the half topic, for the 37 that answers."""
+    """Queue offset in the half topic, for the answering 37."""
     commit_log_offset: Int64
     msg_id: str | None = None
     transaction_id: str | None = None
@@ -120,16 +120,16 @@ class EndTransactionRequestHeader(Header):
     """Queue offset in the half topic."""
     commit_log_offset: Int64
     commit_or_rollback: Int32
-    """`MessageSysFlag` TRANSACTION_COMMIT or TRANSACTION_ROLLBACK; 0 is not known yet."""
+    """`MessageSysFlag` TRANSACTION_COMMIT or TRANSACTION_ROLLBACK; 0 means unknown."""
     from_transaction_check: bool = False
     msg_id: str = ""
     transaction_id: str | None = None
 
 
 class RecallMessageRequestHeader(Header):
-    """370 RECALL_MESSAGE of 5.x: take a message back that waits for its time."""
+    """370 RECALL_MESSAGE of 5.x: recall a timed message before its delivery."""
 
     topic: str = ""
     recall_handle: str = ""
-    """As the answer to the send gave it."""
+    """From the answer to the send."""
     producer_group: str | None = None

@@ -1,7 +1,7 @@
-"""The actions of the law, one module a family, in the order in which a message and a pull meet them.
+"""The actions of the specification, one module per family, in the order in which a message and a pull meet them.
 
-An action is one lock hold, one store read, or one step of a thread between two of them: the coarsest grain at which
-every known hazard still shows.
+An action is one critical section, one store read, or one step of a thread between them. This is the coarsest
+granularity at which every known finding still shows.
 """
 
 from __future__ import annotations
@@ -76,6 +76,6 @@ FAMILIES: Final[tuple[Family, ...]] = (
 
 
 def actions_of(state: State) -> Iterable[Action]:
-    """Every action instance that the state's policy has, in the order of the law's text."""
+    """Every action instance that the state's policy has, in the order of the spec."""
     for family in FAMILIES:
         yield from instances(family, state)

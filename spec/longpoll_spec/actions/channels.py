@@ -1,6 +1,6 @@
-"""Channels: a consumer goes away while its pull waits.
+"""Channels: a consumer disconnects while its pull waits.
 
-Source: nothing in `PullRequestHoldService` listens for a closed channel (4.9.8, issue #8362); a wake reads the store
+Source: nothing in `PullRequestHoldService` listens for a closed channel (4.9.8, issue #8362). A wake reads the store,
 and its answer cannot be written.
 """
 
@@ -14,8 +14,8 @@ from longpoll_spec.state import Request, State, assign
 
 @action("request", exists=lambda state: state.bounds.has("channels"), urgent=never)
 def channel_closes(state: State, request: Request) -> Step:
-    """The channel of a waiting pull closes: the request stays where it is, or leaves the table at once, under the
-    bucket's lock. Who waits for an answer that nobody will send is rid of it.
+    """The channel of a waiting pull closes. The request stays where it is, or leaves the table at once under the
+    bucket's lock. The consumer no longer waits for an answer.
     """
     drops = state.policy.on_close == "drop"
     # GUARD

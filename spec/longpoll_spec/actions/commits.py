@@ -1,8 +1,8 @@
-"""Commits: what a consumer has handled, told the broker by a message of its own and by each pull.
+"""Commits: a consumer reports its progress in an offset commit and in each pull.
 
-Source: `PullMessageProcessor.processRequest`, which commits the offset that a pull carries after the hold (4.9.8) or
-before it (5.x, `tryCommitOffset`), and `ConsumerOffsetManager.commitOffset`, where the last writer wins. A slot's
-consumer is a group of its own. Its next pull waits for the commit of the last one: a slower thread would be worse.
+Source: `PullMessageProcessor.processRequest` commits the offset that a pull carries, after the hold (4.9.8) or before
+it (5.x, `tryCommitOffset`). In `ConsumerOffsetManager.commitOffset` the last writer wins. Each slot's consumer is a
+separate group. Its next pull waits for the commit of the last one; a slower thread would only make things worse.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ def _exists(state: State) -> bool:
 
 
 def carried_by(request: Request, committed: Int) -> Pairs:
-    """A new pull carries what its consumer has committed so far."""
+    """A new pull carries the offset that its consumer has committed so far."""
     return ((request.committed, committed), (request.carried, committed))
 
 
 def by_read(state: State, request: Request, ends: Bool) -> Pairs:
-    """What a read commits of what its pull carries; `ends`: the pull is answered by the read and not held."""
+    """Commit at a read the offset that its pull carries; `ends`: the read answers the pull, which is not held."""
     carried = state.corrected(request, request.carried)
     older = carried < request.committed
     committed = {
@@ -36,14 +36,14 @@ def by_read(state: State, request: Request, ends: Bool) -> Pairs:
 
 
 def cut_commit(request: Request, queue: Queue, end: Int, *, cuts: bool) -> tuple[Int, Int]:
-    """What its group has committed when the queue ends at `end` from now on: no more than that, if the broker cuts."""
+    """The group's committed offset once the queue ends at `end`: at most `end`, if the broker cuts commits back."""
     beyond = request.at(queue) & (request.committed > end)
     return request.committed, ite(beyond, end, request.committed) if cuts else request.committed
 
 
 @action("request", exists=lambda state: _exists(state) and state.policy.commit == "after_hold")
 def commit_pulled(state: State, request: Request) -> Step:
-    """After the hold the pull's thread commits the offset that its pull carries, whatever has been committed since."""
+    """After the hold the pull's thread commits the offset that its pull carries, whatever was committed in between."""
     # GUARD
     guard = request.commit_due
     # EFFECT
@@ -53,7 +53,7 @@ def commit_pulled(state: State, request: Request) -> Step:
 
 @action("request", exists=_exists, urgent=never)
 def offset_commit(state: State, request: Request) -> Step:
-    """The consumer has handled all it was given, and commits the offset in a message of its own."""
+    """The consumer has handled every message it received, and sends an offset commit."""
     position = state.corrected(request, request.offset)
     # GUARD
     guard = state.running & (request.committed < position)
@@ -64,7 +64,9 @@ def offset_commit(state: State, request: Request) -> Step:
 
 @action("request", exists=_exists, urgent=never)
 def offset_reset(state: State, request: Request) -> Step:
-    """An operator sets the group's committed offset back to the queue's beginning, which is nobody's mistake."""
+    """An operator sets the group's committed offset back to the beginning of the queue. This is intended, so no
+    property counts it as a loss.
+    """
     # GUARD
     guard = state.running & (request.committed > 0)
     # EFFECT

@@ -1,7 +1,7 @@
-"""Crash: the process ends and begins anew with what is on disk.
+"""Crash: the process dies and restarts with the state on disk.
 
-Source: `DefaultMessageStore.recover`; with synchronous flushing 5.3.2 and later show only what is flushed (b86059c7c1),
-4.9.8 shows what is appended.
+Source: `DefaultMessageStore.recover`. With synchronous flushing, 5.3.2 and later show only flushed messages
+(b86059c7c1); 4.9.8 shows appended messages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _exists(state: State) -> bool:
 
 @action("queue", exists=_exists, urgent=lambda policy: policy.notify != "dispatcher_poll")
 def flush(state: State, queue: Queue) -> Step:
-    """What was appended is written to disk."""
+    """The store flushes the appended messages to disk."""
     # GUARD
     guard = state.running & (queue.flushed_end < queue.log_end)
     # EFFECT
@@ -30,8 +30,8 @@ def flush(state: State, queue: Queue) -> Step:
 
 @action(exists=_exists, urgent=never)
 def crash_and_recover(state: State) -> Step:
-    """The broker's process ends without a word and another begins: every connection and all memory are gone, and the
-    log ends where it was flushed. A queue that has lost all that it had left begins at that end.
+    """The broker's process dies and restarts: every connection and all memory are gone, and the log ends where it was
+    last flushed. A queue that has lost all its remaining messages begins at that end.
     """
     # GUARD
     guard = state.running
@@ -49,7 +49,6 @@ def crash_and_recover(state: State) -> Step:
 
 
 def _committed(state: State, request: Request) -> Int:
-    """What its group has committed, which is on disk: the queue that it reads may end earlier now."""
     committed = request.committed
     for queue in state.queues:
         _, cut = cut_commit(request, queue, _shown(queue), cuts=state.policy.on_truncate == "wake")
@@ -66,7 +65,7 @@ def _recovered(queue: Queue) -> Pairs:
     return (
         (queue.log_end, end),
         (queue.visible_end, _shown(queue)),
-        # What was deleted as too old need not have been flushed.
+        # Deleting old messages does not require that they were flushed.
         (queue.visible_start, ite(end < queue.visible_start, end, queue.visible_start)),
         (queue.unscanned, FALSE),
         (queue.present, FALSE),
@@ -75,6 +74,5 @@ def _recovered(queue: Queue) -> Pairs:
 
 
 def _forgotten(request: Request) -> Pairs:
-    """The consumer's connection is gone, and with it whatever it waited for."""
     nothing = [(each, FALSE) for each in (request.passes, request.wanted, request.commit_due)]
     return (*answered(request, TRUE), (request.copies, 0), *nothing)

@@ -1,6 +1,6 @@
-"""How an action is written down: a function from state and actors to a step, with its docstring as the law's sentence.
+"""How an action is written: a function from state and actors to a step, whose docstring is the sentence of the spec.
 
-The uniform shape of every action is guard, then effect. Leaves out the actions themselves.
+Every action is a guard, then an effect.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def action(
     exists: Callable[[State], bool] = everywhere,
     urgent: Callable[[Policy], bool] = always,
 ) -> Callable[[Callable[..., Step]], Family]:
-    """Make a family of a text. `who` takes part, one instance for every choice; the text gets them as terms."""
+    """Make a family from an action function. `who` names the participants: one instance for every choice, passed as
+    terms.
+    """
 
     def make(text: Callable[..., Step]) -> Family:
         sentence = " ".join((text.__doc__ or "").split())
@@ -64,7 +66,7 @@ def instances(family: Family, state: State) -> Iterable[Action]:
 
 
 def _pool(state: State, who: Who) -> Sequence[tuple[tuple[Actor, ...], Participant]]:
-    """Everyone of a kind, each with the name that a label has of it; the only queue and the only tag need none."""
+    """All actors of a kind, each with its name in labels; a single queue or tag needs no name."""
     match who:
         case "request":
             return [((each.index,), each) for each in state.requests]

@@ -1,8 +1,8 @@
-"""Faults: the executor refuses, a notifier throws, the broker stops.
+"""Faults: the executor rejects, a notifier throws, the broker stops.
 
-Source: the executor's AbortPolicy, the missing try/finally around the notify loop (4.9.8), `ReputMessageService.run`,
-which catches what that loop throws and dispatches the same record again a millisecond later, and
-`BrokerController.shutdown`, which stops the hold service without an answer.
+Source: the executor's AbortPolicy, and the missing try/finally around the notify loop (4.9.8).
+`ReputMessageService.run` catches what that loop throws and dispatches the same record again a millisecond later.
+`BrokerController.shutdown` stops the hold service without answering.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from longpoll_spec.terms import FALSE, Term, all_of, any_of
 
 @action("request", urgent=never)
 def executor_rejects(state: State, request: Request) -> Step:
-    """The executor refuses a request that was handed to it: the request is dropped, or answered as busy."""
+    """The executor rejects a request: the request is dropped, or answered as busy."""
     # GUARD
     guard = request.is_("queued") & ~(request.copies <= 0)
     others = any_of(~(other.copies <= 0) for other in state.requests if other is not request)
@@ -30,9 +30,9 @@ def executor_rejects(state: State, request: Request) -> Step:
 
 @action("notifier", "request", urgent=never)
 def notifier_throws(state: State, notifier: Notifier, request: Request) -> Step:
-    """Looking at a request throws. The notifier's whole list is dropped, and the dispatcher, which the exception keeps
-    from going on, is due to announce the same message again; or all of the list is put back and the walk ends; or the
-    one request is answered with an error and the walk goes on.
+    """A notifier throws while it checks a request. Either its whole list is dropped, and the dispatcher, interrupted by
+    the exception, must announce the same message again; or the whole list goes back into the bucket and the
+    traversal ends; or the one request is answered with an error and the traversal continues.
     """
     # GUARD
     guard = notifier.at(WALKING) & request.phase.is_(notifier.taken) & state.walks_for(notifier, request)
@@ -53,12 +53,11 @@ def notifier_throws(state: State, notifier: Notifier, request: Request) -> Step:
 
 @action(urgent=never)
 def stop(state: State) -> Step:
-    """The broker is told to stop: no append, pull, dispatch or scan begins any more. Held requests are answered, under
-    the bucket's lock, or left without a word.
+    """The broker is stopped: no append, pull, dispatch or scan begins any more. Held requests are answered under the
+    bucket's lock, or left unanswered.
     """
-    # Of several buckets all locks are taken at once: nobody is held any more by a broker that has been told to stop and
-    # answers, so it makes no difference to take one after the other.
-    # GUARD
+    # All buckets' locks are taken at once. Taking them one after another makes no difference: a stopping broker that
+    # answers its requests holds no new ones. GUARD
     guard = state.running & all_of(state.lock_free(queue) for queue in state.queues)
     # EFFECT
     answers = state.policy.on_stop == "answer"

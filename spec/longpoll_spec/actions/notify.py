@@ -1,6 +1,6 @@
-"""Notify: the dispatcher walks the bucket of a queue in which it made a message visible.
+"""Notify: the dispatcher traverses the bucket of a queue in which it made a message visible.
 
-Source: `NotifyMessageArrivingListener.arriving` on the dispatch thread (4.9.8). The walk itself is in `walk`.
+Source: `NotifyMessageArrivingListener.arriving` on the dispatch thread (4.9.8). The traversal is in `walk`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from longpoll_spec.state import DUE, Queue, Request, State, assign
 
 @action("queue")
 def notify_start(state: State, queue: Queue) -> Step:
-    """The dispatcher, due after a message became visible, takes the bucket's requests; with the shortcut it passes over
-    a bucket that looks empty without waiting for the lock.
+    """The dispatcher takes the bucket's requests after a message became visible. With the shortcut it skips a bucket
+    that looks empty, without waiting for the lock.
     """
     # GUARD
     guard = state.dispatcher.at(DUE, queue) & walk.may_take(state, queue)
@@ -25,13 +25,13 @@ def notify_start(state: State, queue: Queue) -> Step:
 
 @action("request")
 def notify_each(state: State, request: Request) -> Step:
-    """The dispatcher looks at one request it took: if there is something to read and the announced message passes its
-    filter, or the deadline has passed, the request goes to the executor, else it is kept.
+    """The dispatcher checks one request it took. If there is something to read and the announced message passes its
+    filter, or the deadline has passed, the request goes to the executor; otherwise it is kept.
     """
     return walk.look(state, state.dispatcher, request)
 
 
 @action("queue")
 def notify_end(state: State, queue: Queue) -> Step:
-    """The dispatcher, having looked at all it took, puts the requests it kept back into the bucket."""
+    """The dispatcher has checked all requests it took, and puts the kept ones back into the bucket."""
     return walk.keep(state, state.dispatcher, queue)

@@ -1,7 +1,7 @@
-"""Produce and dispatch: how a message gets into the log, and how it becomes visible to pulls.
+"""Produce and dispatch: a message is appended to the log, then becomes visible to pulls.
 
-Source: `DefaultMessageStore.ReputMessageService.doReput` (4.9.8). One dispatcher serves every queue, and takes their
-messages in any order: the order of the log is one of those. Leaves out the notification that follows (`notify`).
+Source: `DefaultMessageStore.ReputMessageService.doReput` (4.9.8). One dispatcher serves all queues and takes their
+messages in any order, of which the log's order is one. The notification that follows: see `notify`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from longpoll_spec.terms import TRUE, Bool
 
 @action("queue", urgent=never)
 def append(state: State, queue: Queue) -> Step:
-    """A producer's message is appended to the log; pulls do not see it yet. Where it is announced at once the
-    dispatcher is due to walk the bucket already.
+    """A producer's message is appended to the log; pulls do not see it yet. If the broker notifies at append time, the
+    dispatcher must already traverse the bucket.
     """
     # GUARD
     room = TRUE if state.bounds.messages is None else queue.log_end < state.bounds.messages
@@ -35,15 +35,15 @@ def _is_due(state: State, queue: Queue) -> Pairs:
 
 @action("queue", "tag", urgent=lambda policy: policy.notify != "dispatcher_poll")
 def make_visible(state: State, queue: Queue, tag: Tag) -> Step:
-    """The dispatcher writes the next message's unit into the consume queue: the visible end moves, and the dispatcher
-    is due to walk the bucket. It dispatches one message at a time and notifies before it takes the next, or notifies of
-    several at once. The message's tag is drawn here, since nobody can see it earlier.
+    """The dispatcher writes the next message's unit into the consume queue. The visible end moves, and the dispatcher
+    must traverse the bucket. It either notifies after each message before it takes the next, or notifies once for
+    several. The message's tag is chosen here, because it is not observable earlier.
     """
     # GUARD
     guard = state.running & (queue.visible_end < state.end_to_show(queue)) & _may_dispatch(state, queue)
 
     def unread(request: Request) -> Bool:
-        # A consumer may have read more of a queue that was cut back than the queue has.
+        # A consumer may have read further than a truncated queue now reaches.
         return request.at(queue) & ~state.is_moved(request)
 
     # EFFECT
@@ -57,7 +57,6 @@ def make_visible(state: State, queue: Queue, tag: Tag) -> Step:
 
 
 def _may_dispatch(state: State, queue: Queue) -> Bool:
-    """Whether the dispatcher is done with what it announced before."""
     if state.policy.notify == "before_visible":
         return TRUE
     free = state.dispatcher.at(IDLE)

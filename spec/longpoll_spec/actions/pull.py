@@ -1,7 +1,7 @@
-"""Pull: a consumer asks, the broker reads, and what it does with a pull that found nothing.
+"""Pull: a consumer asks, the broker reads, and holds a pull that found nothing.
 
-Source: `PullMessageProcessor.processRequest` and `PullRequestHoldService.suspendPullRequest` (4.9.8); the recheck is
-what upstream PR #7359 proposed for issue #7358. Leaves out refusals.
+Source: `PullMessageProcessor.processRequest` and `PullRequestHoldService.suspendPullRequest` (4.9.8). The recheck is
+the fix that upstream PR #7359 proposed for issue #7358. Rejected pulls are not modelled.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from longpoll_spec.terms import FALSE, TRUE, Bool, ite
 
 @action("request", "queue", "wish", urgent=never)
 def next_pull(state: State, request: Request, queue: Queue, wish: Wish) -> Step:
-    """A consumer whose last pull was answered sends its next one, from its next offset, with a new deadline. Where it
-    turns to another queue or wants something else it begins at that queue's end.
+    """A consumer whose last pull was answered sends the next one, from its next offset and with a new deadline. If it
+    switches to another queue or subscription, it starts at that queue's end.
     """
     # GUARD
     guard = state.running & request.is_("idle") & ~request.open & ~request.commit_due
@@ -39,8 +39,8 @@ def next_pull(state: State, request: Request, queue: Queue, wish: Wish) -> Step:
 
 @action("request")
 def pull_read(state: State, request: Request) -> Step:
-    """The pull's thread reads the store: it answers at once if there is something to read, even if none of it passes
-    the filter and only the offset moves; else the pull has missed.
+    """The pull's thread reads the store. If there is something to read it answers at once, even if no message passes
+    the filter and only the offset moves. Otherwise the pull has missed.
     """
     # GUARD
     guard = request.is_("pulling")
@@ -65,8 +65,8 @@ def _finds_first(state: State) -> bool:
 
 @action("request", exists=_finds_first)
 def find_bucket(state: State, request: Request) -> Step:
-    """The pull's thread looks its queue's bucket up in the table, and makes one where there is none. What it puts into
-    that bucket afterwards is not seen by who looks the bucket up anew, if the table has lost it meanwhile.
+    """The pull's thread looks up its queue's bucket in the table, and creates one if there is none. If the bucket is
+    removed from the table in the meantime, later lookups do not see the requests that the thread puts into it.
     """
     # GUARD
     guard = request.is_("missed")
@@ -84,8 +84,9 @@ def _rechecks_first(state: State) -> bool:
 
 @action("request", name="recheck", exists=_rechecks_first)
 def recheck_first(state: State, request: Request) -> Step:
-    """The pull's thread looks at the visible end once more before it inserts the request: if there is something to read
-    the request goes to the executor, else to the insert. With `in_lock` it holds the bucket's lock from here on.
+    """Before it inserts the request, the pull's thread reads the visible end again. If there is something to read the
+    request goes to the executor, otherwise to the insert. With `in_lock` the thread holds the bucket's lock from
+    here on.
     """
     # GUARD
     guard = request.is_("has_bucket" if _finds_first(state) else "missed") & request.may_be_queued
@@ -104,9 +105,9 @@ def recheck_first(state: State, request: Request) -> Step:
 
 @action("request")
 def hold(state: State, request: Request) -> Step:
-    """The pull's thread puts the request that missed into the bucket, under the bucket's lock. A broker that has
-    stopped and answers at its stop, or has no room, answers instead; so does one that answers at a change of its role,
-    where that came after the read. One that drops closed channels' requests drops it.
+    """The pull's thread puts the request that missed into the bucket, under the bucket's lock. Some brokers answer the
+    request instead: if they have stopped and answer on stop, if the table is full, or if their role changed after
+    the read and they answer on a role change. A broker that drops requests of closed channels drops it.
     """
     # GUARD
     ready = "rechecked" if _rechecks_first(state) else "has_bucket" if _finds_first(state) else "missed"
@@ -129,13 +130,12 @@ def hold(state: State, request: Request) -> Step:
 
 
 def _with_bucket(state: State, request: Request, here: Bool) -> Pairs:
-    """Where `here` holds the table has a bucket for the request's queue."""
     return tuple((queue.present, queue.present | (request.at(queue) & here)) for queue in state.queues)
 
 
 def _refused(state: State, request: Request) -> Bool:
-    """Whether an insert is answered instead: the broker has stopped or has another role, its channel is closed, or the
-    table is full.
+    """Whether the broker answers the request instead of holding it: it has stopped, its role changed, the channel is
+    closed, or the table is full.
     """
     policy = state.policy
     refused = ~state.running if policy.on_stop == "answer" else FALSE
@@ -151,9 +151,9 @@ def _rechecks_itself(state: State) -> bool:
 
 @action("request", name="recheck", exists=_rechecks_itself)
 def recheck_after_hold(state: State, request: Request) -> Step:
-    """After the insert the pull's thread looks at the visible end once more: if there is something to read it removes
-    the request from the table under the bucket's lock and only then hands it to the executor. If a notifier has taken
-    the request meanwhile it does nothing.
+    """After the insert the pull's thread reads the visible end again. If there is something to read, it removes the
+    request from the table under the bucket's lock, and only then hands it to the executor. If a notifier has taken
+    the request in the meantime, the thread does nothing.
     """
     # GUARD
     guard = request.recheck_due & state.lock_free_of(request) & request.may_be_queued

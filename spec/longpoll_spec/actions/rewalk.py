@@ -1,8 +1,8 @@
-"""Recheck by walking: a pull's thread goes through the whole bucket after its insert, as an arrival would.
+"""Recheck by traversal: after its insert a pull's thread traverses the whole bucket, like an arrival.
 
 Source: upstream pull request #7359 (not merged), which calls `notifyMessageArriving` at the end of
-`suspendPullRequest`. Pulls' threads are many; here one of them at a time does this, and the next one waits for it. The
-walk itself is in `walk`.
+`suspendPullRequest`. In the model one pull thread at a time does this and the next one waits. The traversal is in
+`walk`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from longpoll_spec.terms import FALSE, ite
 
 
 def exists(state: State) -> bool:
-    """Whether pulls recheck by walking."""
+    """Whether pulls recheck by traversing the bucket."""
     return walks_to_recheck(state.policy)
 
 
 @action("request", name="recheck", exists=exists)
 def recheck_by_walk(state: State, request: Request) -> Step:
-    """After the insert the pull's thread looks at the visible end once more: if there is something to read it is due to
-    walk the bucket, whoever is in it by then.
+    """After the insert the pull's thread reads the visible end again. If there is something to read, it must traverse
+    the bucket, including requests that arrived later.
     """
     walker = state.rechecker
     # GUARD
@@ -50,13 +50,13 @@ def walk_start(state: State, queue: Queue) -> Step:
 
 @action("request", exists=exists)
 def walk_each(state: State, request: Request) -> Step:
-    """The pull's thread looks at one request it took: if there is something to read, or the deadline has passed, the
-    request goes to the executor, else it is kept.
+    """The pull's thread checks one request it took. If there is something to read, or the deadline has passed, the
+    request goes to the executor; otherwise it is kept.
     """
     return walk.look(state, state.rechecker, request)
 
 
 @action("queue", exists=exists)
 def walk_end(state: State, queue: Queue) -> Step:
-    """The pull's thread, having looked at all it took, puts the requests it kept back into the bucket."""
+    """The pull's thread has checked all requests it took, and puts the kept ones back into the bucket."""
     return walk.keep(state, state.rechecker, queue)

@@ -1,10 +1,10 @@
-"""Role: of a slave whose master is gone the master comes back, or the slave becomes master itself.
+"""Role: a slave acts for its master, until the master returns or the slave becomes master.
 
-Source: `BrokerController.onMinBrokerChange` (5.x), which runs on a slave with `enableSlaveActingMaster` and, when the
-least living broker of its group is the master again, calls `PullRequestHoldService.notifyMasterOnline`. Nobody else
-calls that: a slave that becomes master (`changeToMaster`) wakes nobody. It asks each bucket whether it is empty and
-then takes its list; a bucket that was emptied in between gives none, and the exception ends the walk. 4.9.8 has no
-such call at all.
+Source: `BrokerController.onMinBrokerChange` (5.x), which runs on a slave with `enableSlaveActingMaster`. It calls
+`PullRequestHoldService.notifyMasterOnline` when the master is again the least living broker of its group. This is the
+only caller: a slave that becomes master (`changeToMaster`) wakes no request. `notifyMasterOnline` asks each bucket
+whether it is empty and then takes its list. If the bucket was emptied in between there is no list, and the exception
+ends the traversal. 4.9.8 has no such call.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def _exists(state: State) -> bool:
 
 @action(exists=_exists, urgent=never)
 def role_change(state: State) -> Step:
-    """The broker, a slave whose master is gone, becomes master itself. Held requests wait on, or are answered at once,
-    under the buckets' locks; then those that are in a notifier's list or on their way into the table are answered where
-    they would be put into it.
+    """A slave whose master is gone becomes master. Held requests keep waiting, or are answered at once under the
+    buckets' locks. In the second case, requests in a notifier's list or on their way into the table are answered
+    when they would be inserted.
     """
     # GUARD
     guard = _may_change(state)
@@ -35,9 +35,9 @@ def role_change(state: State) -> Step:
 
 @action(exists=_exists, urgent=never)
 def master_returns(state: State) -> Step:
-    """The master of the broker, a slave, is back. Held requests wait on; or somebody is to walk through all buckets and
-    wake them, so that they are sent to the master; or they are answered at once, under the buckets' locks, and the
-    others where they would be put into the table.
+    """The master of a slave is back. Held requests keep waiting; or a thread traverses all buckets and wakes them, so
+    that they are sent to the master; or they are answered at once under the buckets' locks, and requests outside the
+    table when they would be inserted.
     """
     # GUARD
     guard = _may_change(state)
@@ -47,7 +47,6 @@ def master_returns(state: State) -> Step:
 
 
 def _may_change(state: State) -> Bool:
-    """Either happens, and once; nobody is inside the lock of a bucket."""
     return state.running & ~state.changed & all_of(state.lock_free(queue) for queue in state.queues)
 
 
@@ -66,7 +65,7 @@ def _walks(state: State) -> bool:
 
 @action("queue", exists=_walks)
 def return_look(state: State, queue: Queue) -> Step:
-    """The walk after the master's return asks the queue's bucket whether it is empty, and passes over one that is."""
+    """The traversal after the master's return asks whether the queue's bucket is empty, and skips an empty one."""
     # GUARD
     guard = queue.return_due & state.return_queue.is_(state.no_queue)
     # EFFECT
@@ -80,8 +79,8 @@ def return_look(state: State, queue: Queue) -> Step:
 
 @action("queue", exists=_walks)
 def return_take(state: State, queue: Queue) -> Step:
-    """The walk after the master's return takes the bucket that it has seen with requests in it, and wakes them all.
-    Where somebody else has emptied the bucket since there is no list to go through, and the whole walk ends there.
+    """The traversal after the master's return takes the bucket that it saw occupied, and wakes all its requests. If
+    another thread has emptied the bucket since, there is no list and the whole traversal ends.
     """
     # GUARD
     room = all_of(each.may_be_queued for each in state.requests)

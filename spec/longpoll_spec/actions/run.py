@@ -1,6 +1,7 @@
-"""Expire and run: how a request leaves the table at its own deadline, and how the executor answers.
+"""Expire and run: a request leaves the table at its own deadline, and the executor answers.
 
-Source: `executeRequestWhenWakeup` (4.9.8), which runs the pull again with holding off; the deadline heap is our own.
+Source: `executeRequestWhenWakeup` (4.9.8), which runs the pull again with holding off. The deadline heap is our own
+design.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from longpoll_spec.terms import FALSE, ite
 
 @action("request", exists=lambda state: state.policy.expiry == "own_deadline")
 def expire(state: State, request: Request) -> Step:
-    """At a request's own deadline its heap entry fires: the request leaves the table, under the bucket's lock, for the
-    executor. A one-shot entry is spent even when a notifier has the request; the other kind waits for its return.
+    """The heap entry of a request fires at its deadline: the request leaves the table under the bucket's lock and goes
+    to the executor. A one-shot entry is used up even if a notifier has the request; the other kind waits until the
+    request is put back.
     """
     one_shot = state.policy.heap_entry == "one_shot"
     # GUARD
@@ -29,8 +31,8 @@ def expire(state: State, request: Request) -> Step:
 
 @action("request")
 def run(state: State, request: Request) -> Step:
-    """The executor runs a woken pull again with holding off: it reads the store and answers that it found something,
-    that its offset has moved, or that it found nothing.
+    """The executor runs a woken pull again with holding off. It reads the store and answers with messages, with a moved
+    offset, or with "not found".
     """
     # GUARD
     guard = ~(request.copies <= 0)

@@ -1,7 +1,7 @@
-"""Scan: the hold service's own thread walks every bucket once a period, whatever has arrived.
+"""Scan: the hold service's thread traverses every bucket once per period, whether or not messages arrived.
 
-Source: `PullRequestHoldService.run` and `checkHoldRequest` (4.9.8). A round comes to the queues in any order. The walk
-itself is in `walk`.
+Source: `PullRequestHoldService.run` and `checkHoldRequest` (4.9.8). A round visits the queues in any order. The
+traversal is in `walk`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from longpoll_spec.terms import Bool, ite
 
 
 def comes_to(state: State, queue: Queue) -> Bool:
-    """Whether the scanner may come to the queue now, at the beginning of a round or within one."""
+    """Whether the scanner may visit the queue now, at the start of a round or within one."""
     return state.round_is_due | (state.running & state.scanner.at(IDLE) & queue.unscanned)
 
 
 def _round(state: State, queue: Queue, begins: Bool) -> Pairs:
-    """The round with this queue done: where it begins here every other queue is still to come."""
     others = [other for other in state.queues if other is not queue]
     return (
         (state.next_scan, ite(begins, state.scan_ticks, state.next_scan)),
@@ -31,9 +30,8 @@ def _round(state: State, queue: Queue, begins: Bool) -> Pairs:
 
 @action("queue")
 def scan_start(state: State, queue: Queue) -> Step:
-    """The scanner, whose period is over or whose recheck found something, takes the bucket's requests; with the
-    shortcut it passes over a bucket that looks empty without waiting for the lock. With several queues its round then
-    comes to each of the others.
+    """The scanner takes the bucket's requests when its period is over or its recheck found something. With the shortcut
+    it skips a bucket that looks empty, without waiting for the lock. Its round then visits each of the other queues.
     """
     # GUARD
     guard = (comes_to(state, queue) | state.scanner.at(DUE, queue)) & walk.may_take(state, queue)
@@ -44,22 +42,22 @@ def scan_start(state: State, queue: Queue) -> Step:
 
 @action("request")
 def scan_each(state: State, request: Request) -> Step:
-    """The scanner looks at one request it took: if there is something to read, or the deadline has passed, the request
-    goes to the executor, else it is kept.
+    """The scanner checks one request it took. If there is something to read, or the deadline has passed, the request
+    goes to the executor; otherwise it is kept.
     """
     return walk.look(state, state.scanner, request)
 
 
 @action("queue")
 def scan_end(state: State, queue: Queue) -> Step:
-    """The scanner, having looked at all it took, puts the requests it kept back into the bucket."""
+    """The scanner has checked all requests it took, and puts the kept ones back into the bucket."""
     return walk.keep(state, state.scanner, queue)
 
 
 @action("queue", exists=lambda state: len(state.queues) > 1, urgent=never)
 def scan_throws(state: State, queue: Queue) -> Step:
-    """The store fails when the scanner asks for the queue's end, before it takes the bucket: the queue is passed over,
-    or the whole round ends there.
+    """The store fails when the scanner asks for the queue's end, before it takes the bucket. The scanner skips the
+    queue, or the whole round ends.
     """
     # GUARD
     guard = comes_to(state, queue)

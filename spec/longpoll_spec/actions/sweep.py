@@ -1,7 +1,7 @@
-"""Sweep: the scanner removes the buckets that nobody uses, after it has walked them.
+"""Sweep: after its traversal the scanner removes unused buckets.
 
-Source: `LmqPullRequestHoldService.checkHoldRequest` (upstream issue #10754): it looks whether a bucket's list is empty,
-and then removes the bucket, whatever has come into it in between. The default service removes nothing (#7481).
+Source: `LmqPullRequestHoldService.checkHoldRequest` (upstream issue #10754) checks whether a bucket's list is empty and
+then removes the bucket, even if requests have entered it in between. The default service removes nothing (#7481).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def _in_two_steps(state: State) -> bool:
 
 @action("queue", exists=lambda state: sweeps(state.policy, state.bounds))
 def sweep(state: State, queue: Queue) -> Step:
-    """After its walk the scanner looks whether the bucket is empty. It removes an empty one then and there, under the
-    bucket's lock, or makes up its mind to remove it.
+    """After its traversal the scanner checks whether the bucket is empty. It removes an empty bucket immediately under
+    the bucket's lock, or decides to remove it in a later step.
     """
     # GUARD
     guard = state.scanner.at(SWEEPING, queue)
@@ -38,7 +38,9 @@ def sweep(state: State, queue: Queue) -> Step:
 
 @action("queue", exists=_in_two_steps)
 def remove_bucket(state: State, queue: Queue) -> Step:
-    """The scanner removes the bucket that it has seen empty. Whoever has it in hand goes on with it all the same."""
+    """The scanner removes the bucket that it saw empty. A thread that already holds a reference to the bucket keeps
+    using it.
+    """
     # GUARD
     guard = state.scanner.at(REMOVING, queue)
     # EFFECT
@@ -51,7 +53,6 @@ def remove_bucket(state: State, queue: Queue) -> Step:
 
 
 def _uses_bucket(request: Request) -> Bool:
-    """The request is in the bucket, in a list that was taken from it, or about to be put into it."""
     return request.is_listed | request.is_("has_bucket", "rechecked")
 
 

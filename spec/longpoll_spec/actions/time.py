@@ -1,7 +1,7 @@
-"""Time: one tick less to every deadline and to the next scan.
+"""Time: one tick less until every deadline and until the next scan.
 
-Only time left is kept, so unbounded time is a finite space. Which actions time waits for is each action's own word;
-`law` puts them together.
+Only remaining time is stored, so unbounded time is a finite state space. Each action says whether it is urgent (time
+waits for it); `law` collects these.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from longpoll_spec.terms import TRUE, Bool, all_of, ite
 
 @action(urgent=never)
 def tick(state: State) -> Step:
-    """Time passes. Under maximal progress only while none of the broker's own threads has work that is due."""
+    """Time passes: one tick. Under maximal progress this happens only when none of the broker's threads has work that
+    is due.
+    """
     # GUARD
     guard = all_of(_can_count(state, each) for each in state.requests)  # the law adds: no urgent action is enabled
     # EFFECT
@@ -28,17 +30,14 @@ def tick(state: State) -> Step:
 
 
 def _can_count(state: State, request: Request) -> Bool:
-    """Whether one more tick of lateness can be counted, where it is counted at all."""
     if not state.bounds.has("lateness"):
         return TRUE
     return (request.late < state.bounds.late_max) & (request.waited < state.bounds.late_max)
 
 
 def _late(state: State) -> list[tuple[Request, Bool]]:
-    """For each request whether the tick is one that it is late."""
     return [(each, state.running & ~each.is_("idle") & (each.deadline <= 0)) for each in state.requests]
 
 
 def _waiting(state: State) -> list[tuple[Request, Bool]]:
-    """For each request whether the tick is one that it waits though there is something to read."""
     return [(each, state.running & ~each.is_("idle") & state.fits(each)) for each in state.requests]

@@ -1,7 +1,7 @@
-"""Truncate: a queue loses messages at either end, or is deleted and begun anew, while requests wait for an offset.
+"""Truncate: a queue loses messages at either end, or is deleted and recreated, while requests wait for an offset.
 
-Source: nothing tells the hold service (4.9.8): a request whose offset the queue then lacks waits for its deadline, and
-is answered that its offset moved.
+Source: nothing notifies the hold service (4.9.8). A request whose offset no longer exists waits until its deadline, and
+the answer says that its offset moved.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def _exists(state: State) -> bool:
 
 @action("queue", exists=_exists, urgent=never)
 def trim(state: State, queue: Queue) -> Step:
-    """The queue's first message is deleted, as too old: the queue begins later. Who waits, waits at its end, and is not
-    touched; a read from before the beginning is told where the queue begins.
+    """The queue's first message is deleted because of its age, so the queue begins later. Waiting requests are at the
+    queue's end and are not affected. A read below the beginning returns where the queue begins.
     """
     # GUARD
     guard = state.running & (queue.visible_start < queue.visible_end)
@@ -32,8 +32,8 @@ def trim(state: State, queue: Queue) -> Step:
 
 @action("queue", exists=_exists, urgent=never)
 def truncate(state: State, queue: Queue) -> Step:
-    """The queue loses its last message. Those who wait for what comes after it are woken, under the bucket's lock, or
-    left to wait.
+    """The queue loses its last message. Requests that wait at a greater offset are woken under the bucket's lock, or
+    left waiting.
     """
     # GUARD
     guard = _may_shrink(state, queue)
@@ -44,8 +44,9 @@ def truncate(state: State, queue: Queue) -> Step:
 
 @action("queue", exists=_exists, urgent=never)
 def queue_deleted(state: State, queue: Queue) -> Step:
-    """The queue is deleted, and one of the same name begins at nought. Those who wait for a greater offset are woken,
-    under the bucket's lock, or left to wait. What groups have committed in it may be forgotten.
+    """The queue is deleted, and a queue of the same name begins at offset 0. Requests that wait at a greater offset are
+    woken under the bucket's lock, or left waiting. The broker may delete the offsets that groups committed in the
+    old queue.
     """
     # GUARD
     guard = _may_shrink(state, queue)
@@ -55,7 +56,6 @@ def queue_deleted(state: State, queue: Queue) -> Step:
 
 
 def _may_shrink(state: State, queue: Queue) -> Bool:
-    """Whether the dispatcher has nothing under way and, where somebody is to be woken, the lock is free."""
     free = [state.lock_free(queue)] if state.policy.on_truncate == "wake" else []
     room = [each.may_be_queued for each in state.requests]
     return all_of((state.running, state.dispatcher.at(IDLE), queue.visible_end > 0, *free, *room))

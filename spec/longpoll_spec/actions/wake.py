@@ -1,6 +1,6 @@
-"""What several actions do to a request alike: hand it to the executor, read for it, answer it, lose it.
+"""Steps that several actions share: hand a request to the executor, read for it, answer it, lose it.
 
-Source: `executeRequestWhenWakeup` (4.9.8). Leaves out when this happens: the actions say so.
+Source: `executeRequestWhenWakeup` (4.9.8).
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ Pairs = tuple[tuple[Term, Term | int | bool], ...]
 def to_executor(
     request: Request, wakes: Bool = TRUE, *, otherwise: int | None = None, recheck_due: Bool | None = None
 ) -> Pairs:
-    """Where `wakes` holds the request leaves table and lists and stands in the executor once more.
+    """Where `wakes` holds, the request leaves table and lists and enters the executor once more.
 
-    Else it goes to the phase `otherwise`, or stays where it is; `recheck_due` is then its recheck, if not as before.
+    Otherwise it goes to the phase `otherwise`, or stays where it is; `recheck_due` then sets its pending recheck, None
+    to keep it.
 
-    It keeps its deadline: being woken does not buy time. A recheck of its own would find it gone, so none is left.
+    It keeps its deadline, so a wake does not extend it. Its own recheck is cancelled: it would not find the request.
     """
     stays = request.phase if otherwise is None else otherwise
     left = request.recheck_due if recheck_due is None else recheck_due
@@ -32,9 +33,9 @@ def to_executor(
 
 
 def after_read(state: State, request: Request) -> Pairs:
-    """What a read that answers leaves: the next offset, and that nothing is unread."""
+    """The effect of a read that answers: the next offset, and nothing left unread."""
     found = state.is_answered_by_read(request)
-    # Who is told that the queue begins later has read nothing of it yet, if there is anything in it.
+    # A consumer that learns that the queue begins later has read nothing yet, if the queue is not empty.
     read = found & ~(state.offset_after_read(request) < state.visible_end_of(request))
     return (
         (request.offset, ite(found, state.offset_after_read(request), request.offset)),
@@ -44,12 +45,12 @@ def after_read(state: State, request: Request) -> Pairs:
 
 
 def answered(request: Request, here: Bool = TRUE) -> Pairs:
-    """Where `here` holds the request's pull is answered and the slot is idle again."""
+    """Where `here` holds, the request's pull is answered and the slot is idle again."""
     return (*_gone(request, here), (request.open, request.open & ~here))
 
 
 def dropped(request: Request, here: Bool = TRUE) -> Pairs:
-    """Where `here` holds the request stands nowhere any more, and its pull still waits for an answer."""
+    """Where `here` holds, the request is in no table, list or executor, and its pull still waits for an answer."""
     return _gone(request, here)
 
 
@@ -64,7 +65,7 @@ def _gone(request: Request, here: Bool) -> Pairs:
 
 
 def left(request: Request, here: Bool) -> Pairs:
-    """Where `here` holds, what is forgotten of a request that stands nowhere any more."""
+    """Where `here` holds, reset the bookkeeping of a request that is in no table, list or executor."""
     return (
         (request.orphan, request.orphan & ~here),
         (request.closed, request.closed & ~here),

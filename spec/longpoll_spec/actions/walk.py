@@ -1,7 +1,7 @@
-"""How a notifier goes through a bucket: take, look at each, put back, recheck. Every notifier alike.
+"""How every notifier traverses a bucket: take, check each request, put back, recheck.
 
-Source: `PullRequestHoldService.notifyMessageArriving` and `ManyPullRequest.cloneListAndClear` (4.9.8). The walk looks
-at its requests in any order. Leaves out what makes a notifier walk.
+Source: `PullRequestHoldService.notifyMessageArriving` and `ManyPullRequest.cloneListAndClear` (4.9.8). The traversal
+visits its requests in any order.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from longpoll_spec.terms import FALSE, TRUE, Bool, Int, any_of, const, ite
 
 
 def may_take(state: State, queue: Queue) -> Bool:
-    """Whether a notifier can take the bucket now, or pass over it."""
+    """Whether a notifier can take the bucket now, or skip it."""
     free = state.lock_free(queue)
     return free | state.bucket_looks_empty(queue) if state.policy.empty_shortcut else free
 
 
 def take(state: State, notifier: Notifier, queue: Queue) -> Pairs:
-    """The notifier takes every request of the bucket to look at, or passes over an empty bucket."""
+    """The notifier takes every request of the bucket to check, or skips an empty bucket."""
     passes = state.bucket_looks_empty(queue) if state.policy.empty_shortcut else FALSE
     taken = [(each, each.in_table & each.at(queue)) for each in state.requests]
     rest, place = at_rest(state, notifier, queue)
@@ -34,19 +34,18 @@ def take(state: State, notifier: Notifier, queue: Queue) -> Pairs:
 
 
 def _announcing(state: State, notifier: Notifier, tag: Int) -> Pairs:
-    """What the dispatcher announces from now on; no other notifier announces anything."""
     return ((state.announced, tag),) if notifier is state.dispatcher else ()
 
 
 def at_rest(state: State, notifier: Notifier, queue: Queue) -> tuple[int, Int]:
-    """Where a notifier stands when it is done with a bucket, and at which queue: the scanner may have to sweep."""
+    """The position of a notifier that is done with a bucket, and its queue: the scanner may still have to sweep."""
     if notifier is state.scanner and sweeps(state.policy, state.bounds):
         return SWEEPING, const(queue.index)
     return IDLE, state.no_queue
 
 
 def look(state: State, notifier: Notifier, request: Request) -> Step:
-    """The notifier reads the visible end for one request it took: to the executor, or to the ones it keeps."""
+    """The notifier reads the visible end for one request it took: the request goes to the executor or is kept."""
     # GUARD
     mine = request.phase.is_(notifier.taken) & state.walks_for(notifier, request)
     guard = notifier.at(WALKING) & mine & request.may_be_queued
@@ -58,7 +57,7 @@ def look(state: State, notifier: Notifier, request: Request) -> Step:
 
 
 def keep(state: State, notifier: Notifier, queue: Queue) -> Step:
-    """The notifier that has looked at all puts the ones it kept back, and ends or is to recheck."""
+    """The notifier has checked all requests: it puts the kept ones back, and ends or must recheck."""
     # GUARD
     left = any_of(each.phase.is_(notifier.taken) & each.at(queue) for each in state.requests)
     guard = notifier.at(WALKING, queue) & ~left & may_put_back(state, queue)
@@ -76,14 +75,14 @@ def keep(state: State, notifier: Notifier, queue: Queue) -> Step:
 
 
 def may_put_back(state: State, queue: Queue) -> Bool:
-    """A walk in place has the lock; a clone's walker waits for it."""
+    """A traversal in place holds the lock; a traversal of a clone must wait for it."""
     return TRUE if state.policy.take == "in_place" else state.lock_free(queue)
 
 
 def put_back(state: State, request: Request, here: Bool) -> Pairs:
-    """Where `here` holds the request is in the table again.
+    """Where `here` holds, the request is back in the table.
 
-    A broker that answers at its stop or at a change of its role answers it instead, if that has come meanwhile.
+    A broker that answers on stop or on a role change answers it instead, if that happened in the meantime.
     """
     refused = here & ~state.running if state.policy.on_stop == "answer" else FALSE
     if state.policy.on_close == "drop":
@@ -97,7 +96,7 @@ def put_back(state: State, request: Request, here: Bool) -> Pairs:
 
 
 def ends_walk(state: State, notifier: Notifier) -> Pairs:
-    """The notifier breaks off its walk."""
+    """The notifier aborts its traversal."""
     swept = notifier is state.scanner and sweeps(state.policy, state.bounds)
     return (
         (notifier.counter, SWEEPING if swept else IDLE),
@@ -108,8 +107,8 @@ def ends_walk(state: State, notifier: Notifier) -> Pairs:
 
 @action("notifier", "queue", name="recheck", exists=lambda state: state.policy.recheck_after_keep)
 def recheck_after_keep(state: State, notifier: Notifier, queue: Queue) -> Step:
-    """A notifier that has put requests back looks at the visible end once more: if a request of the bucket has
-    something to read that passes its filter the notifier is due to walk again, announcing no message, else it is done.
+    """A notifier that has put requests back reads the visible end again. If a request in the bucket has something to
+    read that passes its filter, the notifier must traverse again, announcing no message; otherwise it is done.
     """
     # GUARD
     guard = notifier.at(RECHECKING, queue) & state.lock_free(queue)

@@ -1,7 +1,7 @@
-"""The engines: meanings of one text, equal by test.
+"""The engines: independent implementations of one specification, tested to agree.
 
-`python` is the plain one, `packed` the fast one. Engines that need heavy imports are imported when asked for. Leaves
-out choosing for the user: the command line does.
+`python` is the plain one, `packed` the fast one. Engines that need heavy imports are imported on demand. The command
+line chooses the engine.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from longpoll_spec.model import Model, Property
 from longpoll_spec.specification import properties_of
 
 EXPLORERS: Final = ("packed", "python")
-"""The engines that explore all there is and need nothing but this package, the default first."""
+"""The engines that explore the whole state space and need only this package, the default first."""
 ENGINES: Final = (*EXPLORERS, "spark", "simulate")
-"""All of them: `spark` explores on a Spark session that it is given, `simulate` tries random runs."""
+"""All engines: `spark` explores on a given Spark session, `simulate` tries random runs."""
 _MODULES: Final = {
     "packed": "longpoll_spec.engines.packed.search",
     "python": "longpoll_spec.engines.python.search",
     "spark": "longpoll_spec.engines.spark.search",
     "simulate": "longpoll_spec.engines.packed.simulate",
 }
-"""Engine -> where its `explore` is."""
+"""Engine -> the module of its `explore`."""
 _OPTIONS: Final = {
     "packed": ("symmetry", "workers", "memory_mb"),
     "python": (),
     "spark": ("session", "parallel", "travelling", "checkpoint"),
     "simulate": ("runs", "steps", "seed"),
 }
-"""Engine -> the options that it has besides those of every engine."""
+"""Engine -> its options besides those that every engine has."""
 _USUAL: Final = {"symmetry": False, "workers": 1}
-"""Options that say nothing with this value; every other one with none."""
+"""The neutral value of an option; None for all others."""
 
 
 def explore(
@@ -46,14 +46,13 @@ def explore(
     limit_states: int | None = None,
     **options: Any,
 ) -> Exploration:
-    """Explore a model with an engine by name and judge the properties, all of the law's if none are given.
+    """Explore a model with an engine by name and decide the properties, all properties of the spec by default.
 
-    `report` is called with the progress about every second or oftener. Past `limit_states` the search ends at the next
-    level, with `unknown` for what is not decided; Ctrl-C ends it in the same way. Each engine's `explore` says what its
-    own options mean: `symmetry`, `workers` and `memory_mb` of packed, `session`, `parallel`,
-    `travelling` and `checkpoint` of spark, `runs`,
-    `steps` and `seed` of simulate. Raises `UnknownEngineError`, `BoundsError` for bounds that the engine cannot take,
-    `SymmetryError`, and `EngineLimitError` for what the engine cannot do.
+    `report` is called with the progress about every second. Past `limit_states` the search ends at the next level, and
+    undecided properties are `unknown`; Ctrl-C has the same effect. Each engine's `explore` documents its options:
+    `symmetry`, `workers` and `memory_mb` of packed, `session`, `parallel`, `travelling` and `checkpoint` of spark,
+    `runs`, `steps` and `seed` of simulate. Raises `UnknownEngineError`, `SymmetryError`, `BoundsError` for bounds that
+    the engine cannot take, and `EngineLimitError` for a run beyond its limits.
     """
     if engine not in ENGINES:
         raise UnknownEngineError(not_known("engine", engine, ENGINES))

@@ -1,12 +1,11 @@
-"""What each knob is for: our own policies with one knob at a time set otherwise, and what then breaks.
+"""What each knob is for: change one knob of our own policies at a time and see which properties break.
 
-A changed policy is explored under small bounds and with each aspect of the world, which gives the shortest run for each
-property that breaks, and every other property of the world without aspects is proved for any messages, timeout and scan
-period. A change that breaks nothing makes its knob
-redundant there, and must be claimed with a reason in `policy.REDUNDANT`; a claim that is wrong, and a redundancy that
-nobody claims, are findings against the table itself.
+Each changed policy is explored under small bounds and with each feature, which gives the shortest run for every broken
+property. The other properties of the model without features are proved for any number of messages, any timeout and any
+scan period. If nothing breaks, the knob is redundant there, and `policy.REDUNDANT` must claim it with a reason. A wrong
+claim and an unclaimed redundancy are both reported as problems of that table.
 
-Leaves out pairs of knobs: two changes may break what neither breaks alone.
+Pairs of knobs are not tried: two changes may together break what neither breaks alone.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from longpoll_spec.policy import REDUNDANT, Policy, knob_values, preset, with_kn
 from longpoll_spec.specification import properties_of, specification_of
 
 POLICIES: Final = ("strict", "strict-clone")
-"""The policies that are our own design, so that each knob's value is meant."""
+"""The policies of our own design, in which every knob's value is chosen on purpose."""
 BOUNDS: Final = ("tiny", *(name for name in EXPLORATIONS if name != "queues"), "queues", "small")
-"""Explored in this order, until something breaks: what is small first."""
+"""Explored in this order, small ones first, until something breaks."""
 Claims = Mapping[tuple[str, str], str]
 """(policy, knob setting) -> why the change breaks nothing."""
 Report = Callable[[str], None]
@@ -34,17 +33,17 @@ Report = Callable[[str], None]
 
 @frozen
 class Row:
-    """One change of one knob, and what came of it."""
+    """One change of one knob, and its result."""
 
     policy: str
     knob: str
     """The change, such as `expiry=scan`."""
     violations: tuple[Verdict, ...]
-    """The `always` properties that break, in the law's order, each with its shortest run."""
+    """The `always` properties that break, in the order of the spec, each with its shortest run."""
     undecided: tuple[str, ...] = field(default=())
     """Properties that no explored run breaks and that are not proved either."""
     claim: str | None = None
-    """Why the change is said to break nothing."""
+    """Why the table claims that the change breaks nothing."""
 
     @property
     def depth(self) -> int | None:
@@ -53,16 +52,16 @@ class Row:
 
     @property
     def redundant_because(self) -> str | None:
-        """The claim's reason, where the change indeed breaks nothing."""
+        """The reason of the claim, if the change indeed breaks nothing."""
         return None if self.violations or self.undecided else self.claim
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with what the table claims of this change; None where it is right, or not decided."""
+        """Why the table's claim about this change is wrong; None if it is right or undecided."""
         if self.violations:
             names = ", ".join(verdict.name for verdict in self.violations)
-            return f"claimed to be redundant, yet it breaks {names}" if self.claim else None
-        return None if self.claim or self.undecided else "it breaks nothing, and no reason is given"
+            return f"claimed to be redundant, but it breaks {names}" if self.claim else None
+        return None if self.claim or self.undecided else "it breaks nothing, but no reason is given"
 
 
 def changes_of(policy: Policy) -> Iterator[str]:
@@ -72,7 +71,7 @@ def changes_of(policy: Policy) -> Iterator[str]:
 
 
 def ablate(names: Iterable[str] = POLICIES, *, claims: Claims = REDUNDANT, report: Report | None = None) -> list[Row]:
-    """A row for every change of one knob of these policies. `report` hears of each change before it is tried.
+    """A row for every change of one knob of these policies. `report` gets each change before it is tried.
 
     Raises `UnknownPolicyError`.
     """
@@ -87,7 +86,7 @@ def ablate(names: Iterable[str] = POLICIES, *, claims: Claims = REDUNDANT, repor
 
 
 def row_of(policy: Policy, setting: str, *, claims: Claims = REDUNDANT, requests: int = REQUESTS) -> Row:
-    """What becomes of a policy with one knob set otherwise; `requests` is what the proof is for."""
+    """The result of changing one knob of a policy; the proof covers `requests` requests."""
     changed = with_knob(policy, setting)
     bounds, violations = _explored(changed)
     proof = prove(changed, requests=requests, depth_max=0)
@@ -100,7 +99,7 @@ def row_of(policy: Policy, setting: str, *, claims: Claims = REDUNDANT, requests
 
 
 def _explored(policy: Policy) -> tuple[Bounds, Sequence[Verdict]]:
-    """The first bounds under which any property breaks, and those that do; the last bounds where none does."""
+    """The first bounds under which a property breaks, with those properties; the last bounds if none breaks."""
     for name in BOUNDS:
         bounds = named(name, policy)
         model = specification_of(policy, bounds)

@@ -1,11 +1,10 @@
-"""Whether the steps that an observer saw are a run of the law: a set of possible states, one where nothing is in doubt.
+"""Check whether observed steps are a run of the specification, by following the set of possible states.
 
-A step's moment is an interval. Where no two intervals overlap one state follows upon the other; where some do, every
-order is tried at once, and orders that come to the same are one. Actions that the observer cannot see may happen
-anywhere between. The steps are a run if one order of them is; if none is, what was possible last is kept, since it
-tells what is wrong.
+The time of a step is an interval. If no two intervals overlap, the order is known. Where some overlap, every order is
+tried and equal results are merged. Hidden actions may happen anywhere between. The steps are a run if at least one
+order of them is. If none is, the last possible states are kept, because they show what is wrong.
 
-Leaves out where the steps come from. TLC judges the same by `render.export.tla_traces`.
+TLC does the same check with `render.export.tla_traces`.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from longpoll_spec.model import Action, Model, Order, SeenStep, TraceStep, order
 from longpoll_spec.terms import Bool
 
 POSSIBLE_MAX: Final = 100_000
-"""Most possibilities that are followed at once."""
+"""The number of possibilities followed at once, at most."""
 REMEMBERED_MAX: Final = 50_000
-"""Most states of which is remembered where hidden actions lead."""
+"""The number of states for which the effects of hidden actions are cached."""
 
 
 @frozen
 class Possibility:
-    """Where the run may be: the first `count` steps have happened, and of those after them the ones in `ahead`."""
+    """A possible position of the run: `count` steps have happened, and of the later steps those in `ahead`."""
 
     count: int
     ahead: int
-    """Bit n stands for step `count + n`; bit 0 is never set."""
+    """Bit n is step `count + n`; bit 0 is never set."""
     state: Packed
 
 
@@ -44,33 +43,33 @@ class Refusal:
     step: int
     """Its number in the order."""
     action: str
-    """The label of the action that it would be; empty where the law has no such action."""
+    """The label of the action that it would be; empty if the spec has no such action."""
     state: Packed
     false: tuple[Bool, ...] = ()
     """The parts of the guard that are false in the state."""
     contradicted: tuple[tuple[str, int, int], ...] = ()
-    """(variable, its value after the step, what the observer saw instead)."""
+    """(variable, its value after the step, the value that the observer saw)."""
 
 
 @frozen
 class Conformance:
-    """What came of a run."""
+    """The result of checking one run."""
 
     order: Order
     placed: int
-    """Most steps that any order of the law can begin with; all of them where the run is one of the law."""
+    """The greatest number of steps that the spec allows in some order; all steps if the run conforms."""
     certain: int
-    """Steps after which, last, one possibility alone was left: what is wrong lies between this number and `placed`."""
+    """The last number of steps after which only one possibility was left: the error lies between this and `placed`."""
     possible: tuple[Possibility, ...]
-    """Where the run may be after `placed` steps, before anything unseen."""
+    """The possible positions after `placed` steps, before any hidden action."""
     refusals: tuple[Refusal, ...] = ()
-    """Each step that could come next by its moment, and why it cannot; none where the run is one of the law."""
+    """Each step that could come next by its time, and why it cannot; empty if the run conforms."""
     undecided: bool = False
-    """More was possible at once than is followed, so nothing is said of the steps from `placed` on."""
+    """There were more possibilities than are followed, so the steps from `placed` on are undecided."""
 
     @property
     def conforms(self) -> bool:
-        """Whether the steps are a run of the law."""
+        """Whether the steps are a run of the spec."""
         return self.placed == len(self.order.steps) and not self.undecided
 
 
@@ -80,22 +79,21 @@ Level: TypeAlias = Mapping[Possibility, None]
 
 @define
 class Checker:
-    """The law, ready to follow runs. Invariant: `_functions` has the actions that were asked for."""
+    """Follows runs of the spec. Invariant: `_functions` caches the actions used so far."""
 
     model: Model
     hidden: frozenset[str] = frozenset()
-    """Names of actions, or labels of instances, that may happen unseen."""
+    """Names of actions, or labels of instances, that may happen without being observed."""
     possible_max: int = POSSIBLE_MAX
     _actions: dict[str, Action] = field(init=False)
     unseen: tuple[str, ...] = field(init=False)
-    """Labels of what may happen unseen."""
+    """Labels of the hidden instances."""
     _places: dict[str, int] = field(init=False)
     _functions: dict[str, StepFunction] = field(factory=dict)
     _unseen_after: dict[Packed, tuple[Packed, ...]] = field(factory=dict)
-    """State -> where its hidden actions lead, of the states that came last."""
+    """Cache: state -> the states that its hidden actions lead to."""
 
     def __attrs_post_init__(self) -> None:
-        """Look the actions and variables up."""
         self._actions = {action.label: action for action in self.model.actions}
         self.unseen = tuple(
             action.label for action in self.model.actions if not self.hidden.isdisjoint((action.name, action.label))
@@ -123,7 +121,7 @@ class Checker:
         return Conformance(order, len(order.steps), certain, tuple(level))
 
     def with_unseen(self, level: Level) -> Level:
-        """What may be after any number of hidden actions."""
+        """The possibilities after any number of hidden actions."""
         if not self.unseen:
             return level
         reached = dict(level)
@@ -140,9 +138,9 @@ class Checker:
         return reached
 
     def states_with_unseen(self, states: Iterable[Packed]) -> dict[Packed, None]:
-        """The same of states alone, in the same order: where steps come one by one nothing else is told apart.
+        """The states after any number of hidden actions, in the order of `with_unseen`.
 
-        What a hidden action leads to is remembered by state: it is asked for again at every step.
+        For steps that come one by one, states are all that matters. Results are cached by state.
         """
         functions = [self.step_function(label) for label in self.unseen]
         reached = dict.fromkeys(states)
@@ -165,7 +163,7 @@ class Checker:
         return (_placed(here, number, after) for number, _label, after in self.taken(order, here))
 
     def taken(self, order: Order, here: Possibility) -> Iterator[tuple[int, str, Packed]]:
-        """What may come next: which step, as which action, and the state after it."""
+        """What may come next: the step, the label of its action, and the state after it."""
         for number in _next(order, here):
             step = order.steps[number]
             for label in step.actions:
@@ -174,7 +172,7 @@ class Checker:
                     yield number, label, after
 
     def refusals(self, order: Order, here: Possibility) -> Iterator[Refusal]:
-        """Why none of the steps that may come next by their moments can come."""
+        """Why each step that may come next by its time is not possible."""
         for number in _next(order, here):
             step = order.steps[number]
             if not step.actions:
@@ -188,25 +186,25 @@ class Checker:
                     yield Refusal(number, label, here.state, contradicted=tuple(self.contradictions(step, after)))
 
     def contradictions(self, step: SeenStep, after: Packed) -> Sequence[tuple[str, int, int]]:
-        """What was seen after the step and is not so."""
+        """Where the observed values after the step differ from the state."""
         known = ((name, after[self._places[name]], value) for name, value in step.known)
         return [(name, value, seen) for name, value, seen in known if value != seen]
 
     def step_function(self, label: str) -> StepFunction:
-        """What gives the state after the action of this label, None where it cannot come."""
+        """The function from a state to the state after the action of this label, or None where it is disabled."""
         if label not in self._functions:
             self._functions[label] = step_of(self.model, self._actions[label])
         return self._functions[label]
 
 
 _Way: TypeAlias = "tuple[_Way, str, Packed] | None"
-"""A run backwards: what came before, the label of its last action, and the state after it."""
+"""A run backwards: the run before, the label of its last action, and the state after it."""
 
 
 def fitting(checker: Checker, steps: Iterable[SeenStep]) -> list[TraceStep]:
-    """One run of the law, with what was hidden, that fits what was seen; of several the one found first.
+    """One run of the spec, with hidden actions, that fits the observed steps; the first one found.
 
-    It ends where the law has no step that fits, and where more is possible at once than is followed.
+    It ends where no step of the spec fits, or where there are more possibilities than are followed.
     """
     order = order_of(steps)
     level: dict[Possibility, _Way] = {Possibility(0, 0, checker.model.initial): None}
@@ -225,7 +223,7 @@ def fitting(checker: Checker, steps: Iterable[SeenStep]) -> list[TraceStep]:
 
 
 def _with_ways(checker: Checker, level: Mapping[Possibility, _Way]) -> dict[Possibility, _Way]:
-    """What may be after any number of hidden actions, each with one way to it."""
+    """The possibilities after any number of hidden actions, each with one way to it."""
     came = dict(level)
     pending = list(level)
     while pending and len(came) <= checker.possible_max:
@@ -251,27 +249,26 @@ def _forwards(model: Model, way: _Way) -> list[TraceStep]:
 
 @define
 class Follower:
-    """The law beside one run whose steps come one after another, each certainly after the one before.
+    """The spec next to one run whose steps come one after another, in a known order.
 
-    Invariant: `possible` has every state in which the run may be, before anything unseen, and no other; it is never
-    empty, since a step that fits in none of them is refused and leaves it as it is.
+    Invariant: `possible` has exactly the states in which the run may be, before any hidden action. It is never empty: a
+    step that fits in none of them is rejected and changes nothing.
     """
 
     checker: Checker
     possible: dict[Packed, None] = field(init=False)
     taken: tuple[tuple[str, Packed], ...] = ()
-    """What the last step may have been: labels, each with the state before it."""
+    """The possible last steps: labels, each with the state before it."""
     between: Iterable[Packed] = ()
     """The states in which the run may have been between the last two steps."""
 
     def __attrs_post_init__(self) -> None:
-        """Begin in the law's first state."""
         self.possible = {self.checker.model.initial: None}
 
     def did(self, step: SeenStep) -> tuple[Refusal, ...]:
-        """Take a step, or say of each state why it does not fit: nothing if it does.
+        """Take a step; return why it does not fit each possible state, empty if it fits.
 
-        Raises `EngineLimitError` where more is possible at once than is followed; the run is then lost.
+        Raises `EngineLimitError` if there are more possibilities than are followed; the run is then lost.
         """
         following: dict[Packed, None] = {}
         taken: list[tuple[str, Packed]] = []
@@ -292,7 +289,7 @@ class Follower:
         return tuple(dict.fromkeys(refusals))
 
     def may(self) -> tuple[str, ...]:
-        """The labels of the actions that may come next in one of the possible states, in the law's order."""
+        """The labels of the actions that may come next in one of the possible states, in the order of the spec."""
         reached = list(self.reached())
         labels = (action.label for action in self.checker.model.actions)
         return tuple(label for label in labels if any(map(self._is_step(label), reached)))
@@ -302,9 +299,9 @@ class Follower:
         return lambda state: function(state) is not None
 
     def reached(self) -> Iterable[Packed]:
-        """The possible states, and those that unseen actions lead to.
+        """The possible states, and the states that hidden actions lead to.
 
-        Raises `EngineLimitError` where these are more than are followed.
+        Raises `EngineLimitError` if there are more than are followed.
         """
         if not self.checker.unseen:
             return self.possible
@@ -320,7 +317,6 @@ class Follower:
 
 
 def _next(order: Order, here: Possibility) -> Iterator[int]:
-    """The steps that may come next by their moments."""
     return (number for number in order.open_at[here.count] if not here.ahead >> (number - here.count) & 1)
 
 

@@ -1,17 +1,17 @@
-"""What a list of runs exercises of the law, and what it does not.
+"""Which parts of the specification a list of runs exercises, and which it does not.
 
-| part      | one item is                                                                                         |
-|-----------|-----------------------------------------------------------------------------------------------------|
-| actions   | an action of the policy, by name                                                                    |
-| places    | a word that a variable can stand at: a request's phase, a notifier's place in its program           |
-| moves     | (phase, action, phase after): an action that finds a request in a phase and moves it to another     |
-| sometimes | a property that must be reached                                                                     |
+| part      | one item is                                                                                     |
+|-----------|-------------------------------------------------------------------------------------------------|
+| actions   | an action of the policy, by name                                                                |
+| places    | a named value of a variable: a request's phase, a notifier's program counter                    |
+| moves     | (phase, action, phase after): an action that takes a request from one phase to another          |
+| sometimes | a property that must be reached                                                                 |
 
-Of runs that were recorded the same is said of transitions (`Transitions`): of the law's graph under small bounds each
-class of steps that do the same to the places of the walkers and of the requests, whichever request is which.
+For recorded runs, `Transitions` reports which transitions of the graph under small bounds occurred. Steps are in one
+class if they do the same to the places of the notifiers and the requests, regardless of request numbers.
 
-What there is to exercise is read off the law's text (`moves`), so that runs of two laws are never added up: each law
-has a coverage of its own. Leaves out whether the runs show what they claim.
+The items are derived from the spec (`moves`), so each policy has its own coverage. Whether a run shows what it claims
+is not checked here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PARTS: Final = ("actions", "places", "moves", "sometimes")
 
 @frozen
 class Part:
-    """One part of a coverage: what there is, in the law's order, and what of it was seen."""
+    """One part of a coverage: the items, in the order of the spec, and those that occurred."""
 
     name: str
     all: tuple[str, ...]
@@ -42,17 +42,17 @@ class Part:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What no run exercises."""
+        """The items that no run exercises."""
         return tuple(item for item in self.all if item not in self.seen)
 
 
 @frozen
 class Coverage:
-    """What some runs of one law exercise."""
+    """What some runs of one policy exercise."""
 
     policy: str
     bounds: Bounds
-    """Those of the first run; a law's other runs may have more requests or messages."""
+    """Those of the first run; other runs of the policy may have more requests or messages."""
     runs: int
     parts: tuple[Part, ...]
 
@@ -62,7 +62,7 @@ class Coverage:
 
 
 def coverage_of(traces: Iterable[Trace]) -> list[Coverage]:
-    """The coverage of each law among the runs, in the order in which the laws first occur."""
+    """The coverage of each policy among the runs, in order of first occurrence."""
     known: dict[tuple[Policy, Bounds], _Domain] = {}
     laws: dict[tuple[str, tuple[tuple[str, ...], ...]], list[tuple[Trace, _Domain]]] = {}
     for trace in traces:
@@ -78,25 +78,25 @@ def coverage_of(traces: Iterable[Trace]) -> list[Coverage]:
 
 
 SMALL: Final = Bounds("small", requests=2, messages=2, hold_ticks=1, scan_ticks=2)
-"""Where the law's graph is looked at whole: two requests race, and a second message comes."""
+"""The bounds of the graph that is explored whole: two requests race, and a second message comes."""
 
 
 @define
 class Transitions:
-    """The classes of a law's transitions, and which of them runs were seen to make.
+    """The classes of a policy's transitions, and which of them occurred in the runs.
 
-    One is of an action, where the walkers stand before and after it, and the requests; an asterisk marks the request
-    that acts.
+    A class names the action, and the places of the notifiers and requests before and after it. An asterisk marks the
+    request that acts.
     """
 
     model: Model
     of: dict[str, dict[str, int]] = field(init=False)
-    """Action -> class -> how often it was seen."""
+    """Action -> class -> number of occurrences."""
     beyond: dict[str, dict[str, int]] = field(factory=dict)
-    """The same of classes that the small graph does not have."""
+    """The same for classes that the small graph does not have."""
 
     def __attrs_post_init__(self) -> None:
-        """Go through the graph under small bounds, of the world of the model: its policy, aspects, queues and tags."""
+        """Traverse the graph under small bounds, with the model's policy, features, queues and tags."""
         here = self.model.bounds
         bounds = attrs.evolve(SMALL, aspects=here.aspects, queues=here.queues, tags=here.tags)
         small = specification_of(self.model.policy, bounds)
@@ -113,7 +113,7 @@ class Transitions:
                     pending.append(after)
 
     def see(self, steps: Iterable[TraceStep]) -> int:
-        """Count the transitions of one more run, and say how many steps it has."""
+        """Count the transitions of one more run; return the number of its steps."""
         words, before, count = _classes(self.model), self.model.initial, 0
         for step in steps:
             if step.action is not None:
@@ -127,7 +127,6 @@ class Transitions:
 
 
 def _classes(model: Model) -> Callable[[Action, Packed, Packed], str]:
-    """What says the class of a transition of a model. It is asked of every step, and remembers what it said."""
     labelled = [(place, each) for place, each in enumerate(model.variables) if each.labels]
     of_request = {f"phase_{each.index}": each.index for each in model.state.requests}
     places = [place for place, _ in labelled]
@@ -151,7 +150,7 @@ def _classes(model: Model) -> Callable[[Action, Packed, Packed], str]:
 
 @frozen
 class _Domain:
-    """What there is to exercise in one model. Models of one law differ in their bounds, and so in their questions."""
+    """The items of one model. Models of one policy differ in their bounds, and so in their questions."""
 
     all: tuple[tuple[str, ...], ...]
     """In the order of `PARTS`."""

@@ -1,6 +1,6 @@
-"""The plainest meaning of a term: its value in one state, by walking it. The measure of every faster engine.
+"""The reference evaluator: the value of a term in one state, by recursion. Every faster engine is compared with it.
 
-Also runs a model step by step, which is how a counterexample's token becomes a trace again.
+Also runs a model step by step, which turns the token of a counterexample into a trace again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MEANINGS: Final[Mapping[str, Callable[..., int]]] = {
 
 
 def evaluate(term: Term, values: Values) -> int:
-    """The term's value where each variable has the value given; truth is 0 or 1."""
+    """The term's value under these values of the variables; truth is 0 or 1."""
     known: dict[int, int] = {}
     for node in nodes(term):
         known[id(node)] = _value(node, known, values)
@@ -55,7 +55,7 @@ def values_of(model: Model, state: Sequence[int]) -> dict[str, int]:
 
 
 def is_enabled(model: Model, action: Action, state: Sequence[int]) -> bool:
-    """Whether the action may happen in the state."""
+    """Whether the action is enabled in the state."""
     return bool(evaluate(action.guard, values_of(model, state)))
 
 
@@ -71,7 +71,7 @@ def after_step(model: Model, action: Action, state: Sequence[int]) -> tuple[int,
 
 
 def enabled_actions(model: Model, state: Sequence[int]) -> list[Action]:
-    """Every action that may happen in the state, in the law's order."""
+    """Every action that is enabled in the state, in the order of the spec."""
     return [action for action in model.actions if is_enabled(model, action, state)]
 
 

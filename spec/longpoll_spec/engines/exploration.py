@@ -1,7 +1,7 @@
-"""What an exploration says: counts as SPIN defines them, three-valued verdicts, and a token for each counterexample.
+"""The result of an exploration: counts as in SPIN, three-valued verdicts, and a token for each counterexample.
 
-distinct_states: states reached. transitions: enabled action instances, over every distinct state. depth: the length of
-the longest shortest path. Leaves out how a frontier is grown: each engine does that its own way and must agree here.
+distinct_states: states reached. transitions: enabled action instances, over all distinct states. depth: length of the
+longest shortest path. Engines grow the frontier in different ways and must agree on these.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Answer: TypeAlias = Literal["holds", "violated", "reached", "unreached", "unknow
 
 @frozen
 class Verdict:
-    """What is known of one property. `depth` and `token` belong to the shortest run that decides it, if a run does."""
+    """The verdict on one property. `depth` and `token` belong to the shortest run that decides it, if there is one."""
 
     name: str
     kind: Kind
@@ -27,18 +27,18 @@ class Verdict:
     depth: int | None = None
     token: str | None = None
     by_construction: bool = False
-    """It holds, whatever is reached: the text says nothing here that could be broken."""
+    """It holds vacuously: the spec contains nothing here that could break it."""
 
 
 @frozen
 class Progress:
-    """How far an exploration has got."""
+    """The progress of an exploration."""
 
     distinct_states: int
     transitions: int
     depth: int
     frontier: int
-    """States whose successors are still to be found."""
+    """States whose successors are not yet computed."""
 
 
 @frozen
@@ -58,11 +58,11 @@ class Exploration:
     fired: Mapping[str, int]
     """Action label -> transitions by that instance."""
     seen: Mapping[str, int] | None = None
-    """Of a simulation: property -> how often its runs came to what decides it."""
+    """For a simulation: property -> how often its runs reached the deciding state or step."""
 
     @property
     def urgent(self) -> tuple[str, ...]:
-        """The actions that time waits for."""
+        """The urgent actions: time waits for them."""
         return self.model.urgent
 
     def verdict(self, name: str) -> Verdict:
@@ -75,22 +75,22 @@ Report: TypeAlias = Callable[[Progress], None]
 
 @frozen
 class Witness:
-    """The run that decides a property: it ends in `state`, and then with the step `closing` if there is one."""
+    """The run that decides a property: it ends in `state`, then with the step `closing` if there is one."""
 
     state: object
-    """The state in the engine's own words."""
+    """The state as the engine represents it."""
     depth: int
     closing: int | None
     """Index of an action instance."""
 
     @property
     def length(self) -> int:
-        """How many actions the run has."""
+        """The number of actions in the run."""
         return self.depth + (self.closing is not None)
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """Of two witnesses the one with the lesser rank is shown, whatever was found first."""
+        """Order of preference: of two witnesses the one with the lesser rank is shown."""
         return (self.length, -1 if self.closing is None else self.closing, self.state)
 
 
@@ -99,13 +99,13 @@ RunsTo: TypeAlias = Callable[[Sequence[Witness]], Sequence[Sequence[Action]]]
 
 @define
 class Ledger:
-    """Which properties are decided already. Invariant: a property's witness is the least of those that were noted."""
+    """The witnesses so far. Invariant: a property's witness has the least rank of those noted."""
 
     properties: Sequence[Property]
     witnesses: dict[int, Witness] = field(factory=dict)
 
     def is_open(self, index: int) -> bool:
-        """Whether the property is still worth looking at."""
+        """Whether the property can still get a better witness."""
         return index not in self.witnesses
 
     def note(self, index: int, witness: Witness) -> None:

@@ -1,7 +1,7 @@
 """The pinned numbers: what every engine must find for each preset and bounds.
 
-`manifest.json` is one list of entries, each on a line of its own. A change of the law changes numbers on purpose: then
-`python -m longpoll_spec.engines.manifest` writes them anew, and a person reads the difference, entry by entry.
+`manifest.json` is a list with one entry per line. A change of the specification changes numbers on purpose: run `python
+-m longpoll_spec.engines.manifest` to rewrite them, then review the diff.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FILE: Final = "manifest.json"
 
 @with_table
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one preset under one bounds."""
+    """The pinned results of one preset under one bounds."""
 
     policy: str
     bounds: str
@@ -50,7 +50,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 def entry_of(result: Exploration) -> Entry:
     """The entry of a complete exploration."""
-    assert result.complete, "an exploration that ended early pins nothing"
+    assert result.complete, "an exploration that ended early cannot be pinned"
     bounds = result.model.bounds
     depths: dict[str, dict[str, int]] = {"violated": {}, "reached": {}}
     names: dict[str, list[str]] = {"holds": [], "unreached": []}
@@ -81,7 +81,7 @@ def entry_of(result: Exploration) -> Entry:
 
 
 def pinned_text() -> str:
-    """The manifest as it is written."""
+    """The text of the manifest."""
     return files("longpoll_spec.engines").joinpath(_FILE).read_text(encoding="utf-8")
 
 
@@ -96,7 +96,7 @@ def pinned_entry(policy: str, bounds: str) -> Entry:
 
 
 def text_of(entries: Iterable[msgspec.Struct]) -> str:
-    """What a pinned file says of these entries: one list in JSON, each entry on a line of its own."""
+    """The text of a pinned file with these entries: one JSON list, one entry per line."""
     lines = (msgspec.json.format(msgspec.json.encode(entry), indent=0).decode() for entry in entries)
     return "[\n" + ",\n".join(lines) + "\n]\n"
 
@@ -107,7 +107,7 @@ def _measure(policy: str, bounds: str) -> Entry:
 
 
 def main() -> None:
-    """Write the manifest anew from the packed engine."""
+    """Rewrite the manifest from the packed engine."""
     entries = [_measure(policy, bounds) for bounds in PINNED_BOUNDS for policy in PRESETS]
     Path(str(files("longpoll_spec.engines").joinpath(_FILE))).write_text(text_of(entries), encoding="utf-8")
 

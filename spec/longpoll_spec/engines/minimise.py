@@ -1,11 +1,11 @@
-"""Among the shortest runs that show something, the one with the fewest context switches. Exact.
+"""Among the shortest runs to a property, find the one with the fewest context switches. Exact.
 
-A breadth-first engine keeps one parent of a state, so of many shortest runs it gives any. Here every edge of the
-shortest-path graph is walked once, level by level, with the least number of switches known for each (state, thread of
-the last step): a run's switches are the sum over its edges, so the least over the whole is put together from the least
-over its beginnings. One pass serves every property.
+A breadth-first engine keeps one parent of a state, so it returns an arbitrary shortest run. This pass visits every edge
+of the shortest-path graph once, level by level, and keeps the least number of switches for each (state, thread of the
+last step). A run's switches are a sum over its edges, so the optimum follows from the optima of its prefixes. One pass
+serves every property.
 
-Leaves out longer runs that switch less: shortest comes first.
+Longer runs with fewer switches are not considered.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from longpoll_spec.specification import properties_of
 from longpoll_spec.threads import thread_of
 
 LIMIT_STATES: Final = 100_000
-"""The pass ends past this number of states, at about a second; a verdict not yet decided keeps the run that it had."""
+"""The pass ends past this number of states, after about a second; an undecided verdict keeps its run."""
 
 
 class _Link(NamedTuple):
-    """The best way into a state by a step of one thread; a tuple, for there are hundreds of thousands."""
+    """The best way into a state by a step of one thread. A tuple, because there are hundreds of thousands."""
 
     switches: int
     parent: Packed
@@ -41,7 +41,7 @@ class _Link(NamedTuple):
 
 @frozen
 class _End:
-    """The best run to a property's end so far: its last state, by whose step, and the step that closes it."""
+    """The best run to a property so far: its last state, the thread that led there, and the closing step."""
 
     switches: int
     state: Packed
@@ -50,13 +50,13 @@ class _End:
 
 
 def switches_in(actions: Sequence[Action]) -> int:
-    """How often another thread goes on than the one before."""
+    """The number of times that a step is by another thread than the one before."""
     return sum(thread_of(first) != thread_of(second) for first, second in pairwise(actions))
 
 
 @define
 class _Pass:
-    """The walk over the levels. Invariant: every state of `level` has its best links, one for each last thread."""
+    """The pass over the levels. Invariant: every state of `level` has its best links, one for each last thread."""
 
     model: Model
     lengths: Mapping[int, int]
@@ -113,7 +113,6 @@ class _Pass:
         return list(following)
 
     def _closed_after(self, steps: int) -> Mapping[int, Sequence[tuple[int, Question]]]:
-        """Action -> the properties that it may close in a shortest run of `steps` steps, each with its question."""
         due = {
             index: [(item, ask) for item, ask in asked if self.lengths[item] == steps]
             for index, asked in self.closing.items()
@@ -136,7 +135,7 @@ class _Pass:
 
 
 def _cheapest(ways: Mapping[str | None, _Link | None], thread: str) -> tuple[int, str | None]:
-    """The fewest switches with which a step of this thread can follow, and whose step came before it."""
+    """The fewest switches with which a step of this thread can follow, and the thread of the step before it."""
     every = ((_switches(link) + (last not in {None, thread}), last) for last, link in ways.items())
     return min(every, key=lambda way: way[0])
 
@@ -148,10 +147,10 @@ def _switches(link: _Link | None) -> int:
 def fewest_switches(
     model: Model, lengths: Sequence[tuple[Property, int]], *, limit_states: int = LIMIT_STATES
 ) -> list[list[Action] | None]:
-    """For each property with the length of its shortest run: that run which switches least; None where it ends early.
+    """For each property with the length of its shortest run: the run with the fewest switches; None past the limit.
 
-    A property is shown by a state, or by its closing step; a length that is not the shortest gives None or a run of
-    that length, never a wrong one.
+    A property is shown by a state or by its closing step. A length that is not the shortest gives None or a run of that
+    length, never a wrong run.
     """
     here, closing = questions(model, [item for item, _ in lengths])
     walk = _Pass(
@@ -173,10 +172,11 @@ def minimised(
     limit_states: int = LIMIT_STATES,
     shown: Collection[str] = ("violated", "reached"),
 ) -> Exploration:
-    """The exploration with each run replaced by the one of that length that switches least, where the pass gets there.
+    """The exploration with each run replaced by the one of the same length with the fewest switches, within the limit.
 
-    `properties` are those that were judged, `shown` the verdicts whose runs anybody looks at: what is meant to be
-    reached is often reached late, and the pass goes as far as the longest run. Ctrl-C leaves the runs as they are.
+    `properties` are the decided ones, `shown` the verdicts whose runs are displayed. Excluding `sometimes` properties
+    saves time: they are often reached late, and the pass goes as deep as the longest run. Ctrl-C keeps the runs as they
+    are.
     """
     stated = {item.name: item for item in properties}
     decided = [verdict for verdict in found.verdicts if verdict.depth is not None and verdict.verdict in shown]
@@ -195,14 +195,14 @@ def minimised(
 
 
 def shortest_token(trace: Trace) -> str:
-    """The token of a shortest run that shows what this one shows, and of those one that switches least.
+    """The token of a shortest run that shows the same property as this trace, with the fewest context switches.
 
-    A random run is long, and one that was found under a limit need not be a shortest one. Raises `TokenError` for a run
-    that names no property.
+    A random run is long, and a run found under a limit need not be shortest. Raises `TokenError` for a run that names
+    no property.
     """
     judged = [item for item in properties_of(trace.model) if item.name == trace.property_name]
     if not judged:
-        raise TokenError("the token names no property, so it cannot be shortened")
+        raise TokenError("the token names no property, so its run cannot be shortened")
     (verdict,) = minimised(explore(trace.model, judged), judged).verdicts
     taken = [step.action for step in trace.steps if step.action is not None]
     return verdict.token or token_of(trace.model, taken, trace.property_name)

@@ -1,8 +1,8 @@
-"""How late, at most: the tight bounds on a policy's answers, found by search.
+"""Worst-case response times: the tight bounds on how late a policy answers, found by search.
 
-In a world where every request counts its own lateness (the aspect `lateness`) the greatest count that any run reaches
-is the bound: one tick less is exceeded by a run, which the token shows, and it itself is exceeded by none. Leaves out a
-stopped broker, which owes no answer, and requests that were dropped, which get none.
+With the feature `lateness` every request counts its own lateness. The greatest count that any run reaches is the bound:
+the token shows a run that reaches it, and no run exceeds it. A stopped broker owes no answer, and dropped requests get
+none; neither counts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from longpoll_spec.state import Request
 from longpoll_spec.terms import Int, any_of
 
 BOUNDS: Final = Bounds("lateness", requests=1, messages=1, aspects=frozenset({"lateness"}))
-"""Enough to be as late as a policy allows: one request alone waits as long as one among several."""
+"""Large enough for every bound: one request alone waits as long as one among several."""
 
 _COUNTS: Final[dict[str, Callable[[Request], Int]]] = {
     "late": lambda request: request.late,
@@ -30,25 +30,25 @@ _COUNTS: Final[dict[str, Callable[[Request], Int]]] = {
 }
 _SENTENCES: Final = {
     "late": "Ticks between a pull's deadline and its answer.",
-    "woken": "Ticks between a message's becoming visible and the answer to who waits for it.",
+    "woken": "Ticks from a message becoming visible to the answer of the request that waits for it.",
 }
 
 
 @frozen
 class ResponseBound:
-    """One tight bound. `ticks` is None where there is none: time could go on for as long as it is counted."""
+    """One tight bound. `ticks` is None if lateness is unbounded: it reaches the end of the count."""
 
     name: str
     sentence: str
     ticks: int | None
     token: str | None
-    """A run that takes `ticks` ticks; none for a bound of no ticks."""
+    """A run that takes `ticks` ticks; None for a bound of 0 ticks."""
 
 
 def response_bounds(policy: Policy, bounds: Bounds = BOUNDS, engine: str = EXPLORERS[0]) -> tuple[ResponseBound, ...]:
     """The tight bounds of a policy, `late` and `woken`; none under free time, which promises nothing.
 
-    Raises `BoundsError` for bounds without the aspect `lateness`.
+    Raises `BoundsError` for bounds without the feature `lateness`.
     """
     if not bounds.has("lateness"):
         raise BoundsError("response bounds need the feature lateness; add it")
@@ -64,7 +64,6 @@ def response_bounds(policy: Policy, bounds: Bounds = BOUNDS, engine: str = EXPLO
 
 
 def _reaches(model: Model, name: str, ticks: int) -> Property:
-    """Somebody's count is this great."""
     term = any_of(_COUNTS[name](request) >= ticks for request in model.state.requests)
     return Property(f"{name}_by_{ticks}", "sometimes", _SENTENCES[name], term, here=term)
 

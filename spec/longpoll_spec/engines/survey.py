@@ -1,7 +1,7 @@
-"""A policy's whole table: explored under the bounds that were asked for, and then with each aspect of the world.
+"""A policy's whole table: explored under the requested bounds, and then with each feature.
 
-Every property gets one verdict: that of the first exploration which breaks it, else of the first which leaves it open,
-else of the first which states it. Leaves out how an engine explores, and which bounds those are (`bounds`).
+A property gets the verdict of the first exploration that breaks it, else of the first that leaves it open, else of the
+first that states it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from longpoll_spec.policy import Policy
 from longpoll_spec.specification import properties_of, specification_of
 
 Explore = Callable[[Model, Sequence[Property], bool], Exploration]
-"""Explores a model and judges properties; the truth value says whether it is the exploration that was asked for."""
+"""Explores a model and decides properties; the flag marks the exploration under the requested bounds."""
 
 
 @frozen
 class Row:
-    """What is known of one property, and under which bounds."""
+    """The verdict on one property, and under which bounds."""
 
     verdict: Verdict
     bounds: str
@@ -32,7 +32,7 @@ class Row:
 
 @frozen
 class Survey:
-    """The explorations, that which was asked for first, and what they say together."""
+    """The explorations, the requested one first, and their combined verdicts."""
 
     policy: Policy
     explorations: tuple[Exploration, ...]
@@ -41,16 +41,15 @@ class Survey:
 
     @property
     def asked(self) -> Exploration:
-        """The exploration under the bounds that were asked for."""
+        """The exploration under the requested bounds."""
         return self.explorations[0]
 
 
 def survey(policy: Policy, bounds: Bounds, explore: Explore, *, names: Sequence[str] = (), alone: bool) -> Survey:
-    """Explore a policy under bounds and then, unless `alone`, every aspect and a longer timeout.
+    """Explore a policy under bounds and then, unless `alone`, with every feature and a longer timeout.
 
-    The named properties are judged, or all.
-    A property that is named is looked for in an aspect only where the bounds do not state it. An exploration that ended
-    early is the last. Raises `UnknownPropertyError`.
+    Decides the named properties, by default all. A named property is checked under a feature only if the bounds do not
+    state it. An exploration that ended early is the last. Raises `UnknownPropertyError`.
     """
     asked = specification_of(policy, bounds)
     worlds = (
@@ -85,10 +84,9 @@ def _rows(explorations: Sequence[Exploration]) -> tuple[Row, ...]:
 
 
 def _weight(verdict: Verdict) -> int:
-    """How much a verdict tells: one that an exploration breaks or reaches stands against any number that do not.
+    """The weight of a verdict: one exploration that breaks or reaches a property outweighs any number that do not.
 
-    What holds by construction says least: a verdict of any other exploration, in which the property has something to
-    say, goes before it.
+    A vacuous verdict weighs least: a verdict of any exploration in which the property is not vacuous comes before it.
     """
     if verdict.by_construction:
         return 0

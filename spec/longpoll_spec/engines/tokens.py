@@ -1,4 +1,4 @@
-"""Tokens: a run of the law as one short, URL-safe word that anybody can replay.
+"""Tokens: a run of the specification as one short, URL-safe word that can be replayed.
 
 | part                    | content                                                                              |
 |-------------------------|--------------------------------------------------------------------------------------|
@@ -7,8 +7,8 @@
 |                         | scan_ticks], property, fingerprint, action indices, queues, tags, [aspects]], then   |
 |                         | its CRC-32, big-endian; the last three may be missing: 1, 1, []                      |
 
-The fingerprint is a CRC-32 of the names of the model's variables and actions: a token of another law is refused, not
-misread. Leaves out rendering: `replay` gives a trace, `render` prints it.
+The fingerprint is a CRC-32 of the names of the model's variables and actions, so a token of another specification is
+rejected, not misread. `replay` gives a trace, `render` prints it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from longpoll_spec.tables import with_table
 
 PREFIX: Final = "lp1."
 LENGTH_MAX: Final = 4096
-"""A token is no longer than this, so that a hostile one costs nothing."""
+"""The longest accepted token, so that hostile input is cheap to reject."""
 CRC_BYTES: Final = 4
 PLAIN_FIELDS: Final = 6
-"""The fields of a token without queues, tags and aspects: it is as short as it was before there were any."""
+"""The fields of a token without queues, tags and features; older versions wrote only these."""
 
 
 @with_table
@@ -54,7 +54,7 @@ class _Payload(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fiel
 
 @frozen
 class Token:
-    """What a token names."""
+    """The content of a token."""
 
     policy: Policy
     bounds: Bounds
@@ -65,7 +65,7 @@ class Token:
 
 
 def fingerprint_of(model: Model) -> int:
-    """The names of a model's variables and actions as one number."""
+    """A number that identifies the names of a model's variables and actions."""
     names = [variable.name for variable in model.variables] + [action.label for action in model.actions]
     return zlib.crc32("\n".join(names).encode())
 
@@ -94,7 +94,7 @@ def token_of(model: Model, actions: Sequence[Action], property_name: str = "") -
 
 
 def parse(token: str) -> Token:
-    """What a token names; raises `TokenError` for a damaged one or one of another version."""
+    """Parse a token; raises `TokenError` if it is damaged or of another version."""
     payload = _payload(token)
     requests, messages, hold_ticks, scan_ticks = payload.bounds
     try:
@@ -117,7 +117,7 @@ def parse(token: str) -> Token:
 
 
 def replay(token: str) -> Trace:
-    """The run that a token names; raises `TokenError` if it is damaged, of another law, or does not run."""
+    """The run of a token; raises `TokenError` if it is damaged, of another specification, or does not run."""
     named = parse(token)
     model = specification_of(named.policy, named.bounds)
     if fingerprint_of(model) != named.fingerprint:
@@ -143,7 +143,7 @@ def _payload(token: str) -> _Payload:
     except (binascii.Error, ValueError) as error:
         raise TokenError("the token is damaged; copy the whole token again") from error
     raw, crc = packed[:-CRC_BYTES], packed[-CRC_BYTES:]
-    # The last character has bits that decoding ignores: a token has one spelling only.
+    # Decoding ignores some bits of the last character: only one spelling of a token is accepted.
     if crc != _crc(raw) or _spelled(packed) != text:
         raise TokenError("the token is damaged; copy the whole token again")
     try:

@@ -1,8 +1,8 @@
-"""What a reader of the explorer may change by hand: every part of every guard, and every line of every effect.
+"""The parts of the specification that a reader of the explorer may edit: parts of guards and lines of effects.
 
-The parts have the names that planted slips (`generated`) give them. The properties are stated of actions whose guards
-and new values are variables: whatever the actions come to say, an interpreter puts it in their places, and nothing of
-the properties is written a second time. Leaves out the changes themselves, which `law.js` makes.
+The parts have the names that mutants (`generated`) use. The properties are stated over actions whose guards and new
+values are variables, and the interpreter substitutes the edited actions. So no property is written a second time.
+`law.js` makes the edits.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from longpoll_spec.terms import Bool, Term, bool_variable, int_variable
 
 
 def edits_of(model: Model) -> ByHand:
-    """What may be changed in a model's actions, as they are before `tick` is made to wait."""
+    """The editable parts of a model's actions, before `tick` waits for urgent ones."""
     actions = tuple(actions_of(model.state))
     parts = tuple(part_names(model.policy, action) for action in actions)
     return ByHand(tuple(_texts(model, actions, parts)), parts, stated_of_named(model))
 
 
 def stated_of_named(model: Model) -> tuple[Property, ...]:
-    """The model's properties, over actions that are named only."""
+    """The model's properties, over actions given by name only."""
     return properties_of(attrs.evolve(model, actions=tuple(map(_named, model.actions))))
 
 
@@ -59,7 +59,7 @@ def _texts(model: Model, actions: Sequence[Action], parts: Sequence[tuple[str, .
 
 
 def _lines(writer: Writer, action: Action) -> Iterator[tuple[str, str]]:
-    """What the effect writes, by the variables' names without numbers; what only keeps its value is left out."""
+    """The assignments of the effect, by variable names without numbers; those that keep a value are left out."""
     written: dict[str, list[str]] = {}
     for name, term in action.effect.items():
         if term.op != "var" or term.args[0] != name:

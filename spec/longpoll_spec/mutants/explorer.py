@@ -1,7 +1,4 @@
-"""The explorer of a policy: a page with its law, those near it, every planted slip in it, and what a hand may change.
-
-Leaves out the data and the page that they are put into.
-"""
+"""The explorer of a policy: a page with its specification, similar ones, its mutants, and the editable parts."""
 
 from __future__ import annotations
 
@@ -23,11 +20,11 @@ from longpoll_spec.specification import specification_of
 from longpoll_spec.state import state_of
 
 PAIRS_MAX: Final = 150
-"""With more pairs of knobs than this a page has none of them: it would be too large to be read soon."""
+"""With more pairs of knobs than this a page has none of them, because it would load too slowly."""
 
 
 def explorer_of(policy: Policy, bounds_of: Callable[[Policy], Bounds]) -> str:
-    """The page. `bounds_of`: the bounds under which each policy of the page is run.
+    """The page. `bounds_of` gives the bounds of each policy on the page.
 
     Raises what `bounds_of` raises.
     """
@@ -35,16 +32,16 @@ def explorer_of(policy: Policy, bounds_of: Callable[[Policy], Bounds]) -> str:
 
 
 def law_data(policy: Policy, bounds_of: Callable[[Policy], Bounds]) -> str:
-    """The page's data: the policy first, then each with one knob or two otherwise, then the other presets."""
+    """The page's data: the policy, then those that differ in one knob or two, then the other presets."""
     models = [specification_of(each, bounds_of(each)) for each in near(policy, bounds_of)]
     laws = [(model, token_of(model, ())) for model in models]
     return data_of(laws, _mistakes(models[0]), edits_of(models[0]))
 
 
 def near(policy: Policy, bounds_of: Callable[[Policy], Bounds]) -> Iterator[Policy]:
-    """The policy, it with one knob or two otherwise, and the other presets.
+    """The policy, those that differ in one knob or two, and the other presets.
 
-    Of two knobs only where each changes some step beside the other, and where they are not too many.
+    Pairs are used only where each knob changes some step in addition to the other, and only if there are few pairs.
     """
     yield policy
     if policy.name in PRESETS:
@@ -61,7 +58,7 @@ def _otherwise(policy: Policy) -> Iterator[str]:
 
 
 def _two_otherwise(policy: Policy, one: Sequence[Policy], bounds_of: Callable[[Policy], Bounds]) -> Iterator[Policy]:
-    # Terms are told apart by their identity, so the laws are kept as long as they are compared.
+    # Terms are compared by identity, so the models are kept alive during the comparison.
     laws = {each.name: specification_of(each, bounds_of(each)) for each in (policy, *one)}
     texts = {name: _texts(law) for name, law in laws.items()}
     for first, second in combinations(one, 2):
@@ -75,7 +72,6 @@ def _two_otherwise(policy: Policy, one: Sequence[Policy], bounds_of: Callable[[P
 
 
 def _texts(law: Model) -> tuple[object, ...]:
-    """What the law's steps say, equal where each term is the same one."""
     return tuple(
         (each.label, each.urgent, id(each.guard), *((name, id(term)) for name, term in each.effect.items()))
         for each in law.actions
@@ -83,7 +79,6 @@ def _texts(law: Model) -> tuple[object, ...]:
 
 
 def _mistakes(model: Model) -> Iterator[Mistake]:
-    """Every slip that changes some text of the law."""
     policy, bounds = model.policy, model.bounds
     for slip in (*named_mutants(policy, bounds), *mutants_of(policy, bounds)):
         if slip.is_in(policy, bounds):
@@ -91,16 +86,15 @@ def _mistakes(model: Model) -> Iterator[Mistake]:
 
 
 def slip_name(slip: Mutant) -> str:
-    """Its name on the page, which a change by hand that does the same bears, too."""
+    """Its name on the page; an edit by hand with the same effect gets this name too."""
     return f"{slip.action} {_what(slip)}"
 
 
 def _what(slip: Mutant) -> str:
-    """Its words, with who acts where several texts share the name."""
     return f"{thread_of_mutant(slip.kinds)} {slip.what}".lstrip()
 
 
 def actions_with(slip: Mutant, model: Model) -> tuple[Action, ...]:
-    """All actions with the mistake, before `tick` is made to wait."""
+    """All actions of the mutant, before `tick` waits for the urgent ones."""
     state = state_of(model.policy, model.bounds)
     return tuple(slip.change(state, action) if slip.touches(action) else action for action in actions_of(state))

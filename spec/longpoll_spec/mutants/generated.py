@@ -1,10 +1,9 @@
-"""Planted slips: the law with one small mistake in one action, to see that something goes red.
+"""Mutants by rule: the specification with one small mistake in one action, to check that a property or test fails.
 
-A slip changes every instance of one action, as a mistake in its text would, and is planted before `tick` is made to
-wait for the urgent actions. `mutants_of` makes them for every action there is: it forgets each part of each guard,
-forgets each variable that an effect writes, and takes the other case of each choice.
+A mutant changes every instance of one action, before `tick` is made to wait for the urgent actions. `mutants_of` makes
+all of them: it drops each part of each guard, drops each assignment of an effect, and swaps the cases of each choice.
 
-Leaves out what must go red: the tests say so.
+The tests define which property or check must fail.
 """
 
 from __future__ import annotations
@@ -44,26 +43,26 @@ Change: TypeAlias = Callable[[State, Action], Action]
 
 @frozen
 class Mutant:
-    """One small mistake in the text of one action."""
+    """One small mistake in one action."""
 
     action: str
     kinds: tuple[str, ...]
-    """Of its actors, for two texts may share a name, and each notifier has variables of its own."""
+    """The kinds of its actors: two actions may share a name, and each notifier has its own variables."""
     what: str
-    """What the mistake is, in a few words."""
+    """A short description of the mistake."""
     change: Change
 
     def touches(self, action: Action) -> bool:
-        """Whether the action is an instance of the text."""
+        """Whether this mutant changes the action."""
         return action.name == self.action and kinds_of(action) == self.kinds
 
     def planted(self, policy: Policy, bounds: Bounds) -> Model:
-        """The law with the mistake."""
+        """The model with the mistake."""
         state = state_of(policy, bounds)
         return assemble(state, [self._slipped(state, action) for action in actions_of(state)])
 
     def is_in(self, policy: Policy, bounds: Bounds) -> bool:
-        """Whether the mistake changes a text of the law under these bounds: what it changes may not be there."""
+        """Whether the mistake changes the model under these bounds, which may lack what it changes."""
         state = state_of(policy, bounds)
         return any(not same_text(action, self.change(state, action)) for action in self._touched(state))
 
@@ -71,9 +70,9 @@ class Mutant:
         return filter(self.touches, actions_of(state))
 
     def shows(self, model: Model, states: Iterable[Packed]) -> bool:
-        """Whether the mistake acts otherwise in one of the states: can happen or cannot, or leads elsewhere.
+        """Whether the mistake changes behaviour in one of the states: enabledness, or the state after.
 
-        Where it acts so in no state that is reached, it is no mistake under these bounds.
+        If it does so in no reachable state, it is not a mistake under these bounds.
         """
         right = [action for action in actions_of(model.state) if self.touches(action)]
         differs = any_of(_differ(action, self.change(model.state, action)) for action in right)
@@ -84,16 +83,16 @@ class Mutant:
 
 
 def kinds_of(action: Action) -> tuple[str, ...]:
-    """Which threads act, by name, and which requests do, by "" for each: requests are alike.
+    """The acting threads by name, and "" for each acting request: requests are alike.
 
-    Queues and tags are left out: the only one of a world is not named, and the text is the same.
+    Queues and tags are left out: a single one has no name, and the action is the same.
     """
     acting = ("" if isinstance(actor, int) else actor for actor in action.actors)
     return tuple(each for each in acting if not each or each in THREADS)
 
 
 def thread_of_mutant(kinds: tuple[str, ...]) -> str:
-    """The threads among these in parentheses, with which texts that share a name are told apart; empty without one."""
+    """The threads among these, in parentheses, to distinguish actions that share a name; empty without threads."""
     threads = [kind for kind in kinds if kind]
     return f"({', '.join(threads)})" if threads else ""
 
@@ -104,7 +103,7 @@ def called(variable: str) -> str:
 
 
 def same_text(one: Action, other: Action) -> bool:
-    """Whether two actions say the same, term for term."""
+    """Whether two actions are equal, term for term."""
     effects = [{name: id(term) for name, term in action.effect.items()} for action in (one, other)]
     return one.label == other.label and one.guard is other.guard and effects[0] == effects[1]
 
@@ -119,7 +118,6 @@ def _differ(right: Action, wrong: Action) -> Bool:
 
 
 def _itself(name: str, other: Action) -> Term:
-    """The variable as a term of the kind that the other action gives it; unused where neither writes it."""
     return bool_variable(name) if isinstance(other.effect.get(name), Bool) else int_variable(name)
 
 
@@ -132,7 +130,7 @@ def _unequal(first: Term, second: Term) -> Bool:
 
 
 def reached(model: Model) -> list[Packed]:
-    """Every state that a run reaches."""
+    """Every reachable state."""
     step = successors(model)
     known, waiting = {model.initial}, [model.initial]
     while waiting:
@@ -144,7 +142,7 @@ def reached(model: Model) -> list[Packed]:
 
 
 def mutants_of(policy: Policy, bounds: Bounds) -> Iterator[Mutant]:
-    """Every slip of these kinds in every action, by the action's first instance."""
+    """Every mutant by rule of every action, based on the action's first instance."""
     firsts: dict[tuple[str, tuple[str, ...]], Action] = {}
     for action in actions_of(state_of(policy, bounds)):
         firsts.setdefault((action.name, kinds_of(action)), action)
@@ -158,14 +156,14 @@ def mutants_of(policy: Policy, bounds: Bounds) -> Iterator[Mutant]:
 
 
 def mutated(policy: Policy, bounds: Bounds, name: str, change: Change) -> Model:
-    """The model in which every instance of action `name` is changed; under bounds that lack it, the law as it is."""
+    """The model with every instance of action `name` changed; unchanged under bounds that lack it."""
     assert name in ACTION_NAMES, f"the law has no action {name}"
     state = state_of(policy, bounds)
     return assemble(state, [change(state, action) if action.name == name else action for action in actions_of(state)])
 
 
 def without(policy: Policy, bounds: Bounds, name: str) -> Model:
-    """The model that lacks an action altogether."""
+    """The model without this action."""
     state = state_of(policy, bounds)
     return assemble(state, [action for action in actions_of(state) if action.name != name])
 
@@ -181,9 +179,9 @@ def _plain_variables(policy: Policy) -> frozenset[str]:
 
 
 def part_names(policy: Policy, action: Action) -> tuple[str, ...]:
-    """A name for each part of the guard, by what it is about: the same in every world that has the part.
+    """A name for each part of the guard, by its subject: the same under all bounds that have the part.
 
-    Of several about the same the first is meant by the bare name, and the others have numbers.
+    If several parts have the same subject, the first gets the bare name and the others numbers.
     """
     plain = _plain_variables(policy)
     names: list[str] = []
@@ -198,8 +196,6 @@ def part_names(policy: Policy, action: Action) -> tuple[str, ...]:
 
 
 def _forgetting_part(part: str) -> Change:
-    """A slip that forgets the part of the guard with this name, where the guard has one."""
-
     def change(state: State, action: Action) -> Action:
         parts = part_names(state.policy, action)
         return dropping_conjunct(parts.index(part))(state, action) if part in parts else action
@@ -208,7 +204,7 @@ def _forgetting_part(part: str) -> Change:
 
 
 def dropping_conjunct(position: int) -> Change:
-    """A slip that forgets one part of the guard."""
+    """A mutant that drops one part of the guard."""
 
     def change(_state: State, action: Action) -> Action:
         parts = conjuncts(action)
@@ -218,7 +214,7 @@ def dropping_conjunct(position: int) -> Change:
 
 
 def with_effect(make: Callable[[State, Action], Effect]) -> Change:
-    """A slip in the effect: what `make` gives replaces those variables' new values."""
+    """A mutant of the effect: the result of `make` replaces those variables' new values."""
 
     def change(state: State, action: Action) -> Action:
         return attrs.evolve(action, effect={**action.effect, **make(state, action)})
@@ -227,7 +223,7 @@ def with_effect(make: Callable[[State, Action], Effect]) -> Change:
 
 
 def forgetting(name: str) -> Change:
-    """A slip that forgets to write the variables of this name, of whichever request or queue."""
+    """A mutant that drops the assignments to the variables of this name, for any request or queue."""
     forgets = _not_writing(name)
 
     def change(state: State, action: Action) -> Action:
@@ -239,7 +235,7 @@ def forgetting(name: str) -> Change:
 
 
 def _not_writing(name: str) -> Change:
-    """The same, also of actions that write no such variable and are right therefore."""
+    """The same, also for actions that correctly write no such variable."""
 
     def change(_state: State, action: Action) -> Action:
         kept: dict[str, Term] = {key: value for key, value in action.effect.items() if called(key) != name}
@@ -249,8 +245,6 @@ def _not_writing(name: str) -> Change:
 
 
 def _other_case(name: str) -> Change:
-    """A slip that takes the first case of a choice where it should take the other, and the other way round."""
-
     def change(_state: State, action: Action) -> Action:
         return attrs.evolve(
             action,

@@ -1,9 +1,9 @@
-"""Named slips: small mistakes that once passed a check, or that somebody could well make, each to be told by its name.
+"""Named mutants: small mistakes that once passed a check, or that are easy to make.
 
-What `generated` plants by rule is a forgotten part or the other case. These are written by hand: a condition that looks
-right, a loop that ends after its first turn. Each changes every instance of its action alike.
+Mutants by rule (`generated`) drop a part or swap a choice. These are written by hand: a condition that looks right, a
+loop that ends after its first pass. Each changes every instance of its action.
 
-Leaves out what must catch them: the tests say so.
+The tests define which check must catch them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _after(term: Term, action: Action) -> Term:
 
 
 def recheck_if_bucket_looked_empty(state: State, action: Action) -> Effect:
-    """An insert that asks for a recheck only if the bucket looked empty: somebody else will look, it seems."""
+    """An insert that rechecks only if the bucket looked empty, on the assumption that otherwise another thread will."""
     request = _acting(state, action)
     if request.recheck_due.op != "var":
         return {}  # the policy has no recheck that could be forgotten
@@ -43,7 +43,7 @@ def recheck_if_bucket_looked_empty(state: State, action: Action) -> Effect:
 
 
 def drops_when_alone(state: State, action: Action) -> Effect:
-    """A refusal that answers busy only while the executor has another request, and else drops."""
+    """A rejection that answers busy only while the executor has another request, and otherwise drops the request."""
     request = _acting(state, action)
     alone = ~any_of(~(other.copies <= 0) for other in _others(state, request))
     answered = _after(request.open, action)
@@ -52,7 +52,7 @@ def drops_when_alone(state: State, action: Action) -> Effect:
 
 
 def renews_what_it_keeps(state: State, action: Action) -> Effect:
-    """A walker that gives a request that it keeps a new deadline, as Redis did (#12998)."""
+    """A notifier that gives a request that it keeps a new deadline, as Redis did (#12998)."""
     request = _acting(state, action)
     kept = request.phases.labels
     phase = _after(request.phase, action)
@@ -62,7 +62,7 @@ def renews_what_it_keeps(state: State, action: Action) -> Effect:
 
 
 def stops_at_one(state: State, action: Action) -> Effect:
-    """A tick that takes no deadline below one."""
+    """A tick that reduces no deadline below one."""
     return {
         str(each.deadline.args[0]): ite(each.deadline <= 1, each.deadline, _number(_after(each.deadline, action)))
         for each in state.requests
@@ -70,18 +70,18 @@ def stops_at_one(state: State, action: Action) -> Effect:
 
 
 def no_deadline(state: State, action: Action) -> Effect:
-    """A pull that keeps the deadline that its slot has had, which is over."""
+    """A pull that keeps the expired deadline of its slot's last pull."""
     request = _acting(state, action)
     return {str(request.deadline.args[0]): request.deadline}
 
 
 def begins_anew(state: State, action: Action) -> Effect:
-    """A pull that asks for the queue from its beginning, whatever its client was given."""
+    """A pull that reads from the beginning of the queue, whatever its client has received."""
     return {str(_acting(state, action).offset.args[0]): const(0)}
 
 
 def first_only(state: State, action: Action) -> Effect:
-    """What wakes or answers all of those it concerns reaches the first of them alone."""
+    """A wake or answer to all requests reaches only the first."""
     told: dict[str, Term] = {}
     for each in state.requests:
         earlier = any_of(_leaves(other, action) for other in state.requests[: each.index])
@@ -92,7 +92,7 @@ def first_only(state: State, action: Action) -> Effect:
 
 
 def lone_only(state: State, action: Action) -> Effect:
-    """What wakes or answers all of those it concerns reaches nobody if there is more than one: told of any number."""
+    """A wake or answer to all requests reaches none if there is more than one."""
     told: dict[str, Term] = {}
     for each in state.requests:
         beside = any_of(_leaves(other, action) for other in _others(state, each))
@@ -103,7 +103,6 @@ def lone_only(state: State, action: Action) -> Effect:
 
 
 def _leaves(request: Request, action: Action) -> Bool:
-    """Whether the step takes the request out of the table."""
     after = _after(request.phase, action)
     assert isinstance(after, Int)
     return request.is_("held") & ~after.is_(request.phases["held"])
@@ -149,7 +148,7 @@ NAMED: Final[Mapping[str, tuple[str, Change]]] = {
 
 
 def named_mutants(policy: Policy, bounds: Bounds) -> Iterable[Mutant]:
-    """The named slips in actions that are there."""
+    """The named mutants of the actions that exist."""
     there = {action.name: kinds_of(action) for action in actions_of(state_of(policy, bounds))}
     for name, (action, change) in NAMED.items():
         if action in there:
@@ -157,7 +156,7 @@ def named_mutants(policy: Policy, bounds: Bounds) -> Iterable[Mutant]:
 
 
 def mutants_by_label(model: Model) -> dict[str, list[str]]:
-    """Label -> what each slip in that action is, named ones first: what an export of the law says of its tests."""
+    """Label -> the mutants of that action, named ones first; an export of the specification lists them."""
     policy, bounds = model.policy, model.bounds
     slips = [*named_mutants(policy, bounds), *mutants_of(policy, bounds)]
     return {action.label: [slip.what for slip in slips if slip.touches(action)] for action in model.actions}

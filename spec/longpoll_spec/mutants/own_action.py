@@ -1,7 +1,6 @@
-"""Your own action in the law's place of it: what it breaks, told like any other counterexample.
+"""Replace an action by your own: report what it breaks, as a counterexample.
 
-For lessons and for trying a change before it is written. Leaves out tokens: a run of a changed law replays on no other,
-so it is told at once.
+For lessons and for trying a change. There are no tokens: a run of a changed specification replays on no other.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from longpoll_spec.specification import assemble, properties_of
 from longpoll_spec.state import State, state_of
 
 LIMIT_STATES = 100_000
-"""A change may make the space endless; what it breaks shows long before this."""
+"""A change may make the state space infinite; violations appear long before this number of states."""
 
 
 def rewritten(state: State, family: Family) -> Model:
-    """The law with this text for the action of its name; raises `ValueError` if the policy has no such action."""
+    """The specification with this action in place of the one of the same name; raises `ValueError` if there is none."""
     kept = [action for action in actions_of(state) if action.name != family.name]
     before = [action for action in actions_of(state) if action.name == family.name]
     if not before:
@@ -35,20 +34,20 @@ def rewritten(state: State, family: Family) -> Model:
 
 
 def broken_by(model: Model) -> tuple[Exploration, list[Verdict]]:
-    """What exploring finds, and the verdicts that are not as they should be, the shortest run first."""
+    """The exploration, and the verdicts that are wrong, the shortest run first."""
     found = explore(model, properties_of(model), engine="python", limit_states=LIMIT_STATES)
     wrong = [verdict for verdict in found.verdicts if verdict.verdict in {"violated", "unreached"}]
     return found, sorted(wrong, key=lambda verdict: (verdict.depth is None, verdict.depth or 0))
 
 
 def trace_in(model: Model, verdict: Verdict) -> Trace:
-    """The run of a verdict, in the changed law."""
+    """The run of a verdict, in the changed specification."""
     assert verdict.token is not None, verdict.name
     return trace_of(model, [model.actions[index] for index in parse(verdict.token).actions], verdict.name)
 
 
 def report(family: Family, *, policy: str, bounds: str) -> str:
-    """What the change breaks, as text: the properties, and the shortest run told step by step.
+    """The properties that the change breaks, with the shortest run step by step, as text.
 
     Raises `UnknownPolicyError`, `BoundsError`, and `ValueError` for an action that the policy does not have.
     """

@@ -1,6 +1,7 @@
-"""What must always be true of the pull path, and why time can always pass; one module a matter.
+"""The properties of the pull path, one module per subject, and why time can always pass.
 
-Every property is a term over the state. What has to be reached for these properties to mean something is in `reached`.
+Every property is a term over the state. The states that must be reached, so that no property holds vacuously: see
+`reached`.
 """
 
 from __future__ import annotations

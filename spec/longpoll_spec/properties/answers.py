@@ -1,4 +1,4 @@
-"""Answers: each pull gets one, the right one, and none is forgotten."""
+"""Answers: each pull gets exactly one, the right one, and none is lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def answer_is_right(model: Model) -> Property:
 
 
 def _wrong_answers(model: Model) -> Wrong:
-    """Written out over offsets and ends, queue by queue: what a read does with them is what is checked."""
+    """Written out over offsets and ends, queue by queue, independently of the code of the read."""
     for action in model.named("pull_read", "run"):
         request = model.state.requests[int(action.actors[0])]
         yield (
@@ -30,7 +30,7 @@ def _wrong_answers(model: Model) -> Wrong:
 
 
 def _is_wrong(model: Model, action: Action, request: Request, queue: Queue) -> Bool:
-    """What a read of this queue leaves is not what its ends ask for."""
+    """A read of this queue has the wrong effect for its ends."""
     offset_next, answers = int_after(request.offset, action), ~after(request.open, action.effect)
     misses = request.offset.is_(queue.visible_end)
     # A first read that finds nothing goes on to the hold, if there is room; a woken one is always answered.
@@ -44,21 +44,20 @@ def _is_wrong(model: Model, action: Action, request: Request, queue: Queue) -> B
 
 
 def offset_goes_on(model: Model) -> Property:
-    """A client asks for what follows what it was given: but for answers only a turn, to a queue's end, moves it."""
+    """A client asks for the offset after what it received: besides answers, only a turn to a queue's end changes it."""
     return no_step(offset_goes_on, _moving_offsets(model))
 
 
 def _moving_offsets(model: Model) -> Wrong:
-    """What the answers do with an offset is `answer_is_right`'s to check."""
     for action in model.actions:
         if action.name not in {"pull_read", "run"}:
             yield action, any_of(_is_moved(model, action, each) for each in model.state.requests)
 
 
 def _is_moved(model: Model, action: Action, request: Request) -> Bool:
-    """The step moves the request's offset, and not by a turn that begins where it should.
+    """The step moves the request's offset, and is not a turn that starts at the right offset.
 
-    Written out here: `next_pull` is what is checked. A request that has read no queue yet turns to its first.
+    Written out here, independently of `next_pull`. A request that has read no queue yet turns to its first.
     """
     moved = ~int_after(request.offset, action).is_(request.offset)
     if action.name != "next_pull" or moved is FALSE:
@@ -74,7 +73,7 @@ def _is_moved(model: Model, action: Action, request: Request) -> Bool:
 
 
 def nothing_skipped(model: Model) -> Property | None:
-    """No message with the very tag that a consumer wants is passed over: the broker's test by hash lets it through."""
+    """No message with the exact tag that a consumer wants is skipped: the broker's hash test lets it through."""
     if not model.state.filters:
         return None
     let_through = (each.wanted.implies(each.passes) for each in model.state.requests)
@@ -83,17 +82,17 @@ def nothing_skipped(model: Model) -> Property | None:
 
 
 def nothing_dropped(model: Model) -> Property:
-    """A request whose pull waits for its answer stands somewhere: in a thread, the table, a list or the executor."""
+    """A request whose pull waits for its answer is somewhere: in a thread, the table, a list or the executor."""
     return always(nothing_dropped, all_of(stands(each) for each in model.state.requests))
 
 
 def dropped_by_reject(model: Model) -> Property:
-    """No refusal by the executor drops a request."""
+    """No rejection by the executor drops a request."""
     return no_step(dropped_by_reject, _dropping(model, "executor_rejects"))
 
 
 def dropped_by_throw(model: Model) -> Property:
-    """No notifier that throws drops a request."""
+    """No exception in a notifier drops a request."""
     return no_step(dropped_by_throw, _dropping(model, "notifier_throws"))
 
 
@@ -109,6 +108,6 @@ def stands(request: Request) -> Bool:
 
 
 def answered_on_stop(model: Model) -> Property:
-    """No request stands in the table of a stopped broker."""
+    """The table of a stopped broker is empty."""
     nobody = all_of(~each.is_("held") for each in model.state.requests)
     return always(answered_on_stop, model.state.running | nobody)

@@ -1,6 +1,6 @@
-"""Deadlines: a request's is its pull's, and it leaves the table and is answered in the very tick in which that is over.
+"""Deadlines: each request has its pull's deadline, and is answered in the tick in which it passes.
 
-The second alone is worth nothing: a broker that renews the deadlines of those it keeps is never late.
+Both parts are needed: a broker that renews the deadlines of kept requests is never late.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def _other_deadlines(model: Model) -> Wrong:
 
 
 def _is_other(model: Model, action: Action, request: Request) -> Bool:
-    """The request that the broker has after the step has not the deadline that it had, less one by a tick.
+    """After the step the request's deadline is not the one before, less one for a tick.
 
-    Written out here: what `tick` and `next_pull` do is what is checked. Of a slot where nobody stands nothing is said.
+    Written out here, independently of `tick` and `next_pull`. Idle slots are not checked.
     """
     before, then = request.deadline, int_after(request.deadline, action)
     stood, stands = ~request.is_("idle"), after(~request.is_("idle"), action.effect)
@@ -35,20 +35,20 @@ def _is_other(model: Model, action: Action, request: Request) -> Bool:
 
 
 def queued_by_deadline(model: Model) -> Property | None:
-    """No time passes while a request stands in the table or in a notifier's list past its deadline."""
+    """No time passes while a request is in the table or in a notifier's list past its deadline."""
     return no_tick(queued_by_deadline, model, lambda each: each.is_listed & (each.deadline <= 0))
 
 
 def answered_by_deadline(model: Model) -> Property | None:
-    """No time passes while a request that the broker has is past its deadline: it is answered within that very tick."""
+    """No time passes while a request that the broker has is past its deadline: it is answered in the same tick."""
     return no_tick(answered_by_deadline, model, lambda each: ~each.is_("idle") & (each.deadline <= 0))
 
 
 def not_answered_early(model: Model) -> Property:
-    """No woken pull is answered as not found before its deadline, but to tell it of a change of the broker's role.
+    """No woken pull is answered as not found before its deadline, except to report a change of the broker's role.
 
-    What a pull was woken for may be cut off its queue before it runs: where that can be, none is woken so early for
-    nothing.
+    The messages that a pull was woken for may be truncated before it runs. Where that is possible, the check is that no
+    pull is woken early without a reason.
     """
     return no_step(not_answered_early, _woken_early(model) if model.bounds.has("truncate") else _early(model))
 
@@ -70,9 +70,9 @@ def _woken_early(model: Model) -> Wrong:
 
 
 def _has_time_and_no_news(model: Model, request: Request) -> Bool:
-    """Whether there is nothing to tell the request, and its deadline has not passed.
+    """Whether the request has no news, and its deadline has not passed.
 
-    Written out: by what a read answers at once is `answer_is_right`'s to check, and not for this to borrow.
+    Written out here: the condition under which a read answers at once is checked by `answer_is_right`.
     """
     at_end = any_of(request.at(queue) & request.offset.is_(queue.visible_end) for queue in model.state.queues)
     return at_end & (request.role_news <= 0) & (request.deadline > 0)

@@ -1,6 +1,6 @@
-"""What the aspects of the world are there for: buckets, commits, limits, channels, cut queues, crashes, roles.
+"""Properties of the features: buckets, commits, limits, channels, truncated queues, crashes, roles.
 
-Each statement is None where its aspect is off, or where the policy promises nothing of the kind.
+Each property is None where its feature is off, or where the policy makes no such promise.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from longpoll_spec.terms import Bool, after, all_of, any_of, truth
 
 
 def no_orphan(model: Model) -> Property | None:
-    """No request is held in a bucket that the table has lost, where no arrival and no scan would ever find it."""
+    """No request is held in a bucket that is no longer in the table, where no arrival and no scan would find it."""
     if not model.bounds.has("buckets"):
         return None
     found = [
@@ -24,7 +24,7 @@ def no_orphan(model: Model) -> Property | None:
 
 
 def buckets_are_swept(model: Model) -> Property | None:
-    """No scan of a queue leaves its bucket in the table if nobody is in it or has it in hand."""
+    """No scan of a queue leaves its bucket in the table if the bucket is unused."""
     if not model.bounds.has("buckets"):
         return None
     return no_step(buckets_are_swept, _unswept(model))
@@ -41,20 +41,18 @@ def _unswept(model: Model) -> Wrong:
 
 
 def _walks(state: State, action: Action, queue: Queue) -> Bool:
-    """Whether the step is one of the scanner at this queue."""
     return truth(queue.name in action.actors) if action.name == "scan_start" else state.scanner.queue.is_(queue.index)
 
 
 def _is_left(state: State, queue: Queue) -> Bool:
-    """The bucket is in the table, and nobody is in it or has it in hand."""
     used = [each.at(queue) & (each.is_listed | each.is_("has_bucket", "rechecked")) for each in state.requests]
     return queue.present & ~any_of(used)
 
 
 def commit_never_regresses(model: Model) -> Property | None:
-    """No offset that a pull carries puts its group's committed offset back; only an explicit commit may.
+    """No offset that a pull carries lowers its group's committed offset; only an explicit commit may.
 
-    An explicit commit does not pass what its consumer was given.
+    An explicit commit does not exceed what its consumer received.
     """
     if not model.bounds.has("commits"):
         return None
@@ -71,7 +69,7 @@ def _regressing(model: Model) -> Wrong:
 
 
 def commit_in_queue(model: Model) -> Property | None:
-    """No group has committed more than its queue has: of a queue that begins anew it would skip messages."""
+    """No group has committed more than its queue has: after the queue is recreated, it would skip messages."""
     if not model.bounds.has("commits"):
         return None
     queues = model.state.queues
@@ -90,7 +88,7 @@ def hold_limit_kept(model: Model) -> Property | None:
 
 
 def _overfilling(model: Model) -> Wrong:
-    """Only a request that acts may come to be held, and only if no other is: said so, no two need be compared."""
+    """Only an acting request may become held, and only if no other is; stated so, no two requests are compared."""
     requests = model.state.requests
     for action in model.actions:
         wrong: list[Bool] = []
@@ -103,7 +101,7 @@ def _overfilling(model: Model) -> Wrong:
 
 
 def closed_is_let_go(model: Model) -> Property | None:
-    """No request of a closed channel stands in the table."""
+    """No request of a closed channel is in the table."""
     if not model.bounds.has("channels"):
         return None
     return always(closed_is_let_go, all_of(~(each.is_("held") & each.closed) for each in model.state.requests))
@@ -122,7 +120,7 @@ def moved_is_told(model: Model) -> Property | None:
 
 
 def seen_survives(model: Model) -> Property | None:
-    """No crash takes back a message that was visible."""
+    """No crash removes a message that was visible."""
     if not model.bounds.has("crash"):
         return None
     return no_step(seen_survives, _taking_back(model))
@@ -135,7 +133,7 @@ def _taking_back(model: Model) -> Wrong:
 
 
 def told_of_role_change(model: Model) -> Property | None:
-    """While the broker runs, it holds no request whose read came before the broker, a slave, became master."""
+    """A running broker holds no request whose read came before the broker, a slave, became master."""
     if not model.bounds.has("role"):
         return None
     waits_on = (each.is_("held") & each.role_news.is_(NEW_MASTER) for each in model.state.requests)
@@ -144,7 +142,7 @@ def told_of_role_change(model: Model) -> Property | None:
 
 
 def told_of_master_return(model: Model) -> Property | None:
-    """While a slave runs, each request that it holds from before its master's return has a walk to come."""
+    """While a slave runs, each request that it has held since before its master's return will be traversed."""
     if not model.bounds.has("role"):
         return None
     state = model.state
@@ -162,7 +160,7 @@ def told_of_master_return(model: Model) -> Property | None:
 
 
 def _untold(model: Model, name: str, news: int) -> Wrong:
-    """The change itself forgets a request that has missed, or a later step loses the news before the answer."""
+    """Either the change itself misses a request, or a later step loses the news before the answer."""
     for action in model.actions:
         forgotten = [
             (each.has_missed if action.name == name else each.role_news.is_(news))
@@ -174,7 +172,7 @@ def _untold(model: Model, name: str, news: int) -> Wrong:
 
 
 def return_is_whole(model: Model) -> Property | None:
-    """The walk after the master's return comes to every bucket."""
+    """The traversal after the master's return visits every bucket."""
     if not walks_on_master_return(model.policy, model.bounds):
         return None
     return no_step(return_is_whole, _breaking_off(model))

@@ -1,4 +1,4 @@
-"""Order in the broker's own books: ends, lists, rounds, and every variable within its range."""
+"""Internal consistency of the broker: ends, lists, rounds, and every variable within its range."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from longpoll_spec.state import WALKING
 from longpoll_spec.terms import FALSE, TRUE, Bool, Int, after, all_of, any_of, truth
 
 NEW_INCARNATION: Final = frozenset({"truncate", "queue_deleted", "crash_and_recover"})
-"""After these a queue is another one, though it has its name."""
+"""After these the queue is a new one with the same name."""
 
 
 def visible_is_monotone(model: Model) -> Property:
     """A queue's beginning, its visible end and the end of its log are in this order.
 
-    Neither the beginning nor the visible end moves back, except by a cut, a deletion or a crash.
+    Neither the beginning nor the visible end moves back, except by truncation, deletion or a crash.
     """
     begins = TRUE
     if model.bounds.has("truncate"):
@@ -40,9 +40,9 @@ def _wrong_ends(model: Model) -> Wrong:
 
 
 def table_is_tidy(model: Model) -> Property:
-    """A request outside the table and the lists has no recheck to come and no entry in the heap.
+    """A request outside the table and the lists has no pending recheck and no heap entry.
 
-    An idle one has no closed channel, no bucket in hand and no news of the broker's role.
+    An idle one has no closed channel, no reference to a bucket and no news of the broker's role.
     """
     tidy: list[Bool] = []
     for each in model.state.requests:
@@ -54,7 +54,7 @@ def table_is_tidy(model: Model) -> Property:
 
 
 def round_is_whole(model: Model) -> Property | None:
-    """A scan whose store fails for one queue still comes to every other queue of its round."""
+    """A scan whose store fails for one queue still visits every other queue of its round."""
     if len(model.state.queues) == 1:
         return None
     return no_step(round_is_whole, _cut_short(model))
@@ -70,12 +70,11 @@ def _cut_short(model: Model) -> Wrong:
 
 
 def lists_have_owners(model: Model) -> Property:
-    """A request is in a notifier's list only while that notifier walks, and in place only one notifier walks."""
+    """A request is in a notifier's list only while that notifier traverses; in place only one notifier traverses."""
     return always(lists_have_owners, all_of((*_owned(model), *_alone(model))))
 
 
 def _owned(model: Model) -> list[Bool]:
-    """Each request of a list has a notifier with that list at its queue."""
     state = model.state
     found: list[Bool] = []
     for each in state.requests:
@@ -88,7 +87,6 @@ def _owned(model: Model) -> list[Bool]:
 
 
 def _alone(model: Model) -> list[Bool]:
-    """In place no two notifiers walk one queue."""
     state = model.state
     if state.policy.take != "in_place":
         return []
@@ -97,7 +95,7 @@ def _alone(model: Model) -> list[Bool]:
 
 
 def stays_in_range(model: Model) -> Property:
-    """No step takes a variable out of its range: at a bound a guard disables the step, and nothing is cut off."""
+    """No step takes a variable out of its range: at a bound a guard disables the step, and no value is clamped."""
     return no_step(stays_in_range, _leaving(model))
 
 

@@ -1,4 +1,4 @@
-"""Time can always pass: whatever time waits for brings the tick nearer, by a rank that falls with every urgent step."""
+"""Time can always pass: every urgent step lowers a rank, so a tick comes nearer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from longpoll_spec.terms import FALSE, Bool, Int, all_of, any_of, const, ite
 
 
 def time_can_pass(model: Model) -> Property | None:
-    """From every state a tick can be reached: whatever time waits for brings the tick nearer, and something can act."""
+    """From every state a tick can be reached: every urgent step brings it nearer, and one is enabled."""
     if model.state.policy.tick == "free" or model.bounds.has("lateness"):
         return None
     urgent = [action for action in model.actions if action.urgent]
@@ -22,16 +22,16 @@ def time_can_pass(model: Model) -> Property | None:
 
 
 Rank = tuple[tuple[tuple[Int, ...], ...], ...]
-"""Parts, most significant first; a part is made of sums, one for each request or thread; a sum has its terms."""
+"""Parts, most significant first. A part has one sum per request or thread; a sum is a tuple of terms."""
 
 
 def rank(state: State) -> Rank:
-    """What every urgent step makes smaller; no part is below zero.
+    """A rank that every urgent step lowers; no part is negative.
 
-    The messages to flush and to make visible; how far each request is from its answer; a tag that is announced;
-    requests that a notifier keeps though they have something to read; what is left of a scan that is due, and of a walk
-    after the master's return; how far each notifier is from rest; requests that it has yet to look at. A walk that
-    announces a tag may well keep a request that has something to read, and is followed by one that announces none.
+    In order: messages to flush and to make visible; each request's distance from its answer; an announced tag; requests
+    that a notifier keeps although they have something to read; the rest of a due scan, and of a traversal after the
+    master's return; each notifier's distance from rest; requests that it has yet to check. A traversal that announces a
+    tag may keep a request that has something to read; one that announces none follows it.
     """
     taken = {notifier.taken for notifier in state.notifiers}
     due = _one_if(state.running & (state.next_scan <= 0), len(state.queues))
@@ -49,7 +49,6 @@ def rank(state: State) -> Rank:
 
 
 def _distance(request: Request) -> tuple[Int, ...]:
-    """How far a request is from its answer."""
     stages = {"pulling": 12, "missed": 10, "has_bucket": 9, "rechecked": 8}
     return (
         *(_one_if(request.is_(label), far) for label, far in stages.items()),
@@ -62,13 +61,12 @@ def _distance(request: Request) -> tuple[Int, ...]:
 
 
 def _return_walk(state: State) -> tuple[Int, ...]:
-    """What is left of the walk after the master's return."""
     unseen = _one_if(state.return_queue.is_(state.no_queue)) if state.return_queue.op == "var" else const(0)
     return (unseen, *(_one_if(queue.return_due, 2) for queue in state.queues))
 
 
 def _kept_for_nothing(state: State, request: Request) -> Bool:
-    """A notifier keeps the request though it has something to read, and announced no tag that would explain it."""
+    """A notifier keeps the request although it has something to read and no announced tag explains that."""
     kept = {notifier.kept for notifier in state.notifiers}
     explained = request.phase.is_(state.dispatcher.kept) & state.walks_for(state.dispatcher, request)
     told = explained & state.dispatcher.at(WALKING) & ~state.announced.is_(state.no_tag)
@@ -76,7 +74,7 @@ def _kept_for_nothing(state: State, request: Request) -> Bool:
 
 
 def _unrest(state: State, notifier: Notifier) -> Int:
-    """How far a notifier is from rest: farther where one of its bucket's requests will make it walk again."""
+    """A notifier's distance from rest: greater if a request of its bucket will make it traverse again."""
     waits = any_of(
         each.in_table & (state.fits(each) | state.is_told_moved(each)) & state.walks_for(notifier, each)
         for each in state.requests
@@ -105,9 +103,9 @@ def _one_if(condition: Bool, weight: int = 1) -> Int:
 
 
 def _gets_less(parts: Rank, action: Action) -> Bool:
-    """Whether the step makes the rank smaller, in lexicographic order; what the step does not touch cancels out.
+    """Whether the step lowers the rank, in lexicographic order; unchanged sums cancel.
 
-    A part is smaller if one of its sums falls and none rises: more than the total asks for, and plain to a solver.
+    A part is lower if one of its sums falls and none rises: stronger than comparing totals, and easy for a solver.
     """
     less: Bool = FALSE
     for part in reversed(parts):

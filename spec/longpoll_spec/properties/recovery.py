@@ -1,4 +1,4 @@
-"""What a crash leaves: the disk, and nothing of memory. That nothing seen is taken back is said in `features`."""
+"""Recovery after a crash: disk contents survive, memory does not. Visible messages: see `aspects.seen_survives`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from longpoll_spec.terms import Bool, after, any_of
 
 
 def only_disk_survives(model: Model) -> Property | None:
-    """After a crash each log ends where it was flushed, no notifier and no request is anywhere, and a period begins."""
+    """After a crash each log ends where it was flushed, no notifier or request is active, and a scan period begins."""
     if not model.bounds.has("crash"):
         return None
     return no_step(only_disk_survives, _surviving(model))

@@ -1,6 +1,6 @@
-"""How a property is written down: a function from model to statement, with its docstring as the sentence.
+"""How a property is written: a function from model to statement, with its docstring as the sentence.
 
-Where a property speaks of a step (`no time passes while ...`), its term says that no such step is possible now.
+A property about a step (`no time passes while ...`) says that no such step is enabled.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from longpoll_spec.state import Request
 from longpoll_spec.terms import FALSE, TRUE, Bool, Int, Term, all_of, any_of, substitute
 
 Text: TypeAlias = Callable[[Model], Property | None]
-"""None where the statement makes no sense under the model's policy or bounds."""
+"""None where the statement does not apply to the model's policy or bounds."""
 Wrong: TypeAlias = Iterable[tuple[Action, Bool]]
 """Steps, each with the condition under which it breaks the property."""
 
@@ -24,7 +24,7 @@ def always(text: Text, term: Bool) -> Property:
 
 
 def no_step(text: Text, wrong: Wrong, also: Bool = TRUE) -> Property:
-    """The property that no such step is possible, and that `also` is true of every state."""
+    """The property that no such step is enabled, and that `also` is true of every state."""
     closing = [(action, condition) for action, condition in wrong if condition is not FALSE]
     term = all_of(~(action.guard & condition) for action, condition in closing) & also
     labels = tuple((action.label, condition) for action, condition in closing)
@@ -34,7 +34,7 @@ def no_step(text: Text, wrong: Wrong, also: Bool = TRUE) -> Property:
 def no_tick(text: Text, model: Model, condition: Callable[[Request], Bool]) -> Property | None:
     """The property that no time passes while this is true of a request.
 
-    None under free time, where time may pass at any moment and no deadline can be promised.
+    None under free time, where time may pass at any point and no deadline can be promised.
     """
     if model.state.policy.tick == "free":
         return None

@@ -1,4 +1,4 @@
-"""No wakeup is lost: who is held while a message for it is visible is looked at by somebody."""
+"""No wakeup is lost: a request held while a message for it is visible will be checked."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from longpoll_spec.terms import Bool, after, all_of, any_of
 
 
 def lost(state: State, request: Request) -> Bool:
-    """A held request has something to read that passes its filter, and nobody will look but a scan or an arrival.
+    """A held request has something to read that passes its filter, but only a scan or an arrival will check it.
 
-    Its own pending recheck will; so will a notifier that is due at its bucket, has not taken it yet and would not turn
-    away for the tag it announces, and one that rechecks after it puts back. A walker past its take will not.
+    Others would check it: its own pending recheck; a notifier that rechecks after it puts back; a notifier that is due
+    at its bucket, has not taken it yet and announces no tag that excludes the request. A notifier past its take does
+    not check it.
     """
     will_look = [
         notifier.at(DUE) & ~request.orphan & state.walks_for(notifier, request) & state.announces_for(notifier, request)
@@ -27,7 +28,7 @@ def lost(state: State, request: Request) -> Bool:
 
 
 def no_lost_wakeup(model: Model) -> Property:
-    """No held request with something to read is left without anybody who will look at it."""
+    """Every held request with something to read will be checked by some thread."""
     return always(no_lost_wakeup, all_of(~lost(model.state, each) for each in model.state.requests))
 
 
@@ -50,13 +51,13 @@ def _losing(model: Model, *names: str) -> Wrong:
 
 
 def woken_within(model: Model) -> Property | None:
-    """Within no tick: no time passes between an append that may be shown and the answer to who has waited for it."""
+    """No time passes between an append that may be shown and the answer to a request that waits for it."""
     state = model.state
     return no_tick(woken_within, model, lambda each: state.running & ~each.is_("idle") & _waits(state, each))
 
 
 def _waits(state: State, request: Request) -> Bool:
-    """Something is appended for the request; what is not visible yet may be for anybody."""
+    """A message is appended for the request; one that is not visible yet may be for any request."""
     if not state.filters:
         return state.at_queue_of(request, lambda queue: request.offset < state.end_to_show(queue))
     return state.fits(request) | state.at_queue_of(request, lambda queue: queue.visible_end < state.end_to_show(queue))

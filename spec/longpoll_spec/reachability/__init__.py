@@ -1,7 +1,7 @@
-"""What must be reachable, so that no property holds because nothing happens: the `sometimes` properties.
+"""The states that must be reachable, so that no property holds vacuously: the `sometimes` properties.
 
-Every action fires, every phase is stood in, every cause of an answer occurs, every remedy of the policy is really
-needed at least once, and the two notifiers get in each other's way.
+Every action occurs, every phase is reached, every cause of an answer occurs, every fix of the policy is needed at least
+once, and the two notifiers interfere.
 """
 
 from __future__ import annotations
@@ -34,49 +34,47 @@ def sometimes_of(model: Model) -> Iterable[Property]:
 
 
 def _of_others(model: Model) -> Iterable[Property]:
-    """What depends on who else is there: an aspect that only restricts would let it never come about."""
+    """Situations that need other requests: a feature that only restricts would make them impossible."""
     state = model.state
     if not model.bounds.has("limit") and len(state.requests) > 1:
         beside = [
             action.guard & after(request.is_listed, action.effect) & any_of(_beside(state, request))
             for action, request in zip(model.named("hold"), state.requests, strict=True)
         ]
-        yield _sometimes("inserted_beside_another", "A pull comes into a bucket that has another.", any_of(beside))
+        yield _sometimes("inserted_beside_another", "A pull enters a bucket that has another one.", any_of(beside))
     if not model.bounds.has("capacity"):
         alone = {
             each.index: all_of(other.copies <= 0 for other in state.requests if other is not each)
             for each in state.requests
         }
         refused = _enabled(model, "executor_rejects", alone)
-        yield _sometimes("refused_alone", "The executor refuses the only request that it has.", refused)
+        yield _sometimes("refused_alone", "The executor rejects the only request that it has.", refused)
 
 
 def _beside(state: State, request: Request) -> Iterable[Bool]:
-    """For every other request whether it stands in the table in the bucket in which this one belongs."""
+    """For every other request, whether it is in the table in the bucket of this one."""
     for other in state.requests:
         if other is not request:
             yield other.in_table & any_of(request.at(queue) & other.at(queue) for queue in state.queues)
 
 
 def _answers(model: Model) -> Iterable[Property]:
-    """Every cause of an answer."""
     state = model.state
     more = {request.index: state.has_more(request) for request in state.requests}
     reads = _enabled(model, "pull_read", more)
     woken = _enabled(model, "run", more)
     late = _enabled(model, "run", {request.index: ~more[request.index] for request in state.requests})
-    yield _sometimes("answered_at_once", "A pull finds something at its first read.", reads)
-    yield _sometimes("answered_after_wake", "A held pull is woken and finds something.", woken)
-    yield _sometimes("answered_not_found", "A held pull's time is over and it finds nothing.", late)
+    yield _sometimes("answered_at_once", "A pull finds messages at its first read.", reads)
+    yield _sometimes("answered_after_wake", "A held pull is woken and finds messages.", woken)
+    yield _sometimes("answered_not_found", "A held pull expires and finds nothing.", late)
     if state.filters:
         yield from _filtered(model)
     if state.policy.on_stop == "answer":
         held = any_of(request.is_("held") for request in state.requests)
-        yield _sometimes("answered_by_stop", "A held pull is answered by the stop.", _enabled(model, "stop") & held)
+        yield _sometimes("answered_by_stop", "A held pull is answered on stop.", _enabled(model, "stop") & held)
 
 
 def _filtered(model: Model) -> Iterable[Property]:
-    """What a filter does to answers."""
     state = model.state
     for name, sentence in (("pull_read", "A first read"), ("run", "A woken pull")):
         moved = _enabled(model, name, {each.index: state.has_more(each) & ~state.fits(each) for each in state.requests})
@@ -90,7 +88,6 @@ def _filtered(model: Model) -> Iterable[Property]:
 
 
 def _remedies(model: Model) -> Iterable[Property]:
-    """Every remedy finds the fault it is there for."""
     state = model.state
     rescues = {request.index: request.is_("held") & state.has_more(request) for request in state.requests}
     if state.policy.recheck_after_hold == "after_insert" and state.policy.recheck == "self":
@@ -103,13 +100,13 @@ def _remedies(model: Model) -> Iterable[Property]:
 
 
 def _two_notifiers(state: State) -> Property:
-    """In place one has to wait for the other; a clone lets both have a part of the bucket."""
+    """In place one has to wait for the other; with a clone both have a part of the bucket."""
     if state.policy.take == "in_place":
         meet = any_of(
             state.dispatcher.at(DUE, queue) & state.scanner.at(WALKING, queue) & ~state.lock_free(queue)
             for queue in state.queues
         )
-        return _sometimes("notifier_waits_for_lock", "The dispatcher is due while the scanner has the lock.", meet)
+        return _sometimes("notifier_waits_for_lock", "The dispatcher must notify while the scanner has the lock.", meet)
     both = [
         all_of(
             any_of(each.at(queue) & each.phase.is_one_of((notifier.taken, notifier.kept)) for each in state.requests)
@@ -121,28 +118,29 @@ def _two_notifiers(state: State) -> Property:
 
 
 def _of_aspects(model: Model) -> Iterable[Property]:
-    """What an aspect is there for does come about."""
     state = model.state
     if model.bounds.has("commits"):
         older = _enabled(model, "pull_read", {each.index: each.carried < each.committed for each in state.requests})
-        yield _sometimes("older_commit_arrives", "A read's pull carries less than its group has committed.", older)
+        yield _sometimes(
+            "older_commit_arrives", "A pull being read carries a lower offset than its group has committed.", older
+        )
         newer = [
             action.guard & (request.committed < _int_after(request.committed, action))
             for action in model.named("pull_read", "commit_pulled")
             for request in state.requests
         ]
-        yield _sometimes("pull_commits", "A pull's offset puts its group's committed one forward.", any_of(newer))
+        yield _sometimes("pull_commits", "A pull's offset advances its group's committed one.", any_of(newer))
     if model.bounds.has("truncate"):
         moved = _enabled(model, "run", {each.index: state.is_moved(each) for each in state.requests})
         trimmed = _enabled(model, "pull_read", {each.index: state.is_trimmed(each) for each in state.requests})
-        yield _sometimes("told_beginning", "A read is told that its queue begins later.", trimmed)
+        yield _sometimes("told_beginning", "A read learns that its queue begins later.", trimmed)
         yield _sometimes("told_moved", "A held pull is answered that its offset has moved.", moved)
         cut = [
             action.guard & (_int_after(queue.log_end, action) < queue.log_end)
             for action in model.named("truncate")
             for queue in state.queues
         ]
-        yield _sometimes("log_is_cut", "A queue's log is cut back.", any_of(cut))
+        yield _sometimes("log_is_cut", "A queue's log is truncated.", any_of(cut))
         anew = [
             action.guard & (queue.log_end > 0) & (_int_after(queue.log_end, action) <= 0)
             for action in model.named("queue_deleted")
@@ -151,7 +149,7 @@ def _of_aspects(model: Model) -> Iterable[Property]:
         yield _sometimes("queue_begins_anew", "A queue with messages is deleted, and begins at 0.", any_of(anew))
     if model.bounds.has("limit") and model.policy.hold_limit != "none":
         full = any_of(each.is_("missed") & state.is_full for each in state.requests)
-        yield _sometimes("table_is_full", "A pull that missed finds no room.", full)
+        yield _sometimes("table_is_full", "A pull that missed finds no room in the table.", full)
     if sweeps(model.policy, model.bounds):
         swept = any_of(
             action.guard & queue.present & ~after(queue.present, action.effect)
@@ -162,25 +160,26 @@ def _of_aspects(model: Model) -> Iterable[Property]:
 
 
 def _int_after(term: Int, action: Action) -> Int:
-    """An integer after the action's step."""
     made = substitute(term, action.effect)
     assert isinstance(made, Int)
     return made
 
 
 def _two_queues(state: State) -> Property:
-    """Notifiers share queues but do not wait for each other where their queues differ."""
+    """Notifiers share queues but do not wait for each other if their queues differ."""
     apart = [
         state.dispatcher.at(WALKING, one) & state.scanner.at(WALKING, other)
         for one in state.queues
         for other in state.queues
         if one is not other
     ]
-    return _sometimes("queues_walked_at_once", "The dispatcher and the scanner walk two queues at once.", any_of(apart))
+    return _sometimes(
+        "queues_walked_at_once", "The dispatcher and the scanner traverse two queues at once.", any_of(apart)
+    )
 
 
 def _enabled(model: Model, name: str, besides: dict[int, Bool] | None = None) -> Bool:
-    """Whether an instance of the action can happen, for a request of which something more holds."""
+    """Whether an instance of the action is enabled for a request that satisfies a further condition."""
     found: list[Bool] = []
     for action in model.named(name):
         actor = action.actors[0] if action.actors else None

@@ -1,36 +1,36 @@
-"""The phases in which the environment acts: `sometimes` properties that keep it as free as Java's.
+"""The phases in which the environment acts: `sometimes` properties that keep it as free as in Java.
 
-An environment that acts only while the broker rests makes every promise easier, and no other property would see it. So
-each of its actions has to happen in each phase in which Java can take it (sources: 4.9.8, 5.3.3).
+An environment that acts only while the broker is idle makes every promise easier, and no other property would detect
+it. So each of its actions has to occur in each phase in which Java allows it (sources: 4.9.8, 5.3.3).
 
-| phase         | in Java                                                   |
-|---------------|-----------------------------------------------------------|
-| `dispatching` | `ReputMessageService.doReput`, while `arriving` runs      |
-| `scanning`    | `PullRequestHoldService.checkHoldRequest`, in its loop    |
-| `pulling`     | a task in the queue of `PullMessageProcessor`'s executor  |
+| phase         | in Java                                                    |
+|---------------|------------------------------------------------------------|
+| `dispatching` | `ReputMessageService.doReput`, while `arriving` runs       |
+| `scanning`    | `PullRequestHoldService.checkHoldRequest`, in its loop     |
+| `pulling`     | a task in the queue of `PullMessageProcessor`'s executor   |
 | `inserting`   | `processRequest` from `getMessage` to `suspendPullRequest` |
-| `held`        | an entry of `ManyPullRequest`                             |
-| `queued`      | `pullMessageExecutor`, after `executeRequestWhenWakeup`   |
-| `unflushed`   | `CommitLog`, until `FlushRealTimeService` has run         |
-| `early`       | `pullMessageExecutor`, full when a message arrives        |
+| `held`        | an entry of `ManyPullRequest`                              |
+| `queued`      | `pullMessageExecutor`, after `executeRequestWhenWakeup`    |
+| `unflushed`   | `CommitLog`, until `FlushRealTimeService` has run          |
+| `early`       | `pullMessageExecutor`, full when a message arrives         |
 
 | action                                | in Java                                                                     |
 |---------------------------------------|-----------------------------------------------------------------------------|
-| `append`                              | `SendMessageProcessor`'s threads, under no lock of the pull path             |
-| `next_pull`                           | a consumer: another thread of `PullMessageProcessor` for each pull           |
-| `scan_start`, `scan_throws`           | the hold service's own thread: `run`, and `getMaxOffsetInQueue` in it        |
-| `notifier_throws`                     | a filter in `notifyMessageArriving`, whichever thread has called that        |
-| `executor_rejects`                    | `submit` throws `RejectedExecutionException`                                 |
-| `channel_closes`                      | Netty's thread, `ClientHousekeepingService`                                  |
-| `offset_commit`, `offset_reset`       | `ConsumerManageProcessor`, `AdminBrokerProcessor`                            |
-| `trim`                                | `CleanCommitLogService`                                                      |
-| `truncate`, `queue_deleted`           | `AutoSwitchHAClient` of a slave, `AdminBrokerProcessor.deleteTopic`          |
-| `role_change`, `master_returns`       | `BrokerController.changeToMaster`, `onMinBrokerChange`                       |
-| `flush`, `crash_and_recover`, `stop`  | `FlushRealTimeService`, the operating system, `BrokerController.shutdown`    |
+| `append`                              | `SendMessageProcessor`'s threads, under no lock of the pull path            |
+| `next_pull`                           | a consumer: another thread of `PullMessageProcessor` for each pull          |
+| `scan_start`, `scan_throws`           | the hold service's thread: `run`, and `getMaxOffsetInQueue` in it           |
+| `notifier_throws`                     | a filter in `notifyMessageArriving`, on whichever thread called that        |
+| `executor_rejects`                    | `submit` throws `RejectedExecutionException`                                |
+| `channel_closes`                      | Netty's thread, `ClientHousekeepingService`                                 |
+| `offset_commit`, `offset_reset`       | `ConsumerManageProcessor`, `AdminBrokerProcessor`                           |
+| `trim`                                | `CleanCommitLogService`                                                     |
+| `truncate`, `queue_deleted`           | `AutoSwitchHAClient` of a slave, `AdminBrokerProcessor.deleteTopic`         |
+| `role_change`, `master_returns`       | `BrokerController.changeToMaster`, `onMinBrokerChange`                      |
+| `flush`, `crash_and_recover`, `stop`  | `FlushRealTimeService`, the operating system, `BrokerController.shutdown`   |
 
-Leaves out phases that the text itself forbids: a change that needs all locks while a walk in place has one, a second
-append where there is only one message, an append that waits for its announcement (`before_visible`), and a cut while
-the dispatcher is at work.
+Excluded are combinations that the specification forbids: a change that needs all locks during a traversal in place, a
+second append where there is only one message, an append that waits for its announcement (`before_visible`), and
+truncation while the dispatcher is working.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from longpoll_spec.terms import Bool, any_of
 
 PHASES: Final[Mapping[str, str]] = {
     "dispatching": "the dispatcher is at work",
-    "scanning": "the scanner walks a bucket",
-    "pulling": "a pull has yet to read",
+    "scanning": "the scanner traverses a bucket",
+    "pulling": "a pull has not read yet",
     "inserting": "a pull is between its read and its insert",
     "held": "a pull is held",
     "queued": "a woken pull waits in the executor",
     "unflushed": "a message is not on disk",
     "early": "the request has time left",
 }
-"""Phase -> what is so then. Where one request takes part in the action, the pull is that request's."""
+"""Phase -> its meaning. If one request takes part in the action, the pull is that request's."""
 _IN_A_THREAD: Final = ("inserting", "held", "queued")
 _ANY: Final = ("dispatching", "scanning", *_IN_A_THREAD)
 ACTS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -73,13 +73,13 @@ ACTS: Final[Mapping[str, tuple[str, ...]]] = {
     "crash_and_recover": ("unflushed", *_ANY),
     "stop": _ANY,
 }
-"""Action of the environment -> the phases in which it has to happen."""
+"""Action of the environment -> the phases in which it has to occur."""
 _UNDER_LOCK: Final = ("channel_closes", "role_change", "master_returns", "stop", "truncate", "queue_deleted")
-"""Actions that wait for the end of a walk in place, some of them only where they take a request from its bucket."""
+"""Actions that wait for the end of a traversal in place, some only where they take a request from its bucket."""
 
 
 def environment_of(model: Model) -> Iterator[Property]:
-    """For every action of the environment and each of its phases, that the two come together."""
+    """For every action of the environment and each of its phases: the action occurs in the phase."""
     for name, phases in ACTS.items():
         actions = model.named(name)
         for phase in phases:
@@ -88,7 +88,7 @@ def environment_of(model: Model) -> Iterator[Property]:
                 yield _sometimes(f"{name}_while_{phase}", f"The action {name} happens while {PHASES[phase]}.", term)
     for notifier in model.state.notifiers:
         thrown = any_of(each.guard for each in model.named("notifier_throws") if notifier.name in each.actors)
-        yield _sometimes(f"{notifier.name}_throws", f"Looking at a request throws in the {notifier.name}.", thrown)
+        yield _sometimes(f"{notifier.name}_throws", f"Checking a request throws in the {notifier.name}.", thrown)
 
 
 def _sometimes(name: str, sentence: str, term: Bool) -> Property:
@@ -96,7 +96,7 @@ def _sometimes(name: str, sentence: str, term: Bool) -> Property:
 
 
 def _forbidden(model: Model, name: str, phase: str) -> bool:
-    """Whether the text, its policy or its bounds keep the action out of the phase."""
+    """Whether the specification, its policy or its bounds exclude the action from the phase."""
     policy, bounds = model.policy, model.bounds
     if (name, phase) == ("append", "dispatching"):
         return policy.notify == "before_visible" or bounds.messages == bounds.queues == 1

@@ -1,8 +1,8 @@
-"""When something of the law exists, in words: found by trying policies and bounds, not written down a second time.
+"""When a part of the specification exists, in words, found by trying policies and bounds.
 
-Every preset, every preset with one knob changed, and each aspect are tried. The condition is the fewest knobs and
-aspects by whose values those with the thing differ from those without. Leaves out what it is asked about: a question is
-any function of policy and bounds (a test asks it of other policies and bounds and compares).
+Tried are every preset, every preset with one knob changed, and each feature. The condition is the smallest set of knobs
+and features whose values separate the samples with the part from those without. The question is any function of policy
+and bounds; a test compares the answer on other policies and bounds.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from longpoll_spec.bounds import ASPECTS, EXPLORATIONS, Bounds
 from longpoll_spec.policy import PRESETS, Policy, knob_values, with_knob
 
 PARTS_MAX: Final = 3
-"""A condition has no more parts than this; none of the law's needs more."""
+"""The most parts of a condition; more are never needed."""
 PLAIN: Final = Bounds("plain", requests=2, messages=None)
-"""No aspect, and an open log: the text without what the bounds add."""
+"""No features and an open log: the specification without what the bounds add."""
 YES, NO = "yes", "no"
 CHANGED_WITH_ASPECTS: Final = ("strict", "rocketmq-pr7359")
-"""The presets of which each knob is changed under each aspect, too: two that differ in most knobs."""
+"""The presets with each knob changed under each feature too: two that differ in most knobs."""
 Question: TypeAlias = Callable[[Policy, Bounds], bool]
 Features: TypeAlias = Mapping[str, str]
-"""Knob or aspect -> its value, in words."""
+"""Knob or feature -> its value, in words."""
 
 
 Part: TypeAlias = tuple[str, frozenset[str]]
-"""A knob or an aspect, and the values that it must have."""
+"""A knob or a feature, and its required values."""
 
 
 @frozen
 class Condition:
-    """Alternatives, each of parts that must all be so: never for no alternative, always for one without parts."""
+    """Alternatives of parts that must all hold; no alternative means never, one without parts means always."""
 
     alternatives: tuple[tuple[Part, ...], ...]
 
     def holds(self, features: Features) -> bool:
-        """Whether it is so."""
+        """Whether the condition holds."""
         return any(all(features[name] in values for name, values in parts) for parts in self.alternatives)
 
     @property
@@ -70,7 +70,7 @@ def _aspect(name: str, values: frozenset[str]) -> str:
 
 @cache
 def features_of(policy: Policy, bounds: Bounds) -> Features:
-    """The knobs and aspects of a policy under bounds."""
+    """The knobs and features of a policy under bounds."""
     knobs = {name: str(getattr(policy, name)).lower() for name in knob_values()}
     numbers = {"queues": bounds.queues > 1, "tags": bounds.tags > 1}
     aspects = numbers | {name: name in bounds.aspects for name in ASPECTS}
@@ -79,7 +79,7 @@ def features_of(policy: Policy, bounds: Bounds) -> Features:
 
 @cache
 def samples() -> tuple[tuple[Policy, Bounds], ...]:
-    """What is tried: presets and their changes without aspects, and our own with each aspect."""
+    """The samples: presets and their changes without features, and our own with each feature."""
     return tuple(_samples())
 
 
@@ -95,7 +95,7 @@ def _samples() -> Iterator[tuple[Policy, Bounds]]:
 
 
 def changes_of(policy: Policy) -> Iterator[Policy]:
-    """The policy with one knob set otherwise, for every such setting."""
+    """The policy with one knob changed, for every such setting."""
     for name, values in knob_values().items():
         for value in values:
             if value != getattr(policy, name):
@@ -103,9 +103,9 @@ def changes_of(policy: Policy) -> Iterator[Policy]:
 
 
 def condition_of(question: Question, tried: Sequence[tuple[Policy, Bounds]] | None = None) -> Condition:
-    """The condition under which the answer is yes, by trying the samples, or those that are given.
+    """The condition under which the answer is yes, from the samples, or from those given.
 
-    A law that needs more than two alternatives is not foreseen.
+    At most two alternatives are supported.
     """
     asked = [(features_of(*sample), question(*sample)) for sample in (samples() if tried is None else tried)]
     those, others = ([features for features, yes in asked if yes is wanted] for wanted in (True, False))
@@ -125,14 +125,12 @@ def condition_of(question: Question, tried: Sequence[tuple[Policy, Bounds]] | No
 
 
 def _splits(those: Sequence[Features]) -> Iterator[tuple[str, str]]:
-    """Every way to tell some of them from the rest by one value."""
     for name in those[0]:
         values = sorted({features[name] for features in those})
         yield from ((name, value) for value in values if len(values) > 1)
 
 
 def _separating(those: Sequence[Features], others: Sequence[Features]) -> tuple[Part, ...] | None:
-    """The fewest parts by which those differ from all the others."""
     values = {name: frozenset(features[name] for features in those) for name in those[0]}
     excluded = {
         name: frozenset(number for number, other in enumerate(others) if other[name] not in taken)

@@ -1,11 +1,11 @@
-"""Where the law's steps lie in the Java broker: the places at which its threads are stopped, version by version.
+"""Where the steps lie in the Java broker: the gates at which its threads are stopped, per version.
 
-A gate is a place in a method. A step of the law is what a thread does from one gate to the next (`STEPS`), so this
-table is the refinement mapping from Java's source to the law. Leaves out how a place is made a gate, and who follows a
-run from gate to gate (`longpoll_java`).
+A gate is a breakpoint in a method. A step of the specification is what a thread does from one gate to the next
+(`STEPS`), so this table is the refinement mapping from Java's source to the specification. Installing and following
+gates: `longpoll_java`.
 
 Source: `PullMessageProcessor`, `PullRequestHoldService`, `LmqPullRequestHoldService`, `DefaultMessageStore` of 4.9.7,
-5.4.0 and 5.5.0; a test holds every place against the jars.
+5.4.0 and 5.5.0; a test checks every location against the jars.
 """
 
 from __future__ import annotations
@@ -25,33 +25,35 @@ _PULL: Final = "org.apache.rocketmq.broker.processor.PullMessageProcessor"
 _STORE: Final = "org.apache.rocketmq.store.MessageStore"
 _NOTIFY: Final = "notifyMessageArriving(String,int,long,Long,long,byte[],java.util.Map)"
 _QUEUE: Final = {"topic": "$1", "queue": "$2"}
-"""What the methods of the hold service have as their first two parameters."""
+"""The first two parameters of the hold service's methods."""
 
 
 @frozen
 class Breakpoint:
-    """A place at which a thread can be stopped."""
+    """A breakpoint at which a thread can be stopped."""
 
     name: str
     class_name: str
     method: str
-    """Name and, where it is overloaded, the types of its parameters, as Byteman writes them."""
+    """Name and, if it is overloaded, its parameter types, in Byteman's syntax."""
     place: str
-    """Where in the method, as Byteman writes it."""
+    """The location in the method, in Byteman's syntax."""
     told: Mapping[str, str] = attrs.Factory(dict[str, str])
-    """What is known there, as Java expressions: `topic`, `queue`, `request` (its opaque), `suspends`."""
+    """The known values there, as Java expressions: `topic`, `queue`, `request` (its opaque), `suspends`."""
     bucket: str = ""
-    """The ManyPullRequest at hand, as a Java expression; `request` may use it by the name `bucket`."""
+    """The current ManyPullRequest, as a Java expression; `request` may use it by the name `bucket`."""
     request: str = ""
-    """The PullRequest at hand, as a Java expression; `told` may use it by the name `held`."""
+    """The current PullRequest, as a Java expression; `told` may use it by the name `held`."""
     throws: str = ""
     """The exception that can be thrown there."""
     does: tuple[str, str] = ("", "")
-    """What a thread does there that goes on, and when, as Java expressions: nothing, in a broker as it is shipped."""
+    """An action added to a thread that continues there, and its condition, as Java expressions; empty in a shipped
+    broker.
+    """
 
     @property
     def words(self) -> str:
-        """The place for a reader: `PullRequestHoldService.suspendPullRequest, at entry`."""
+        """The location for a reader: `PullRequestHoldService.suspendPullRequest, at entry`."""
         method = self.method.partition("(")[0]
         *where, called = self.place.split(maxsplit=2)
         if len(where) < 2:
@@ -63,7 +65,6 @@ class Breakpoint:
 
 
 def _pull_gates(method: str, read: str) -> tuple[Breakpoint, ...]:
-    """The gates of the thread that serves a pull, in `PullMessageProcessor`."""
     known = {"request": "$2.getOpaque()", "suspends": "$3"}
     return (
         Breakpoint("read", _PULL, method, f"AT INVOKE {_STORE}.{read}", known),
@@ -72,7 +73,7 @@ def _pull_gates(method: str, read: str) -> tuple[Breakpoint, ...]:
 
 
 def _notify_gates() -> tuple[Breakpoint, ...]:
-    """The gates of the threads that walk a bucket: the dispatcher, and the scanner for each queue of its round."""
+    """The gates of the threads that traverse a bucket: the dispatcher, and the scanner for each queue of its round."""
     one = {"request": "held.getRequestCommand().getOpaque()"}
     return (
         Breakpoint("notify", _HOLD, _NOTIFY, "AT ENTRY", _QUEUE),
@@ -132,7 +133,6 @@ _COMMON: Final = (
 
 
 def _asked(field: str) -> str:
-    """A field of the request at hand, as a Java expression."""
     return f'held.getRequestCommand().getExtFields().get("{field}")'
 
 
@@ -176,8 +176,8 @@ RECHECK: Final = Breakpoint(
     {**_QUEUE, "request": "$3.getRequestCommand().getOpaque()"},
     does=(f"{_END} > $3.getPullFromThisOffset()", f"$0.notifyMessageArriving($1, $2, {_END})"),
 )
-"""The recheck of upstream's pull request #7359, which no version has: after the insert the pull's thread looks whether
-the queue has grown, and walks the bucket where it has.
+"""The recheck of upstream's pull request #7359, which no release has: after the insert the pull's thread checks whether
+the queue has grown, and if so traverses the bucket.
 """
 
 
@@ -209,10 +209,10 @@ STEPS: Final[Mapping[str, tuple[str, str]]] = {
     "notifier_throws": ("each", "each"),
     "scan_throws": ("queue", "queue"),
 }
-"""A law's action -> the gates that it lies between: the thread stands at the first, and goes on to the second at most.
+"""Action -> its two gates: the thread stops at the first, and goes on to the second at most.
 
-A walk's look goes on to the look at the next request where there is one. What is not here is done by the driver
-(`append`, `next_pull`, `offset_commit`, ...), by time (`tick`), or by nobody in Java.
+In a traversal, a check continues to the check of the next request if there is one. Missing actions are taken by the
+driver (`append`, `next_pull`, `offset_commit`, ...), by time (`tick`), or do not exist in Java.
 """
 
 
@@ -222,13 +222,13 @@ def presets_of(version: str) -> tuple[str, ...]:
 
 
 SHOWN: Final = ("4.9.7", "5.5.0")
-"""The versions whose places the page of the law shows."""
+"""The versions whose locations docs/law.md shows."""
 
 
 def stopped_at(name: str) -> list[str]:
-    """Between which places an action lies, a sentence for each version, or one for both.
+    """The locations between which an action lies, one sentence per version, or one for both.
 
-    None for an action that no thread of the broker makes by itself.
+    Empty for an action that no thread of the broker takes on its own.
     """
     if name not in STEPS:
         return []

@@ -1,6 +1,6 @@
-"""Terms as text in a checker's own notation: infix operators, words for values, a name for a part that has one.
+"""Terms in a checker's notation: infix operators, words for values, names for named parts.
 
-Leaves out everything around an expression: `promela` and `tla` lay out variables, actions and properties.
+`promela` and `tla` lay out variables, actions and properties.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from longpoll_spec.terms import Bool, Int, Term, nodes
 
 @frozen
 class Notation:
-    """How a checker writes the operators; comparison by `<` and `<=`, and `+` and `-`, are the same in all."""
+    """A checker's operators; `<`, `<=`, `+` and `-` are the same in all."""
 
     conjunction: str
     disjunction: str
@@ -35,32 +35,32 @@ class Notation:
 
 _OPPOSITE: Final = {"lt": ">=", "le": ">"}
 _OPEN: Final = frozenset({"lt", "le", "eq", "not"})
-"""The operators that are written without parentheses of their own."""
+"""The operators that are written without outer parentheses."""
 _SIGNS: Final = {"lt": "<", "le": "<=", "add": "+", "sub": "-"}
 
 
 @frozen
 class Writer:
-    """Writes terms. `named` maps the identity of a term to the name it stands under; `kept` keeps those terms alive."""
+    """Writes terms. `named` maps the identity of a term to its name; `kept` keeps those terms alive."""
 
     notation: Notation
     words: Mapping[str, Sequence[str]]
-    """Variable -> a word for each of its values, where it has words."""
+    """Variable -> a word for each of its values, if it has words."""
     named: Mapping[int, str] = field(factory=dict)
     kept: tuple[Term, ...] = ()
 
     def naming(self, names: Iterable[tuple[Term, str]]) -> Writer:
-        """The writer that writes these terms by their names, too; the first name of a term counts."""
+        """A writer that also uses these names for terms; the first name of a term counts."""
         pairs = tuple(names)
         named = {**{id(term): name for term, name in reversed(pairs)}, **self.named}
         return attrs.evolve(self, named=named, kept=(*self.kept, *(term for term, _ in pairs)))
 
     def text(self, term: Term) -> str:
-        """The term; a comparison or a negation stands without parentheses, any other operator within them."""
+        """The term; a comparison or a negation has no parentheses, any other operator has."""
         return self._written(term, ())
 
     def operand(self, term: Term) -> str:
-        """The term so that any operator may stand before or after it."""
+        """The term as an operand, in parentheses where needed."""
         return self._closed(term, ())
 
     def value(self, term: Term, variable: str) -> str:
@@ -128,7 +128,7 @@ def _signed(value: int) -> str:
 
 
 def words_of(variables: Iterable[Variable]) -> dict[str, tuple[str, ...]]:
-    """Variable -> its values' words, such as PHASE_HELD; what differs only in its number shares its words."""
+    """Variable -> its values' words, such as PHASE_HELD; variables that differ only in their number share words."""
     return {
         each.name: tuple(f"{stem(each.name)}_{label}".upper() for label in each.labels)
         for each in variables
@@ -147,7 +147,7 @@ def identifier(text: str) -> str:
 
 
 def name_of(model: Model) -> str:
-    """The name that an export's files and its TLA+ module bear."""
+    """The name of an export's files and its TLA+ module."""
     return identifier(f"longpoll_{model.policy.name}_{model.bounds.name}")
 
 
@@ -159,13 +159,13 @@ def guards_of(model: Model, prefix: str) -> list[tuple[Action, str]]:
 
 
 def parameters_of(model: Model) -> dict[str, int]:
-    """The law's named constants with their values, in the order in which the actions read them."""
+    """The named constants with their values, in the order in which the actions read them."""
     terms: list[Term] = [term for action in model.actions for term in (action.guard, *action.effect.values())]
     return {node.args[0]: node.args[1] for node in nodes(*terms) if node.op == "parameter"}
 
 
 def named_parts(guards: Iterable[tuple[Action, str]]) -> list[tuple[Term, str]]:
-    """The guards that other terms refer to by name; one that is a single comparison is written out where it occurs."""
+    """The guards that other terms refer to by name; a single comparison is written out where it occurs."""
     return [(action.guard, name) for action, name in guards if action.guard.op in {"and", "or"}]
 
 
@@ -175,7 +175,7 @@ def setting_of(model: Model) -> str:
 
 
 def sizes_of(bounds: Bounds) -> str:
-    """Bounds in words, by their sizes: what they are called is not said."""
+    """Bounds in words, by their sizes and not by their name."""
     messages = "any" if bounds.messages is None else bounds.messages
     sizes = {
         "requests": bounds.requests,

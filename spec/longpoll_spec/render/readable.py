@@ -1,8 +1,7 @@
-"""Terms as a reader wants them: `phase[r] = held`, and one line for what is said of every request alike.
+"""Terms for readers: `phase[r] = held`, and one line for a statement that is the same for every request.
 
-The text is of a model with two requests. What is said of request 0 is said of `r`, the request that acts, or of any
-request `s` where the same is said of the other one too; that the two say the same is seen by exchanging them, not
-assumed. Leaves out the page around it (`spec_page`).
+The text is of a model with two requests. A statement about request 0 is one about `r`, the acting request, or about any
+request `s` if the same is stated of the other. Swapping the requests checks this.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ NOTATION: Final = Notation(
     choice="(if {condition} then {then} else {otherwise})",
 )
 ACTING: Final = ("r", "other")
-"""What the two requests are called where the first one acts."""
+"""The names of the two requests if the first one acts."""
 BOUND: Final = ("s", "other than s")
-"""The same where what is said is said of every request, or of some."""
+"""The names if the statement is about every request, or some."""
 _SLOT: Final = re.compile(r"_(\d+)$")
 _QUEUE: Final = re.compile(r"_(q\d+)$")
 
@@ -50,11 +49,11 @@ class Reader(Writer):
         return substitute(term, self.swap)
 
     def of_any(self) -> Reader:
-        """The reader for what is said of any request."""
+        """The reader for statements about any request."""
         return attrs.evolve(self, letters=BOUND)
 
     def name(self, variable: str) -> str:
-        """The variable as a reader sees it."""
+        """The variable's name for readers."""
         found = _SLOT.search(variable)
         if found is not None:
             return f"{stem(variable)}[{self.letters[int(found[1])]}]"
@@ -71,7 +70,6 @@ class Reader(Writer):
         return super()._written(term, tuple(words))
 
     def _folded(self, term: Term) -> str:
-        """A junction, in which what is said of both requests is said once."""
         sign = self.notation.conjunction if term.op == "and" else self.notation.disjunction
         every = "every" if term.op == "and" else "some"
         parts = [
@@ -81,7 +79,7 @@ class Reader(Writer):
         return f"({f' {sign} '.join(parts)})" if len(parts) > 1 else f"({parts[0]})"
 
     def folded(self, parts: Sequence[Term]) -> Iterator[tuple[Term, bool]]:
-        """The parts of a junction, each with whether it is said of both requests alike, and then said once."""
+        """The parts of a junction, each with a flag: whether it is the same for both requests, and then listed once."""
         told = set[int]()
         for part in parts:
             twin = self.swapped(part)
@@ -94,9 +92,9 @@ class Reader(Writer):
 
 
 def reader_of(model: Model, named: Iterable[tuple[Term, str]] = ()) -> Reader:
-    """The reader of a model with two requests; `named` are terms that have a name of their own.
+    """The reader of a model with two requests; `named` are terms that have names.
 
-    Such a name ends with the number of its request, like a variable's, where it is about one.
+    Such a name ends with the number of its request, like a variable's, if it is about one.
     """
     assert model.bounds.requests == len(ACTING), "the readable text is of two requests"
     terms = {variable.name: variable.term for variable in model.variables}
@@ -108,13 +106,13 @@ def reader_of(model: Model, named: Iterable[tuple[Term, str]] = ()) -> Reader:
 
 
 def twin_of(name: str) -> str:
-    """The other request's variable, where there are two; the same for a variable of none."""
+    """The other request's variable, if there are two; the same variable if it belongs to no request."""
     found = _SLOT.search(name)
     return name if found is None else f"{name[: found.start()]}_{1 - int(found[1])}"
 
 
 def guard_lines(reader: Reader, guard: Bool) -> list[str]:
-    """A guard, one line for each of its parts."""
+    """A guard, one line per part."""
     if guard is TRUE:
         return ["always"]
     parts = guard.args if guard.op == "and" else (guard,)
@@ -125,7 +123,7 @@ def guard_lines(reader: Reader, guard: Bool) -> list[str]:
 
 
 def effect_lines(reader: Reader, action: Action, variables: Mapping[str, Variable]) -> list[str]:
-    """An effect, one assignment after the other though they happen at once; what stays as it is is left out."""
+    """An effect, one assignment per line, all simultaneous; unchanged variables are left out."""
     changed = {name: term for name, term in action.effect.items() if not _is_itself(name, term)}
     lines: list[str] = []
     for name, term in changed.items():
@@ -140,7 +138,6 @@ def effect_lines(reader: Reader, action: Action, variables: Mapping[str, Variabl
 
 
 def _cases(reader: Reader, target: str, term: Term, variable: Variable) -> list[str]:
-    """One line for each case of a choice."""
     lines = []
     while term.op == "ite":
         condition, then, term = term.args
@@ -156,7 +153,7 @@ def _value(reader: Reader, term: Term, variable: Variable) -> str:
 
 
 def bare(text: str) -> str:
-    """The text without parentheses around the whole of it."""
+    """The text without parentheses around the whole."""
     if not text.startswith("("):
         return text
     depth = 0

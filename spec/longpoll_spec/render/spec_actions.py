@@ -1,6 +1,6 @@
-"""The actions of the law for a reader: sentence, place in Java, guard and effect, as the policies have them.
+"""The actions for a reader: sentence, location in Java, guard and effect, as the policies have them.
 
-Policies with the same text share a paragraph. Leaves out the rest of the page (`spec_page`).
+Policies with the same text share a paragraph. The rest of the page: `spec_page`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from longpoll_spec.state import State, state_of
 from longpoll_spec.terms import TRUE, Term
 
 OPEN: Final = Bounds("open", requests=2, messages=None)
-"""The bounds of the text: two requests, so that one is the other, and a log without end."""
+"""The bounds of the text: two requests and an open log."""
 Told = tuple[str, ...]
 """An action in one policy: its sentence, then its lines."""
 
@@ -38,7 +38,7 @@ def model_of(policy: Policy, bounds: Bounds = OPEN) -> Model:
 
 
 def named_terms(state: State) -> dict[str, Term]:
-    """What is asked so often that it has a name; the name ends with the number of the request or queue it is about."""
+    """Frequent terms that get a name; the name ends with the number of the request or queue that it is about."""
     several = len(state.queues) > 1
     of_queues = {f"_{queue.name}" if several else "": queue for queue in state.queues}
     return {
@@ -50,13 +50,12 @@ def named_terms(state: State) -> dict[str, Term]:
 
 
 def actions_text() -> Iterator[str]:
-    """Every action that some preset has, in the order of the law."""
+    """Every action that some preset has, in the order of the spec."""
     for name in ACTION_NAMES:
         yield from _action(name)
 
 
 def _in_presets(name: str) -> str:
-    """Which presets those are, of the ones that have the action."""
     waited = {
         policy.name: any(
             each.urgent for bounds in (OPEN, *EXPLORATIONS.values()) for each in _instances(policy, bounds, name)
@@ -68,7 +67,7 @@ def _in_presets(name: str) -> str:
 
 
 Groups = dict[tuple[Told, ...], list[str]]
-"""The texts of an action, each with the policies that have it."""
+"""The texts of an action, each with its policies."""
 
 
 def _groups(name: str, bounds: Bounds) -> Groups:
@@ -111,7 +110,7 @@ def _action(name: str) -> Iterator[str]:
 
 
 def opened(bounds: Bounds) -> Bounds:
-    """The bounds with the requests and messages of the text: two, and any number."""
+    """The bounds with two requests and any number of messages."""
     return attrs.evolve(bounds, requests=OPEN.requests, messages=OPEN.messages)
 
 
@@ -131,7 +130,6 @@ def _block(words: str, told: tuple[Told, ...]) -> Iterator[str]:
 
 
 def _difference(name: str, aspect: str, bounds: Bounds) -> Iterator[str]:
-    """The lines by which the text differs where an aspect is on, in our own policy."""
     before, after = (action_lines(name, STRICT, each) for each in (OPEN, bounds))
     changed = [f"{line[0]}{line[2:]}" for line in ndiff(before, after) if line[0] in "+-"]
     if changed:
@@ -140,7 +138,7 @@ def _difference(name: str, aspect: str, bounds: Bounds) -> Iterator[str]:
 
 @cache
 def action_lines(name: str, policy: Policy, bounds: Bounds) -> tuple[str, ...]:
-    """All kinds of an action in one policy, line by line; none where the policy lacks it."""
+    """All kinds of an action in one policy, line by line; empty if the policy lacks it."""
     model = model_of(policy, bounds)
     return tuple(line for action in kinds_of_action(model, name) for line in action_told(model, action)[1:])
 
@@ -150,17 +148,16 @@ def _list(names: Iterable[str]) -> str:
 
 
 def kinds_of_action(model: Model, name: str) -> list[Action]:
-    """One instance of each kind that an action has: of the first request, queue and tag, and of each notifier."""
+    """One instance of each kind of an action: the first request, queue and tag, and each notifier."""
     return [action for action in model.named(name) if not any(_is_another(actor) for actor in action.actors)]
 
 
 def _is_another(actor: Actor) -> bool:
-    """Whether it is a request, queue or tag after the first."""
     return bool(re.fullmatch(r"[qt]?[1-9]\d*", str(actor)))
 
 
 def action_told(model: Model, action: Action) -> Told:
-    """An action in the project's own words: its sentence, its head, and a line for each part of guard and effect."""
+    """An action in words: its sentence, its head, and a line for each part of guard and effect."""
     reader = reader_of(model, [(term, name) for name, term in named_terms(model.state).items() if term is not TRUE])
     variables = {variable.name: variable for variable in model.variables}
     actors = ", ".join("r" if isinstance(actor, int) else actor for actor in action.actors)

@@ -1,7 +1,7 @@
-"""docs/spec.md, made from the law: state, moves, actions, policies and properties as a page to read.
+"""Make docs/spec.md from the specification: state, moves, actions, policies and properties.
 
-`python -m longpoll_spec.render.spec_page > docs/spec.md` writes it anew; a test holds the file to it. Leaves out
-everything that the law does not say itself: what was found with it stands in docs/findings.md.
+`python -m longpoll_spec.render.spec_page > docs/spec.md` writes it; a test compares the file. Findings:
+docs/findings.md.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from longpoll_spec.terms import TRUE
 
 HEAD: Final = """# The law, in full
 
-This page is made from the law's own text by `python -m longpoll_spec.render.spec_page`, and a test holds it to that.
-It says what may happen. [The law](law.md) tells it in prose, and how to use it; [findings](findings.md) what it found.
+This page is generated from the specification by `python -m longpoll_spec.render.spec_page`; a test compares it.
+Introduction and use: [the law](law.md). Results: [findings](findings.md).
 """
 KINDS: Final[dict[Kind, str]] = {
-    "always": "Always: true in every reachable state. Where it speaks of a step, a run that breaks it ends so.",
-    "inductive": "Always, and asked for by no user: what a proof needs besides.",
-    "sometimes": "Sometimes: reached in some run, so that nothing holds because nothing happens.",
+    "always": "Always: true in every reachable state. A run that breaks a property about a step ends with that step.",
+    "inductive": "Always, but needed only by proofs.",
+    "sometimes": "Sometimes: reached in some run, so that no property holds vacuously.",
 }
 
 OTHER: Final = "_1"
-"""Ends the name of what is said of the second request, which is told of the first."""
+"""The suffix of names about the second request."""
 
 
 def page() -> str:
@@ -65,7 +65,7 @@ def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[st
 def _state() -> Iterator[str]:
     yield "## State"
     yield ""
-    yield "A state is a value for each variable. `[r]` marks one for each request; every one starts at its first value."
+    yield "A state is a value for each variable. `[r]` marks one for each request. Each starts at its first value."
     yield ""
     yield from _table(("variable", "what it is", "values", "first", "exists"), map(_variable, _variables().values()))
 
@@ -78,7 +78,7 @@ def _variable(variable: Variable) -> tuple[str, ...]:
 
 @cache
 def _firsts() -> dict[str, dict[str, None]]:
-    """Each variable's first value in words, by its shown name; each as its own law says it, whatever others merge."""
+    """Each variable's first value in words, by its shown name, before words of different models are merged."""
     found: dict[str, dict[str, None]] = {}
     for policy, bounds in samples():
         for each in state_of(policy, bounds).variables:
@@ -102,7 +102,7 @@ def _shown(name: str) -> str:
 
 @cache
 def _variables() -> dict[str, Variable]:
-    """Every variable of some policy by its shown name, with all the words that it has in any."""
+    """Every variable of some policy by its shown name, with all words that it has in any."""
     found: dict[str, Variable] = {}
     for policy, bounds in samples():
         for variable in state_of(policy, bounds).variables:
@@ -113,7 +113,7 @@ def _variables() -> dict[str, Variable]:
 
 
 def _merged(first: Sequence[str], second: Sequence[str]) -> tuple[str, ...]:
-    """The words of both; one that only the second has comes after the one that it follows there."""
+    """The words of both; a word that only the second has comes after its predecessor there."""
     words = list(first)
     for before, word in pairwise(second):
         if word not in words:
@@ -130,16 +130,16 @@ def _bounds() -> Iterator[str]:
     yield "## Bounds"
     yield ""
     yield (
-        "Bounds say how many there are of each. A variable that counts ticks starts at, or is set to, the number of "
-        "its name. A guard stops an action at a bound: `append` needs `log_end < messages`, and an action that adds "
-        "one to `copies[r]` needs `copies[r] < 2`. Where two numbers of requests stand, the second is for a policy "
-        "whose `take` is `in_place`."
+        "Bounds limit the model's size. A variable that counts ticks starts at, or is set to, the bound of its name. "
+        "A guard disables an action at a bound: `append` needs `log_end < messages`, and an action that adds one to "
+        "`copies[r]` needs `copies[r] < 2`. Where there are two numbers of requests, the second is for a policy whose "
+        "`take` is `in_place`."
     )
     yield ""
     yield (
-        "Two states are the same if every variable has the same value. Each action that can happen in a state, with "
-        "each request, notifier, queue and tag that it can have, is one transition: also if it changes nothing, or "
-        "leads where another one leads. The depth is the distance of the farthest state from the first one, in steps."
+        "Two states are equal if every variable has the same value. Each enabled action, with each choice of request, "
+        "notifier, queue and tag, is one transition, even if it changes nothing or leads to the same state as another. "
+        "The depth is the distance of the farthest state from the first one, in steps."
     )
     yield ""
     columns = ("bounds", "requests", "messages in a queue", "`hold_ticks`", "`scan_ticks`", "queues", "tags", "aspects")
@@ -157,7 +157,7 @@ def _sizes(name: str) -> tuple[str, ...]:
 def _moves() -> Iterator[str]:
     yield "## The phases of a request"
     yield ""
-    yield "Who moves a request from which phase to which, found in the effects of the actions."
+    yield "The actions that move a request from one phase to another, derived from their effects."
     diagrams: dict[tuple[PhaseChange, ...], list[str]] = {}
     for name, policy in PRESETS.items():
         diagrams.setdefault(phase_changes_of(model_of(policy)), []).append(name)
@@ -171,7 +171,7 @@ def _moves() -> Iterator[str]:
 
 
 def diagram(moves: Iterable[PhaseChange]) -> Iterator[str]:
-    """Moves as a mermaid state diagram: one arrow from a phase to another, with the actions that take it."""
+    """Moves as a mermaid state diagram: one arrow from one phase to another, labelled with its actions."""
     arrows: dict[tuple[str, str], list[str]] = {}
     for move in moves:
         arrows.setdefault((move.before, move.after), []).append(move.action)
@@ -185,10 +185,10 @@ def _actions() -> Iterator[str]:
     yield "## Actions"
     yield ""
     yield (
-        "An action may happen when its guard holds, and then all of its effect happens at once: what is read on the "
-        "right is the value before. `r` is the request that takes part, `other` another one, `s` any request, `r` "
-        "too; `q0` and `q1` are queues, `t0` and `t1` tags. What is not assigned stays as it is. "
-        "Limits that only bounds set (how many messages) are left out. What is asked often has a name:"
+        "An action is enabled when its guard holds; its effect happens atomically, and right-hand sides use the "
+        "values before it. `r` is the acting request, `other` another one, `s` any request including `r`; `q0` and "
+        "`q1` are queues, `t0` and `t1` tags. Variables that are not assigned keep their values. "
+        "Limits of bounds (the number of messages) are left out. Frequent conditions have names:"
     )
     yield ""
     yield from _table(("name", "in", "means"), _meanings())
@@ -240,11 +240,9 @@ def _properties() -> Iterator[str]:
 
 
 def _by_construction() -> Iterator[str]:
-    """Which properties a preset cannot break, so that to keep them says nothing of it."""
     yield (
-        "By construction: where the law's text leaves a property nothing to say, for instance since the policy lacks "
-        "the action that could break it, it holds whatever happens, and neither exploring nor a proof shows anything. "
-        "These are, in all worlds in which they are stated:"
+        "By construction: some properties hold vacuously in a policy, for example because it lacks the action that "
+        "could break them. Exploring or proving them shows nothing. In all bounds that have them, these are:"
     )
     yield ""
     rows = ((f"`{policy.name}`", ", ".join(f"`{each}`" for each in _folded(policy))) for policy in PRESETS.values())
@@ -261,15 +259,14 @@ def _folded(policy: Policy) -> list[str]:
 
 FORMULAS: Final = r"""The formulas are those of the TLA+ module that `longpoll export --to tla --parametric` writes.
 `r` and `s` are requests, `q` and `p` queues. In one queue read `queue[r] \in Queues` as true, and
-`visible_end[queue[r]]` and `visible_end[q]` as `visible_end`. `Lost(r)'` and `phase'[r]` are what they are after the
-step.
+`visible_end[queue[r]]` and `visible_end[q]` as `visible_end`. `Lost(r)'` and `phase'[r]` are the values after the step.
 `[][A]_vars` says that each step satisfies A; `hold(r)` in it says that the step is that action.
 `MayTick` is the guard of `tick`, and `ENABLED expire(r)` that of `expire`.
 
 A run that breaks a property of a state ends in that state. A run that breaks one of a step, or one that begins with
-`MayTick`, ends with that step, which counts. `time_can_pass` has no formula here: it says that a state in which no
-urgent action and no `tick` is possible is never reached, and that urgent actions alone cannot go on for ever.
-With an aspect the formulas are those of `strict`, where they differ."""
+`MayTick`, ends with that step, which counts. `time_can_pass` has no formula here: it says that no reachable state
+disables both `tick` and all urgent actions, and that urgent actions alone cannot continue for ever.
+With a feature the formulas are those of `strict`, where they differ."""
 
 
 def _formulas() -> Iterator[str]:
@@ -309,9 +306,9 @@ def _stated() -> dict[str, Property]:
 
 @cache
 def _stating() -> tuple[tuple[Policy, Bounds], ...]:
-    """The samples of which properties are asked: to state them all takes longer than to build a state.
+    """The samples for properties, fewer than for states because stating properties takes longer.
 
-    With each aspect they are the presets, and our own with each knob set otherwise.
+    With each feature they are the presets, and our own with each knob changed.
     """
     asked = {*PRESETS, *(policy.name for policy in changes_of(PRESETS["strict"]))}
     return tuple(sample for sample in samples() if sample[1] is PLAIN or sample[0].name in asked)
@@ -319,7 +316,7 @@ def _stating() -> tuple[tuple[Policy, Bounds], ...]:
 
 @cache
 def _properties_under(policy: Policy, bounds: Bounds) -> dict[str, Property]:
-    """By name. The log is open: how many messages the bounds have is no part of when a property is stated."""
+    """By name, with an open log: the number of messages does not affect which properties exist."""
     return {item.name: item for item in properties_of(specification_of(policy, opened(bounds)))}
 
 

@@ -1,6 +1,6 @@
-"""One state as lines that a person can read, for a counterexample to induction.
+"""One state as readable lines, for a counterexample to induction.
 
-Variables that stand at their first value are left out: what is left is what is odd about the state.
+Variables with their first value are left out, so that the unusual ones show.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from longpoll_spec.model import Model
 
 
 def render(model: Model, state: Sequence[int], parameters: Mapping[str, int] | None = None) -> str:
-    """The state, one line for the broker and one for each request that is not as it was at first."""
+    """The state, one line for the broker and one for each request that differs from the first state."""
     shown: dict[str, list[str]] = {}
     for variable, value in zip(model.variables, state, strict=True):
         name, _, slot = variable.name.rpartition("_")

@@ -1,18 +1,18 @@
 """The state of the pull path: its variables, as a function of policy and bounds.
 
-Queues, request slots, the notifiers that walk their buckets (the dispatcher, the scanner, and under one policy a pull's
-own thread), the executor, and time carried as time LEFT, so that the space is finite for unbounded time. A variable
-exists only where policy and bounds can tell its values apart. Table, lists and executor are not exclusive by
-construction: `phase` says where a request stands in the first two, `copies` how often it stands in the third.
+It has queues, request slots, the notifiers that traverse buckets (the dispatcher, the scanner, and under one policy a
+pull's thread), and the executor. Time is stored as remaining time, so that the space is finite for unbounded time. A
+variable exists only where policy and bounds make its values distinguishable. Table, lists and executor do not exclude
+each other: `phase` says where a request is in the first two, `copies` how often it is in the third.
 
 | name           | belongs to                                                                       |
 |----------------|----------------------------------------------------------------------------------|
 | `offset_1`     | request slot 1; slots are interchangeable                                        |
-| `log_end_q1`   | queue 1; queues are interchangeable, and the only queue has no number            |
+| `log_end_q1`   | queue 1; queues are interchangeable, and a single queue has no number            |
 | `scanner`      | the broker                                                                       |
-| `queue_1`, `scanner_queue` | as above, and its value is the number of a queue (`numbers_queues`) or none |
+| `queue_1`, `scanner_queue` | as above; the value is the number of a queue (`numbers_queues`) or none |
 
-Leaves out what moves: the actions. Why it is cut this way: docs/decisions/0002-specification.md.
+Why the state is modelled so: docs/decisions/0002-specification.md.
 """
 
 from __future__ import annotations
@@ -71,14 +71,16 @@ class State:
     next_scan: Int
     changed: Bool
     return_queue: Int
-    """The queue whose bucket the walk after the master's return has seen, or none."""
+    """The queue whose bucket the traversal after the master's return has checked, or none."""
     announced: Int
     """The tag that the dispatcher announces; the number of tags for none."""
     queues: tuple[Queue, ...]
     tags: tuple[Tag, ...]
     wishes: tuple[Wish, ...]
     notifiers: tuple[Notifier, ...]
-    """Everyone who walks a bucket: the dispatcher, the scanner, and a pull's thread where it rechecks by walking."""
+    """The threads that traverse a bucket: the dispatcher, the scanner, and a pull's thread if it rechecks by
+    traversal.
+    """
     requests: tuple[Request, ...]
 
     @property
@@ -93,12 +95,12 @@ class State:
 
     @property
     def scanner(self) -> Notifier:
-        """The thread that walks every bucket once a period."""
+        """The thread that traverses every bucket once per period."""
         return self.notifiers[1]
 
     @property
     def rechecker(self) -> Notifier:
-        """The pull's thread that rechecks by walking; only some policies have it."""
+        """The pull's thread that rechecks by traversal; only some policies have it."""
         return self.notifiers[2]
 
     @property
@@ -113,23 +115,23 @@ class State:
 
     @property
     def no_queue(self) -> Int:
-        """What stands for no queue where a variable names one."""
+        """The value for "no queue" of a variable that names a queue."""
         return const(self.bounds.queues)
 
     @property
     def no_tag(self) -> Int:
-        """What stands for no tag where a variable names one."""
+        """The value for "no tag" of a variable that names a tag."""
         return const(len(self.tags))
 
     @property
     def filters(self) -> bool:
-        """Whether there is anything to filter by."""
+        """Whether filters can matter."""
         return self.bounds.filters
 
     def lock_free(self, queue: Queue) -> Bool:
-        """Whether nobody is inside the lock of the queue's bucket between two steps.
+        """Whether no thread holds the lock of the queue's bucket between two steps.
 
-        Only a walk in place, and a hold that rechecks before it inserts, keep the lock from one step to the next.
+        Only a traversal in place, and a hold that rechecks before it inserts, keep the lock across steps.
         """
         owners = [each.at(WALKING, queue) for each in self.notifiers] if self.policy.take == "in_place" else []
         if self.policy.recheck_after_hold == "in_lock":
@@ -137,28 +139,28 @@ class State:
         return ~any_of(owners)
 
     def lock_free_of(self, request: Request) -> Bool:
-        """Whether the lock of the bucket in which the request belongs is free."""
+        """Whether the lock of the request's bucket is free."""
         return self.at_queue_of(request, self.lock_free)
 
     def bucket_looks_empty(self, queue: Queue) -> Bool:
-        """What a look without the lock sees: a clone has cleared the list, a walk in place has not."""
+        """Whether the bucket looks empty without the lock: a clone clears the list, a traversal in place does not."""
         seen = [each.is_listed if self.policy.take == "in_place" else each.is_("held") for each in self.requests]
         pairs = zip(self.requests, seen, strict=True)
         return all_of(~(each.at(queue) & ~each.orphan & here) for each, here in pairs)
 
     def at_queue_of(self, request: Request, fact_of: Callable[[Queue], Bool]) -> Bool:
-        """What is true of the queue that the request reads; false where it reads none."""
+        """A fact of the queue that the request reads; false if it reads none."""
         return any_of(request.at(queue) & fact_of(queue) for queue in self.queues)
 
     def visible_end_of(self, request: Request) -> Int:
-        """The visible end of the queue that the request reads; no queue is the one that is left over."""
+        """The visible end of the queue that the request reads; the last branch covers no queue."""
         end = const(0)
         for queue in self.queues:
             end = ite(request.at(queue), queue.visible_end, end)
         return end
 
     def offset_after_read(self, request: Request) -> Int:
-        """The next offset after a read that answers: the visible end, or the queue's beginning if that was passed."""
+        """The next offset after a read that answers: the visible end, or the queue's beginning if that is greater."""
         start = const(0)
         for queue in self.queues:
             start = ite(request.at(queue), queue.visible_start, start)
@@ -171,26 +173,26 @@ class State:
         return self.at_queue_of(request, lambda queue: request.offset < queue.visible_start)
 
     def has_more(self, request: Request) -> Bool:
-        """Whether a read for this request would find messages now, whatever it wants."""
+        """Whether a read for this request would find messages now, regardless of its filter."""
         return self.at_queue_of(request, lambda queue: request.offset < queue.visible_end)
 
     def is_moved(self, request: Request) -> Bool:
-        """Whether the request's offset is past its queue's end: the queue was cut back, deleted, or lost in a crash."""
+        """Whether the request's offset is past its queue's end, after truncation, deletion or a crash."""
         if not self.bounds.has("truncate") and not self.bounds.has("crash"):
             return FALSE
         return self.at_queue_of(request, lambda queue: request.offset > queue.visible_end)
 
     def is_told_moved(self, request: Request) -> Bool:
-        """Whether a look at the request wakes it because its offset is past its queue's end."""
+        """Whether checking the request wakes it because its offset is past its queue's end."""
         return self.is_moved(request) if self.policy.on_truncate == "wake" else FALSE
 
     def corrected(self, request: Request, offset: Int) -> Int:
-        """What the broker commits of an offset: no more than the queue has, if lost offsets are told at all."""
+        """The offset that the broker commits: at most the queue's end, if lost offsets are reported."""
         end = self.visible_end_of(request)
         return ite(offset > end, end, offset) if self.policy.on_truncate == "wake" else offset
 
     def is_told_of_role(self, request: Request) -> Bool:
-        """Whether the request is answered instead of put into the table: the broker's role changed since its read."""
+        """Whether the request is answered instead of inserted: the broker's role changed since its read."""
         knobs = {NEW_MASTER: self.policy.on_role_change, MASTER_BACK: self.policy.on_master_return}
         return request.role_news.is_one_of(news for news, knob in knobs.items() if knob == "answer")
 
@@ -200,22 +202,22 @@ class State:
 
     @property
     def is_full(self) -> Bool:
-        """Whether no more requests may be held: where there is a limit, one at a time."""
+        """Whether no more requests may be held; the limit, where there is one, is one."""
         return self.is_limited & any_of(each.is_listed for each in self.requests)
 
     @property
     def is_limited(self) -> Bool:
-        """Whether there is a limit to how many requests are held; a proof leaves it open, so none rests on it."""
+        """Whether the number of held requests is limited; a proof leaves this open, so no proof depends on it."""
         return HELD_LIMIT.is_(1) if self.bounds.has("limit") else FALSE
 
     @property
     def refuses_beside(self) -> Bool:
-        """Whether the executor refuses a request only while it has another; a proof leaves that open, too."""
+        """Whether the executor rejects a request only while it has another; a proof leaves this open too."""
         return REFUSAL_NEEDS.is_(1) if self.bounds.has("capacity") else FALSE
 
     @property
     def parameters(self) -> tuple[Int, ...]:
-        """What a proof leaves open."""
+        """The parameters that a proof leaves open."""
         return (self.hold_ticks, self.scan_ticks, *(each for name, each in SWITCHES.items() if self.bounds.has(name)))
 
     def end_to_show(self, queue: Queue) -> Int:
@@ -228,11 +230,11 @@ class State:
         return self.bounds.has("crash") and self.policy.visible_after == "flush"
 
     def fits(self, request: Request) -> Bool:
-        """Whether a read for this request would find a message that the broker's test lets through."""
+        """Whether a read for this request would find a message that the broker's filter lets through."""
         return request.passes if self.filters else self.has_more(request)
 
     def announces_for(self, notifier: Notifier, request: Request) -> Bool:
-        """Whether the notifier would wake the request if there is something to read: one without a tag wakes all."""
+        """Whether the notifier would wake the request if there is something to read; without a tag it wakes all."""
         if notifier is not self.dispatcher:
             return TRUE
         told = (self.announced.is_(tag.index) & tag.passes(request.wants) for tag in self.tags)
@@ -240,19 +242,19 @@ class State:
 
     @property
     def round_is_due(self) -> Bool:
-        """Whether a round of the scan may begin: the period is over, and no queue is left of the last round."""
+        """Whether a round of the scan may begin: the period is over, and the last round is complete."""
         left = any_of(queue.unscanned for queue in self.queues)
         return self.running & self.scanner.at(IDLE) & (self.next_scan <= 0) & ~left
 
     def walks_for(self, notifier: Notifier, request: Request) -> Bool:
-        """Whether the notifier is at the bucket in which the request belongs."""
+        """Whether the notifier is at the request's bucket."""
         return self.at_queue_of(request, lambda queue: notifier.queue.is_(queue.index))
 
 
 def assign(*pairs: tuple[Term, Term | int | bool]) -> Effect:
     """The effect that gives each variable its new value.
 
-    A variable that policy and bounds do not have stands in `State` as a constant: writing it is nothing.
+    A variable that policy and bounds do not have is a constant in `State`; writing it has no effect.
     """
     effect: dict[str, Term] = {}
     for target, value in pairs:
@@ -268,7 +270,7 @@ def _term(value: Term | int) -> Term:
 
 
 def down(left: Int) -> Int:
-    """Time left, one tick later; passed stays passed."""
+    """Remaining time, one tick later; zero stays zero."""
     return ite(left > 0, left - 1, 0)
 
 

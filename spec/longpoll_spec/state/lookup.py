@@ -1,4 +1,4 @@
-"""A variable by its name, or the constant that stands for it where policy and bounds do not have it."""
+"""A variable by its name, or a constant if policy and bounds do not have it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from longpoll_spec.terms import FALSE, Bool, Int, const
 
 
 def number(variables: Mapping[str, Variable], name: str, otherwise: int = 0) -> Int:
-    """The integer variable of this name, or the constant that stands for it where it does not exist."""
+    """The integer variable of this name, or `otherwise` as a constant if it does not exist."""
     if name not in variables:
         return const(otherwise)
     made = variables[name].term
@@ -18,7 +18,7 @@ def number(variables: Mapping[str, Variable], name: str, otherwise: int = 0) -> 
 
 
 def fact(variables: Mapping[str, Variable], name: str) -> Bool:
-    """The truth-valued variable of this name; false where it does not exist."""
+    """The truth-valued variable of this name; false if it does not exist."""
     if name not in variables:
         return FALSE
     made = variables[name].term

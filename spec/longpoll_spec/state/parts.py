@@ -1,6 +1,6 @@
-"""Who and what takes part: requests, queues, tags and notifiers, each as the terms that actions read and write.
+"""The participants: requests, queues, tags and notifiers, each as the terms that actions read and write.
 
-Leaves out their variables' ranges and first values (`state.shared`, `state.slots`).
+Ranges and first values of their variables: `state.shared`, `state.slots`.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from longpoll_spec.policy import Policy
 from longpoll_spec.terms import FALSE, Bool, Int
 
 IDLE: Final = 0
-"""A notifier that waits for its next reason to walk."""
+"""A notifier that waits for its next reason to traverse."""
 WALKING: Final = 1
 """A notifier between its take and its put-back."""
 DUE: Final = 2
-"""A notifier that has a reason to walk and has not taken the bucket yet."""
+"""A notifier that has a reason to traverse and has not taken the bucket yet."""
 RECHECKING: Final = 3
-"""A notifier that has put requests back and has yet to look at the visible end once more."""
+"""A notifier that has put requests back and must read the visible end again."""
 SWEEPING: Final = 4
-"""The scanner after its walk, when it has yet to see whether the bucket can be removed."""
+"""The scanner after its traversal, before it checks whether the bucket can be removed."""
 REMOVING: Final = 5
-"""The scanner that has seen the bucket empty and has yet to remove it."""
+"""The scanner that has seen the bucket empty and is about to remove it."""
 NOTIFIER_LABELS: Final = ("idle", "walking", "due", "rechecking", "sweeping", "removing")
 COPIES_MAX: Final = 2
-"""One more than right, so that a second copy in the executor can be seen."""
+"""One more than correct, so that a second copy in the executor shows."""
 NEW_MASTER: Final = 1
-"""The broker, a slave, has become master, and the request does not know."""
+"""The broker, a slave, has become master, and the request has not learned of it."""
 MASTER_BACK: Final = 2
-"""The broker's master is back, and the request does not know."""
+"""The broker's master is back, and the request has not learned of it."""
 ROLE_NEWS: Final = ("none", "new_master", "master_back")
 HASHES: Final = (0, 1, 0)
-"""Tag -> its hash. The third has the first one's, as two strings may have in Java's `String.hashCode`."""
+"""Tag -> its hash. The third has the first one's: two strings may collide in Java's `String.hashCode`."""
 
 
 @frozen
 class Phases:
-    """The places in which a request can stand. Where notifiers walk in place one list serves all: the lock is one."""
+    """The phases of a request. If notifiers traverse in place, one list serves all, because there is one lock."""
 
     labels: tuple[str, ...]
 
@@ -51,17 +51,17 @@ class Phases:
 
 
 def notifiers_of(policy: Policy) -> tuple[str, ...]:
-    """The names of everyone who walks a bucket."""
+    """The names of the threads that traverse a bucket."""
     return ("dispatcher", "scanner", *(["rechecker"] * walks_to_recheck(policy)))
 
 
 def walks_to_recheck(policy: Policy) -> bool:
-    """Whether a pull's recheck is a walk through the whole bucket, in the pull's own thread."""
+    """Whether a pull rechecks by traversing the whole bucket in its own thread."""
     return policy.recheck_after_hold == "after_insert" and policy.recheck == "walk"
 
 
 def may_orphan(policy: Policy, bounds: Bounds) -> bool:
-    """Whether a bucket can be removed between being found and being filled."""
+    """Whether a bucket can be removed between lookup and insert."""
     return bounds.has("buckets") and policy.bucket_removal == "if_empty_unsafe"
 
 
@@ -78,7 +78,7 @@ def phases_of(policy: Policy, bounds: Bounds | None = None) -> Phases:
 
 @frozen
 class Wish:
-    """What a pull can want: a tag, or what the one SQL filter lets through."""
+    """What a pull can ask for: a tag, or the messages that pass the one SQL filter."""
 
     index: int
     name: str
@@ -87,23 +87,23 @@ class Wish:
 
 @frozen
 class Tag:
-    """What a filter can see of a message: its tag, and whether it passes the SQL filter, which is an oracle's word."""
+    """The part of a message that a filter sees: its tag, and whether it passes the SQL filter."""
 
     index: int
     name: str
     """The tag as an actor."""
     tag: int
     alike: tuple[int, ...]
-    """The tags of these bounds with its hash, itself among them."""
+    """The tags of these bounds with its hash, including itself."""
     by_sql: Wish | None
-    """The wish for what the SQL filter lets through, if it lets this message through."""
+    """The wish for messages that pass the SQL filter, if this one does."""
 
     def passes(self, wants: Int) -> Bool:
         """Whether the broker lets a message with this tag through to a pull that `wants` that: it compares hashes."""
         return wants.is_one_of(self.alike) | self._passes_sql(wants)
 
     def is_wanted(self, wants: Int) -> Bool:
-        """Whether the message is one that the consumer wants."""
+        """Whether the consumer wants the message."""
         return wants.is_(self.tag) | self._passes_sql(wants)
 
     def _passes_sql(self, wants: Int) -> Bool:
@@ -111,13 +111,13 @@ class Tag:
 
 
 def wishes_of(bounds: Bounds) -> tuple[Wish, ...]:
-    """Everything that a pull can want."""
+    """Everything that a pull can ask for."""
     names = (*(f"t{tag}" for tag in range(bounds.tags)), *(["sql"] if bounds.has("sql") else []))
     return tuple(Wish(index, name) for index, name in enumerate(names))
 
 
 def tags_of(bounds: Bounds) -> tuple[Tag, ...]:
-    """Every tag, and with an SQL filter every tag of a message that passes it."""
+    """Every tag, and with an SQL filter also every tag of a message that passes it."""
     alike = [tuple(other for other in range(bounds.tags) if HASHES[other] == HASHES[tag]) for tag in range(bounds.tags)]
     plain = tuple(Tag(tag, f"t{tag}", tag, same, None) for tag, same in enumerate(alike))
     if not bounds.has("sql"):
@@ -134,13 +134,13 @@ class Queue:
     log_end: Int
     visible_end: Int
     visible_start: Int
-    """Its first offset; what was before has been deleted."""
+    """Its first offset; earlier messages have been deleted."""
     flushed_end: Int
     unscanned: Bool
     present: Bool
     """Its bucket is in the table."""
     return_due: Bool
-    """The walk after the master's return has yet to come to its bucket."""
+    """The traversal after the master's return has not visited its bucket yet."""
 
     @property
     def name(self) -> str:
@@ -150,7 +150,7 @@ class Queue:
 
 @frozen
 class Request:
-    """One request slot, as terms. Slots are interchangeable, and none is tied to a queue."""
+    """One request slot, as terms. Slots are interchangeable, and not tied to a queue."""
 
     index: int
     phases: Phases
@@ -176,7 +176,7 @@ class Request:
     """The change of the broker's role since its read: 0 for none, `NEW_MASTER` or `MASTER_BACK`."""
 
     def is_(self, *labels: str) -> Bool:
-        """Whether the request stands in one of these phases; a phase that the policy lacks is never stood in."""
+        """Whether the request is in one of these phases; false for a phase that the policy lacks."""
         return self.phase.is_one_of(self.phases[label] for label in labels if label in self.phases)
 
     def at(self, queue: Queue) -> Bool:
@@ -185,7 +185,7 @@ class Request:
 
     @property
     def in_table(self) -> Bool:
-        """Whether it stands in the bucket that the table has for its queue, so that a walk through it finds it."""
+        """Whether it is in the table's bucket for its queue, where a traversal finds it."""
         return self.is_("held") & ~self.orphan
 
     @property
@@ -195,7 +195,7 @@ class Request:
 
     @property
     def may_be_queued(self) -> Bool:
-        """Whether one more copy in the executor can be counted."""
+        """Whether the executor can count one more copy."""
         return self.copies < COPIES_MAX
 
     @property
@@ -206,7 +206,7 @@ class Request:
 
 @frozen
 class Notifier:
-    """A thread that walks a bucket: its program counter, whose bucket, and the phases that are its local list."""
+    """A thread that traverses a bucket: its program counter, its queue, and the phases of its local list."""
 
     name: str
     phases: Phases
@@ -216,15 +216,15 @@ class Notifier:
 
     @property
     def taken(self) -> int:
-        """The phase of a request that this notifier has taken and not looked at yet."""
+        """The phase of a request that this notifier has taken and not checked yet."""
         return self.phases["taken" if "taken" in self.phases else f"taken_by_{self.name}"]
 
     @property
     def kept(self) -> int:
-        """The phase of a request that this notifier has looked at and will put back."""
+        """The phase of a request that this notifier has checked and will put back."""
         return self.phases["kept" if "kept" in self.phases else f"kept_by_{self.name}"]
 
     def at(self, counter: int, queue: Queue | None = None) -> Bool:
-        """Whether the notifier is at this place of its program, and at this queue if one is named."""
+        """Whether the notifier has this program counter, and this queue if one is given."""
         here = self.counter.is_(counter)
         return here if queue is None else here & self.queue.is_(queue.index)

@@ -1,4 +1,4 @@
-"""The variables that no request has for itself: the queues, the notifiers, the scan."""
+"""The variables that belong to no request: the queues, the notifiers, the scan."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def shared_variables(policy: Policy, bounds: Bounds) -> Sequence[Variable]:
     )
     return (
         *(variable for index in range(bounds.queues) for variable in _ends(bounds, index)),
-        flag("running", "The broker has not been told to stop.", initial=True),
+        flag("running", "The broker is not stopping.", initial=True),
         next_scan,
         *_notifiers(policy, bounds),
         *_of_many_queues(policy, bounds),
@@ -54,13 +54,15 @@ def shared_variables(policy: Policy, bounds: Bounds) -> Sequence[Variable]:
 
 def _ends(bounds: Bounds, index: int) -> Sequence[Variable]:
     return (
-        Variable(of_queue("log_end", index, bounds), 0, bounds.messages, 0, "Messages that were appended to the log."),
+        Variable(
+            of_queue("log_end", index, bounds), 0, bounds.messages, 0, "The number of messages appended to the log."
+        ),
         Variable(
             of_queue("visible_end", index, bounds),
             0,
             bounds.messages,
             0,
-            "Messages that pulls can read: the consume queue's end.",
+            "The number of messages that pulls can read: the consume queue's end.",
         ),
     )
 
@@ -74,7 +76,7 @@ def _notifiers(policy: Policy, bounds: Bounds) -> Sequence[Variable]:
             0,
             lasts.get(name, last),
             IDLE,
-            f"Where {THREADS[name]} stands in its program.",
+            f"The program counter of {THREADS[name]}.",
             labels=NOTIFIER_LABELS,
         )
         for name in notifiers_of(policy)
@@ -90,7 +92,7 @@ def _of_many_queues(policy: Policy, bounds: Bounds) -> Sequence[Variable]:
             for name in notifiers_of(policy)
         ),
         *(
-            flag(of_queue("unscanned", index, bounds), "This round of the scan has yet to come to the queue.")
+            flag(of_queue("unscanned", index, bounds), "This round of the scan has not visited the queue yet.")
             for index in range(bounds.queues)
         ),
     )
@@ -101,7 +103,7 @@ def _of_many_tags(policy: Policy, bounds: Bounds) -> Sequence[Variable]:
         return ()
     labels = (*(tag.name for tag in tags_of(bounds)), "none")
     none = len(labels) - 1
-    sentence = "The tag of the message that the dispatcher announces; none for a walk that announces no message."
+    sentence = "The tag of the message that the dispatcher announces; none for a traversal without a message."
     return (Variable("announced", 0, none, none, sentence, labels=labels),)
 
 
@@ -117,7 +119,7 @@ def sweeps(policy: Policy, bounds: Bounds) -> bool:
 
 
 def walks_on_master_return(policy: Policy, bounds: Bounds) -> bool:
-    """Whether the master's return sends somebody through the buckets."""
+    """Whether the master's return starts a traversal of the buckets."""
     return bounds.has("role") and policy.on_master_return == "look_then_take"
 
 
@@ -128,21 +130,21 @@ def _of_aspects(policy: Policy, bounds: Bounds) -> Iterator[Variable]:
     if bounds.has("truncate"):
         for each in queues:
             name = of_queue("visible_start", each, bounds)
-            yield Variable(name, 0, bounds.messages, 0, "The queue's first offset: what was before is deleted.")
+            yield Variable(name, 0, bounds.messages, 0, "The queue's first offset; earlier messages are deleted.")
     if bounds.has("crash"):
         for each in queues:
             name = of_queue("flushed_end", each, bounds)
-            yield Variable(name, 0, bounds.messages, 0, "Messages that are on disk.")
+            yield Variable(name, 0, bounds.messages, 0, "The number of messages on disk.")
     if bounds.has("role"):
         yield flag("changed", "The broker's master is back, or the broker has become master itself.")
     if walks_on_master_return(policy, bounds):
-        sentence = "The walk after the master's return has yet to come to the queue's bucket."
+        sentence = "The traversal after the master's return has not visited the queue's bucket yet."
         yield from (flag(of_queue("return_due", each, bounds), sentence) for each in queues)
-        yield queue_number("return_queue", bounds, "The queue whose bucket that walk has seen with requests in it.")
+        yield queue_number("return_queue", bounds, "The queue whose bucket that traversal saw with requests in it.")
 
 
 def tells_tag(policy: Policy, bounds: Bounds) -> bool:
-    """Whether the dispatcher looks at the tag of the message that it announces."""
+    """Whether the dispatcher reads the tag of the message that it announces."""
     return bounds.filters and policy.notify_only_if_tag_matches
 
 

@@ -25,13 +25,13 @@ def slot_variables(policy: Policy, bounds: Bounds, phases: Phases, index: int) -
         Variable(f"phase_{index}", 0, len(phases.labels) - 1, 0, "Where the request stands.", labels=phases.labels),
         Variable(f"offset_{index}", 0, bounds.messages, 0, "The next offset that the consumer reads."),
         deadline,
-        Variable(f"copies_{index}", 0, COPIES_MAX, 0, "How often the request stands in the executor."),
+        Variable(f"copies_{index}", 0, COPIES_MAX, 0, "How often the request is in the executor."),
         flag(f"open_{index}", "A pull waits for its answer."),
     ]
     if policy.recheck_after_hold == "after_insert":
-        slot.append(flag(f"recheck_due_{index}", "The pull's thread has yet to recheck."))
+        slot.append(flag(f"recheck_due_{index}", "The pull's thread has not rechecked yet."))
     if policy.expiry == "own_deadline" and policy.heap_entry == "one_shot":
-        slot.append(flag(f"armed_{index}", "Its entry stands in the deadline heap."))
+        slot.append(flag(f"armed_{index}", "Its entry is in the deadline heap."))
     if bounds.queues > 1:
         slot.append(queue_number(f"queue_{index}", bounds, "The queue that the consumer reads."))
     return (*slot, *_about_tags(bounds, index), *_of_aspects(policy, bounds, index))
@@ -39,22 +39,20 @@ def slot_variables(policy: Policy, bounds: Bounds, phases: Phases, index: int) -
 
 def _of_aspects(policy: Policy, bounds: Bounds, index: int) -> Iterator[Variable]:
     if may_orphan(policy, bounds):
-        yield flag(f"orphan_{index}", "Its bucket is not the table's any more.")
+        yield flag(f"orphan_{index}", "Its bucket is no longer in the table.")
     if bounds.has("channels"):
         yield flag(f"closed_{index}", "The channel of its pull is closed.")
     if bounds.has("commits"):
         yield Variable(f"committed_{index}", 0, bounds.messages, 0, "The offset that its consumer's group committed.")
         yield Variable(f"carried_{index}", 0, bounds.messages, 0, "The committed offset that its pull carries.")
         if policy.commit == "after_hold":
-            yield flag(f"commit_due_{index}", "The pull's thread has yet to commit what the pull carries.")
+            yield flag(f"commit_due_{index}", "The pull's thread has not committed the pull's offset yet.")
     if bounds.has("role"):
-        sentence = "The change of the broker's role since the pull's read, of which the request has not been told."
+        sentence = "The change of the broker's role since the pull's read, not yet reported to the request."
         yield Variable(f"role_news_{index}", 0, len(ROLE_NEWS) - 1, 0, sentence, labels=ROLE_NEWS)
     if bounds.has("lateness"):
         yield Variable(f"late_{index}", 0, bounds.late_max, 0, "Ticks since the request's deadline passed.")
-        yield Variable(
-            f"waited_{index}", 0, bounds.late_max, 0, "Ticks since there was something to read for the request."
-        )
+        yield Variable(f"waited_{index}", 0, bounds.late_max, 0, "Ticks since the request has something to read.")
 
 
 def _about_tags(bounds: Bounds, index: int) -> Sequence[Variable]:
@@ -68,12 +66,12 @@ def _about_tags(bounds: Bounds, index: int) -> Sequence[Variable]:
         flag(f"passes_{index}", passes),
     ]
     if bounds.tags > 2:
-        found.append(flag(f"wanted_{index}", "A visible message at or after its offset has the very tag it wants."))
+        found.append(flag(f"wanted_{index}", "A visible message at or after its offset has exactly the tag it wants."))
     return found
 
 
 def request_of(index: int, phases: Phases, variables: Mapping[str, Variable]) -> Request:
-    """The slot as terms; what its policy or bounds do not have is a constant."""
+    """The slot as terms; variables that its policy or bounds lack are constants."""
     return Request(
         index=index,
         phases=phases,

@@ -1,4 +1,4 @@
-"""What a variable of the state is, and what several of them are called. Leaves out which there are (`state`)."""
+"""The class of a state variable, and the names of variables. Which ones exist: see `state`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from longpoll_spec.terms import Int, Term, bool_variable, const, int_variable, p
 
 @frozen
 class Variable:
-    """One variable of the state: name, range (both ends belong to it; no upper end when unbounded), first value."""
+    """One state variable: name, inclusive range (no upper end if unbounded), first value."""
 
     name: str
     lower: int
@@ -20,13 +20,13 @@ class Variable:
     initial: int
     sentence: str
     truth: bool = False
-    """A truth value: 0 or 1 in every engine's words."""
+    """A truth value: 0 or 1 in every engine."""
     labels: tuple[str, ...] = ()
-    """A word for each value, where the values are not quantities."""
+    """A word for each value, if the values are not quantities."""
     limit: Int | None = None
-    """The parameter of the law that its upper end is: a proof that leaves the parameter open leaves this open too."""
+    """The parameter that is its upper end: a proof that leaves the parameter open leaves this open too."""
     numbers_queues: bool = False
-    """Its value is the number of a queue, or the count of queues for none: renaming queues renames it."""
+    """Its value is the number of a queue, or the count of queues for none; renaming queues renames it."""
 
     @property
     def term(self) -> Term:
@@ -42,13 +42,13 @@ class Variable:
 
     @property
     def first(self) -> Term:
-        """Its first value as a term; what starts full starts full whatever the parameter is."""
+        """Its first value as a term: the parameter, if it starts at its upper end."""
         if self.truth:
             return truth(bool(self.initial))
         return self.limit if self.limit is not None and self.initial == self.upper else const(self.initial)
 
     def show(self, value: int) -> str:
-        """The value as a reader wants it."""
+        """The value for readers."""
         if self.truth:
             return "yes" if value else "no"
         return self.labels[value] if self.labels else str(value)
@@ -60,13 +60,13 @@ def flag(name: str, sentence: str, *, initial: bool = False) -> Variable:
 
 
 def queue_number(name: str, bounds: Bounds, sentence: str) -> Variable:
-    """A variable that names a queue or none; at first it names none."""
+    """A variable that names a queue or none; first none."""
     labels = (*(f"q{index}" for index in range(bounds.queues)), "none")
     return Variable(name, 0, bounds.queues, bounds.queues, sentence, labels=labels, numbers_queues=True)
 
 
 def of_queue(name: str, index: int, bounds: Bounds) -> str:
-    """The name of a queue's variable, such as `log_end_q0`; the only queue's has no number."""
+    """The name of a queue's variable, such as `log_end_q0`; without a number if there is one queue."""
     return f"{name}_q{index}" if bounds.queues > 1 else name
 
 
@@ -81,9 +81,10 @@ def scan_ticks_of(bounds: Bounds) -> Int:
 
 
 HELD_LIMIT: Final = parameter("held_limit", 1)
-"""The aspect `limit`: 1, at most one request is held; 0, there is no limit. A proof leaves it open."""
+"""The feature `limit`: 1, at most one request is held; 0, no limit. A proof leaves it open."""
 REFUSAL_NEEDS: Final = parameter("refusal_needs", 1)
-"""The aspect `capacity`: 1, the executor refuses only beside another request; 0, a lone one too. A proof leaves it
-open, for what only restricts makes a proof say less."""
+"""The feature `capacity`: 1, the executor rejects only next to another request; 0, also a lone one. A proof leaves it
+open, because a restriction would weaken the proof.
+"""
 SWITCHES: Final = {"limit": HELD_LIMIT, "capacity": REFUSAL_NEEDS}
-"""Aspect that restricts what can happen -> its parameter."""
+"""Feature that only restricts behaviour -> its parameter."""

@@ -1,7 +1,6 @@
-"""A load harness that speaks RocketMQ's bytes and nothing more, so that it is not what limits a measured broker.
+"""A load harness that uses only RocketMQ's bytes, so that it does not limit a measured broker.
 
-Frames are made once and patched, answers are cut and not decoded, and every connection of a throughput measurement is a
-process of its own. Its own ceiling is measured against `trivial`, a server that answers without looking.
-
-Leaves out starting the brokers that are compared, and the comparison (`model_tests/bench/broker_bench.py`).
+Frames are created once and patched; answers are split, not decoded. Each connection of a throughput measurement has its
+own process. `trivial`, a server with constant answers, measures the harness's own limit. Comparison of brokers: see
+`model_tests/bench/broker_bench.py`.
 """

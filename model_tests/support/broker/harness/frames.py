@@ -1,6 +1,6 @@
-"""Requests as bytes, made without an encoder, and answers cut from a stream without a decoder.
+"""Creates requests as bytes without an encoder, and splits answers from a stream without a decoder.
 
-Leaves out what no measurement needs: fields of answers other than code, opaque and body size.
+Of an answer it reads only code, opaque and body size.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from longpoll_runtime import Address
 GROUP: Final = "harness"
 RECEIVE_SIZE: Final = 1 << 20
 OPAQUE_BASE: Final = 1_000_000_000
-"""Opaques of sends are counted from here, so that all have the same length in JSON."""
+"""First opaque of sends, so that all have the same length in JSON."""
 HEAD: Final = Struct(">iI")
-"""Length of what follows, then 1 byte serialisation and 3 bytes header size."""
+"""Length of the rest, then 1 byte serialisation and 3 bytes header size."""
 _OPAQUE: Final = re.compile(rb'"opaque":(\d+)')
 _CODE: Final = re.compile(rb'"code":(\d+)')
 
 
 def send_frame(topic: str, queue: int, body: bytes, opaque: int = 0, properties: str = "") -> bytes:
-    """One send; frames of queues 0 to 9, and bodies and properties of one size, have one size."""
+    """Create a send; frames for queues 0 to 9, with bodies and properties of one size, have one size."""
     fields = send_fields(topic, queue, properties)
     command = Command(RequestCode.SEND_MESSAGE_V2, OPAQUE_BASE + opaque, ext_fields=fields, body=body)
     return b"".join(encode(command))
@@ -37,18 +37,18 @@ def send_frame(topic: str, queue: int, body: bytes, opaque: int = 0, properties:
 
 @frozen
 class PullTemplate:
-    """Pulls of one topic; `timeout_ms` 0 makes one that is never held."""
+    """Pulls of one topic; one with `timeout_ms` 0 is never held."""
 
     topic: str
     group: str = GROUP
 
     def frame(self, queue: int, offset: int, opaque: int, timeout_ms: int = 0) -> bytes:
-        """One pull of up to 32 messages."""
+        """Create a pull of up to 32 messages."""
         fields = pull_fields(self.topic, offset, queue_id=queue, timeout_ms=timeout_ms, group=self.group)
         return b"".join(encode(Command(RequestCode.PULL_MESSAGE, opaque, ext_fields=fields)))
 
     def patched(self) -> tuple[bytes, bytes, bytes]:
-        """The header of a pull of queue 0 in three parts: before its offset, between that and its opaque, the rest."""
+        """Returns the header of a pull of queue 0 in three parts: before its offset, up to its opaque, and the rest."""
         mark_offset, mark_opaque = 7_000_000_001, 1_700_000_003
         header = self.frame(0, mark_offset, mark_opaque)[HEAD.size :]
         one, two = sorted((str(mark_offset).encode(), str(mark_opaque).encode()), key=header.index)
@@ -58,13 +58,13 @@ class PullTemplate:
 
 
 def framed(header: bytes) -> bytes:
-    """A JSON header without a body, as a frame."""
+    """Create a frame from a JSON header without a body."""
     return HEAD.pack(4 + len(header), len(header)) + header
 
 
 @frozen
 class Answer:
-    """As much of an answer as is looked at."""
+    """The used part of an answer."""
 
     code: int
     opaque: int
@@ -73,12 +73,12 @@ class Answer:
 
 @define(slots=True)
 class AnswerStream:
-    """Cuts answers from received bytes. Invariant: `_rest` is the beginning of one frame, and no more."""
+    """Splits received bytes into answers. Invariant: `_rest` is the begin of one frame."""
 
     _rest: bytes = b""
 
     def count(self, received: bytes) -> tuple[int, int]:
-        """(answers that end in these bytes, bytes of their bodies)."""
+        """Returns the number of answers completed by these bytes, and the bytes of their bodies."""
         buffer = self._rest + received if self._rest else received
         at, answers, body_bytes, size = 0, 0, 0, len(buffer)
         unpack = HEAD.unpack_from
@@ -93,7 +93,7 @@ class AnswerStream:
         return answers, body_bytes
 
     def answers(self, received: bytes) -> list[Answer]:
-        """The answers that end in these bytes."""
+        """Returns the answers completed by these bytes."""
         buffer = self._rest + received if self._rest else received
         at, size = 0, len(buffer)
         found: list[Answer] = []
@@ -123,19 +123,19 @@ class Line:
         self._stream = AnswerStream()
 
     def write(self, content: bytes | memoryview) -> None:
-        """Send all of it."""
+        """Send everything."""
         self.socket.sendall(content)
 
     def read(self) -> list[Answer]:
-        """At least one answer, unless none is whole yet; raises ClientError when the broker closes."""
+        """Receive once; returns the completed answers. Raises ClientError when the broker closes."""
         return self._stream.answers(self._received())
 
     def read_count(self) -> tuple[int, int]:
-        """As `AnswerStream.count`, of what has come."""
+        """Receive once; returns as `AnswerStream.count`."""
         return self._stream.count(self._received())
 
     def call(self, frame: bytes) -> Answer:
-        """One request and its answer, with nothing else under way."""
+        """Send one request and return its answer, with nothing else in flight."""
         self.write(frame)
         while True:
             found = self.read()
@@ -154,6 +154,6 @@ class Line:
 
 
 def expect_success(answer: Answer, what: str) -> None:
-    """Raise ClientError when an answer is an error."""
+    """Raise ClientError for an error answer."""
     if answer.code != ResponseCode.SUCCESS:
         raise ClientError(f"{what} was answered with code {answer.code}")

@@ -1,8 +1,8 @@
-"""A hundred thousand held pulls: how fast they are accepted, what they cost, and how late they are answered.
+"""Measures a hundred thousand held pulls: how fast they are accepted, their cost, and their lateness.
 
-Pulls are sent as fast as they are accepted: each connection writes a burst of them and a pull that is answered at once,
-and goes on when that answer has come. So a burst's write is at most a few milliseconds before its receipt, and
-lateness, counted from the write, is never understated.
+Each connection writes a batch of pulls and a probe that is answered at once, and continues after that answer. So a
+batch is written at most a few milliseconds before its receipt, and lateness, counted from the write, is never
+understated.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STALL_S: Final = 30.0
 
 @frozen
 class HeldPlan:
-    """What to hold."""
+    """The pulls to hold."""
 
     topic: str
     timeout_ms: int
@@ -37,29 +37,29 @@ class HeldPlan:
     line_count: int = 20
     queue_count: int = 1_000
     same_moment: bool = False
-    """All due at one moment, `timeout_ms` after the first write, instead of each `timeout_ms` after its own."""
+    """Whether all are due at once, `timeout_ms` after the first write, not each after its own write."""
     idle_s: float = 5.0
     """How long the broker's processor time is measured while all are held."""
 
 
 @frozen
 class HeldReport:
-    """What holding them cost."""
+    """The cost of holding."""
 
     accept_s: float
     private_bytes_each: float
     busy_share: float
-    """Of one core, while all were held."""
+    """Share of one core, while all were held."""
     late_p50_ms: float
     late_p99_ms: float
     late_max_ms: float
     answering_ns: tuple[int, int]
-    """From when the first was due to when the last answer came, of the monotonic clock."""
+    """From the first deadline to the last answer, monotonic clock."""
 
 
 @define(eq=False)
 class _Holding:
-    """The state of a run. Invariant: `due_ns[n]` is when the pull with opaque n is due, set just before its write."""
+    """A run's state. Invariant: `due_ns[n]` is the deadline of the pull with opaque n, set just before its write."""
 
     plan: HeldPlan
     lines: dict[int, Line]
@@ -71,7 +71,7 @@ class _Holding:
     late_ms: list[float] = field(factory=list)
 
     def write_burst(self, line: Line) -> None:
-        """The next burst and its probe; nothing when all are written."""
+        """Write the next batch and its probe, if any are left."""
         plan = self.plan
         template = PullTemplate(plan.topic)
         numbers = range(self.next_pull, min(plan.pull_count, self.next_pull + BURST))
@@ -89,7 +89,7 @@ class _Holding:
         line.write(b"".join(frames) + template.frame(numbers[0] % plan.queue_count, 0, PROBE))
 
     def read(self, *, until_accepted: bool) -> None:
-        """Take answers until every pull is accepted, or until every pull is answered."""
+        """Read until every pull is accepted, or answered."""
         plan = self.plan
         while (self.accepted if until_accepted else len(self.late_ms)) < plan.pull_count:
             ready = self.poller.poll(STALL_S + plan.timeout_ms / 1000)
@@ -112,16 +112,16 @@ class _Holding:
 
 
 def hold(address: Address, process_id: int, memory_bytes: Callable[[], int], plan: HeldPlan) -> HeldReport:
-    """Hold them all, wait for every answer; the topic is made, and its queues stay empty. Raises ClientError.
+    """Hold all pulls and wait for every answer, on a new topic whose queues stay empty. Raises ClientError.
 
-    `process_id` is the broker's; `memory_bytes` says what it uses, and may take its time.
+    `process_id` is the broker's; `memory_bytes` returns its memory use, and may be slow.
     """
     assert plan.pull_count % BURST == 0
     with ExitStack() as stack:
         lines = [Line(address) for _ in range(plan.line_count)]
         for line in lines:
             stack.callback(line.close)
-        # Each connection's and the topic's own memory is not a pull's.
+        # The memory of connections and the topic does not count for pulls.
         for line in lines:
             line.call(PullTemplate(plan.topic).frame(0, 0, PROBE))
         poller = stack.enter_context(select.epoll())

@@ -1,14 +1,13 @@
-"""How soon a held pull is answered: woken by a message, by one message among a thousand pulls, and at its deadline.
+"""Measures when a held pull is answered: after a message, among a thousand pulls, and at its deadline.
 
-One process, one thread; a moment is read just before a write and just after a read, so every figure contains the
-harness's own part, which `round_trips` against the trivial server shows.
+One process, one thread. The clock is read just before a write and just after a read, so every figure includes the
+harness's share, which `round_trips` with the trivial server shows.
 """
 
 from __future__ import annotations
 
 import random
 import select
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from time import monotonic_ns
@@ -24,20 +23,20 @@ from longpoll_runtime import Address
 BODY: Final = bytes(128)
 HOLD_MS: Final = 30_000
 STALL_S: Final = 40.0
-"""Nothing that is measured here takes so long."""
+"""Longer than anything measured here."""
 PAUSE_S: Final = (0.002, 0.006)
-"""How long before its message a pull is sent: long enough to be held by then, also by Java's pull threads."""
+"""How long before its message a pull is sent, so that it is held by then, even by Java's pull threads."""
 PROBE: Final = 2_000_000_000
-"""The opaque of a pull that asks for nothing but an answer."""
+"""The opaque of a pull that only causes an answer."""
 
 
 def percentile(ascending: Sequence[float], share: float) -> float:
-    """The value that this share of the values does not exceed."""
+    """Returns the value that this share of the values does not exceed."""
     return ascending[min(len(ascending) - 1, int(share * len(ascending)))]
 
 
 def round_trips(address: Address, topic: str, rounds: int) -> list[float]:
-    """Milliseconds of a small request and its answer, ascending."""
+    """Returns the times of small requests with their answers, ms, ascending."""
     line = Line(address)
     frame = PullTemplate(topic).frame(0, 0, PROBE)
     taken = []
@@ -50,7 +49,7 @@ def round_trips(address: Address, topic: str, rounds: int) -> list[float]:
 
 
 def send_first(line: Line, topic: str) -> int:
-    """Send a topic's first message and wait until it is visible; the size of its record."""
+    """Send a topic's first message and wait until it is visible; returns the size of its record."""
     expect_success(line.call(send_frame(topic, 0, BODY)), "a send")
     while True:
         found = line.call(PullTemplate(topic).frame(0, 0, PROBE))
@@ -58,8 +57,15 @@ def send_first(line: Line, topic: str) -> int:
             return found.body_size
 
 
+def _hold(lines: Sequence[Line], seconds: float) -> None:
+    """Leave the lines' pulls time to be held; raises ClientError if one is answered already."""
+    # A broker does not report that it holds a pull, so this is a paced load.
+    if select.select([line.socket for line in lines], [], [], seconds)[0]:
+        raise ClientError("a pull was answered before its message was sent")
+
+
 def wakes(address: Address, topic: str, rounds: int, *, seed: int = 0) -> list[float]:
-    """Milliseconds from a send's write to the answer of the pull that waits for it, ascending."""
+    """Returns the times from a send's write to the answer of its waiting pull, ms, ascending."""
     sequence = random.Random(seed)
     sender, puller = Line(address), Line(address)
     template, frame = PullTemplate(topic), send_frame(topic, 0, BODY)
@@ -67,7 +73,7 @@ def wakes(address: Address, topic: str, rounds: int, *, seed: int = 0) -> list[f
     taken = []
     for number in range(rounds):
         puller.write(template.frame(0, number + 1, number, HOLD_MS))
-        time.sleep(sequence.uniform(*PAUSE_S))
+        _hold([puller], sequence.uniform(*PAUSE_S))
         begun_ns = monotonic_ns()
         sender.write(frame)
         found = _next(puller)
@@ -80,9 +86,10 @@ def wakes(address: Address, topic: str, rounds: int, *, seed: int = 0) -> list[f
 
 
 def wakes_beside_new_queues(address: Address, topic: str, new_topics: Sequence[str], queue_count: int) -> list[float]:
-    """The same, each time just after every queue of a new topic was sent its first message on another connection.
+    """Like `wakes`, each time just after the first message to every queue of a new topic on another connection.
 
-    A first message makes its queue's files. Milliseconds from the first write to the held pull's answer, ascending.
+    A first message creates its queue's files. Returns the times from the first write to the held pull's answer, ms,
+    ascending.
     """
     sender, puller, other = Line(address), Line(address), Line(address)
     template, frame = PullTemplate(topic), send_frame(topic, 0, BODY)
@@ -93,7 +100,7 @@ def wakes_beside_new_queues(address: Address, topic: str, new_topics: Sequence[s
         puller.write(template.frame(0, number + 1, number, HOLD_MS) + template.frame(0, 0, PROBE))
         assert _next(puller).opaque == PROBE
         # A probe may overtake the pull in Java's pull threads.
-        time.sleep(PAUSE_S[1])
+        _hold([puller], PAUSE_S[1])
         begun_ns = monotonic_ns()
         other.write(firsts)
         sender.write(frame)
@@ -112,7 +119,7 @@ def wakes_beside_new_queues(address: Address, topic: str, new_topics: Sequence[s
 def overshoots(
     address: Address, topic: str, pull_count: int, span_ms: tuple[int, int], *, seed: int = 0
 ) -> list[float]:
-    """Milliseconds by which pulls without news are answered after receipt could at the earliest be due, ascending."""
+    """Returns by how many ms pulls without messages are answered after their earliest deadline, ascending."""
     sequence = random.Random(seed)
     line = Line(address)
     send_first(line, topic)
@@ -142,7 +149,7 @@ class FanOut:
 
 
 def fan_outs(address: Address, topic: str, pull_count: int, line_count: int, rounds: int) -> list[FanOut]:
-    """Hold `pull_count` pulls on one queue, over `line_count` connections, and send a message; `rounds` times."""
+    """Hold `pull_count` pulls on one queue over `line_count` connections and send a message, `rounds` times."""
     template, frame = PullTemplate(topic), send_frame(topic, 0, BODY)
     found = []
     with ExitStack() as stack:
@@ -160,7 +167,7 @@ def fan_outs(address: Address, topic: str, pull_count: int, line_count: int, rou
             for puller in pullers:
                 assert _next(puller).opaque == PROBE
             # A probe may overtake the last pulls in Java's pull threads.
-            time.sleep(0.02)
+            _hold(pullers, 0.02)
             found.append(_fan_out(sender, pullers, frame, pull_count))
     return found
 

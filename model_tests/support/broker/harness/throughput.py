@@ -1,7 +1,7 @@
-"""How many messages a second go in and come out: pipelined sends, and pulls with some requests under way.
+"""Measures messages per second: pipelined sends, and pulls with several requests in flight.
 
-Every connection is a process of its own; all begin at one moment, warm up, and then count for the same time. Answers
-are counted, not decoded; that they were successes shows a comparison of the counts with the queues' ends.
+Each connection has its own process. All begin together, warm up, and count for the same time. Answers are counted, not
+decoded; the queues' ends show that they were successes.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ KEYS: Final = (
     "UNIQ_KEY\x017F0000010001042F2B6A1B2C3D4E{0:04}\x02WAIT\x01true\x02TAGS\x01tag\x02"
     "KEYS\x01order{0:04} user{0:04}\x02"
 )
-"""The properties of a message with a tag and two keys, by a number."""
+"""The properties of a message with a tag and two keys, by number."""
 PULL_COUNT: Final = 32
-"""Messages asked for in one pull."""
+"""Messages requested by one pull."""
 
 
 @frozen
 class Rate:
-    """What went through in the counted time, and in all."""
+    """Throughput in the counted time, and the total."""
 
     per_second: float
     count: int
-    """Of the warm-up and the end as well."""
+    """Including the warm-up and the end."""
 
 
 @frozen
 class _Sender:
-    """One connection with always `SEND_DEPTH` sends under way."""
+    """One connection with `SEND_DEPTH` sends always in flight."""
 
     address: Address
     topic: str
     warm_s: float
     seconds: float
     has_keys: bool = False
-    """Whether each message has the properties that a client gives one with a tag and two keys."""
+    """Whether each message has a client's properties for one tag and two keys."""
 
     def __call__(self, begin: Callable[[], None]) -> Rate:
-        """Send, and count the answers."""
+        """Send and count the answers."""
         frames = [
             send_frame(self.topic, number % QUEUE_COUNT, BODY, number, KEYS.format(number) if self.has_keys else "")
             for number in range(SEND_DEPTH)
@@ -75,7 +75,7 @@ class _Sender:
         at = answered = counted = 0
         now_ns = count_from_ns
         begun_ns = 0
-        # On a busy machine the first answers may come when the time is over: then the next ones are counted.
+        # On a busy machine the first answers may arrive after the time; then the next ones are counted.
         while now_ns < stop_ns or now_ns == begun_ns:
             count = line.read_count()[0]
             answered += count
@@ -104,7 +104,7 @@ def send_rate(
     warm_s: float = 1.0,
     has_keys: bool = False,
 ) -> Rate:
-    """Sends of 128 bytes over `QUEUE_COUNT` queues, 64 under way on each connection; raises ClientError."""
+    """Measure sends of 128 bytes over `QUEUE_COUNT` queues, 64 in flight per connection; raises ClientError."""
     rates = together([_Sender(address, topic, warm_s, seconds, has_keys)] * connection_count)
     return Rate(sum(rate.per_second for rate in rates), sum(rate.count for rate in rates))
 
@@ -118,7 +118,7 @@ def sends(
     warm_s: float = 1.0,
     has_keys: bool = False,
 ) -> Rate:
-    """The same to a new topic of a broker that must then hold every message; raises ClientError."""
+    """Like `send_rate`, to a new topic, and check that the broker has every message; raises ClientError."""
     make_topic(address, topic, QUEUE_COUNT)
     rate = send_rate(address, topic, connection_count, seconds=seconds, warm_s=warm_s, has_keys=has_keys)
     check_stored(address, topic, QUEUE_COUNT, rate.count)
@@ -127,7 +127,7 @@ def sends(
 
 @frozen
 class Stored:
-    """What queue 0 of a topic holds: `count` messages whose records are all of one size."""
+    """The contents of a topic's queue 0: `count` messages with records of one size."""
 
     count: int
     record_size: int
@@ -135,7 +135,7 @@ class Stored:
 
 @frozen
 class _Puller:
-    """One connection with always `depth` pulls of queue 0 under way; its figures are messages."""
+    """One connection with `depth` pulls of queue 0 always in flight; it counts messages."""
 
     address: Address
     topic: str
@@ -145,7 +145,7 @@ class _Puller:
     seconds: float
 
     def __call__(self, begin: Callable[[], None]) -> Rate:
-        """Pull from the start to the end of the queue, again and again."""
+        """Pull from the start to the end of the queue, repeatedly."""
         before, between, after = PullTemplate(self.topic).patched()
         opaques = [b"%d" % (OPAQUE_BASE + number) for number in range(self.depth)]
         offset_first = between.find(b"opaque") >= 0
@@ -188,7 +188,7 @@ class _Puller:
 
 
 def fill(address: Address, topic: str, message_count: int) -> Stored:
-    """Put `message_count` messages into queue 0 of a new topic, 64 sends under way; raises ClientError."""
+    """Send `message_count` messages to queue 0 of a new topic, 64 in flight; raises ClientError."""
     line = Line(address)
     frame = send_frame(topic, 0, BODY)
     record_size = send_first(line, topic)
@@ -213,6 +213,6 @@ def fill(address: Address, topic: str, message_count: int) -> Stored:
 
 
 def pulls(address: Address, topic: str, stored: Stored, depth: int, *, seconds: float, warm_s: float = 1.0) -> Rate:
-    """Messages pulled on one connection, 32 a pull, with `depth` pulls under way."""
+    """Measure messages pulled on one connection, 32 per pull, with `depth` pulls in flight."""
     (rate,) = together([_Puller(address, topic, stored, depth, warm_s, seconds)])
     return rate

@@ -1,7 +1,4 @@
-"""A measurement's own topic: made before it, and counted after it.
-
-Leaves out the load.
-"""
+"""Topics of measurements: created before, and counted after."""
 
 from __future__ import annotations
 
@@ -16,11 +13,11 @@ from longpoll_protocol.headers import CreateTopicRequestHeader
 from longpoll_runtime import Address
 
 VISIBLE_S: Final = 10.0
-"""How long a broker's dispatcher may be behind its log."""
+"""Maximum delay of a broker's dispatcher."""
 
 
 def make_topic(address: Address, topic: str, queue_count: int) -> None:
-    """Make a topic with `queue_count` queues; raises ClientError."""
+    """Create a topic with `queue_count` queues; raises ClientError."""
     header = CreateTopicRequestHeader(
         topic=topic, default_topic="TBW102", read_queue_nums=queue_count, write_queue_nums=queue_count
     )
@@ -31,7 +28,7 @@ def make_topic(address: Address, topic: str, queue_count: int) -> None:
 
 
 def send_each(address: Address, topic: str, queue_count: int) -> None:
-    """Send every queue its first message, for which its files are made, and wait until all are visible."""
+    """Send every queue its first message, which creates its files, and wait until all are visible."""
     with RawClient(address) as client:
         for queue in range(queue_count):
             send_message(client, topic, b"x", queue_id=queue)
@@ -39,9 +36,9 @@ def send_each(address: Address, topic: str, queue_count: int) -> None:
 
 
 def check_stored(address: Address, topic: str, queue_count: int, message_count: int) -> None:
-    """Check that the topic's queues hold exactly `message_count` messages, once they are visible; raises ClientError.
+    """Check that the topic's queues have exactly `message_count` visible messages; raises ClientError.
 
-    Answers of a load are counted and not read: if one was a refusal, a message is missing here.
+    A load's answers are counted but not read: if one was a refusal, a message is missing here.
     """
     deadline_s = time.monotonic() + VISIBLE_S
     with RawClient(address) as client:

@@ -1,6 +1,6 @@
-"""A server that answers every frame with the same frame and looks at nothing: what bounds the harness from above.
+"""A server that answers every frame with the same frame, to measure the harness's limit.
 
-Each connection has a process of its own, so that the server is never the slower side.
+Each connection has its own process, so that the server is never the slower side.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from model_tests.support.broker.harness.frames import HEAD, RECEIVE_SIZE, framed
 from longpoll_runtime import Address
 
 BODY_SIZE: Final = 32 * 250
-"""Bytes of the records of a full pull."""
+"""Bytes of a full pull's records."""
 SENT: Final = framed(
     b'{"code":0,"extFields":{"queueId":"0","TRACE_ON":"true","MSG_REGION":"DefaultRegion",'
     b'"msgId":"7F00000100002A9F0000000000000000","queueOffset":"123456"},"flag":1,"language":"JAVA",'
     b'"opaque":1000000000,"serializeTypeCurrentRPC":"JSON","version":401}'
 )
-"""The answer of a send."""
+"""A send's answer."""
 _PULLED_HEADER: Final = (
     b'{"code":0,"extFields":{"suggestWhichBrokerId":"0","nextBeginOffset":"123456","maxOffset":"200000",'
     b'"minOffset":"0"},"flag":1,"language":"JAVA","opaque":1000000000,"remark":"FOUND",'
     b'"serializeTypeCurrentRPC":"JSON","version":401}'
 )
 PULLED: Final = HEAD.pack(4 + len(_PULLED_HEADER) + BODY_SIZE, len(_PULLED_HEADER)) + _PULLED_HEADER + bytes(BODY_SIZE)
-"""The answer of a pull."""
+"""A pull's answer."""
 
 
 def _serve(listening: socket.socket, answer: bytes) -> None:
@@ -48,7 +48,7 @@ def _serve(listening: socket.socket, answer: bytes) -> None:
 
 @contextmanager
 def trivial_server(answer: bytes, connection_count: int) -> Iterator[Address]:
-    """Serve `connection_count` connections, until the end of the block."""
+    """Serve `connection_count` connections until the end of the block."""
     context = multiprocessing.get_context("spawn")
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listening:
         processes = [

@@ -1,12 +1,13 @@
-"""Work in processes of their own that begin at one moment, and the processor time and memory of any process.
+"""Runs work in separate processes that begin together, and reads a process's time and memory.
 
-Leaves out what the work is. Source of the figures: Linux's /proc (`stat`, `smaps`).
+Source of the figures: Linux's /proc (`stat`, `smaps`).
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import select
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
@@ -21,9 +22,9 @@ READY: Final = "ready"
 
 
 Begin = Callable[[], None]
-"""Says that a process is ready, and returns when all are."""
+"""Reports that a process is ready, and returns when all are."""
 Worker = Callable[[Begin], Result]
-"""What a process does: prepare, begin, work, return."""
+"""A process's function: prepare, begin, work, return."""
 
 
 def _child(work: Worker[Result], pipe: Connection) -> None:
@@ -38,7 +39,7 @@ def _child(work: Worker[Result], pipe: Connection) -> None:
 
 
 def together(works: Sequence[Worker[Result]]) -> list[Result]:
-    """Run each in a process of its own; raises ClientError when one fails."""
+    """Run each in a separate process; raises ClientError when one fails."""
     context = multiprocessing.get_context("spawn")
     pipes, processes = [], []
     is_done = False
@@ -60,7 +61,7 @@ def together(works: Sequence[Worker[Result]]) -> list[Result]:
     finally:
         for process in processes:
             if not is_done:
-                # Also after Ctrl-C: nobody wants what the others are still measuring.
+                # Also after Ctrl-C, because nothing needs the other results.
                 process.kill()
             process.join(JOIN_S)
             if process.is_alive():
@@ -89,20 +90,26 @@ def _checked(told: object) -> Any:
 
 
 def processor_seconds(process_id: int) -> float:
-    """User and system time that a process has used so far."""
+    """Returns the user and system time that a process has used."""
     fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def busy_share(process_id: int, seconds: float) -> float:
-    """The share of one core that a process uses over the next seconds."""
+    """Returns the share of one core that a process uses over the next seconds; raises ClientError if it ends."""
     begun_s, used_s = time.monotonic(), processor_seconds(process_id)
-    time.sleep(seconds)
+    ended = os.pidfd_open(process_id)
+    try:
+        # The time is the subject; only the end of the process stops the wait.
+        if select.select([ended], [], [], seconds)[0]:
+            raise ClientError("the measured process ended")
+    finally:
+        os.close(ended)
     return (processor_seconds(process_id) - used_s) / (time.monotonic() - begun_s)
 
 
 def private_bytes(process_id: int) -> int:
-    """Bytes of memory that belong to a process alone, less the files that it maps shared, such as a store's."""
+    """Returns a process's private memory, bytes, without shared mapped files such as a store's."""
     size_bytes, is_mapped_file = 0, False
     for line in Path(f"/proc/{process_id}/smaps").read_text().splitlines():
         name, _space, rest = line.partition(" ")

@@ -1,1 +1,1 @@
-"""Second implementations, written apart and plainly, to compare the real ones with."""
+"""Independent, simple implementations to compare the real ones with."""

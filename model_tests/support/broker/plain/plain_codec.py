@@ -1,8 +1,7 @@
-"""A second codec of the remoting protocol, written apart from `longpoll_protocol`, to compare it with.
+"""An independent codec of the remoting protocol, to compare `longpoll_protocol` with.
 
-As plain as can be: whole frames as bytes, commands as dicts, the standard library only. It was checked by talking to
-real brokers.
-Leaves out every limit and every kindness to odd input.
+Simple: whole frames as bytes, commands as dicts, the standard library only, without limits or lenience. It was checked
+against real brokers.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ LANGUAGES = ["JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTH
 
 
 def encode_command(command: dict[str, Any], serialisation: str) -> bytes:
-    """A whole frame from a dict with code, language, version, opaque, flag, remark, extFields and body."""
+    """Encode a whole frame from a dict with code, language, version, opaque, flag, remark, extFields and body."""
     body: bytes = command["body"]
     if serialisation == "JSON":
         header = {name: value for name, value in command.items() if name != "body" and value is not None}
@@ -35,7 +34,7 @@ def encode_command(command: dict[str, Any], serialisation: str) -> bytes:
 
 
 def decode_command(frame: bytes) -> dict[str, Any]:
-    """The dict of a whole frame."""
+    """Decode a whole frame to a dict."""
     length, mark = struct.unpack_from(">iI", frame)
     assert length == len(frame) - 4, frame
     raw, body = frame[8 : 8 + (mark & 0xFFFFFF)], frame[8 + (mark & 0xFFFFFF) :]

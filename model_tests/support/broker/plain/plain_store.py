@@ -1,6 +1,6 @@
-"""A second reader of store files, written apart from `longpoll_broker.store` so that the two can disagree.
+"""An independent reader of store files, to compare `longpoll_broker.store` with.
 
-Slow and plain: whole files into memory, nothing mapped, no recovery. Leaves out damage: it stops at the first odd byte.
+Slow and simple: whole files in memory, no recovery; stops at the first unexpected byte.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def read_log(store: pathlib.Path) -> dict[str, list[dict[str, Any]]]:
-    """{"records": [fields], "blanks": [{physicalOffset, size}]} in log order, up to the first byte that is neither."""
+    """Returns {"records": [fields], "blanks": [{physicalOffset, size}]} in log order, up to the first other byte."""
     found: dict[str, list[dict[str, Any]]] = {"records": [], "blanks": []}
     for path in sorted((store / "commitlog").iterdir()):
         content, base, position = path.read_bytes(), int(path.name), 0
@@ -32,7 +32,7 @@ def read_log(store: pathlib.Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def read_record(content: bytes) -> dict[str, Any]:
-    """Every field of one record under RocketMQ's names; raises ValueError when it is not exactly the bytes given."""
+    """Returns every field of one record under RocketMQ's names; raises ValueError unless it has exactly these bytes."""
     names = ("totalSize", "magic", "bodyCRC", "queueId", "flag", "queueOffset", "physicalOffset", "sysFlag", "born")
     record: dict[str, Any] = dict(zip(names, struct.unpack_from(">i4siiiqqiq", content), strict=True))
     rest = content[48:]
@@ -65,7 +65,7 @@ def _host(content: bytes, wide: bool) -> tuple[str, bytes]:
 
 
 def read_queues(store: pathlib.Path) -> dict[str, list[list[int]]]:
-    """{"topic@queue": [[queue offset, physical offset, size, tags code]]} of every unit with a size above 0."""
+    """Returns {"topic@queue": [[queue offset, physical offset, size, tags code]]} of every unit with a size above 0."""
     queues: dict[str, list[list[int]]] = {}
     for path in sorted((store / "consumequeue").glob("*/*/*")):
         content, base = path.read_bytes(), int(path.name) // 20

@@ -1,4 +1,4 @@
-"""The message store on a simulated disk: driven from seeds (`store`), beside a list of what it must have (`model`).
+"""The message store on a simulated disk: driven by seeds (`store`), compared with a model (`model`).
 
 Leaves out the broker around it, and threads.
 """

@@ -1,6 +1,6 @@
-"""What a store must still have after whatever befell it: the messages that were put, and what was promised of them.
+"""A model of a store: the messages that were put, and their guarantees.
 
-A plain list beside the store, which knows nothing of files. Leaves out what is done to the store (`store`).
+A simple list that knows nothing of files. Operations and faults: see `store`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FOUND_COUNT_MAX = 64
 
 @frozen
 class Made:
-    """A message to be put, and what to know it by."""
+    """A message to put, and its identification."""
 
     message: MessageToStore
     key: str
@@ -28,7 +28,7 @@ class Made:
 
 @define
 class Sent:
-    """One message that was put; `is_gone` when its topic was deleted since, so that no queue lists it any more."""
+    """A message that was put; `is_gone` if its topic was deleted since, so that no queue lists it."""
 
     topic: str
     queue_id: int
@@ -47,35 +47,38 @@ class Sent:
 
     @property
     def is_shown(self) -> bool:
-        """Whether a queue lists it, once it is visible."""
+        """Whether a queue lists it once it is visible."""
         return self.is_listed and not self.is_gone
 
 
 @define
 class StoreModel:
-    """Invariant: `sent` are the log's records in order, and those before `durable_end` are promised to survive."""
+    """The expected store.
+
+    Invariant: `sent` are the log's records in order, and those before `durable_end` must survive.
+    """
 
     sent: list[Sent] = Factory(list)
     durable_end: int = 0
     may_lose: bool = False
-    """Whether the power was cut since the store was last open: what is not durable may be gone, from some record on."""
+    """Whether power was cut since the store was last open, so that records that are not durable may be lost."""
     start_max: int = 0
-    """Up to where retention may have taken the log's beginning."""
+    """The latest possible begin of the log after retention."""
     dispatched_end: int = 0
     unsure: dict[str, int] = Factory(dict)
-    """Topics of which a deletion was begun and not finished, by the log's end then: they may be there or not."""
+    """Topics with an unfinished deletion, by the log's end then: they may exist or not."""
     was_unsure: set[str] = Factory(set)
-    """Topics of which such a deletion took effect: what came later keeps its offsets, which do not begin at 0."""
+    """Topics for which such a deletion took effect: later messages keep their offsets, which do not begin at 0."""
 
     def next_offset(self, topic: str, queue_id: int) -> int:
-        """The queue offset that the next message gets."""
+        """Returns the next message's queue offset."""
         for each in reversed(self.sent):
             if each.topic == topic and each.queue_id == queue_id and each.is_shown:
                 return each.offset + 1
         return 0
 
     def put(self, store: MessageStore, made: Made, offset: int, start: int) -> None:
-        """Remember a message just put, if its place and bytes are as they must be."""
+        """Record a new message, and check its place and bytes."""
         topic, queue_id = made.message.topic, made.message.queue_id
         view = store.record_at(start)
         assert view is not None, f"{topic}@{queue_id}: what was just put is not there"
@@ -87,7 +90,7 @@ class StoreModel:
         self.sent.append(Sent(topic, queue_id, expected, start, record, made.key, made.message.tags_code, is_listed))
 
     def delete(self, topic: str) -> None:
-        """Forget a topic: its messages are listed nowhere."""
+        """Record a topic's deletion: its messages are listed nowhere."""
         self.unsure.pop(topic, None)
         self.was_unsure.discard(topic)
         for each in self.sent:
@@ -95,7 +98,7 @@ class StoreModel:
                 each.is_gone = True
 
     def dispatched(self, arrivals: Sequence[Arrival], end: int) -> None:
-        """Compare what became visible with what was next."""
+        """Compare newly visible messages with the expected ones."""
         next_ones = (each for each in self.sent if self.dispatched_end <= each.start < end and each.is_shown)
         expected = [(each.topic, each.queue_id, each.offset + 1, each.start) for each in next_ones]
         found = [(each.topic, each.queue_id, each.offset_end, each.physical_offset) for each in arrivals]
@@ -103,9 +106,9 @@ class StoreModel:
         self.dispatched_end = end
 
     def reopened(self, store: MessageStore) -> None:
-        """Compare a store that was just opened, and everything in it: what it may lack is lost from now on."""
+        """Compare a store that was just opened, with all its contents; missing messages count as lost from now on."""
         end, start = store.log_end, store.log_start
-        # A blank at a file's end is nothing to lose.
+        # A blank at a file's end is not a loss.
         durable = max((each.stop for each in self.sent if each.stop <= self.durable_end), default=0)
         assert end >= durable, f"the log ends at {end}, and {durable} was durable"
         self.durable_end = min(self.durable_end, end)
@@ -119,13 +122,13 @@ class StoreModel:
         self.compare(store)
 
     def _resolve(self, store: MessageStore, start: int) -> None:
-        """Find out whether the deletions that were begun took effect."""
+        """Determine whether unfinished deletions took effect."""
         for topic, end in sorted(self.unsure.items()):
             before = [each for each in self.sent if each.topic == topic and each.start < end and each.is_shown]
             there = [each for each in before if each.start >= start]
             listed = [each for each in there if _is_listed(store, each)]
             assert listed in ([], there), f"{topic} was deleted in part"
-            # Of a queue whose records have all expired only its end tells.
+            # A queue whose records have all expired is known only by its end.
             if not listed and (there or all(store.visible_end(topic, each.queue_id) == 0 for each in before)):
                 self.was_unsure.add(topic)
                 for each in before:

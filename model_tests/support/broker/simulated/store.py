@@ -1,11 +1,10 @@
-"""The real message store on a simulated disk, driven by a seed through faults of all kinds, and looked at after each.
+"""The real message store on a simulated disk, driven by a seed through all kinds of faults and checked after each.
 
-A seed draws first which operations and which faults there are at all, for a run in which everything may happen seldom
-gets far (swarm testing, Groce et al., ISSTA 2012). Then it puts, shows, flushes, deletes, closes, kills, cuts the power
-between two operations or inside one, and lets calls fail. After every opening the store must have what `model`
-says, and its own verifier must find it sound.
+A seed first chooses the possible operations and faults, because runs with all of them rarely get far (swarm testing,
+Groce et al., ISSTA 2012). Then it puts, dispatches, flushes, deletes, closes and kills, cuts the power between or
+inside operations, and makes calls fail. After every opening the store must match `model` and pass its own verifier.
 
-Leaves out threads: the store's locks are tried by `longpoll_simulation`'s schedules.
+Concurrency is tested by `longpoll_simulation`'s schedules.
 """
 
 from __future__ import annotations
@@ -37,54 +36,54 @@ QUEUES: Final = (0, 0, 1, 9)
 TAGS: Final = (None, "red", "AaAa")
 BEGINS_MS: Final = 1_800_000_000_000
 OPENINGS_MAX: Final = 5
-"""How many openings may be cut off or fail before one is left alone."""
+"""Maximum openings that may be interrupted or fail before one is left alone."""
 PREPARED: Final = 0x4
 INDEXED_COUNT: Final = 1000
 HALF, FULL = 0.5, 0.9
-"""How much of the disk is used; over 0.85 every file may go that is no longer needed."""
+"""Used shares of the disk; above 0.85 every unneeded file may be removed."""
 
 OPERATIONS: Final = {
     "put": 6, "put_burst": 4, "put_batch": 2, "dispatch": 5, "flush": 4, "flush_queues": 3, "index": 2, "find": 1,
     "expire": 2, "delete": 1, "write_back": 2, "wait": 6, "look": 1, "close": 2, "kill": 2, "cut": 2,
 }  # fmt: skip
-"""What can be done to a store, and how often; a seed leaves out about a third."""
+"""Operations on a store with their frequencies; a seed omits about a third."""
 ORDERS: Final[tuple[Order, ...]] = ("none", "directory", "all")
 SYNCS: Final = ("sync", "sync_directory")
 ALWAYS: Final = frozenset({"put", "dispatch", "flush"})
 BETWEEN: Final = ("put", "dispatch", "flush", "index", "delete", "write_back")
-"""What others may do while queues are made durable."""
+"""Concurrent operations while queues are being flushed."""
 BETWEEN_CHANCE: Final = 0.2
 
 
 class Ended(BaseException):
-    """The process ends inside an operation: it is killed, or the power is cut."""
+    """The process ends inside an operation: by a kill or a power cut."""
 
 
 @frozen
 class Swarm:
-    """What a seed's run consists of."""
+    """The parts of a seed's run."""
 
     config: StoreConfig
     operations: tuple[str, ...]
-    """One of them is drawn at a time, so those that stand there often come often."""
+    """One is drawn at a time, so frequent entries occur often."""
     ends_inside: bool
-    """Whether an operation is now and then cut off."""
+    """Whether operations are sometimes interrupted."""
     errors: bool
-    """Whether calls now and then fail."""
+    """Whether calls sometimes fail."""
     failing: tuple[str, ...]
-    """Which calls are counted for that; a sync that fails is what costs most."""
+    """The calls that may fail; a failing sync has the worst effects."""
     power: bool
-    """Whether what cuts an operation off is a power cut; else a kill."""
+    """Whether interruptions are power cuts, not kills."""
     order: Order
-    """How the disk keeps changes of names."""
+    """The order in which the disk keeps name changes."""
     waits_ms: tuple[int, ...]
     maps_max: int
-    """Of files of queues, beside what is left to the rest."""
+    """Maximum mapped queue files, in addition to other maps."""
 
 
 @define
 class Tally:
-    """What a run did."""
+    """Counts of a run."""
 
     openings: int = 0
     messages: int = 0
@@ -95,7 +94,7 @@ class Tally:
 
 
 class StoreRuntime(RealRuntime):
-    """Real locks, simulated files and a clock that is set by hand."""
+    """Real locks, simulated files and a manual clock."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,21 +103,21 @@ class StoreRuntime(RealRuntime):
 
     @property
     def files(self) -> Files:
-        """The simulated files of the present life."""
+        """The simulated files of the current process."""
         assert self.simulated is not None
         return self.simulated
 
     def unix_ms(self) -> int:
-        """The clock."""
+        """Returns the time of the manual clock."""
         return self.now_ms
 
     def memory_size(self) -> int:
-        """A mebibyte."""
+        """Returns a mebibyte."""
         return 1 << 20
 
 
 def draw_swarm(chance: random.Random) -> Swarm:
-    """Draw what a run consists of."""
+    """Choose the parts of a run."""
     config = evolve(
         SMALL,
         index=chance.random() < 0.6,
@@ -147,7 +146,7 @@ def draw_swarm(chance: random.Random) -> Swarm:
 
 
 class SimulatedStore:
-    """One seed's run. Invariant: between two operations `store` is open on `runtime.simulated`, as `model` has it."""
+    """One seed's run. Invariant: between operations `store` is open on `runtime.simulated`, and equals `model`."""
 
     def __init__(self, seed: int, swarm: Swarm | None = None) -> None:
         self.chance = random.Random(seed)
@@ -168,7 +167,7 @@ class SimulatedStore:
     # ------------------------------------------------------------------ the world
 
     def _boot(self, disk: Disk) -> None:
-        """Begin another life on a disk."""
+        """Start another process on a disk."""
         self._is_over = False
         self.runtime.simulated = SimulatedFiles(
             disk,
@@ -180,7 +179,7 @@ class SimulatedStore:
 
     @property
     def disk(self) -> Disk:
-        """The present disk."""
+        """The current disk."""
         assert self.runtime.simulated is not None
         return self.runtime.simulated.disk
 
@@ -206,7 +205,7 @@ class SimulatedStore:
         self.tally.story.append(line)
 
     def _plan(self) -> None:
-        """Perhaps let one of the next calls fail, or be the last."""
+        """Perhaps make one of the next calls fail, or be the last."""
         self._calls_left = 0
         kinds = [is_error for is_error, there in ((False, self.swarm.ends_inside), (True, self.swarm.errors)) if there]
         if kinds and self.chance.random() < 0.15:
@@ -214,7 +213,7 @@ class SimulatedStore:
             self._calls_left = self.chance.choice((1, 2, 3, 5, 8, 13, 21))
 
     def _die(self, *, power: bool) -> None:
-        """Go on with what a kill, or a power cut, leaves."""
+        """Continue after a kill or a power cut."""
         if power:
             self.tally.cuts += 1
             self.model.may_lose = True
@@ -225,7 +224,7 @@ class SimulatedStore:
         self._tell("-- the power is cut" if power else "-- killed")
 
     def _evict(self) -> None:
-        """Perhaps have the system read again what a sync that failed had left as written: from then on it is lost."""
+        """Perhaps lose the pages that a failed sync left, as if the system read them again."""
         if self.chance.random() < 0.5 and self.disk.evict(self.chance):
             self._tell("-- what a failed sync left is read again")
             self.model.may_lose = True
@@ -254,7 +253,7 @@ class SimulatedStore:
         return store
 
     def _verify(self) -> None:
-        """The store's own verifier finds it sound, and as many records as were put."""
+        """Check that the store's verifier finds no problem, and all records."""
         verdict = verify(self.runtime.files, DIRECTORY)
         assert verdict.problems == [], verdict.problems[0]
         names = self.runtime.files.list(f"{DIRECTORY}/commitlog")
@@ -265,7 +264,7 @@ class SimulatedStore:
     # ------------------------------------------------------------------ a run
 
     def run(self) -> Tally:
-        """Do what the seed says; an assertion that fails tells the whole story."""
+        """Run the seed; a failed assertion includes the whole trace."""
         try:
             for _ in range(self.chance.randrange(5, 40)):
                 self._do(self.chance.choice(self.swarm.operations))
@@ -295,7 +294,7 @@ class SimulatedStore:
     # ------------------------------------------------------------------ operations
 
     def _made(self) -> Made:
-        """A message that no other is like, and what to know it by."""
+        """Create a unique message and its identification."""
         chance, number = self.chance, self.tally.messages
         self.tally.messages += 1
         body = b"%d:" % number + b"b" * chance.choice((0, 10, 400, 700))
@@ -336,7 +335,7 @@ class SimulatedStore:
         self.model.durable_end = self.store.flush()
 
     def _do_flush_queues(self) -> None:
-        """Queue by queue; others have their turn between two, and what they do is part of the story."""
+        """Flush queue by queue, with other operations in between."""
         for _ in self.store.flush_queues_in_turns(1):
             if self.chance.random() < BETWEEN_CHANCE:
                 operation = self.chance.choice(BETWEEN)
@@ -347,7 +346,7 @@ class SimulatedStore:
         self.store.index(self.chance.randrange(1, 9))
 
     def _do_find(self) -> None:
-        """Look a message up by its key; the query moves the index first, unless a call fails meanwhile."""
+        """Find a message by its key; the query moves the index first, unless a call fails."""
         start, end, errors = self.store.log_start, self.store.dispatched_end, self.tally.errors
         there = [each for each in self.model.sent if start <= each.start < end]
         if there and self.swarm.config.index:
@@ -359,7 +358,7 @@ class SimulatedStore:
         self.model.start_max = max(self.model.start_max, min(self.store.dispatched_end, self.store.flushed_end))
         self.used = FULL
         try:
-            # What is not indexed is kept.
+            # Unindexed messages are kept.
             self.store.index(INDEXED_COUNT)
             gone = self.store.remove_expired()
         finally:
@@ -377,7 +376,7 @@ class SimulatedStore:
                 raise
             model.unsure[topic] = end
             if not was_there:
-                # Nothing tells whether it is forgotten, until the store is opened again.
+                # Whether it is deleted is unknown until the store is opened again.
                 raise Ended from None
             raise
         except Ended:
@@ -395,7 +394,7 @@ class SimulatedStore:
         self.model.compare(self.store)
 
     def _do_close(self) -> None:
-        """Close and open again; what was closed well is durable, and its verifier finds nothing, not even a tail."""
+        """Close and open again; after a clean close all is durable, and the verifier finds not even a tail."""
         end = self.store.log_end
         try:
             self.store.close()

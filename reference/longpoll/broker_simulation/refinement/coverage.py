@@ -28,40 +28,40 @@ from longpoll_spec.state import DUE, IDLE, WALKING
 
 NOTIFIERS: Final = ("dispatcher", "scanner")
 REASONS: Final = {
-    "in one": "the code walks a bucket in place under one lock: nobody sees the law's steps between",
-    "stopped": "a broker's stop waits for its notifiers to end, and the law's does not",
-    "empty": "the code passes over an empty bucket without a step, and the law's walk of it is due",
-    "together": "the clock lets go of all pulls that are due at once, and the law of one after the other",
+    "in one": "the code traverses a bucket in place under one lock: the steps in between are not observable",
+    "stopped": "a broker's stop waits for its notifiers to end; the specification's does not",
+    "empty": "the code skips an empty bucket without a step; in the specification its traversal is due",
+    "together": "the clock releases all due pulls at once, the specification one after another",
     "behind": "a state that only one of these leads to",
 }
-"""Why a state of the law is reached by no schedule."""
+"""Why no schedule reaches a state of the specification."""
 
 
 @frozen
 class Coverage:
-    """What the schedules of one policy have reached."""
+    """The states that the schedules of one policy reached."""
 
     policy: str
     states: int
     of: int
     unreached: Counter[str]
-    """Reason -> states with it; an empty reason: none is known."""
+    """Reason -> number of states; an empty reason means unknown."""
 
 
 def coverage_of(policy: Policy, bounds: Bounds) -> Coverage:
-    """Try every schedule, with an executor that fills, a stop and looks that throw, and count."""
+    """Try every schedule, with a full executor, a stop and throwing checks, and count."""
     model = specification_of(policy, bounds)
     with collected_errors():
         seen = explore(policy, bounds, rejects=True, faults=True).states
     every = _graph(model, lambda _state: True)
     beyond = _graph(model, lambda state: why_not(model, state) is None)
-    assert seen <= every, "the code was where the law never is"
+    assert seen <= every, "the code reached a state that the specification never does"
     unreached = Counter(why_not(model, state) or ("" if state in beyond else "behind") for state in every - seen)
     return Coverage(policy.name, len(seen), len(every), unreached)
 
 
 def why_not(model: Model, state: Packed) -> str | None:
-    """The reason for which no schedule is in a state; None where there is none."""
+    """The reason why no schedule reaches a state; None if there is none."""
     values = dict(zip((variable.name for variable in model.variables), state, strict=True))
     at = [values[name] for name in NOTIFIERS]
     if model.policy.take == "in_place" and WALKING in at:
@@ -76,7 +76,7 @@ def why_not(model: Model, state: Packed) -> str | None:
 
 
 def _lets_go_of_one(model: Model, values: Mapping[str, int]) -> bool:
-    """Whether of two pulls that are due one is still held and the other is queued."""
+    """Whether of two due pulls one is still held and the other is queued."""
     due = [
         name.removeprefix("deadline_") for name, value in values.items() if name.startswith("deadline_") and not value
     ]
@@ -85,7 +85,7 @@ def _lets_go_of_one(model: Model, values: Mapping[str, int]) -> bool:
 
 
 def _graph(model: Model, allowed: Callable[[Packed], bool]) -> set[Packed]:
-    """Every state of the law that can be come to by allowed states alone."""
+    """Every state that is reachable through allowed states only."""
     law = successors(model)
     found, edge = {model.initial}, [model.initial]
     while edge:
@@ -97,7 +97,7 @@ def _graph(model: Model, allowed: Callable[[Packed], bool]) -> set[Packed]:
 
 
 def show(found: Iterable[Coverage]) -> None:
-    """A table of what was reached."""
+    """Print a table of the reached states."""
     rows = [
         (each.policy, each.states, each.of, *(each.unreached[reason] for reason in (*REASONS, ""))) for each in found
     ]

@@ -16,23 +16,23 @@ from longpoll_spec.specification import specification_of
 
 @define
 class Explored:
-    """What trying schedules found."""
+    """The results of trying schedules."""
 
     places: int = 0
     moves: Counter[str] = field(factory=Counter)
     states: set[Packed] = field(factory=set)
-    """The law's states that were reached between two moves."""
+    """The specification's states reached between two moves."""
     law: Counter[str] = field(factory=Counter)
-    """The law's actions that were done."""
+    """The specification's actions that occurred."""
     lost: dict[str, tuple[Move, ...]] = field(factory=dict)
-    """How a wakeup was lost -> the shortest schedule seen that loses one so."""
+    """How a wakeup was lost -> the shortest schedule seen that does so."""
     late_ms: int = 0
-    """The longest that a pull was still held after its deadline."""
+    """The longest time that a pull was held past its deadline."""
     dropped: tuple[Move, ...] | None = None
     """The shortest schedule seen in which a full executor drops a pull."""
 
     def note(self, world: Lockstep, path: tuple[Move, ...]) -> None:
-        """Note what is lost here."""
+        """Record the losses in this state."""
         for way in world.ways_lost():
             if way not in self.lost or len(path) < len(self.lost[way]):
                 self.lost[way] = path
@@ -42,10 +42,10 @@ class Explored:
 
 
 def explore(policy: Policy, bounds: Bounds, *, rejects: bool = False, faults: bool = False) -> Explored:
-    """Try every schedule; two that lead to one place are gone on with once.
+    """Try every schedule; of two that lead to the same place only one continues.
 
-    With `rejects` the executor may become full at any time, with `faults` the broker may stop and what a notifier looks
-    at may throw.
+    With `rejects` the executor may become full at any time. With `faults` the broker may stop and a notifier's check
+    may throw.
     """
     model = specification_of(policy, bounds)
     law = remembered(successors(model))

@@ -37,53 +37,53 @@ from longpoll_spec.tables import with_table
 TOPIC: Final = "T"
 KEY: Final = (TOPIC, 0)
 STEPS_MAX: Final = 9
-"""Most steps of the law in one segment: a walk in place of a whole bucket."""
+"""The most steps of the specification in one segment: an in-place traversal of a whole bucket."""
 
 Move = tuple[str, int]
-"""What happens next: its kind, and the number of the request, or of the actor, that it is about."""
+"""The next move: its kind, and the number of its request or actor."""
 NOTIFIERS: Final = ("dispatcher", "scanner")
 OF_ACTOR: Final = {
     "dispatcher": {"make_visible", "notify_start", "notify_each", "notify_end", "recheck"},
     "scanner": {"scan_start", "scan_each", "scan_end", "recheck"},
     "pull": {"pull_read", "hold", "recheck"},
 }
-"""The law's actions that each actor does."""
+"""Actor -> its actions in the specification."""
 OWN_STEPS: Final = {"append", "next_pull", "expire", "run", "stop", "throw"}
-"""Moves that are each a step of the law to another state."""
+"""Moves that are each one step of the specification to another state."""
 POSITION: Final = {"start": DUE, "each": WALKING, "end": WALKING}
 
 
 class InjectedError(LookupError):
-    """What a notifier's look throws when its world says so."""
+    """Raised by a notifier's check on request."""
 
 
 @with_table
 class FaultyFilter(TagFilter, frozen=True):
-    """A filter that takes everything, and fails while its world says so."""
+    """A filter that accepts everything, and fails on request."""
 
     world: Any
 
     def matches(self, tags_code: int | None) -> bool:
-        """Whether it takes a tag: each."""
+        """Accept every tag."""
         self.world.may_throw()
         return super().matches(tags_code)
 
 
 @define(eq=False)
 class Slot:
-    """One consumer: where it reads next, and its pull."""
+    """One consumer: its next offset, and its pull."""
 
     offset: int = 0
     pull: Pull | None = None
     thread: str = ""
     """The actor that serves the pull."""
     dropped: bool = False
-    """The executor was full, and nobody has the pull any more: its consumer waits for ever."""
+    """The executor was full and dropped the pull: its consumer waits for ever."""
 
 
 @define(eq=False)
 class Lockstep:
-    """One run, and the law's state beside it. Invariant: both are equal between two moves."""
+    """One run, next to the specification's state. Invariant: they match between two moves."""
 
     model: Model
     law: Successors
@@ -91,12 +91,12 @@ class Lockstep:
     """Whether the executor may become full."""
     full: bool = False
     faults: bool = False
-    """Whether the broker may be stopped, and what a notifier looks at may throw."""
+    """Whether the broker may stop, and a notifier's check may throw."""
     running: bool = True
     throws: bool = False
-    """Whether what is looked at now throws."""
+    """Whether the next check throws."""
     wanted: FaultyFilter = field(init=False)
-    """What every pull wants."""
+    """What every pull asks for."""
     scheduler: Scheduler = field(factory=Scheduler)
     queues: MemoryQueues = field(factory=MemoryQueues)
     executor: list[Pull] = field(factory=list)
@@ -104,7 +104,7 @@ class Lockstep:
     held_by: dict[Pull, str] = field(factory=dict)
     """What last put each pull into the table."""
     done: Counter[str] = field(factory=Counter)
-    """The law's actions so far."""
+    """The specification's actions so far."""
     spawned: int = 0
     next_scan_ms: int = 0
     state: Packed = ()
@@ -115,7 +115,7 @@ class Lockstep:
     def __attrs_post_init__(self) -> None:
         self.runtime = ScheduledRuntime(self.scheduler)
         self.wanted = FaultyFilter("*", "TAG", frozenset(), all_tags=True, world=self)
-        # What a hold table asks of a runtime is its locks, its clock and its step points.
+        # A hold table uses only a runtime's locks, clock and scheduling points.
         self.service = HoldService(
             self.runtime,  # type: ignore[arg-type]
             self.model.policy,
@@ -123,7 +123,7 @@ class Lockstep:
             self,
             refuse=self.refuse,
             held_count_max=100,
-            # One queue lives in one shard; the others would only be gone through.
+            # One queue lives in one shard; the others would only cost time.
             shard_count=1,
         )
         make = self.service._new_walk
@@ -142,13 +142,13 @@ class Lockstep:
 
     @property
     def bounds(self) -> Bounds:
-        """How large the world is."""
+        """The bounds of the world."""
         return self.model.bounds
 
     # -- what a hold table asks of a store ---------------------------------------------------------------------------
 
     def may_throw(self) -> None:
-        """Throw, if what is looked at now does."""
+        """Throw, if the next check should."""
         if self.throws:
             raise InjectedError("a look throws")
 
@@ -182,7 +182,7 @@ class Lockstep:
             self.service.hold(pull, Outbox())
 
     def dispatch(self) -> None:
-        """The dispatcher: one message becomes visible, then those who wait are told; again after a walk that threw."""
+        """The dispatcher: make one message visible, then notify; again after a traversal that threw."""
         self.runtime.step("make_visible")
         end = self.queues.make_visible(KEY)
         told = False
@@ -196,7 +196,7 @@ class Lockstep:
         self.service.scan(Outbox())
 
     def submit(self, pull: Pull, cause: str, outbox: Outbox) -> bool:
-        """The executor takes a pull that left the table; `copies` in `observe` counts them by their phase."""
+        """The executor accepts a pull that left the table; `copies` in `observe` counts them by phase."""
         assert pull.phase is QUEUED, cause
         assert pull not in self.executor, "queued twice"
         if self.full:
@@ -206,11 +206,11 @@ class Lockstep:
         return True
 
     def submit_herd(self, pulls: Sequence[Pull], outbox: Outbox) -> Sequence[Pull]:
-        """The executor takes pulls that one message woke."""
+        """The executor accepts pulls that one message woke."""
         return [pull for pull in pulls if not self.submit(pull, "woken", outbox)]
 
     def refuse(self, pull: Pull, cause: str, outbox: Outbox) -> None:
-        """Tell a consumer that nothing was read for it; it asks again from the same offset."""
+        """Tell a consumer that its pull found nothing; it asks again from the same offset."""
         assert cause == "busy" or self.faults
         slot = self.slots[self.slot_of(pull)]
         slot.dropped = False
@@ -226,7 +226,7 @@ class Lockstep:
     # -- moves -------------------------------------------------------------------------------------------------------
 
     def moves(self) -> list[Move]:
-        """What can happen now: what the law's bounds and time allow, and every actor that can go on."""
+        """The possible moves: those that bounds and time allow, and every actor that can run."""
         stale = self.stale()
         if stale is not None:
             return [("go", self.number_of(stale))]
@@ -248,7 +248,7 @@ class Lockstep:
         return found + [("go", self.number_of(name)) for name, actor in self.scheduler.actors.items() if actor.can_go]
 
     def faulty_moves(self, allowed: set[tuple[str, tuple[Any, ...]]]) -> list[Move]:
-        """The stop, which a broker begins when its notifiers have ended, and throws of a notifier's next look."""
+        """The stop, which a broker begins when its notifiers have ended, and a throwing next check."""
         actors = self.scheduler.actors
         found: list[Move] = []
         if ("stop", ()) in allowed and not any(name in actors for name in NOTIFIERS):
@@ -262,7 +262,7 @@ class Lockstep:
         return found
 
     def do(self, move: Move) -> None:
-        """Make one move, and one of the law's; an AssertionError when the law has none that fits."""
+        """Make one move and the matching steps of the specification; AssertionError if none match."""
         kind, number = move
         before = self.state
         if kind == "go":
@@ -280,7 +280,9 @@ class Lockstep:
             own = {kind}
             getattr(self, f"do_{kind}")(number)
         self.follow(move, own | {"executor_rejects"} if self.rejects else own)
-        assert kind not in OWN_STEPS or self.state != before, f"{move} does nothing, and the law has a step for it"
+        assert kind not in OWN_STEPS or self.state != before, (
+            f"{move} does nothing, but the specification has a step for it"
+        )
         for slot in self.slots:
             pull = slot.pull
             if pull is not None and pull.phase is HELD:
@@ -290,7 +292,7 @@ class Lockstep:
         self.service.assert_tidy(settled=not any(walk.unsettled for walk in self.walks.values()))
 
     def begin(self, name: str) -> set[str]:
-        """Start a notifier and let it do its first segment; a scanner may find nothing to do at all."""
+        """Start a notifier and run its first segment; a scanner may have nothing to do."""
         if name == "scanner":
             self.next_scan_ms = self.runtime.now_ms + self.bounds.scan_ticks
         self.scheduler.spawn(name, self.dispatch if name == "dispatcher" else self.scan)
@@ -300,7 +302,7 @@ class Lockstep:
         return OF_ACTOR[name]
 
     def do_append(self, _number: int) -> None:
-        """A message is in the log."""
+        """Append a message to the log."""
         self.queues.append(KEY)
 
     def do_tick(self, _number: int) -> None:
@@ -308,7 +310,7 @@ class Lockstep:
         self.runtime.now_ms += 1
 
     def do_next_pull(self, number: int) -> None:
-        """A consumer pulls; its thread comes to the read."""
+        """A consumer pulls; its thread runs up to the read."""
         slot = self.slots[number]
         deadline_ms = self.runtime.now_ms + self.bounds.hold_ticks
         slot.pull = Pull(number, self.spawned, "G", TOPIC, 0, slot.offset, 32, 2, deadline_ms=deadline_ms)
@@ -318,21 +320,21 @@ class Lockstep:
         self.scheduler.go(slot.thread)
 
     def do_stop(self, _number: int) -> None:
-        """The broker stops, and answers what is held."""
+        """The broker stops, and answers held pulls."""
         self.running = False
         self.service.stop(Outbox())
 
     def do_expire(self, _number: int) -> None:
-        """The clock's thread lets everybody go who is late."""
+        """The clock's thread releases all late pulls."""
         self.service.wait_s()
         self.service.run(Outbox())
 
     def do_fill(self, _number: int) -> None:
-        """The executor takes nothing from now on; no step of the law."""
+        """The executor rejects everything from now on; not a step of the specification."""
         self.full = True
 
     def do_empty(self, _number: int) -> None:
-        """It takes pulls again."""
+        """The executor accepts pulls again."""
         self.full = False
 
     def do_run(self, number: int) -> None:
@@ -344,7 +346,7 @@ class Lockstep:
         self.answer(pull, decision.read.offset_next)
 
     def stale(self) -> str | None:
-        """A pull's thread that stands at its recheck although its pull is no longer in the table: it does nothing."""
+        """A pull's thread before its recheck whose pull is no longer in the table: it will do nothing."""
         serving = {slot.thread for slot in self.slots if slot.pull is not None and slot.pull.phase in {HELD, TAKEN}}
         for name, actor in self.scheduler.actors.items():
             if actor.at == "recheck" and name.startswith("pull") and name not in serving:
@@ -352,21 +354,21 @@ class Lockstep:
         return None
 
     def number_of(self, name: str) -> int:
-        """An actor's place among all, which a schedule names it by."""
+        """An actor's number in schedules."""
         return list(self.scheduler.actors).index(name)
 
     def slot_of(self, pull: Pull) -> int:
-        """Whose pull it is."""
+        """The slot of a pull."""
         return next(number for number, slot in enumerate(self.slots) if slot.pull is pull)
 
     # -- the law -----------------------------------------------------------------------------------------------------
 
     def successors(self, state: Packed) -> Iterator[tuple[Action, Packed]]:
-        """The law's next states, with their actions."""
+        """The specification's next states, with their actions."""
         return ((self.model.actions[index], after) for index, after in self.law(state))
 
     def follow(self, move: Move, own: set[str]) -> None:
-        """Lead the law to what is seen now, by steps of the actor's own actions."""
+        """Advance the specification to the observed state, by steps of the actor's own actions."""
         seen = self.observe()
         reached: dict[Packed, tuple[str, ...]] = {self.state: ()}
         edge = [self.state]
@@ -382,14 +384,14 @@ class Lockstep:
             reached = dict(steps) | reached
         before, after = self.show(self.state), self.show(seen)
         changed = {name: (before[name], after[name]) for name in before if before[name] != after[name]}
-        raise AssertionError(f"{move} is no step of the law: {changed} from {before}")
+        raise AssertionError(f"{move} is not a step of the specification: {changed} from {before}")
 
     def own(self, state: Packed, names: set[str]) -> Iterator[tuple[Action, Packed]]:
-        """The law's next states by some actions."""
+        """The specification's next states by some actions."""
         return ((action, after) for action, after in self.successors(state) if action.name in names)
 
     def observe(self) -> Packed:
-        """The world in the law's variables."""
+        """The world as values of the specification's variables."""
         seen = {
             "log_end": len(self.queues.messages.get(KEY, ())),
             "visible_end": self.queues.visible_end(*KEY),
@@ -409,19 +411,19 @@ class Lockstep:
         return tuple(seen[variable.name] for variable in self.model.variables)
 
     def counter(self, name: str) -> int:
-        """Where a notifier is: by the step point where it stands."""
+        """A notifier's program counter, from its scheduling point."""
         actor = self.scheduler.actors.get(name)
         if actor is None or actor.at in {None, "make_visible"}:
             return IDLE
         assert actor.at is not None
         if actor.at == "recheck":
             return RECHECKING
-        # In place the whole walk is one lock hold; what is left is to hand out what it woke.
+        # In place the whole traversal is one critical section; only handing out the woken pulls is left.
         walked = self.model.policy.take == "in_place" and not actor.at.endswith("start")
         return IDLE if walked else POSITION[actor.at.rpartition("_")[2]]
 
     def is_lost(self, pull: Pull | None) -> bool:
-        """Whether a walk that threw has dropped a pull that it had taken."""
+        """Whether a traversal that threw has dropped a pull that it had taken."""
         return (
             pull is not None
             and pull.phase is TAKEN
@@ -432,7 +434,7 @@ class Lockstep:
         )
 
     def phase_of(self, pull: Pull | None) -> str:
-        """The law's word for where a pull is."""
+        """The specification's phase of a pull."""
         if pull is None:
             return "idle"
         if pull.phase is TAKEN:
@@ -442,7 +444,7 @@ class Lockstep:
         return {PULLING: "pulling", MISSED: "missed", HELD: "held", QUEUED: "queued"}[pull.phase]
 
     def rechecks(self, slot: Slot) -> bool:
-        """Whether a pull's thread stands before its recheck and has one to do."""
+        """Whether a pull's thread is before a recheck that it must do."""
         actor = self.scheduler.actors.get(slot.thread)
         in_table = slot.pull is not None and slot.pull.phase in {HELD, TAKEN}
         return in_table and actor is not None and actor.at == "recheck"
@@ -452,24 +454,24 @@ class Lockstep:
         return {v.name: v.show(value) for v, value in zip(self.model.variables, state, strict=True)}
 
     def place(self) -> tuple[object, ...]:
-        """All that decides what can follow: the law's state, and where every actor stands."""
+        """Everything that determines the future: the specification's state, and each actor's position."""
         serves = {slot.thread: f"pull of {number}" for number, slot in enumerate(self.slots)}
         actors = self.scheduler.actors.items()
         standing = sorted((serves.get(name, name), actor.at or "") for name, actor in actors)
         ways = tuple(self.held_by.get(slot.pull, "") if slot.pull is not None else "" for slot in self.slots)
-        # A broker that has stopped without a word is late for ever.
+        # A broker that stopped without answering is late for ever.
         late = tuple(min(self.late_ms(slot), self.bounds.scan_ticks) for slot in self.slots)
         return (self.state, tuple(standing), ways, late, self.full)
 
     def late_ms(self, slot: Slot) -> int:
-        """How long after its deadline a pull is still in the table or in a list."""
+        """How long past its deadline a pull is still in the table or in a list."""
         pull = slot.pull
         if pull is None or pull.phase not in {HELD, TAKEN}:
             return 0
         return max(self.runtime.now_ms - pull.deadline_ms, 0)
 
     def ways_lost(self) -> set[str]:
-        """How pulls came to have something to read with nobody coming for them but time: by their hold, or a keep."""
+        """How pulls with something to read came to be left to time alone: by their hold, or a keep."""
         end = self.queues.visible_end(*KEY)
         held = [slot.pull for slot in self.slots if slot.pull is not None and slot.pull.phase is HELD]
         waiting = [pull for pull in held if pull.offset < end]
@@ -479,7 +481,7 @@ class Lockstep:
 
 
 def remembered(law: Successors) -> Successors:
-    """The law's next states, each state's computed once: runs come to the same ones again and again."""
+    """The specification's next states, cached: runs reach the same ones repeatedly."""
     known: dict[Packed, list[tuple[int, Packed]]] = {}
 
     def after(state: Packed) -> list[tuple[int, Packed]]:

@@ -1,7 +1,7 @@
-"""Queues in memory: what the hold table's threads ask of a store, and nothing else.
+"""Queues in memory: the minimum that the hold table's threads need of a store.
 
-A message is its tag's hash and its properties. It is appended, and visible after `make_visible`, as in a store. Leaves
-out bytes, files and limits (`store.selection` has them).
+A message is its tag's hash and its properties. It is appended, and visible after `make_visible`, as in a store. Bytes,
+files and limits: `store.selection`.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ class MemoryQueues:
     visible: dict[Key, int] = field(factory=dict)
     start: dict[Key, int] = field(factory=dict)
     failing: set[Key] = field(factory=set)
-    """Queues of which nothing can be read."""
+    """Queues whose reads fail."""
 
     log_start: Final = 0
 
     def append(self, key: Key, message: Message | None = None) -> None:
-        """Put a message into the log; nobody sees it yet."""
+        """Append a message to the log; it is not visible yet."""
         self.messages.setdefault(key, []).append(message or Message())
 
     def make_visible(self, key: Key) -> int:
-        """Make the next appended message visible; the visible end after it."""
+        """Make the next appended message visible; returns the visible end."""
         end = self.visible.get(key, 0) + 1
         assert end <= len(self.messages[key])
         self.visible[key] = end
         return end
 
     def visible_end(self, topic: str, queue_id: int) -> int:
-        """The queue's visible end; OSError where it cannot be read."""
+        """The queue's visible end; raises OSError if it cannot be read."""
         if (topic, queue_id) in self.failing:
             raise OSError(f"queue {queue_id} of {topic} cannot be read")
         return self.visible.get((topic, queue_id), 0)
@@ -65,7 +65,7 @@ class MemoryQueues:
         return self.messages[topic, queue_id][offset].properties.get
 
     def get(self, topic: str, queue_id: int, offset: int, count_max: int, matches: Matches = ALL) -> GetResult:
-        """A read, with the statuses of the store's."""
+        """A read, with the store's statuses."""
         start, end = self.visible_start(topic, queue_id), self.visible_end(topic, queue_id)
         if end == 0 or not start <= offset < end:
             return GetResult(_status_outside(offset, start, end), _next_outside(offset, start, end), start, end,

@@ -22,15 +22,15 @@ from longpoll_spec.policy import Policy
 from longpoll_spec.specification import specification_of
 
 SILENT_MAX: Final = 4
-"""Most consecutive moves that are no step of the law: a thread begins, an executor becomes full."""
+"""The most consecutive moves without a step of the specification: a thread starts, an executor becomes full."""
 
 
 class NotReplayableError(SpecUserError):
-    """A run that this world cannot follow; the text says why."""
+    """A run that this world cannot follow; the text gives the reason."""
 
 
 class NotASpecificationStepError(Exception):
-    """The code under test did what the law has no step for; the text says what."""
+    """The code under test took a step that the specification does not allow; the text describes it."""
 
 
 @frozen
@@ -40,20 +40,20 @@ class Replayed:
     moves: tuple[Move, ...]
     """The schedule, as far as it went."""
     steps: int
-    """How many of the run's steps it made."""
+    """The number of the run's steps that it took."""
     of: int
-    """How many there are."""
+    """The number of the run's steps."""
     told: tuple[str, ...]
-    """Each move in words, with the steps of the law that it made."""
+    """Each move in words, with its steps of the specification."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether the code went all of the way."""
+        """Whether the code followed the whole run."""
         return self.steps == self.of
 
 
 def refuse_unknown(model: Model) -> None:
-    """Raise NotReplayableError for a law with more in it than the world has."""
+    """Raise NotReplayableError for a model with features that the world lacks."""
     bounds = model.bounds
     unknown = [*bounds.aspects]
     if bounds.queues > 1 or bounds.tags > 1:
@@ -66,7 +66,7 @@ def refuse_unknown(model: Model) -> None:
 
 
 def follow(trace: Trace) -> Replayed:
-    """The schedule of the hold service that goes furthest along a run of its policy's law.
+    """The schedule of the hold service that goes furthest along a run of its policy.
 
     Raises NotReplayableError, and NotASpecificationStepError.
     """
@@ -78,12 +78,12 @@ def follow(trace: Trace) -> Replayed:
             moves = _furthest(trace.model, law, states)
             return _told(trace, law, states, moves)
     except AssertionError as error:
-        said = f"the code of {trace.model.policy.name} does what its law has no step for: {error}"
+        said = f"the code of {trace.model.policy.name} took a step that its specification does not allow: {error}"
         raise NotASpecificationStepError(said) from error
 
 
 def _furthest(model: Model, law: Successors, states: Sequence[Packed]) -> tuple[Move, ...]:
-    """Depth first, and the moves that make most steps before the others."""
+    """Depth first, trying the moves with most steps first."""
     best: tuple[int, tuple[Move, ...]] = (0, ())
     seen: set[object] = set()
     waiting: list[tuple[int, int, tuple[Move, ...]]] = [(0, 0, ())]
@@ -116,7 +116,7 @@ def _moves_after(model: Model, law: Successors, path: Sequence[Move]) -> list[Mo
 
 
 def _place_on(states: Sequence[Packed], done: int, state: Packed) -> int | None:
-    """How many of the run's steps are made when the law is at a state; None when it has left the run."""
+    """The number of the run's steps taken when the specification is in this state; None if it has left the run."""
     for place in range(done, min(done + STEPS_MAX + 1, len(states))):
         if states[place] == state:
             return place
@@ -124,7 +124,7 @@ def _place_on(states: Sequence[Packed], done: int, state: Packed) -> int | None:
 
 
 def _told(trace: Trace, law: Successors, states: Sequence[Packed], moves: Sequence[Move]) -> Replayed:
-    """Play a schedule once more, and say what each move does."""
+    """Replay a schedule and describe each move."""
     said: list[str] = []
     done = 0
     with run(trace.model, law, rejects=True, faults=True) as world:
@@ -138,7 +138,7 @@ def _told(trace: Trace, law: Successors, states: Sequence[Packed], moves: Sequen
 
 
 def named(action: Action) -> str:
-    """A law's action with who acts: `hold 0`."""
+    """An action with its actor: `hold 0`."""
     return " ".join((action.name, *map(str, action.actors)))
 
 
@@ -162,7 +162,7 @@ def _words(world: Lockstep, move: Move) -> str:
 
 
 def under(policy: Policy, trace: Trace) -> tuple[Trace, Action | None]:
-    """As much of a run as another policy's law can do, action by action; and the first action that it cannot."""
+    """The longest prefix of a run that another policy allows, and the first action that it does not."""
     model = specification_of(policy, trace.model.bounds)
     law = successors(model)
     steps = [TraceStep(None, model.initial)]

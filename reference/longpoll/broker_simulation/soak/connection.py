@@ -14,11 +14,11 @@ CONNECT_S: Final = 10.0
 
 
 class RealConnection:
-    """A blocking connection; `cut` may be called from any thread. Raises OSError when nobody listens."""
+    """A blocking connection; `cut` may be called from any thread. Raises OSError if nothing listens."""
 
     def __init__(self, address: Address) -> None:
         with ExitStack() as undo:
-            # One that the peer resets at once cannot be set.
+            # Setting the option fails on a connection that the peer resets at once.
             self._socket = undo.enter_context(socket.create_connection(address, CONNECT_S))
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             undo.pop_all()
@@ -41,6 +41,6 @@ class RealConnection:
         return self._socket.fileno() >= 0
 
     def cut(self) -> None:
-        """End both directions; its owner hears of it when it reads."""
+        """Close both directions; its owner notices when it reads."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)

@@ -30,9 +30,9 @@ from longpoll.broker_simulation.plan import Act, InjectedFault, Plan, Pull, plan
 from longpoll.broker_simulation.soak.connection import RealConnection
 from longpoll.verification.broker_process import ServedBroker
 from longpoll_broker.store.verify import verify
-from longpoll_client import RemotingClient
 from longpoll_client.errors import ClientError
-from longpoll_judge.run.job import judge
+from longpoll_client.remoting import RemotingClient
+from longpoll_judge.run.pipeline import judge
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.headers import CreateTopicRequestHeader
 from longpoll_runtime import Address, Thread
@@ -43,26 +43,26 @@ from longpoll_spec.policy import Policy
 
 QUEUE_COUNT: Final = 64
 DELAY_MS: Final = 250.0
-"""How long anything may be under way, either way, on a machine that does not stand still."""
+"""The longest transit time, either way, on a machine that does not pause."""
 HOLD_MS_MAX: Final = 2_000
 MISHAPS: Final = {"kill": "kill", "power": "kill", "stop": "stop", "cut": "cut"}
-"""What becomes here of a simulated run's mishap."""
+"""Simulated fault -> the fault here."""
 TRIES_MAX: Final = 3_000
 """A broker on a busy machine takes longer to start than a simulated one."""
 JUDGED_MS: Final = 1_000.0
-"""How late the judge lets an answer be, besides what the machine stood still."""
+"""How late the judge lets an answer be, in addition to host pauses."""
 
 
 class BrokenPromiseError(AssertionError):
-    """A promise was broken; the text says which, and how it was seen."""
+    """A promise was broken; the text says which, and the evidence."""
 
 
 class _EndedError(Exception):
-    """The soak is over: its peers go."""
+    """The soak is over: its peers end."""
 
 
 def real_plan_of(seed: int) -> Plan:
-    """A seed's plan as a real machine can have it."""
+    """A seed's plan, limited to faults possible on a real machine."""
     plan = plan_of(seed)
     peers = tuple(tuple(_shorter(act) for act in acts) for acts in plan.peers)
     mishaps = [InjectedFault(each.at_ms, MISHAPS[each.kind]) for each in plan.mishaps if each.kind in MISHAPS]  # type: ignore[arg-type] # troubles, all
@@ -75,17 +75,17 @@ def _shorter(act: Act) -> Act:
 
 @define
 class Counts:
-    """What was done so far."""
+    """The work done so far."""
 
     rounds: int = 0
     answers: int = 0
     mishaps: Counter[str] = field(factory=Counter)
     judged: Counter[str] = field(factory=Counter)
-    """Lives of the broker by what the judge says of each."""
+    """Broker processes by the judge's verdict."""
     unknown_stopped: int = 0
-    """Of those of which nothing is known, lives that ended as they should."""
+    """Broker processes with an unknown verdict that ended cleanly."""
     stored: int = 0
-    """Messages in the store at the last look."""
+    """Messages in the store at the last check."""
 
     def __str__(self) -> str:
         suffered = ", ".join(f"{count:,} {kind}s" for kind, count in sorted(self.mishaps.items())) or "no mishaps"
@@ -95,26 +95,26 @@ class Counts:
 
 @define(eq=False)
 class Soak:
-    """A broker and its rounds. Invariant: `_broker` serves inside the block, but while `_end` and `_start` are at work.
+    """A broker and its rounds. Invariant: inside the block `_broker` serves, except during `_end` and `_start`.
 
-    Peers are threads; each notes by itself, in single steps of the interpreter, what it was told.
+    Peers are threads; each records its own answers, in single steps of the interpreter.
     """
 
     directory: Path
-    """For histories, and the store unless another place is given."""
+    """For histories, and for the store unless another directory is given."""
     policy: Policy
-    """What is expected of the broker."""
+    """The expected policy of the broker."""
     options: Sequence[str]
-    """Of `longpoll serve`."""
+    """Options of `longpoll serve`."""
     store: Path
     counts: Counts = field(factory=Counts)
     _runtime: RealRuntime = field(factory=RealRuntime)
     _watch: HostPauseWatch | None = None
-    """Of the round under way."""
+    """Of the current round."""
     _broker: ServedBroker | None = None
     _life: int = 0
     _stalled_ms: float = 0.0
-    """How long the machine stood still in the rounds of this life that are over."""
+    """Host pauses in the finished rounds of this broker process."""
     _round_begun_ns: int = 0
     _ways: list[RealConnection] = field(factory=list)
     _is_over: bool = False
@@ -134,7 +134,7 @@ class Soak:
     # -- rounds ------------------------------------------------------------------------------------------------------
 
     def round(self, seed: int) -> None:
-        """One round; none follows one that raised. Raises BrokenPromiseError."""
+        """One round; after an exception no other may follow. Raises BrokenPromiseError."""
         assert self._broker is not None
         failures: list[BaseException] = []
         with HostPauseWatch(self._broker.process_id) as watch:
@@ -168,13 +168,13 @@ class Soak:
         self.counts.answers += account.answered
 
     def _close_ways(self) -> None:
-        """A peer that has met a broken promise leaves its connection open."""
+        """A peer that saw a broken promise leaves its connection open."""
         for way in self._ways:
             way.close()
         self._ways.clear()
 
     def _spent_ms(self) -> float:
-        """How long the machine stood still in this round so far."""
+        """Host pauses in this round so far."""
         if self._watch is None:
             return 0.0
         return self._watch.stalled_ms(self._round_begun_ns, self._runtime.monotonic_ns())
@@ -254,7 +254,10 @@ class Soak:
         return self.directory / f"history-{self._life}"
 
     def _start(self, topic: str | None = None) -> None:
-        """Begin a life. The topic is made again: the flush thread writes its settings, and a kill may be quicker."""
+        """Start a broker process, and create the topic again.
+
+        The flush thread writes the topic's settings, and a kill may come first.
+        """
         self._life += 1
         self._stalled_ms = 0.0
         broker = ServedBroker(self.store, self._history, *self.options)
@@ -268,7 +271,10 @@ class Soak:
         self._broker = broker
 
     def end_life(self, *, is_killed: bool) -> None:
-        """End the broker, and look at what it has left. Raises BrokenPromiseError, ServeError when it does not stop."""
+        """End the broker, and check its store and history.
+
+        Raises BrokenPromiseError, and ServeError if it does not stop.
+        """
         broker, self._broker = self._broker, None
         assert broker is not None
         if is_killed:

@@ -32,12 +32,12 @@ Thread = Callable[[Any, World], object]
 
 @define
 class _Chosen:
-    """A strategy that follows some choices, and then lets go on who runs, else the first. Keeps what there was."""
+    """A strategy: some prescribed choices, then the running actor, else the first. Records the alternatives."""
 
     told: tuple[int, ...]
     """Numbers of actors."""
     made: list[tuple[int, tuple[int, ...], int | None]] = field(factory=list)
-    """(who went on, who could, who ran and could go on)"""
+    """(the chosen actor, the actors that could run, the running actor if it could continue)"""
 
     def begin(self, world: World) -> None:
         """Forget the last run."""
@@ -45,7 +45,7 @@ class _Chosen:
         world.ask_at = 0
 
     def choose(self, world: World) -> Actor:
-        """As told, else the plain order."""
+        """The prescribed choice, else the default."""
         current = world.current
         place = len(self.made)
         chosen = current or world.ready[0]
@@ -56,25 +56,25 @@ class _Chosen:
         return chosen
 
     def became_ready(self, world: World, actor: Actor) -> None:
-        """It is among those who can be chosen."""
+        """Ignore it: `choose` gets the ready actors."""
 
 
 @frozen
 class Schedule:
-    """One order of a program's lines, and what came of it."""
+    """One order of a program's lines, and its result."""
 
     switches: int
     lines: tuple[tuple[str, int], ...]
-    """(thread, line) in the order in which they were run."""
+    """(thread, line) in the order of execution."""
     gave: Mapping[str, object]
-    """Thread -> what it gave back; those that never ended are not there."""
+    """Thread -> its return value; threads that never ended are missing."""
     ended_s: Mapping[str, float]
-    """Thread -> when it ended, s of the world's time since its begin."""
+    """Thread -> its end, in seconds of virtual time from the start."""
     stuck: str
-    """Who waits for what, if not all came to an end."""
+    """The blocked threads and what they wait for, if not all ended."""
 
     def story(self, path: Path) -> str:
-        """The lines with their text, thread beside thread."""
+        """The lines with their text, one column per thread."""
         width = max(len(name) for name, _ in self.lines)
         told = [(name, line, linecache.getline(str(path), line).strip()) for name, line in self.lines]
         return "\n".join(f"  {name:{width}}  line {line:3}  {text}" for name, line, text in told)
@@ -94,12 +94,12 @@ def schedules_of(path: Path, make: str, threads: Mapping[str, Thread], switches_
     """Every order of some threads with at most `switches_max` switches, those with fewer first.
 
     Args:
-        path: The program; whatever it does when it is imported is done for each order.
-        make: The name of the class in it, of which each order has a new object.
-        threads: Name -> what it does with the object.
+        path: The program; its import runs again for each order.
+        make: The name of its class, of which each order gets a new object.
+        threads: Name -> function of the object.
         switches_max: Most switches of an order.
 
-    Raises UserError for a program that cannot be run so, and where there are too many orders.
+    Raises UserError for a program that cannot be run like this, and for too many orders.
     """
     linecache.checkcache(str(path))
     with UserCodeErrors(path):
@@ -119,7 +119,7 @@ def schedules_of(path: Path, make: str, threads: Mapping[str, Thread], switches_
 
 
 def _note_others(chosen: _Chosen, switches: int, waiting: list[deque[tuple[int, ...]]]) -> None:
-    """The orders that differ from one at a place after those that it was told."""
+    """The orders that differ from this one at one choice after the prescribed ones."""
     taken = [number for number, _, _ in chosen.made]
     for place in range(len(chosen.told), len(chosen.made)):
         number, could, running = chosen.made[place]

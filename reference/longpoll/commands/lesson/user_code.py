@@ -12,7 +12,7 @@ from attrs import frozen
 from longpoll_spec.errors import UserError
 
 TEXT_MAX: Final = 300
-"""Characters that are shown of what an exception says."""
+"""Most characters shown of an exception's text."""
 
 
 @frozen

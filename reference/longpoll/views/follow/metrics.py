@@ -1,6 +1,6 @@
-"""What Prometheus is told of a history that is followed: the verdict so far, findings by clause, and how far behind.
+"""The Prometheus metrics of a followed history: the verdict so far, findings by clause, and the lag.
 
-Everything but the lag is of the last judgement. Leaves out the judging.
+All but the lag are from the last judgement.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from longpoll.views.follow.webhook import Webhook
 from longpoll_judge.contract.result import Result
 from longpoll_judge.run.follow import Progress
-from longpoll_judge.run.growing.told import what_is_left
+from longpoll_judge.run.incremental.listed_findings import what_is_left
 from longpoll_judge.show.standing import STANDING_VERDICTS, standing
 from longpoll_spec.errors import ConfigError
 
@@ -28,19 +28,19 @@ HOST = "127.0.0.1"
 
 @define(eq=False)
 class FollowCollector(Collector):
-    """Tells of one history. `result` is replaced as a whole by the thread that judges."""
+    """Reports on one history. The judging thread replaces `result` as a whole."""
 
     progress: Progress
     webhook: Webhook | None = None
     result: Result | None = None
     judgements: int = 0
     told: int = 0
-    """Findings that this process told."""
+    """Findings that this process reported."""
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric with its value now."""
+        """Every metric with its current value."""
         yield CounterMetricFamily("longpoll_judge_judgements", "Judgements that were made.", self.judgements)
-        yield CounterMetricFamily("longpoll_judge_findings_told", "Findings told since the start.", self.told)
+        yield CounterMetricFamily("longpoll_judge_findings_told", "Findings reported since the start.", self.told)
         behind_s, behind_bytes = self.progress.behind(time.monotonic())
         text = "How long the oldest event that is not judged may have been there; 0 where all are judged."
         yield GaugeMetricFamily("longpoll_judge_behind_seconds", text, behind_s)
@@ -69,9 +69,9 @@ def _result(result: Result) -> Iterator[Metric]:
     yield GaugeMetricFamily("longpoll_judge_events", "Events that were judged.", result.events)
     yield GaugeMetricFamily("longpoll_judge_open_pulls", "Pulls that may still be answered.", so_far.open_pulls)
     yield GaugeMetricFamily("longpoll_judge_seconds", "How long the last judgement took.", result.seconds)
-    left_out = "Findings beyond those that are listed; most of them were told."
+    left_out = "Findings beyond the listed ones; most of them were reported."
     yield GaugeMetricFamily("longpoll_judge_findings_left_out", left_out, result.findings_left_out)
-    untold = "Findings that came with too many others to be told one by one."
+    untold = "Findings that came with too many others to be reported one by one."
     yield GaugeMetricFamily("longpoll_judge_findings_not_told", untold, so_far.not_told)
     findings = GaugeMetricFamily("longpoll_judge_findings", "Findings so far.", labels=["clause", "verdict"])
     for (clause, kind), count in sorted(Counter((each.clause, each.verdict) for each in result.findings).items()):
@@ -93,12 +93,12 @@ def _result(result: Result) -> Iterator[Metric]:
 
 
 def _leave(_request: object, _address: object) -> None:
-    """Say nothing of who asks and does not wait for the answer: the lines of who follows are findings."""
+    """Ignore a client that disconnects before the answer: output lines are for findings."""
 
 
 @contextmanager
 def told_at(port: int, collector: FollowCollector) -> Iterator[str]:
-    """Serve the metrics, and this process's memory and processor time, at a port of 127.0.0.1; where.
+    """Serve the metrics, with this process's memory and processor time, on a port of 127.0.0.1; yields the address.
 
     Raises `ConfigError`.
     """
@@ -108,8 +108,8 @@ def told_at(port: int, collector: FollowCollector) -> Iterator[str]:
     try:
         server, thread = start_http_server(port, HOST, registry)
     except OSError as error:
-        raise ConfigError(f"metrics cannot be told at {HOST}:{port}: {error}; give another port, or 0") from None
-    # The library makes the server, and takes no class for it.
+        raise ConfigError(f"cannot serve metrics at {HOST}:{port}: {error}; use another port, or 0") from None
+    # The library makes the server, and accepts no class for it.
     vars(server)["handle_error"] = _leave
     try:
         yield f"{HOST}:{server.server_port}"

@@ -22,7 +22,7 @@ from longpoll.views.follow.webhook import Webhook, checked_url
 from longpoll_judge.contract.result import Finding, Result
 from longpoll_judge.errors import CheckpointError, ReportNotWrittenError
 from longpoll_judge.run.follow import Progress
-from longpoll_judge.run.growing.told import NOT_TOLD, what_is_left
+from longpoll_judge.run.incremental.listed_findings import NOT_TOLD, what_is_left
 from longpoll_judge.show.checkpoint import open_checkpoint
 from longpoll_judge.show.names import Names
 from longpoll_judge.show.standing import standing
@@ -114,7 +114,7 @@ def open_reporter(
 ) -> Iterator[FindingReporter]:
     """Report a history while the block runs; `say` gets lines for people.
 
-    Raises `UserError` where something cannot be opened, and `OSError` where a disk is full.
+    Raises `UserError` if an output cannot be opened, and `OSError` if a disk is full.
     """
     with ExitStack() as stack:
         try:

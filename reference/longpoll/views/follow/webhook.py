@@ -1,11 +1,11 @@
-"""Posts each finding to a URL, again and again until it is taken, and never makes the judge wait.
+"""Post each finding to a URL and retry until it is accepted, without delaying the judge.
 
-One thread posts, a finding at a time and in order, and tries again after 0.5 s, 1 s, 2 s and so on up to 30 s while
-nobody answers, or the answer is 5xx, 408, 425 or 429. Any other answer but 2xx refuses the finding: it is not tried
-again before the next start. A redirection is such an answer, since following one would turn the POST into a GET.
-A receiver that takes a finding and is not heard gets it again, with the same `Longpoll-Finding-Id`.
+One thread posts the findings one at a time and in order. It retries after 0.5 s, 1 s, 2 s and so on up to 30 s while
+there is no answer, or the answer is 5xx, 408, 425 or 429. Any other answer except 2xx rejects the finding: it is not
+retried before the next start. A redirection is a rejection, because following it would turn the POST into a GET. If the
+answer to an accepted finding is lost, the receiver gets it again with the same `Longpoll-Finding-Id`.
 
-URLs of webhooks are often secrets, so what is said of one names its host alone. Leaves out which findings there are.
+URLs of webhooks are often secrets, so messages contain only the host.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from longpoll_runtime.threads import RealQueue, RealThread, spawn
 from longpoll_spec.errors import ConfigError
 
 WAITING_MAX: Final = 10_000
-"""Most findings that wait to be posted; what is beyond is posted at the next start, if there is a checkpoint."""
+"""The most findings that wait to be posted; with a checkpoint the others are posted at the next start."""
 ANSWER_S: Final = 5.0
-"""How long an answer is waited for."""
+"""Seconds to wait for an answer."""
 BACKOFF_S: Final = 0.5
 BACKOFF_MAX_S: Final = 30.0
 LOOK_S: Final = 0.2
-"""How long the thread waits for a finding before it looks whether it is to end."""
+"""Seconds between two checks whether to stop."""
 TOO_EARLY: Final = frozenset({408, 425, 429})
-"""Refusals that say: later."""
+"""Rejections that ask for a later retry."""
 SERVER_ERROR: Final = 500
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Leaves a redirection an error."""
+    """Turns a redirection into an error."""
 
     def redirect_request(  # noqa: PLR0917 - urllib's
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> None:
-        """Follow none."""
+        """Do not follow it."""
 
 
 _OPENER: Final = urllib.request.build_opener(_NoRedirect)
 
 
 def checked_url(url: str) -> str:
-    """The URL, if findings can be posted there; raises `ConfigError`."""
+    """The URL, if it is valid for posting; raises `ConfigError`."""
     try:
         parts = urlsplit(url)
         known = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
@@ -66,35 +66,35 @@ def checked_url(url: str) -> str:
 class Webhook:
     """Findings on their way to one URL.
 
-    The counts are written by the thread that posts, but `offered` and `dropped` by the one that offers.
+    The posting thread writes the counts, except `offered` and `dropped`.
     """
 
     url: str
     posted: Stream | None
-    """Remembers what was taken, beyond the end of the process."""
+    """Records accepted findings beyond the end of the process."""
     say: Callable[[str], None]
-    """Hears of refusals, and of the first failure in a row."""
+    """Gets rejections, and the first failure in a row."""
     offered: int = 0
     dropped: int = 0
     taken: int = 0
     refused: int = 0
     failures: int = 0
-    """Attempts that came to nothing."""
+    """Failed attempts."""
     _waiting: RealQueue[tuple[str, bytes]] = field(factory=lambda: RealQueue(WAITING_MAX))
     _is_last: threading.Event = field(factory=threading.Event)
-    """Nothing more is offered."""
+    """No more findings will be offered."""
     _is_over: threading.Event = field(factory=threading.Event)
-    """Nothing more is tried."""
+    """Stop posting."""
     _thread: RealThread | None = None
     _is_full: bool = False
-    """Whether the last one that was offered found no room."""
+    """Whether there was no room for the last offered finding."""
 
     def start(self) -> None:
-        """Begin to post."""
+        """Start posting."""
         self._thread = spawn("webhook", self._run)
 
     def put(self, name: str, line: bytes) -> None:
-        """Post a finding, some time, unless it was taken before."""
+        """Queue a finding for posting, unless it was accepted before."""
         if self.posted is not None and name in self.posted.ids:
             return
         self.offered += 1
@@ -109,11 +109,11 @@ class Webhook:
 
     @property
     def pending(self) -> int:
-        """How many findings are neither taken nor refused."""
+        """The number of findings that are neither accepted nor rejected."""
         return self.offered - self.taken - self.refused
 
     def end(self, patience_s: float) -> None:
-        """Post what waits, for no longer than this and one answer, and end the thread."""
+        """Post the waiting findings for at most `patience_s` and one answer, and end the thread."""
         assert self._thread is not None, "it was started"
         self._is_last.set()
         self._thread.join(patience_s)
@@ -129,7 +129,7 @@ class Webhook:
                 return
 
     def _post_until_taken(self, name: str, line: bytes) -> None:
-        """Try until it is taken or refused, or until it is over."""
+        """Retry until it is accepted or rejected, or until the end."""
         backoff_s = BACKOFF_S
         while not self._is_over.is_set():
             trouble = self._post(name, line)
@@ -142,7 +142,7 @@ class Webhook:
             backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
 
     def _post(self, name: str, line: bytes) -> str | None:
-        """Post once; None where that settles it, else what stood in the way."""
+        """Post once; None if that settles it, else the error."""
         headers = {"Content-Type": "application/json", "Longpoll-Finding-Id": name, "User-Agent": "longpoll"}
         request = urllib.request.Request(self.url, line, headers, method="POST")  # noqa: S310 - http or https: checked
         try:
@@ -152,7 +152,7 @@ class Webhook:
             if error.code in TOO_EARLY or error.code >= SERVER_ERROR:
                 return f"it answers {error.code}"
             self.refused += 1
-            self.say(f"the webhook at {self._host()} refuses finding {name} with {error.code}; it is not tried again")
+            self.say(f"the webhook at {self._host()} rejects finding {name} with {error.code}; it is not retried")
             return None
         except (OSError, HTTPException, ValueError) as error:
             return type(error).__name__
@@ -161,7 +161,7 @@ class Webhook:
         return None
 
     def _remember(self, name: str) -> None:
-        """Note that a finding was taken; where that cannot be written it is posted again at the next start."""
+        """Record that a finding was accepted; if that fails it is posted again at the next start."""
         if self.posted is None:
             return
         try:

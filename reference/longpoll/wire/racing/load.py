@@ -36,25 +36,25 @@ from longpoll_runtime.host_pauses import HostPauseWatch
 Step = Literal["send", "pull"]
 CONNECT_S: Final = 10.0
 PAUSE_MS: Final = 1.0
-"""Longest pause of a queue between two rounds."""
+"""The longest pause of a queue between two rounds."""
 BUSY_PAUSE_MS: Final = 20.0
-"""A broker that has no room, or that does not hold, is asked again after this time."""
+"""The pause before a broker without room, or one that does not hold, is asked again."""
 SLICE_S: Final = 0.25
-"""For so long each queue has its rounds by itself, and four times as long all have theirs at once, in turn."""
+"""The phase in which queues have separate rounds; the phase with common rounds is four times as long, in turn."""
 ONE_PIECE_SHARE: Final = 0.9
-"""How many bursts have each message's pull right behind it, on one connection."""
+"""The share of bursts with each message directly followed by its pull, on one connection."""
 CHUNKS: Final = (1, 8, 16, 32, 32)
-"""How many messages in such a piece have their pulls behind them all."""
+"""How many messages of such a write come before their pulls."""
 SLOW_MS: Final = 20.0
 """A burst does not wait for a queue whose pull is later than this."""
 LOOK_S: Final = 0.1
-"""How often it is looked whether anything is waited for too long."""
+"""Seconds between two checks for overdue answers."""
 RECEIVE_SIZE: Final = 1 << 18
 
 
 @define(slots=True)
 class _Queue:
-    """One queue's round. Invariant: a round has at most one message and one pull under way."""
+    """One queue's round. Invariant: a round has at most one message and one pull in flight."""
 
     number: int
     offset: int
@@ -66,10 +66,10 @@ class _Queue:
     asked_ns: int = 0
     """When the round's first pull was written."""
     acknowledged_ns: int = 0
-    """0: not yet, and so with the others."""
+    """0: not yet. The same holds for the others."""
     answered_ns: int = 0
     delivered_before: int = 0
-    """Deliveries in all when the round could have ended."""
+    """Total deliveries when the round could have ended."""
 
     @property
     def is_done(self) -> bool:
@@ -82,7 +82,7 @@ class _Queue:
         self.sent_ns = self.asked_ns = self.acknowledged_ns = self.answered_ns = 0
 
     def opaque(self, step: Step) -> int:
-        """By what an answer is known again: even for a message, odd for a pull."""
+        """The id of an answer: even for a message, odd for a pull."""
         return 2 * self.number + (step == "pull")
 
     def request(self, step: Step) -> Command:
@@ -94,14 +94,14 @@ class _Queue:
         return Command(RequestCode.PULL_MESSAGE, opaque, ext_fields=self.pull_fields)
 
     def written(self, step: Step, now_ns: int) -> None:
-        """Note that one was written; the first time counts."""
+        """Record a write; the first time counts."""
         if step == "send":
             self.sent_ns = self.sent_ns or now_ns
         else:
             self.asked_ns = self.asked_ns or now_ns
 
     def waits_for(self, step: Step) -> bool:
-        """Whether a request of this kind is under way, or is about to be written again."""
+        """Whether a request of this kind is in flight, or will be written again."""
         if step == "send":
             return bool(self.sent_ns and not self.acknowledged_ns)
         return bool(self.asked_ns and not self.answered_ns)
@@ -114,10 +114,10 @@ class _Queue:
 
 @define(eq=False)
 class _Race:
-    """A race under way.
+    """A race in progress.
 
-    Invariant: `due` has each step that is planned, and `queues` one round each; those of `idle` wait for the next
-    burst, and their rounds are over.
+    Invariant: `due` has each planned step, and `queues` one round each; those of `idle` wait for the next burst, and
+    their rounds are over.
     """
 
     plan: RacePlan
@@ -128,7 +128,7 @@ class _Race:
     queues: dict[int, _Queue]
     aim: PullTiming
     due: list[tuple[int, tuple[int, ...]]] = field(factory=list)
-    """When which requests are to be written, in one piece; by their opaques."""
+    """(time, the opaques of the requests to write together)."""
     idle: list[_Queue] = field(factory=list)
     late: list[Delivery] = field(factory=list)
     delivered_count: int = 0
@@ -136,11 +136,11 @@ class _Race:
 
     @property
     def stop_ns(self) -> int:
-        """From when on no round is begun."""
+        """No round begins after this time."""
         return self.begun_ns + int(self.plan.seconds * 1e9)
 
     def begin(self, queue: _Queue, now_ns: int) -> None:
-        """Plan a queue's next round: by itself, or with those that are idle."""
+        """Plan a queue's next round: alone, or with the idle ones."""
         if self._is_bursting(now_ns):
             self.idle.append(queue)
             return
@@ -148,7 +148,7 @@ class _Race:
         self._plan([queue], at_ns, int(self.aim.draw(self.sequence) * 1e6), now_ns)
 
     def begin_idle(self, now_ns: int) -> None:
-        """Begin a burst of all that are idle, once nobody is waited for but who is slow; and none between bursts."""
+        """Begin a burst of all idle queues, once only slow ones are still awaited; not between bursts."""
         if not self.idle:
             return
         if not self._is_bursting(now_ns):
@@ -173,7 +173,7 @@ class _Race:
         self._push([queue.opaque("pull") for queue in queues], at_ns + max(0, gap_ns))
 
     def _plan_burst(self, queues: list[_Queue], now_ns: int) -> None:
-        """All messages, then all pulls; or one piece in which some messages have their pulls behind them, and so on."""
+        """All messages, then all pulls; or in one write, groups of messages followed by their pulls."""
         if self.sequence.random() > ONE_PIECE_SHARE:
             self._plan(queues, now_ns, int(self.aim.draw_burst(self.sequence) * 1e6), now_ns)
             return
@@ -192,7 +192,7 @@ class _Race:
         heapq.heappush(self.due, (at_ns, tuple(opaques)))
 
     def do(self, opaques: Sequence[int]) -> None:
-        """Write requests in one piece, on any of the connections: one thread may serve both of a queue's, or two."""
+        """Write requests together, on any of the connections: one broker thread may serve both of a queue's, or two."""
         asked = [self._asked(opaque) for opaque in opaques]
         pieces = [part for queue, step in asked for part in encode(queue.request(step))]
         self.sequence.choice(self.connections).sendall(b"".join(pieces))
@@ -202,7 +202,7 @@ class _Race:
             queue.delivered_before = self.delivered_count
 
     def _asked(self, opaque: int) -> tuple[_Queue, Step]:
-        """Whose request this is; raises ClientError."""
+        """The queue and step of a request; raises ClientError."""
         queue = self.queues.get(opaque >> 1)
         step: Step = "pull" if opaque & 1 else "send"
         if queue is None:
@@ -210,7 +210,7 @@ class _Race:
         return queue, step
 
     def answered(self, answer: Command) -> None:
-        """Take an answer. Raises ClientError where it is a refusal, comes twice, or nobody asked."""
+        """Handle an answer. Raises ClientError if it is a rejection, a duplicate, or unexpected."""
         now_ns = time.monotonic_ns()
         queue, step = self._asked(answer.opaque)
         is_send = step == "send"
@@ -238,7 +238,7 @@ class _Race:
         self._push([queue.opaque(step)], at_ns)
 
     def _told_nothing(self, queue: _Queue, now_ns: int) -> None:
-        """Ask again. The round's time runs on: who is told nothing of what is there is late as well."""
+        """Ask again. The round's clock continues: a pull that is not given an available message is late as well."""
         is_unheld = (now_ns - queue.asked_ns) / 1e6 < self.plan.hold_ms / 2
         self.unheld_count += is_unheld
         self._again("pull", queue, now_ns + is_unheld * int(BUSY_PAUSE_MS * 1e6))
@@ -254,7 +254,7 @@ class _Race:
             self.late.append(self._delivery(queue, queue.answered_ns, is_missing=False))
 
     def overdue(self, now_ns: int) -> list[_Queue]:
-        """The queues on which an answer is waited for no longer."""
+        """The queues whose answer is overdue."""
         patience_ns = self.plan.patience_ms * 1e6
         return [one for one in self.queues.values() if not one.is_done and self._since_ns(one, now_ns) > patience_ns]
 
@@ -262,7 +262,7 @@ class _Race:
         return now_ns - (queue.due_ns or max(queue.sent_ns, queue.asked_ns, queue.begun_ns))
 
     def give_up(self, queue: _Queue, now_ns: int) -> str | None:
-        """Note what was never answered: a pull is late; for a send, why nothing can be said."""
+        """Record a missing answer: a pull is late; for a send, return why the race says nothing."""
         if queue.due_ns:
             self.late.append(self._delivery(queue, now_ns, is_missing=True))
             return None
@@ -292,12 +292,12 @@ def race(
     queues: Mapping[int, int] | None = None,
     process_id: int | None = None,
 ) -> RaceReport:
-    """Race for the plan's time and until every message has come or is waited for no longer.
+    """Race for the plan's time and until every message has come or is overdue.
 
-    The topic is there; `queues` tells the offset of each queue's next message, by its id; without, there are the plan's
-    queues from 0 on, each at `first_offset`. `process_id` is the broker's, where its waits for a processor are to be
-    told from its own delays. `progress` hears the seconds so far. What the broker does is in the report; raises OSError
-    when it is not there.
+    The topic must exist. `queues` maps queue ids to the offset of the next message; by default the plan's queues from 0
+    on are used, each at `first_offset`. `process_id` is the broker's, to separate its waits for a processor from its
+    own delays. `progress` gets the seconds so far. Faults of the broker are in the report; raises OSError if it cannot
+    be reached.
     """
     offsets = dict.fromkeys(range(plan.queue_count), first_offset) if queues is None else queues
     with ExitStack() as stack:
@@ -330,7 +330,7 @@ def _queue_of(plan: RacePlan, number: int, offset: int) -> _Queue:
 
 
 def _run(running: _Race, progress: Callable[[float], None]) -> str | None:
-    """Race to the end; what cut it short, if anything did."""
+    """Race to the end; return the interruption, if any."""
     try:
         trouble = _rounds(running, progress)
     except (OSError, ClientError, ProtocolError) as error:
@@ -367,7 +367,7 @@ def _rounds(running: _Race, progress: Callable[[float], None]) -> str | None:
 
 
 def _is_over(running: _Race, now_ns: int) -> bool:
-    """Whether nothing is waited for but what is waited for no longer."""
+    """Whether only overdue answers are awaited."""
     if running.idle or running.due:
         return False
     overdue = running.overdue(now_ns)

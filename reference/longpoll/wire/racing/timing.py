@@ -19,12 +19,12 @@ LATE_SHARE: Final = 0.08
 WIDE_SHARE: Final = 0.25
 """Share of rounds that ignore the estimate, because the right time differs between queues."""
 TOGETHER_SHARE: Final = 0.5
-"""How many bursts have their pulls written right behind their messages."""
+"""The share of bursts whose pulls are written right after their messages."""
 SPREADS_MS: Final = (0.02, 0.08, 0.3)
 CLEAR_MS: Final = 1.0
-"""So far from the estimate a round is no race any more, and tells one of the two times."""
+"""At this distance from the estimate a round is not a race, but measures one of the two times."""
 STEP: Final = 0.02
-"""How much of its own size a median moves at each round."""
+"""The relative change of a median per round."""
 FLOOR_MS: Final = 0.05
 GAP_MS_MAX: Final = 50.0
 """However slow a broker is, a message and its pull are written within this time."""
@@ -32,20 +32,20 @@ GAP_MS_MAX: Final = 50.0
 
 @define
 class PullTiming:
-    """Draws gaps, from a message's writing to its pull's. Invariant: `wake_ms` and `trip_ms` are positive."""
+    """Draws gaps, from a message's write to its pull's. Invariant: `wake_ms` and `trip_ms` are positive."""
 
     gap_ms: float
-    """How wide the rounds are that do not believe the estimate."""
+    """The width of the rounds that ignore the estimate."""
     wake_ms: float = 1.0
     trip_ms: float = 0.5
 
     @property
     def middle_ms(self) -> float:
-        """Where the race lies; negative where a trip takes longer than a wake."""
+        """The centre of the race; negative if a trip takes longer than a wake."""
         return max(-GAP_MS_MAX, min(GAP_MS_MAX, self.wake_ms - self.trip_ms))
 
     def draw(self, sequence: random.Random) -> float:
-        """How long after its message a pull is to be written, milliseconds; negative: before it."""
+        """The delay of a pull after its message, milliseconds; negative: before it."""
         kind = sequence.random()
         if kind < EARLY_SHARE:
             return self.middle_ms - CLEAR_MS * sequence.uniform(1.2, 3)
@@ -56,13 +56,13 @@ class PullTiming:
         return self.middle_ms + sequence.gauss(0, sequence.choice(SPREADS_MS))
 
     def draw_burst(self, sequence: random.Random) -> float:
-        """The same for many messages and pulls that are written at once: often at once with each other."""
+        """The same for many messages and pulls in one write: often at the same time."""
         if sequence.random() < TOGETHER_SHARE:
             return 0.0
         return sequence.uniform(min(0.0, self.middle_ms), max(self.gap_ms, self.middle_ms))
 
     def learn(self, sent_ms: float, asked_ms: float, answered_ms: float) -> None:
-        """Take a round's moments: message written, pull written, pull answered."""
+        """Learn from a round's times: message written, pull written, pull answered."""
         beside_ms = asked_ms - sent_ms - self.middle_ms
         if beside_ms < -CLEAR_MS:
             self.wake_ms = _median(self.wake_ms, answered_ms - sent_ms)

@@ -14,8 +14,8 @@ from typing import Final
 
 from attrs import frozen
 
-from longpoll_client import RemotingClient
 from longpoll_client.errors import ClientError
+from longpoll_client.remoting import RemotingClient
 from longpoll_protocol.codes import PullSysFlag, RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import (
@@ -32,22 +32,22 @@ BUSY_PAUSE_S: Final = 0.02
 BUSY_TRIES: Final = 200
 LOOKS: Final = 10
 LOOK_MS: Final = 500
-"""How often, and for how long each time, a queue's first message is waited for."""
+"""How often, and for how long each time, to wait for a queue's first message."""
 ANSWER_S: Final = 10.0
 DIGITS_MAX: Final = 19
 REMARK_MAX: Final = 120
-"""How much is told of what a broker says."""
+"""The most characters shown of a broker's remark."""
 
 
 @frozen
 class RaceTopic:
-    """The queues that there are to race on."""
+    """The queues available for the race."""
 
     name: str
     first_offsets: Mapping[int, int]
     """Queue id -> the offset that its next message gets."""
     refused: Mapping[int, str]
-    """Queue id -> how the broker refused a message for it."""
+    """Queue id -> the broker's rejection of a message for it."""
 
     def __str__(self) -> str:
         return f"{len(self.first_offsets)} queues{self._left_out()}"
@@ -56,11 +56,11 @@ class RaceTopic:
         if not self.refused:
             return ""
         ids = ", ".join(map(str, self.refused))
-        return f" (not {ids}, which the broker refuses: {next(iter(self.refused.values()))})"
+        return f" (not {ids}, which the broker rejects: {next(iter(self.refused.values()))})"
 
 
 def send_header(topic: str, queue: int) -> SendMessageRequestHeaderV2:
-    """What is sent with a message of a race."""
+    """The header of a message of a race."""
     return SendMessageRequestHeaderV2(
         producer_group="race",
         topic=topic,
@@ -95,10 +95,10 @@ def pull_header(topic: str, queue: int, offset: int, hold_ms: int) -> PullMessag
 def prepare(
     runtime: Runtime, address: Address, topic: str, queue_ids: Sequence[int], tell: Callable[[], None] = lambda: None
 ) -> RaceTopic:
-    """Make the topic if the broker lets us, and look which of these queues it has.
+    """Create the topic if the broker allows it, and find out which of these queues it has.
 
-    A broker that was just started may not take topics yet; then sends make it, with fewer queues. `tell` hears of each
-    queue. Raises ClientError when the broker does not answer, or with nothing that can be read.
+    A broker that was just started may reject topics; then sends create it, with fewer queues. `tell` gets each queue.
+    Raises ClientError if the broker does not answer, or its answer is unreadable.
     """
     count = max(queue_ids) + 1
     made = CreateTopicRequestHeader(topic=topic, default_topic="TBW102", read_queue_nums=count, write_queue_nums=count)
@@ -127,7 +127,7 @@ def _patiently(
     header: CreateTopicRequestHeader | SendMessageRequestHeaderV2,
     body: bytes = b"",
 ) -> Command:
-    """Ask, and again where the broker has no room."""
+    """Send a request, and again while the broker has no room."""
     answer = client.call(code, header, body, timeout_s=ANSWER_S)
     for _ in range(BUSY_TRIES):
         if answer.code not in BUSY:
@@ -138,7 +138,7 @@ def _patiently(
 
 
 def _read(client: RemotingClient, topic: str, queue: int, offset: int) -> None:
-    """Wait until the first message is visible; a pull that is not woken for it looks again at its end."""
+    """Wait until the first message is visible; a pull that is not woken for it checks again at its end."""
     for _ in range(LOOKS):
         header = pull_header(topic, queue, offset, LOOK_MS)
         answer = client.call(RequestCode.PULL_MESSAGE, header, timeout_s=ANSWER_S)
@@ -148,7 +148,7 @@ def _read(client: RemotingClient, topic: str, queue: int, offset: int) -> None:
 
 
 def _offset_of(answer: Command) -> int:
-    """Where a message was put; raises ClientError. An answer need have no field but this one."""
+    """The offset of a sent message; raises ClientError. An answer needs no other field."""
     told = (answer.ext_fields or {}).get("queueOffset", "")
     if not (told.isascii() and told.isdigit() and len(told) <= DIGITS_MAX):
         raise ClientError(f"a send was acknowledged without an offset: queueOffset is {told[:40]!r}")

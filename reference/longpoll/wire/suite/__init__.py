@@ -1,11 +1,11 @@
-"""The property suite over the wire: a served broker, driven through real sockets beside a plain model.
+"""The property suite over the wire: a served broker, driven through real sockets next to a plain model.
 
-`run_suite(runtime, subject, ...)` runs it against an `EmbeddedSubject` (started and restarted here) or against any
-RocketMQ broker by its address, a `RemoteSubject`; a `ServedMachine` that names one is a test of its own. From the
-outside in: `suite` runs, `machine` chooses the steps, `driver` does them, `model` judges them; `connection`, `requests`
-and `answers` are the wire.
+`run_suite(runtime, subject, ...)` runs it against an `EmbeddedSubject` (started and restarted here) or, by its address,
+against any RocketMQ broker, a `RemoteSubject`. A `ServedMachine` with a subject is a test by itself. From the outside
+in: `suite` runs, `machine` chooses the steps, `driver` performs them, `model` judges them; `connection`, `requests` and
+`answers` are the wire.
 
-Leaves out what cannot be seen from a client: the history is the judge's.
+The broker's internal steps are judged from its history (`longpoll_judge`).
 """
 
 from longpoll.wire.suite.machine import ServedMachine

@@ -1,6 +1,6 @@
 """Reads replies for the model: headers with their types, pull bodies as whole, checked records.
 
-Leaves out what a reply should have been (`model`).
+The expected replies: see `model`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WITH_OFFSETS = frozenset({FOUND, NOT_FOUND, RETRY_IMMEDIATELY, OFFSET_MOVED})
 
 
 def header_of(command: Command, kind: type[H]) -> H:
-    """The reply's fields; raises ViolationError when one is missing or no number."""
+    """The reply's fields; raises ViolationError if one is missing or not a number."""
     try:
         return kind.decode(command.ext_fields)
     except HeaderError as error:
@@ -28,9 +28,9 @@ def header_of(command: Command, kind: type[H]) -> H:
 
 
 def pull_answer(command: Command) -> Answer:
-    """A pull's answer; raises ViolationError when its code is a refusal, or its header or body cannot be read."""
+    """A pull's answer; raises ViolationError if it is a rejection, or its header or body cannot be read."""
     if command.code not in WITH_OFFSETS:
-        raise Violation(f"a good pull was refused: code {command.code} {command.remark}")
+        raise Violation(f"a valid pull was rejected: code {command.code} {command.remark}")
     header = header_of(command, PullMessageResponseHeader)
     stored = records_of(memoryview(command.body))
     if bool(stored) != (command.code == FOUND):
@@ -39,7 +39,7 @@ def pull_answer(command: Command) -> Answer:
 
 
 def records_of(body: memoryview) -> list[Stored]:
-    """The records of a body, one after the other; raises ViolationError when one is damaged (size, magic, CRC...)."""
+    """The records of a body; raises ViolationError for a damaged one (size, magic, CRC...)."""
     found: list[Stored] = []
     start = 0
     while start < len(body):

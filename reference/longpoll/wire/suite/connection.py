@@ -1,12 +1,12 @@
-"""One connection of the suite: requests out, replies in by opaque, each with the moment at which it was read.
+"""One connection of the suite: requests out, replies in by opaque, each with the time at which it was read.
 
-Unlike a real client it does nothing by itself: no thread, no retry, no time-out of its own. It is strict about what a
-broker may send: a reply to nothing that was asked, or a second one, is a violation.
+Unlike a real client it is passive: no thread, no retry, no time-out. It is strict: an unexpected or repeated reply is a
+violation.
 
-A broker that has no room for a request says so (2, 215), and is asked again a few times, as real clients do. A pull is
-not: its deadline would begin anew.
+If the broker has no room for a request (2, 215), it is sent again a few times, as real clients do. A pull is not,
+because its deadline would restart.
 
-Leaves out what replies mean (`answers`) and which of them must come (`model`).
+The meaning of replies: `answers`. The required ones: `model`.
 """
 
 from __future__ import annotations
@@ -25,43 +25,43 @@ from longpoll_protocol.frames.frame import EMPTY, Buffer, Serialisation
 from longpoll_runtime import Address, Runtime
 
 BUSY: Final = frozenset({ResponseCode.SYSTEM_BUSY.value, ResponseCode.FLOW_CONTROL.value})
-"""RocketMQ's brokers answer so when a request has waited 200 ms for a thread, which a busy machine brings about."""
+"""RocketMQ's brokers answer so if a request has waited 200 ms for a thread, as on a busy machine."""
 TRIES_MAX: Final = 100
 
 Stalled: TypeAlias = Callable[[int, int], float]
-"""For how many ms the machine stood still between two moments of the runtime's clock: nobody answers meanwhile."""
+"""The ms for which the machine paused between two times of the runtime's clock: no broker answers meanwhile."""
 
 
 def never(_begin_ns: int, _end_ns: int) -> float:
-    """A machine of which nobody knows that it ever stands still."""
+    """A machine that never pauses, as far as known."""
     return 0.0
 
 
 @frozen
 class Reply:
-    """A command that answers one of ours."""
+    """A command that answers a request of ours."""
 
     command: Command
     read_ns: int
-    """When it was read from the socket; it may have lain there for a while."""
+    """When it was read from the socket, possibly some time after it arrived."""
 
 
 class SuiteConnection(BrokerConnection):
     """One connection.
 
-    Invariant: an opaque is in exactly one of `_asked` (no reply yet), `_replies` (not yet taken), or is done with;
-    only the first may be answered.
+    Invariant: an opaque is in `_asked` (no reply yet), in `_replies` (not yet taken), or done; only the first may be
+    answered.
     """
 
     def __init__(self, runtime: Runtime, address: Address, number: int, stalled_ms: Stalled = never) -> None:
         """Connect; raises OSError."""
-        # The broker may wait for its answers to be read before it reads on.
+        # The broker may wait until its answers are read before it reads on.
         super().__init__(runtime, address, reads_while_writing=True)
         self.number = number
         self._stalled_ms = stalled_ms
         self._asked: set[int] = set()
         self._repeatable: dict[int, tuple[bytes, int]] = {}
-        """Of those that were asked and are no pulls: their bytes, and how often they were sent."""
+        """Requests except pulls: their bytes, and how often they were sent."""
         self._replies: dict[int, Reply] = {}
 
     # -- out ---------------------------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ class SuiteConnection(BrokerConnection):
         serialisation: Serialisation = Serialisation.JSON,
         one_way: bool = False,
     ) -> int:
-        """Send a request; returns its opaque, which `wait` takes. A one-way request must never be answered."""
+        """Send a request; returns its opaque for `wait`. A one-way request must never be answered."""
         if one_way:
             flag = CommandFlag.ONE_WAY.value
             opaque, content = self._request(code, fields, body, flag=flag, serialisation=serialisation)
@@ -91,7 +91,7 @@ class SuiteConnection(BrokerConnection):
         body: Buffer = EMPTY,
         serialisation: Serialisation = Serialisation.JSON,
     ) -> tuple[int, bytes]:
-        """As `ask`, but the bytes are returned to be written together with others."""
+        """As `ask`, but returns the bytes, to be written together with others."""
         opaque, content = self._request(code, fields, body, serialisation=serialisation)
         self._asked.add(opaque)
         if code != RequestCode.PULL_MESSAGE:
@@ -99,7 +99,7 @@ class SuiteConnection(BrokerConnection):
         return opaque, content
 
     def write(self, content: bytes) -> None:
-        """Send bytes as they are; raises ViolationError when the broker does not take them."""
+        """Send bytes as they are; raises ViolationError if the broker does not accept them."""
         try:
             self.send_bytes(content)
         except TimeoutError:
@@ -110,9 +110,9 @@ class SuiteConnection(BrokerConnection):
     # -- in ----------------------------------------------------------------------------------------------------------
 
     def wait(self, opaque: int, deadline_ns: int, *, since_ns: int | None = None) -> Reply | None:
-        """Take the reply; None when it did not come by the deadline (of the runtime's clock) or never can.
+        """Take the reply; None if it did not come by the deadline (of the runtime's clock) or never can.
 
-        As long as the machine stood still after `since_ns` (None: from now on), it may come later.
+        The deadline moves by the host pauses after `since_ns` (None: from now on).
         """
         self._wait(lambda: opaque in self._replies, deadline_ns, since_ns)
         return self.take(opaque)
@@ -122,12 +122,12 @@ class SuiteConnection(BrokerConnection):
         return self._replies.pop(opaque, None)
 
     def wait_closed(self, deadline_ns: int) -> bool:
-        """Whether the broker closes the connection by the deadline, or as much later as the machine stands still."""
+        """Whether the broker closes the connection by the deadline, plus host pauses."""
         self._wait(lambda: False, deadline_ns, None)
         return self.closed
 
     def _wait(self, is_done: Callable[[], bool], deadline_ns: int, since_ns: int | None) -> None:
-        """Read until there is what was waited for, the connection is closed, or the time is over."""
+        """Read until the condition holds, the connection is closed, or the time is over."""
         begun_ns = self._runtime.monotonic_ns() if since_ns is None else since_ns
 
         def left_ns() -> float:
@@ -144,7 +144,7 @@ class SuiteConnection(BrokerConnection):
         try:
             super().drain()
         except RemoteProtocolError as error:
-            raise ViolationError(f"the broker sent what is no command: {error}") from None
+            raise ViolationError(f"the broker sent something other than a command: {error}") from None
 
     def _received(self, command: Command, read_ns: int) -> None:
         if not command.is_response:

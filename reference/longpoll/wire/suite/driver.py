@@ -1,6 +1,6 @@
-"""Does what a rule says, over real connections, and has the model judge everything that comes back.
+"""Performs the steps over real connections, and passes all replies to the model.
 
-Leaves out choosing what to do (`machine`), and how to send and pull (`sends`, `pulls`).
+The choice of steps: `machine`. Sends and pulls: `sends`, `pulls`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ EVERYTHING: Final = Wanted("*")
 
 @define(eq=False)
 class Driver:
-    """One example: everything but sends and pulls, which are its parts."""
+    """One example; sends and pulls are its parts."""
 
     example: Example
     pulls: Pulls = field(init=False)
@@ -51,7 +51,7 @@ class Driver:
     # -- begin and end -----------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Make the topics, and the groups by a first pull."""
+        """Create the topics, and the groups by a first pull."""
         link = self.example.links.get(0)
         for index, count in enumerate(QUEUE_COUNTS):
             topic = f"{self.example.name}-t{index}"
@@ -103,7 +103,7 @@ class Driver:
         self.example.committed[group, queue] = offset
 
     def check_committed(self, number: int, group: int, queue: Queue) -> str:
-        """Check a group's offset (code 14); a group without one has 0 where the first message is still there."""
+        """Check a group's offset (code 14); a group without one has 0 while the first message exists."""
         header = QueryConsumerOffsetRequestHeader(
             consumer_group=self.example.group_name(group), topic=queue.topic, queue_id=queue.queue_id
         )
@@ -121,7 +121,7 @@ class Driver:
         return str(offset)
 
     def view(self, number: int, queue: Queue, offset: int) -> None:
-        """Read one message by its place in the log (code 33) and compare it."""
+        """Read one message by its log position (code 33) and compare it."""
         physical_offset = queue.messages[offset].physical_offset
         if physical_offset is None:
             return
@@ -135,7 +135,7 @@ class Driver:
         queue.check_stored(stored[0])
 
     def refuse(self, number: int, bad: Bad, form: Form) -> int:
-        """Send a request that must be refused; returns the code."""
+        """Send a request that must be rejected; returns the code."""
         queue = self.example.queues[0, 0]
         fields: dict[str, str] = {}
         if bad.code == RequestCode.PULL_MESSAGE:
@@ -154,7 +154,7 @@ class Driver:
         ).code
 
     def send_malformed(self, kind: str) -> None:
-        """Open a connection of its own and send bytes after which the broker must close it, if it promises that."""
+        """Send bytes on a new connection after which the broker must close it, if it promises that."""
         link = self.example.links.make(-1)
         try:
             link.write(MALFORMED[kind])
@@ -166,16 +166,16 @@ class Driver:
             link.close()
 
     def restart(self, *, settle: bool) -> int:
-        """Restart the broker; check what it says to held pulls, and that everything acknowledged is there.
+        """Restart the broker; check its answers to held pulls, and that everything acknowledged survives.
 
-        `settle` makes sure before that the broker has read every pull: only then does it owe them all an answer.
+        `settle` first makes sure that the broker has read every pull: only then must it answer them all.
         """
         if settle:
             for number in sorted({pull.link for pull in self.pulls.asked}):
                 self.check_end(number, self.example.queues[0, 0])
         self.pulls.judge_arrived()
         self.example.subject.restart()
-        # A start moves an offset beyond its queue's end back to it.
+        # A start moves an offset beyond its queue's end back to that end.
         for (group, queue), offset in self.example.committed.items():
             self.example.committed[group, queue] = min(offset, queue.end)
         held = list(self.pulls.asked)

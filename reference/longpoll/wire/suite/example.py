@@ -1,6 +1,6 @@
-"""What the parts of an example share: the connections, the model, and waiting for a reply that must come.
+"""State shared by the parts of an example: the connections, the model, and waiting for a reply that must come.
 
-Leaves out what is asked (`sends`, `pulls`, `driver`).
+Requests: `sends`, `pulls`, `driver`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from longpoll_runtime import Runtime
 
 
 class Links:
-    """The connections of a run, made when first used and kept over examples."""
+    """The connections of a run, created on first use and kept across examples."""
 
     def __init__(self, runtime: Runtime, subject: Subject, stalled_ms: Stalled = never) -> None:
         self._runtime = runtime
@@ -29,7 +29,7 @@ class Links:
         self._made = 0
 
     def get(self, number: int) -> SuiteConnection:
-        """The connection of this number; raises UnreachableError when there is none and none can be made."""
+        """The connection of this number; raises UnreachableError if it cannot be opened."""
         link = self.open.get(number)
         if link is None:
             link = self.open[number] = self.make(number)
@@ -76,11 +76,11 @@ class Example:
 
     @property
     def patience(self) -> str:
-        """How long something that is due is waited for, in words."""
+        """The patience in words."""
         return f"{self.expectations.patience_ns / 1e9:g} s"
 
     def reply(self, link: SuiteConnection, opaque: int) -> Reply:
-        """Wait for a reply that must come; raises ViolationError when it does not."""
+        """Wait for a reply that must come; raises ViolationError if it does not."""
         reply = link.wait(opaque, self.runtime.monotonic_ns() + self.expectations.patience_ns)
         if reply is None:
             how = "it closed the connection" if link.closed else f"none came within {self.patience}"
@@ -88,7 +88,7 @@ class Example:
         return reply
 
     def expect(self, link: SuiteConnection, opaque: int, codes: frozenset[int] | set[int]) -> Command:
-        """Wait for a reply that must have one of these codes; raises ViolationError when it has another."""
+        """Wait for a reply that must have one of these codes; raises ViolationError otherwise."""
         command = self.reply(link, opaque).command
         if command.code not in codes:
             raise ViolationError(

@@ -1,9 +1,9 @@
-"""The rules: what may be done to a served broker, in any order, as a Hypothesis state machine.
+"""The rules: the possible steps for a served broker, in any order, as a Hypothesis state machine.
 
-No rule has a precondition and none draws inside its body, so which choices there are never depends on time: a run with
-the same seed makes the same choices, whatever the broker does. A rule that has nothing to do does nothing.
+No rule has a precondition or draws inside its body, so the choices never depend on time: the same seed makes the same
+choices, whatever the broker does. An inapplicable rule does nothing.
 
-Leaves out how a step is done and judged (`driver`, `model`).
+How a step is performed and judged: `driver`, `model`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PULL_COUNT_MAX: Final = 24
 SHORT_MS: Final = (50, 150, 400)
 EXPIRE_MS: Final = (10, 30, 70)
 SHRINK_NS: Final = 30 * 10**9
-"""How long a failing example is made smaller."""
+"""How long a failing example is shrunk."""
 SHRINK_PATIENCE_MS: Final = 1_000
 """Once the failure is certain, its smaller variants are waited for less long."""
 
@@ -78,14 +78,14 @@ class Failure:
     text: str
     steps: tuple[str, ...]
     is_gone: bool = False
-    """Nobody answers at the broker's address any more, which says nothing of why."""
+    """The broker's address is unreachable, for an unknown reason."""
 
 
 @define(eq=False)
 class Run:
-    """What the examples of one run share.
+    """State shared by the examples of one run.
 
-    Invariant: `failure` is the one with the fewest steps among those seen; once it is set, `ends_ns` is set too.
+    Invariant: `failure` has the fewest steps of those seen; once it is set, `ends_ns` is set too.
     """
 
     runtime: Runtime
@@ -96,21 +96,21 @@ class Run:
     expectations: Expectations
     example_done: Callable[[int], None]
     examples: int = 0
-    """Up to the first failure."""
+    """Examples up to the first failure."""
     started: int = 0
-    """All of them, so that no two have the same topics."""
+    """All examples, so that no two have the same topics."""
     rule_counts: Counter[str] = field(factory=Counter)
     failure: Failure | None = None
     ends_ns: int | None = None
-    """When making the failure smaller ends."""
+    """When shrinking ends."""
 
     @property
     def is_over(self) -> bool:
-        """Whether there is a failure and the time to make it smaller is up."""
+        """Whether there is a failure and the time for shrinking is over."""
         return self.ends_ns is not None and self.runtime.monotonic_ns() > self.ends_ns
 
     def failed(self, failure: Failure) -> None:
-        """Keep a failure unless one with fewer steps is known; of equals the later one is the simpler."""
+        """Keep a failure unless one with fewer steps is known; of equals the later one is simpler."""
         if self.failure is None:
             self.ends_ns = self.runtime.monotonic_ns() + SHRINK_NS
             patience_ms = min(self.expectations.patience_ms, SHRINK_PATIENCE_MS)
@@ -127,17 +127,18 @@ def new_name(runtime: Runtime) -> str:
 class ServedMachine(RuleBasedStateMachine):
     """One example: steps over real connections, judged by the model.
 
-    By itself it is a test of a broker that runs: `class Mine(ServedMachine): subject = RemoteSubject(("host", 10911))`,
-    and then `TestMine = Mine.TestCase`.
+    It can test a running broker by itself: `class Mine(ServedMachine): subject = RemoteSubject(("host", 10911))`, and
+    then `TestMine = Mine.TestCase`.
 
-    Invariant: `is_sound` is false from the start of a step to its good end; what is not sound is not looked at again.
+    Invariant: `is_sound` is false from the start of a step to its successful end; an unsound example is not checked
+    again.
     """
 
     subject: ClassVar[Subject | None] = None
-    """The broker of a machine that is run by itself."""
+    """The broker of a machine that runs by itself."""
 
     def __init__(self, run: Run | None = None) -> None:
-        """Begin an example of a run, or with None one by itself; raises ConfigError where no broker is named."""
+        """Begin an example of a run, or a single one for None; raises ConfigError if no broker is named."""
         super().__init__()
         self._own = ExitStack()
         if run is None:
@@ -178,14 +179,14 @@ class ServedMachine(RuleBasedStateMachine):
             is_gone = isinstance(error, UnreachableError) or self._is_gone()
             run.failed(Failure(str(error), (*self.steps, f"{call} -> {error}"), is_gone))
             if is_gone:
-                # With the broker gone every variant fails, and none says why.
+                # Without the broker every variant fails, and none shows why.
                 run.ends_ns = run.runtime.monotonic_ns() - 1
             raise
         self.steps.append(call if result is None else f"{call} -> {result}")
         self.is_sound = True
 
     def _is_gone(self) -> bool:
-        """Whether a connection was closed to us and no other can be had: the broker is gone, and not at fault."""
+        """Whether a connection was closed and no other can be opened: the broker is gone, which is not a fault."""
         if not any(link.closed for link in self.run.links.open.values()):
             return False
         try:
@@ -195,7 +196,7 @@ class ServedMachine(RuleBasedStateMachine):
         return False
 
     def teardown(self) -> None:
-        """End the example well, or forget connections of which nobody knows what is under way on them."""
+        """End the example normally, or drop connections with unknown requests in flight."""
         with self._own:
             if self.is_sound:
                 self.do("end", {}, self.driver.end)
@@ -206,7 +207,7 @@ class ServedMachine(RuleBasedStateMachine):
     @initialize()
     @step
     def begin(self) -> None:
-        """Make topics and groups."""
+        """Create topics and groups."""
         self.driver.begin()
 
     # -- sends -------------------------------------------------------------------------------------------------------
@@ -227,7 +228,7 @@ class ServedMachine(RuleBasedStateMachine):
         form: Form,
         anywhere: bool,
     ) -> str:
-        """Send one message, to a queue or to whichever of its topic the broker picks."""
+        """Send one message, to a queue or to one of its topic that the broker chooses."""
         properties = properties_of(tag, extra)
         if anywhere:
             return self.driver.sends.send_anywhere(link, queue[0], body, properties)
@@ -236,7 +237,7 @@ class ServedMachine(RuleBasedStateMachine):
     @rule(link=links, queue=queues, messages=batches, as_batch=st.booleans())
     @step
     def send_many(self, *, link: int, queue: tuple[int, int], messages: list[tuple[bytes, str]], as_batch: bool) -> str:
-        """Send many messages, one after the other without waiting, or as one batch."""
+        """Send many messages, one after another without waiting, or as one batch."""
         sent = [(bytes([number]) + body, properties_of(tag, {})) for number, (body, tag) in enumerate(messages)]
         if as_batch:
             return self.driver.sends.send_batch(link, self._queue(queue), sent)
@@ -283,7 +284,7 @@ class ServedMachine(RuleBasedStateMachine):
     def hold(
         self, *, link: int, queue: tuple[int, int], place: str, wanted: Wanted, group: int, form: Form, timeout_ms: int
     ) -> str:
-        """Pull, and be held when there is nothing."""
+        """Pull, to be held if there is nothing."""
         if len(self.driver.pulls.asked) >= PULL_COUNT_MAX:
             return MISSING
         chosen = self._queue(queue)
@@ -305,7 +306,7 @@ class ServedMachine(RuleBasedStateMachine):
     @rule(link=links, queue=queues, wanted=expressions, timeout_ms=st.sampled_from(EXPIRE_MS))
     @step
     def expire(self, *, link: int, queue: tuple[int, int], wanted: Wanted, timeout_ms: int) -> str:
-        """Let one more pull be held, and wait for its deadline and for those of all that are not held for long."""
+        """Hold one more pull, and wait for its deadline and for those of all short holds."""
         chosen = self._queue(queue)
         self.driver.pulls.pull(link, chosen, chosen.end, wanted, PullTerms(timeout_ms=timeout_ms))
         return f"{self.driver.pulls.await_expiries(max(SHORT_MS))} pulls"
@@ -315,7 +316,7 @@ class ServedMachine(RuleBasedStateMachine):
     @rule(link=links, queue=queues, wanted=expressions)
     @step
     def close(self, *, link: int, queue: tuple[int, int], wanted: Wanted) -> str:
-        """Close a connection, with one more pull just asked on it."""
+        """Close a connection, right after one more pull on it."""
         chosen = self._queue(queue)
         self.driver.pulls.pull(link, chosen, chosen.end, wanted, PullTerms(timeout_ms=LONG_MS))
         return f"{self.driver.pulls.close(link)} pulls were asked on it"
@@ -323,20 +324,20 @@ class ServedMachine(RuleBasedStateMachine):
     @rule(link=links, queue=queues, kind=st.sampled_from(sorted(MALFORMED)))
     @step
     def malformed(self, *, link: int, queue: tuple[int, int], kind: str) -> None:
-        """Send bytes that are no frame, on a connection of their own; the others are served on."""
+        """Send bytes that are not a frame, on a separate connection; the others must keep working."""
         self.driver.send_malformed(kind)
         self.driver.check_end(link, self._queue(queue))
 
     @rule(link=links, bad=st.sampled_from(BAD_REQUESTS), form=forms)
     @step
     def refuse(self, *, link: int, bad: Bad, form: Form) -> str:
-        """Send a request that must be refused."""
+        """Send a request that must be rejected."""
         return f"code {self.driver.refuse(link, bad, form)}"
 
     @rule(link=links, queue=queues, group=groups, offset=st.one_of(st.none(), st.integers(0, 2**40)))
     @step
     def committed(self, *, link: int, queue: tuple[int, int], group: int, offset: int | None) -> str:
-        """Store a group's offset, or not, and ask for it."""
+        """Optionally store a group's offset, then query it."""
         chosen = self._queue(queue)
         if offset is not None:
             self.driver.commit(link, group, chosen, offset)
@@ -345,7 +346,7 @@ class ServedMachine(RuleBasedStateMachine):
     @rule(link=links, queue=queues, position=st.integers(0, 255))
     @step
     def look(self, *, link: int, queue: tuple[int, int], position: int) -> None:
-        """Ask for a queue's ends, and for one message by its place in the log."""
+        """Query a queue's ends, and one message by its log position."""
         chosen = self._queue(queue)
         self.driver.check_end(link, chosen)
         if chosen.end:
@@ -372,7 +373,7 @@ class RestartingMachine(ServedMachine):
     @rule(link=links, queue=queues, wanted=expressions, settle=st.booleans())
     @step
     def restart(self, *, link: int, queue: tuple[int, int], wanted: Wanted, settle: bool) -> str:
-        """Stop the broker and start it again, with one more pull asked: just now, or read by the broker before."""
+        """Restart the broker, with one more pull in flight: just sent, or already read by the broker."""
         chosen = self._queue(queue)
         self.driver.pulls.pull(link, chosen, chosen.end, wanted, PullTerms(timeout_ms=LONG_MS))
         return f"{self.driver.restart(settle=settle)} pulls were held"

@@ -1,13 +1,13 @@
-"""What a broker must do, as plain lists and numbers: messages by queue, and what each pull may be answered when.
+"""The requirements on a broker as plain lists and numbers: messages by queue, and the allowed answers to each pull.
 
-The model knows what was acknowledged. It says what a read at a given end of the queue gives, and judges an answer by
-asking whether some end explains it that the broker may have seen between the request and the answer. It shares no
-code with the broker, not even the hash of a tag.
+The model knows what was acknowledged. It computes the result of a read at a given end of the queue. An answer is right
+if some end explains it that the broker may have seen between request and answer. The model shares no code with the
+broker, not even the hash of a tag.
 
-Leaves out limits by bytes (bodies here are far below 256 KiB a pull), reads of more than 800 messages without a
+Not modelled: limits by bytes (bodies here are far below 256 KiB a pull), reads of more than 800 messages without a
 match, and queues whose first messages were deleted.
 
-Source: the law in `longpoll_spec`; `DefaultMessageStore.getMessage`.
+Source: the specification in `longpoll_spec`; `DefaultMessageStore.getMessage`.
 """
 
 from __future__ import annotations
@@ -24,46 +24,47 @@ NOT_FOUND: Final = 19
 RETRY_IMMEDIATELY: Final = 20
 OFFSET_MOVED: Final = 21
 COUNT_MAX: Final = 32
-"""`maxTransferCountOnMessageInMemory`: most messages of one answer."""
+"""`maxTransferCountOnMessageInMemory`: the most messages in one answer."""
 ADDED_PROPERTIES: Final = frozenset({"CLUSTER", "MSG_REGION", "TRACE_ON", "UNIQ_KEY"})
 """Properties that brokers add to a message."""
 DROPPED_PROPERTIES: Final = frozenset({"WAIT"})
-"""Properties that brokers may drop, as they may every empty one: 4.9 drops them and 5.x keeps `WAIT`."""
+"""Properties that brokers may drop, like every empty one: 4.9 drops `WAIT`, 5.x keeps it."""
 EARLY_NS: Final = 2_000_000
-"""Java counts a deadline in whole milliseconds of its clock: two cut-offs of up to one each."""
+"""Java measures a deadline in whole milliseconds: two roundings of up to one each."""
 
 
 class ViolationError(AssertionError):
-    """The broker did what it must not do, or did not do what it must."""
+    """The broker did something forbidden, or failed to do something required."""
 
 
 @frozen
 class Expectations:
-    """How much is asked of a broker; the defaults are what the policy `strict` promises."""
+    """The requirements on a broker; the defaults are the promises of the policy `strict`."""
 
     scan_period_ms: int | None = None
-    """Brokers that notice deadlines and missed arrivals by a scan only may be late by this much."""
+    """A broker that checks deadlines and missed arrivals only in a scan may be late by this much."""
     visible_at_ack: bool = True
-    """Whether an acknowledged message can be read at once, or only after the dispatcher's next poll."""
+    """Whether an acknowledged message is readable at once, or only after the dispatcher's next poll."""
     answers_on_stop: bool = True
-    """Whether held pulls are answered when the broker stops, or only see their connection end."""
+    """Whether held pulls are answered when the broker stops, or only see their connection close."""
     closes_malformed: bool = True
-    """Whether a connection that brings what is no frame is closed; else it may be answered, or met with silence.
+    """Whether a connection that sends something other than a frame is closed; otherwise the broker may answer or stay
+    silent.
 
-    5.x closes most of them, but waits for the first 12 bytes of a connection, in which a PROXY header may stand.
+    5.x closes most of them, but waits for the first 12 bytes of a connection, which may be a PROXY header.
     """
     copies_serialisation: bool = True
-    """Whether every answer is written in its request's encoding; Java writes woken ones in JSON."""
+    """Whether every answer has its request's encoding; Java writes woken ones in JSON."""
     queue_file_units: int = 300_000
-    """Messages of one consume-queue file: a read does not go past its end."""
+    """Messages of one consume-queue file: a read does not cross its end."""
     patience_ms: int = 5_000
-    """A wake or a reply that took longer than this (and a scan) counts as lost."""
+    """A wake or a reply that takes longer than this (plus a scan) counts as lost."""
     late_ms: int = 2_000
-    """A held pull must be answered this long after its deadline (and a scan) at the latest."""
+    """The latest answer to a held pull after its deadline (plus a scan)."""
 
     @property
     def patience_ns(self) -> int:
-        """How long something that is due at once is waited for."""
+        """How long to wait for something that is due at once."""
         return (self.patience_ms + (self.scan_period_ms or 0)) * 1_000_000
 
     @property
@@ -84,7 +85,7 @@ ROCKETMQ: Final = Expectations(
 
 
 def tag_hash(tag: str) -> int:
-    """Java's hash of a text, the plain way: s[0]*31^(n-1) + ... + s[n-1] over UTF-16 units, 32 bits, signed."""
+    """Java's hash of a text, written out: s[0]*31^(n-1) + ... + s[n-1] over UTF-16 units, 32 bits, signed."""
     encoded = tag.encode("utf-16-be")
     units = [int.from_bytes(encoded[at : at + 2]) for at in range(0, len(encoded), 2)]
     total: int = sum(unit * 31**power for power, unit in enumerate(reversed(units)))
@@ -98,7 +99,7 @@ class Wanted:
     expression: str
 
     def matches(self, tag: str) -> bool:
-        """Whether a message with this tag ("" for none) is delivered; tags of one hash are not told apart."""
+        """Whether a message with this tag ("" for none) is delivered; tags with equal hashes are not distinguished."""
         if self.expression == "*":
             return True
         asked = {tag_hash(part.strip()) for part in self.expression.split("||")}
@@ -113,7 +114,7 @@ class Message:
     properties: Mapping[str, str]
     acknowledged_ns: int
     physical_offset: int | None
-    """Where its id says it stands in the log; None when no id was told (sent one-way)."""
+    """The log position in its id; None if there was no id (sent one-way)."""
 
     @property
     def tag(self) -> str:
@@ -121,7 +122,7 @@ class Message:
         return self.properties.get("TAGS", "")
 
     def is_given_back(self, properties: Mapping[str, str]) -> bool:
-        """Whether a delivered message has every property that was sent and must be kept, and none that was not sent."""
+        """Whether a delivered message has every sent property that must be kept, and no other."""
         must = {name: value for name, value in self.properties.items() if value and name not in DROPPED_PROPERTIES}
         is_known = all(
             value == self.properties[name] if name in self.properties else name in ADDED_PROPERTIES
@@ -132,7 +133,7 @@ class Message:
 
 @frozen
 class Stored:
-    """A message as an answer carried it, its CRC already checked."""
+    """A message as delivered, its CRC already checked."""
 
     topic: str
     queue_id: int
@@ -144,7 +145,7 @@ class Stored:
 
 @frozen
 class Read:
-    """What a read gives: code, where to go on, and the queue offsets of the messages."""
+    """The result of a read: code, next offset, and the queue offsets of the messages."""
 
     code: int
     offset_next: int
@@ -168,7 +169,7 @@ class Answer:
 
 @define(eq=False)
 class Queue:
-    """One queue: every message that it has been acknowledged to hold, at its queue offset."""
+    """One queue: every message that it has acknowledged, at its queue offset."""
 
     topic: str
     queue_id: int
@@ -177,18 +178,18 @@ class Queue:
 
     @property
     def end(self) -> int:
-        """Where the next message will stand."""
+        """The offset of the next message."""
         return len(self.messages)
 
     def __str__(self) -> str:
         return f"{self.topic}@{self.queue_id}"
 
     def end_acknowledged_before(self, moment_ns: int) -> int:
-        """The end as everybody could see it at a moment."""
+        """The end as every client could see it at a time."""
         return sum(message.acknowledged_ns < moment_ns for message in self.messages)
 
     def read(self, offset: int, wanted: Wanted, count_max: int, end: int) -> Read:
-        """What a pull gets while the queue ends at `end`."""
+        """The result of a pull while the queue ends at `end`."""
         if end == 0:
             return Read(NOT_FOUND, 0) if offset == 0 else Read(OFFSET_MOVED, 0)
         if not 0 <= offset <= end:
@@ -210,7 +211,7 @@ class Queue:
         return 0 <= offset <= self.end and any(wanted.matches(message.tag) for message in self.messages[offset:])
 
     def check_stored(self, stored: Stored) -> None:
-        """Check that a delivered message is the one that was sent; raises ViolationError."""
+        """Check that a delivered message equals the sent one; raises ViolationError."""
         sent = self.messages[stored.queue_offset]
         where = f"the message at {self} offset {stored.queue_offset}"
         if (stored.topic, stored.queue_id) != (self.topic, self.queue_id):
@@ -225,26 +226,26 @@ class Queue:
 
 @define(eq=False)
 class Pull:
-    """A pull that was asked and is not yet answered."""
+    """A pull without an answer."""
 
     queue: Queue
     link: int
-    """The number of the connection it was asked on."""
+    """The number of its connection."""
     opaque: int
     offset: int
     wanted: Wanted
     count_max: int
     timeout_ms: int
-    """How long it may be held; 0 when it may not."""
+    """How long it may be held; 0 for not at all."""
     serialisation: Serialisation
     end_at_ask: int
-    """The end that was acknowledged before it was asked: the broker sees this much at least."""
+    """The end that was acknowledged before the request: the broker sees at least this."""
     asked_ns: int
     """Just before its bytes were written."""
 
     @property
     def due_ns(self) -> int:
-        """Before this it must not be answered with nothing."""
+        """Before this it must not be answered as "not found"."""
         return self.asked_ns + self.timeout_ms * 1_000_000 - EARLY_NS
 
     def __str__(self) -> str:
@@ -258,7 +259,7 @@ class Pull:
         return self.timeout_ms == 0 or self.queue.has_match(self.offset, self.wanted)
 
     def is_late(self, now_ns: int, expectations: Expectations) -> bool:
-        """Whether it should have been answered by now, whatever happened."""
+        """Whether it should have been answered by now in any case."""
         return now_ns > self.asked_ns + self.timeout_ms * 1_000_000 + expectations.late_ns
 
     def judge(self, answer: Answer, read_ns: int, *, stopping: bool = False) -> None:
@@ -285,7 +286,7 @@ class Pull:
         if read_ns < self.due_ns:
             early_ms = (self.due_ns - read_ns) / 1e6
             raise ViolationError(f"{self}: answered with nothing {early_ms:.1f} ms before its deadline")
-        # It expired after `due_ns`, so it must have seen what was acknowledged before that.
+        # It expired after `due_ns`, so it must have seen the messages acknowledged before that.
         seen = self.queue.end_acknowledged_before(self.due_ns)
         if explained[-1] < seen:
             raise ViolationError(f"{self}: expired with nothing, though message {explained[-1]} was there to wake it")

@@ -1,7 +1,7 @@
-"""Pulls of an example: asked, waited for when an answer is due, judged by the model when it is there.
+"""The pulls of an example: sent, awaited if an answer is due, and judged by the model.
 
-Nothing but what is due at once is waited for, so that pulls, sends and closes of several connections overlap as they
-do in life. Leaves out what a right answer is (`model`).
+Only answers that are due at once are awaited, so pulls, sends and closes of several connections overlap as in practice.
+The right answers: `model`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from longpoll.wire.suite.requests import PullTerms, pull_fields
 from longpoll_protocol.codes import RequestCode, ResponseCode
 
 IDLE_NS_MAX: Final = 100 * 10**9
-"""A connection on which we were silent for longer may be closed by the broker (`serverChannelMaxIdleTimeSeconds`)."""
+"""The broker may close a connection on which we were silent for longer (`serverChannelMaxIdleTimeSeconds`)."""
 
 PLAINLY: Final = PullTerms()
 
@@ -27,8 +27,7 @@ PLAINLY: Final = PullTerms()
 class Pulls:
     """The pulls of one example.
 
-    Invariant: `asked` are those whose answers were not yet judged; each is of a connection that is open as far as we
-    know.
+    Invariant: `asked` are those whose answers are not judged yet; each belongs to an open connection, as far as known.
     """
 
     example: Example
@@ -37,9 +36,9 @@ class Pulls:
     """(connection, queue) -> nextBeginOffset of the connection's last answer there."""
 
     def pull(self, number: int, queue: Queue, offset: int, wanted: Wanted, terms: PullTerms = PLAINLY) -> int:
-        """Pull; wait for the answer if one is due at once. Returns where to go on, -1 if the pull is held.
+        """Pull; wait for the answer if one is due at once. Returns the next offset, -1 if the pull is held.
 
-        It carries no older offset than its group has committed: a broker may go back to that one, or not.
+        It carries no older offset than its group has committed: brokers differ in whether they accept that.
         """
         if terms.commit_offset is not None:
             known = self.example.committed.get((terms.group, queue), 0)
@@ -56,7 +55,7 @@ class Pulls:
     def prepare(
         self, number: int, queue: Queue, offset: int, wanted: Wanted, terms: PullTerms = PLAINLY
     ) -> tuple[Pull, bytes]:
-        """Note a pull as asked; the caller writes its bytes at once."""
+        """Record a pull as sent; the caller writes its bytes at once."""
         fields = pull_fields(
             self.example.group_name(terms.group), queue.topic, queue.queue_id, offset, expression=wanted.expression,
             count_max=terms.count_max, timeout_ms=terms.timeout_ms, commit_offset=terms.commit_offset,
@@ -86,7 +85,7 @@ class Pulls:
             self.await_answer(pull)
 
     def await_expiries(self, timeout_ms_max: int) -> int:
-        """Wait until every pull that is held up to so long is answered; how many there were."""
+        """Wait until every pull with at most this hold is answered; returns their number."""
         short = [pull for pull in self.asked if pull.timeout_ms <= timeout_ms_max]
         for pull in short:
             deadline_ns = pull.asked_ns + pull.timeout_ms * 1_000_000 + self.example.expectations.late_ns
@@ -99,7 +98,7 @@ class Pulls:
         return len(short)
 
     def judge_arrived(self) -> None:
-        """Judge every answer that has arrived; find connections that were closed and pulls that are late."""
+        """Judge every answer that has arrived; detect closed connections and late pulls."""
         now_ns = self.example.runtime.monotonic_ns()
         for link in self.example.links.open.values():
             link.drain()
@@ -119,7 +118,7 @@ class Pulls:
                 raise ViolationError(f"the broker closed connection {link.number}")
 
     def _is_late(self, pull: Pull, now_ns: int) -> bool:
-        """Whether a pull is late, also without the time for which the machine stood still since it was asked."""
+        """Whether a pull is late, even without the host pauses since it was sent."""
         expectations = self.example.expectations
         if not pull.is_late(now_ns, expectations):
             return False
@@ -145,7 +144,7 @@ class Pulls:
         self.cursors[pull.link, pull.queue] = answer.offset_next
 
     def close(self, number: int) -> int:
-        """Close a connection; how many pulls were asked on it and not answered."""
+        """Close a connection; returns the number of its unanswered pulls."""
         mine = [pull for pull in self.asked if pull.link == number]
         self.asked = [pull for pull in self.asked if pull.link != number]
         self.example.links.drop(number)

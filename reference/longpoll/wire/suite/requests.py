@@ -1,6 +1,6 @@
 """The requests of the suite, good and bad, as fields and bytes.
 
-Leaves out sending them (`connection`) and what must come back (`driver`).
+Sending: `connection`. Expected replies: `driver`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BORN_MS: Final = 1_700_000_000_000
 
 @frozen
 class Form:
-    """How a request is written."""
+    """The encoding of a request."""
 
     serialisation: Serialisation = Serialisation.JSON
     short_names: bool = True
@@ -43,15 +43,15 @@ FORMS: Final = tuple(
 
 @frozen
 class PullTerms:
-    """What a pull asks for besides messages from a place on."""
+    """The parameters of a pull besides its offset."""
 
     count_max: int = 32
     group: int = 0
-    """Which one of the example's."""
+    """The index of the example's group."""
     timeout_ms: int = 0
     """How long it may be held; 0: not at all."""
     commit_offset: int | None = None
-    """What it commits for its group, if anything."""
+    """The offset that it commits for its group, if any."""
     form: Form = Form()
 
 
@@ -89,7 +89,7 @@ def pull_fields(
     timeout_ms: int = 0,
     commit_offset: int | None = None,
 ) -> dict[str, str]:
-    """The fields of a pull that brings its subscription, may be held if it has a timeout, and may commit an offset."""
+    """The fields of a pull with its subscription, optionally with a hold and an offset to commit."""
     sys_flag = PullSysFlag.SUBSCRIPTION
     if timeout_ms:
         sys_flag |= PullSysFlag.SUSPEND
@@ -111,7 +111,7 @@ def pull_fields(
 
 
 def topic_fields(topic: str, queue_count: int) -> dict[str, str]:
-    """The fields that make a topic (code 17)."""
+    """The fields that create a topic (code 17)."""
     return CreateTopicRequestHeader(
         topic=topic, default_topic=DEFAULT_TOPIC, read_queue_nums=queue_count, write_queue_nums=queue_count
     ).encode()
@@ -119,14 +119,14 @@ def topic_fields(topic: str, queue_count: int) -> dict[str, str]:
 
 @frozen
 class Bad:
-    """A request that must be refused while the connection goes on."""
+    """A request that must be rejected while the connection stays open."""
 
     name: str
     code: int
     changes: Mapping[str, str | None]
-    """Fields that replace those of a good request of this code; None leaves the field out."""
+    """Fields that replace those of a good request of this code; None removes the field."""
     refusals: frozenset[int]
-    """The codes that brokers of 4.9 and 5.x refuse it with."""
+    """The codes with which brokers of 4.9 and 5.x reject it."""
 
 
 _ILLEGAL: Final = frozenset({1, 29})

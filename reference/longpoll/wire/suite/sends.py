@@ -1,6 +1,6 @@
-"""Sends of an example: one, many, a batch, one-way; each ends when those have the message who wait for it.
+"""The sends of an example: one, many, a batch, one-way; each waits until the waiting pulls have the message.
 
-Leaves out deferred and transactional messages.
+Deferred and transactional messages are not sent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from longpoll_protocol.message import BatchMessage, encode_batch, message_id_pos
 from longpoll_protocol.properties import encode_properties
 
 EMPTY_REFUSED: Final = "empty body refused"
-"""What 5.x does with it; 4.9 takes it."""
+"""The remark of 5.x; 4.9 accepts an empty body."""
 ONE_WAY_TRIES: Final = 3
 
 
@@ -36,7 +36,7 @@ class Sends:
     pulls: Pulls
 
     def send(self, number: int, queue: Queue, body: bytes, properties: Mapping[str, str], form: Form) -> str:
-        """Send one message, and wait until those have it who wait for it."""
+        """Send one message, and wait until the waiting pulls have it."""
         link = self.example.links.get(number)
         code, fields = send_request(queue.topic, queue.queue_id, properties, form)
         opaque = link.ask(code, fields, body, serialisation=form.serialisation)
@@ -47,7 +47,7 @@ class Sends:
         return f"offset {queue.end - 1}"
 
     def send_anywhere(self, number: int, topic: int, body: bytes, properties: Mapping[str, str]) -> str:
-        """Send one message to queue -1: the broker picks."""
+        """Send one message to queue -1: the broker chooses."""
         link = self.example.links.get(number)
         name = self.example.queues[topic, 0].topic
         code, fields = send_request(name, -1, properties, Form())
@@ -62,7 +62,7 @@ class Sends:
         return f"queue {queue_id}"
 
     def send_many(self, number: int, queue: Queue, messages: Sequence[tuple[bytes, Mapping[str, str]]]) -> str:
-        """Send messages in one write, without waiting for any reply in between."""
+        """Send messages in one write, without waiting for replies in between."""
         link = self.example.links.get(number)
         prepared = []
         for body, properties in messages:
@@ -94,7 +94,7 @@ class Sends:
         return f"end {queue.end}"
 
     def cross(self, puller: int, sender: int, queue: Queue, wanted: Wanted, tag: str, *, pull_first: bool) -> str:
-        """Ask for what comes next on one connection and send it on another, neither waiting for the other."""
+        """Pull the next message on one connection and send it on another, without waiting in between."""
         pull, asked = self.pulls.prepare(puller, queue, queue.end, wanted, PullTerms(timeout_ms=LONG_MS))
         code, fields = send_request(queue.topic, queue.queue_id, {"TAGS": tag}, Form())
         link = self.example.links.get(sender)
@@ -108,10 +108,10 @@ class Sends:
         return "held" if pull in self.pulls.asked else "answered"
 
     def send_one_way(self, number: int, queue: Queue, body: bytes, properties: Mapping[str, str], form: Form) -> str:
-        """Send one message without a reply; the queue's end tells when it is there.
+        """Send one message without a reply; the queue's end shows when it is stored.
 
-        Nobody acknowledges such a send, and a busy broker may drop it without a word (`BrokerFastFailure`), so it is
-        sent again; what is dropped each time is a violation.
+        Such a send is not acknowledged, and a busy broker may drop it silently (`BrokerFastFailure`), so it is
+        repeated; a message that is dropped every time is a violation.
         """
         code, fields = send_request(queue.topic, queue.queue_id, properties, form)
         for tries in range(1, ONE_WAY_TRIES + 1):
@@ -129,11 +129,11 @@ class Sends:
         )
 
     def _stored(self, queue: Queue, sent: Sequence[tuple[Reply, bytes, Mapping[str, str]]]) -> None:
-        """Note acknowledged messages: they stand at the end of the queue, in whatever order they were served."""
+        """Record acknowledged messages: they are at the end of the queue, in any order."""
         by_offset: dict[int, Message] = {}
         for reply, body, properties in sent:
             if reply.command.code not in SEND_SUCCESS_CODES:
-                raise ViolationError(f"a good send was refused: code {reply.command.code} {reply.command.remark}")
+                raise ViolationError(f"a valid send was rejected: code {reply.command.code} {reply.command.remark}")
             header = header_of(reply.command, SendMessageResponseHeader)
             if header.queue_id != queue.queue_id:
                 raise ViolationError(f"a message for {queue} was put into queue {header.queue_id}")
@@ -156,7 +156,7 @@ class Sends:
             raise ViolationError(f"the end of {queue} stays at {seen}, though message {seen} was acknowledged")
 
     def _end_in_time(self, queue: Queue, end: int) -> int:
-        """The queue's end as the broker tells it, when it is as far as that or the patience is over."""
+        """The queue's end as the broker reports it, once it is that far or the patience is over."""
         begun_ns = self.example.runtime.monotonic_ns()
         while (seen := self.example.ask_end(0, queue, RequestCode.GET_MAX_OFFSET)) < end:
             now_ns = self.example.runtime.monotonic_ns()

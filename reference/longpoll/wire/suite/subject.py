@@ -1,7 +1,7 @@
-"""What the suite is run against: any broker by its address, or an embedded one that it may also restart.
+"""The brokers that the suite tests: any by its address, or an embedded one that it may also restart.
 
-Leaves out starting the real Java broker. The suite makes its own topics and groups and deletes the topics when done,
-so a shared broker keeps nothing of it but groups and log space.
+The suite creates its own topics and groups and deletes the topics at the end, so a shared broker keeps only groups and
+log space.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Subject(Protocol):
 
     @property
     def address(self) -> Address:
-        """Where it listens now; may change by a restart."""
+        """Its current address; may change at a restart."""
         ...
 
     @property
     def expectations(self) -> Expectations:
-        """How much is asked of it."""
+        """The requirements on it."""
         ...
 
     @property
@@ -46,37 +46,37 @@ class Subject(Protocol):
 
 @frozen
 class RemoteSubject:
-    """A broker that somebody else runs, by its address."""
+    """An external broker, by its address."""
 
     address: Address
     expectations: Expectations = STRICT
 
     @property
     def can_restart(self) -> bool:
-        """Never: it is not ours."""
+        """Never, because it is external."""
         return False
 
     def restart(self) -> None:
-        """Not to be called."""
-        raise AssertionError("a broker that somebody else runs is not restarted")
+        """Must not be called."""
+        raise AssertionError("an external broker cannot be restarted")
 
 
 SMALL_FILES: Final = StoreConfig(
     commit_log_file_size=256 * KIB, consume_queue_file_size=40 * 20, message_size_max=64 * KIB
 )
-"""Files so small that an example of some dozen messages reaches the end of one and goes on in the next."""
+"""Files so small that an example of some dozen messages fills one and continues in the next."""
 
 
 @define(eq=False)
 class EmbeddedSubject(Stoppable):
-    """A broker in this process on a store of its own; a context manager that stops it.
+    """A broker in this process with its own store; a context manager that stops it.
 
-    `broker` is the one that runs now; a test that plants a fault in it does so in `started`, which sees each one.
+    `broker` is the running one; a test that injects a fault into it does so in `started`, which gets each one.
     """
 
     runtime: Runtime
     directory: str
-    """Of the store, absolute."""
+    """The store's directory, absolute."""
     policy: Policy = STRICT_POLICY
     config: BrokerConfig = field(factory=BrokerConfig)
     store_config: StoreConfig = SMALL_FILES
@@ -85,7 +85,7 @@ class EmbeddedSubject(Stoppable):
     )
     can_restart: bool = True
     record_directory: str | None = None
-    """Where histories are recorded: one subdirectory for every start, `1`, `2` and so on."""
+    """The directory of histories, with one subdirectory for every start, `1`, `2` and so on."""
     broker: Broker = field(init=False)
     _starts: int = field(default=0, init=False)
 
@@ -94,7 +94,7 @@ class EmbeddedSubject(Stoppable):
 
     @property
     def address(self) -> Address:
-        """Where it listens now."""
+        """Its current address."""
         return self.broker.address
 
     def restart(self) -> None:
@@ -103,7 +103,7 @@ class EmbeddedSubject(Stoppable):
         self.broker = self._start()
 
     def started(self, broker: Broker) -> None:
-        """Called with every broker just after its start; here it does nothing."""
+        """Called with every broker just after its start; does nothing here."""
 
     def _start(self) -> Broker:
         self._starts += 1
@@ -119,12 +119,12 @@ class EmbeddedSubject(Stoppable):
         return broker
 
     def stop(self) -> None:
-        """Stop the broker that serves now."""
+        """Stop the running broker."""
         self.broker.stop()
 
 
 def expectations_of(policy: Policy, config: BrokerConfig, store_config: StoreConfig) -> Expectations:
-    """What our own broker promises under a policy."""
+    """The promises of our own broker under a policy."""
     promised = ROCKETMQ if policy.name.startswith("rocketmq") else STRICT  # what no knob says
     return attrs.evolve(
         promised,

@@ -1,6 +1,6 @@
-"""Runs the property suite against a broker and reports what came of it; `longpoll verify` and the tests call this.
+"""Runs the property suite against a broker and reports the result, for `longpoll verify` and the tests.
 
-Leaves out printing, but for nothing: the report carries the steps that falsify and the seed that finds them again.
+The report contains the falsifying steps and the seed that reproduces them.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Progress = Callable[[int, int], None]
 
 @frozen
 class SuiteReport:
-    """What came of a run; `failure` is None when nothing was falsified."""
+    """The result of a run; `failure` is None if nothing was falsified."""
 
     seed: int
-    """The choices are made from it: `run_suite` with it and the same sizes makes the same ones."""
+    """All choices derive from it: `run_suite` with it and the same sizes makes the same ones."""
     examples: int
     steps: int
     """Rules run, over all examples up to the first failure."""
@@ -41,7 +41,7 @@ class SuiteReport:
     """The steps of the shortest failing example seen, one a line."""
     seconds: float
     is_gone: bool = False
-    """The failure is that the broker is not there any more: no property is certainly falsified."""
+    """The broker became unreachable: no property is certainly falsified."""
 
     @property
     def holds(self) -> bool:
@@ -59,9 +59,9 @@ def run_suite(
     progress: Progress | None = None,
     shrink: bool = True,
 ) -> SuiteReport:
-    """Run up to `max_examples` examples of `step_count` steps each, until one fails; `shrink` then makes it smaller.
+    """Run up to `max_examples` examples of `step_count` steps each, until one fails; `shrink` then shortens it.
 
-    Raises UnreachableError when the broker cannot be connected to at all. A falsified property does not raise.
+    Raises UnreachableError if the broker cannot be reached at all. A falsified property does not raise.
     """
     seed = random.SystemRandom().getrandbits(32) if seed is None else seed
     begun_ns = runtime.monotonic_ns()
@@ -90,7 +90,7 @@ def run_suite(
                 settings=_settings(max_examples, step_count, shrink=shrink),
             )
     except (ViolationError, UnreachableError, Flaky):
-        # Flaky: a race does not fail every time. What was seen once is kept in the run.
+        # Flaky: a race does not fail every time. A failure seen once is kept in the run.
         if run.failure is None:
             raise
     finally:
@@ -109,7 +109,7 @@ def run_suite(
 
 
 def _settings(max_examples: int, step_count: int, *, shrink: bool) -> settings:
-    """Hypothesis without its own opinions on time, and without a database: the seed says everything."""
+    """Hypothesis without its deadlines and without a database: the seed determines everything."""
     return settings(
         max_examples=max_examples,
         stateful_step_count=step_count,

@@ -1,1 +1,1 @@
-"""Accounts: who may send which request for which topic and group."""
+"""Access control: which account may send which request for which topic and group."""

@@ -1,10 +1,10 @@
-"""Who may do what: accounts with keys, signatures, permissions on topics and groups, and addresses let in without.
+"""Authorisation: accounts with keys, signatures, permissions on topics and groups, and allow-listed addresses.
 
-A request is let in when its address is white for everybody or for its account, or else when its signature is right and
-its account may use every topic and group that the request names. More than 4.9.7 checks: the topics of batches (320)
-and lite pulls (361), and the groups of locks (41, 42) and of queries of offsets (14), which 4.9.7 lets pass.
+A request is accepted if its address is allow-listed, globally or for its account. Otherwise its signature must be
+right, and its account needs rights to every topic and group that it names. Unlike 4.9.7, this includes the topics of
+batches (320) and lite pulls (361), and the groups of locks (41, 42) and offset queries (14).
 
-Leaves out reading the file (`rocketmq.accounts.access_control`) and changing it (`rocketmq.accounts.access_processor`).
+Reading the file: see `rocketmq.accounts.access_control`. Changing it: see `rocketmq.accounts.access_processor`.
 
 Source: `PlainPermissionManager.java`, `PlainAccessValidator.java`, `Permission.java` of 4.9.7.
 """
@@ -23,7 +23,7 @@ from longpoll_protocol.names import DEAD_PREFIX, NOT_FOR_SENDING, RETRY_PREFIX
 
 
 class Right(enum.IntFlag):
-    """What an account may do with a topic or group (`Permission.java`)."""
+    """An account's right to a topic or group (`Permission.java`)."""
 
     DENY = 1
     PUB = 4
@@ -38,27 +38,27 @@ RIGHTS: Final = {
     "SUB|PUB": Right.PUB | Right.SUB,
 }
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
-"""A request that publishes to it is not checked further: it tells of messages, and every client may."""
+"""Publishing to this topic needs no right, because every client sends traces."""
 ADMIN_CODES: Final = frozenset(
     {17, 18, 21, 25, 26, 43, 45, 50, 51, 52, 53, 54, 60, 61, 200, 207, 215, 225, 306, 309, 314, 316, 317, 328, 329}
     | {905, 907}
 )
-"""Requests of administrators only: making and removing topics and groups, the broker's settings, its tables as a whole,
-its accounts, having a group's member consume any message, and saying which brokers are alive.
+"""Requests for administrators only.
 
-4.9.7 lets every right signature have 50 to 54, and so make itself an administrator; and 21, 26, 43, 45 and 309.
+They create and delete topics and groups, change settings and accounts, read whole tables, have a member consume a
+message, or report living brokers. 4.9.7 allows 50 to 54 with any valid signature, so any account can become
+administrator; also 21, 26, 43, 45 and 309.
 """
 NAME_SERVER_ADMIN_CODES: Final = frozenset({100, 102, 103, 104, 205, 216, 318, 322, 327})
-"""Requests to a name server that only administrators may make where it has accounts: those that change what it tells of
-brokers and topics, or say that a broker is alive. What clients ask (105, 106 and the like) is told to everybody.
+"""Requests to a name server with accounts that only administrators may make: those that change its data.
 
-4.9.7's name server has no accounts.
+Clients' requests (such as 105 and 106) are open to all. 4.9.7's name server has no accounts.
 """
 
 
 @frozen
 class Account:
-    """One account. A group's rights stand under the name of its retry topic, as in RocketMQ."""
+    """One account. As in RocketMQ, a group's rights are stored under the name of its retry topic."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -69,9 +69,9 @@ class Account:
     rights: Mapping[str, Right]
 
     def right(self, resource: str) -> Right:
-        """What the account may do with a topic, or with a group's retry topic.
+        """Returns the right to a topic, or to a group's retry topic.
 
-        What waits in the broker's own topics is of every topic there is, so no default counts for these.
+        The broker's own topics contain messages of all topics, so defaults do not apply to them.
         """
         if resource in NOT_FOR_SENDING:
             return self.rights.get(resource, Right.DENY)
@@ -81,23 +81,23 @@ class Account:
 
 @frozen
 class Rules:
-    """All accounts, and the addresses that need none."""
+    """All accounts, and the global allow-list."""
 
     white: tuple[Match, ...]
     accounts: Mapping[str, Account]
-    """By their access key."""
+    """By access key."""
 
 
 @define
 class Wanted:
-    """What a request asks for, by the names of topics and of groups' retry topics."""
+    """The topics and groups of a request; groups by the names of their retry topics."""
 
     resources: dict[str, Right] = field(factory=dict)
     producer_groups: set[str] = field(factory=set)
-    """The same names of groups that are joined as a producer."""
+    """Groups joined as a producer, by the same names."""
 
     def topic(self, name: str | None, right: Right) -> None:
-        """The request uses a topic; none is nothing to check. A group's dead letters are the group's as well."""
+        """The request uses a topic, if any. A dead-letter topic also needs the right to its group."""
         if name is not None:
             self.resources[name] = right
             if name.startswith(DEAD_PREFIX):
@@ -115,10 +115,10 @@ class Wanted:
 
 @frozen
 class Claim:
-    """Who a request says that it is from."""
+    """The identity that a request claims."""
 
     address: str
-    """The peer's, without its port."""
+    """The peer's address without its port."""
     access_key: str | None
     signature: str | None
 
@@ -126,10 +126,10 @@ class Claim:
 def problem(
     rules: Rules, claim: Claim, code: int, signed: Callable[[str], str], wanted: Callable[[], Wanted]
 ) -> str | None:
-    """Why a request is refused, in RocketMQ's words; None when it is let in.
+    """Returns why a request is refused, in RocketMQ's words; None if it is accepted.
 
-    `signed` gives the right signature under a secret, `wanted` what the request asks for; each is asked only when it
-    matters.
+    `signed` returns the right signature for a secret; `wanted` returns the request's topics and groups. Both are called
+    only when needed.
     """
     if any(match(claim.address) for match in rules.white):
         return None
@@ -147,7 +147,7 @@ def problem(
 
 
 def may_use(rules: Rules, address: str, access_key: str, wanted: Wanted) -> bool:
-    """Whether a peer at an address, which has signed as this account before, may use all this now."""
+    """Whether a peer at an address, which signed as this account before, still has these rights."""
     if any(match(address) for match in rules.white):
         return True
     account = rules.accounts.get(access_key)
@@ -164,13 +164,13 @@ def _missing_right(account: Account, code: int, wanted: Wanted) -> str | None:
         return None
     for resource, needed in resources.items():
         if resource == TRACE_TOPIC and needed == Right.PUB:
-            # Everybody may tell traces, as in RocketMQ; whatever else the request uses is looked at all the same.
+            # As in RocketMQ, all clients may send traces; other topics of the request are still checked.
             continue
         owned = account.right(resource)
         if owned & Right.DENY or not owned & needed:
             return f"No default permission for {_told(resource)}"
     for resource in wanted.producer_groups:
-        # By its default an account is told about consumers: a producer needs no right to its group, unless it is named.
+        # By default an account concerns consumers: a producer needs no right to its group, unless it is listed.
         if account.rights.get(resource, Right.PUB) & Right.DENY:
             return f"No default permission for {_told(resource)}"
     return None
@@ -182,7 +182,7 @@ def _told(resource: str) -> str:
 
 
 def read_rights(topics: Iterable[str], groups: Iterable[str]) -> dict[str, Right]:
-    """The rights written as "name=PUB|SUB"; raises ValueError, which names the text that is none."""
+    """Parse rights written as "name=PUB|SUB"; raises ValueError with the invalid text."""
     found = {}
     for prefix, texts in (("", topics), (RETRY_PREFIX, groups)):
         for text in texts:

@@ -1,7 +1,7 @@
-"""Lets requests in or refuses them by the accounts in a `plain_acl.yml`, which is read again when it changes.
+"""Accepts or refuses requests by the accounts in a `plain_acl.yml`, which is read again when it changes.
 
-A new file that cannot be used is told of once and the accounts before it stay. Leaves out the decision itself
-(`rocketmq.accounts.access`) and what each request uses (`resources`).
+If a new file is unusable, this is logged once and the old accounts stay. Decisions: see `rocketmq.accounts.access`.
+Topics and groups of a request: see `resources`.
 
 Source: `PlainPermissionManager.load` and `watch` of 4.9.7.
 """
@@ -49,12 +49,12 @@ from longpoll_spec.tables import with_table
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.5
-"""How often the file is looked at for changes (`FileWatchService.WATCH_INTERVAL`)."""
+"""Interval between checks of the file, seconds (`FileWatchService.WATCH_INTERVAL`)."""
 FILE_SIZE_MAX: Final = 4 * MIB
 JAVA_ERROR: Final = "org.apache.rocketmq.acl.common.AclException"
-"""What the remark of Java's refusals begins with, and clients look for."""
+"""Prefix of the remark in Java's refusals, which clients look for."""
 KEY_SIZE_MIN: Final = 7
-"""`AclConstants.ACCESS_KEY_MIN_LENGTH` and its like are 6, and must be exceeded."""
+"""`AclConstants.ACCESS_KEY_MIN_LENGTH` and the like are 6, and must be exceeded."""
 
 _Key = Annotated[str, Meta(min_length=KEY_SIZE_MIN)]
 
@@ -75,36 +75,34 @@ class _Account(Struct, frozen=True, rename="camel"):
 
 @with_table
 class _File(Struct, frozen=True, rename="camel"):
-    """The whole of `plain_acl.yml`."""
-
     global_white_remote_addresses: list[str] | None = None
     accounts: list[_Account] | None = None
 
 
 @define(slots=True, eq=False)
 class AccessControl:
-    """The accounts of one file; for the threads that serve connections.
+    """The accounts of one file; used by the threads that serve connections.
 
-    Invariant: `_rules` were made from `_content`, which can be used; `_seen` is what the file had at the last look.
+    Invariant: `_rules` are made from `_content`, which is valid; `_seen` is the file's content at the last check.
     """
 
     runtime: Runtime
     path: str
     """Absolute."""
     record_at: RecordAt = field(default=lambda _offset: None)
-    """Where messages are looked up that requests name by their place in the log."""
+    """Finds messages that requests name by log offset."""
     _content: bytes = field(default=b"", init=False)
     _seen: bytes = field(default=b"", init=False)
     _rules: Rules = field(init=False)
     _read_ms: int = field(default=0, init=False)
     """When the content was read, by the wall clock."""
     _taken_ns: int = field(default=0, init=False)
-    """The same by the monotonic clock."""
+    """When the content was read, by the monotonic clock."""
     _guard: Lock = field(init=False)
-    """Held while file, content and rules are made to agree."""
+    """Held while file, content and rules are updated."""
     _look_ns: int = field(default=0, init=False)
     _told: str = field(default="", init=False)
-    """What is wrong with the file since it was last right."""
+    """The last error of the file, if it is unusable."""
 
     def __attrs_post_init__(self) -> None:
         """Read the file; raises ConfigError."""
@@ -118,7 +116,7 @@ class AccessControl:
         self._taken_ns = self.runtime.monotonic_ns()
 
     def refusal(self, channel: Channel, command: Command) -> Parts | None:
-        """The answer to a request that is not let in (code 1, as Java's); None when it is."""
+        """Returns the answer to a refused request (code 1, as Java's); None if it is accepted."""
         self._look()
         fields = command.ext_fields or {}
         claim = Claim(channel.peer_host[0], fields.get(ACCESS_KEY), fields.get(SIGNATURE))
@@ -145,9 +143,9 @@ class AccessControl:
         return answer(command, ResponseCode.SYSTEM_ERROR, f"{JAVA_ERROR}: {reason}")
 
     def may_get(self, channel: Channel, record: Record | str, right: Right) -> bool:
-        """Whether a peer that has asked for nothing may be sent a message, which is there or of a topic.
+        """Whether a peer may get a message that it did not request; given as record or topic.
 
-        Its last account needs the right to it.
+        Its last account needs the right.
         """
         self._look()
         wanted = Wanted()
@@ -158,7 +156,7 @@ class AccessControl:
         return may_use(self._rules, channel.peer_host[0], channel.account, wanted)
 
     def may_still_pull(self, pull: Pull) -> bool:
-        """Whether a held pull may be answered with messages: its account may have lost a right meanwhile."""
+        """Whether a held pull may get messages: its account may have lost a right meanwhile."""
         self._look()
         asked_ms = pull.deadline_ms - pull.timeout_ms
         if asked_ms * 1_000_000 > self._taken_ns:
@@ -170,7 +168,7 @@ class AccessControl:
         return may_use(self._rules, pull.channel.peer_host[0], pull.channel.account, wanted)
 
     def _look(self) -> None:
-        """Take the file's new content, twice a second at most."""
+        """Read changed file content, at most twice a second."""
         now_ns = self.runtime.monotonic_ns()
         if now_ns < self._look_ns:
             return
@@ -199,10 +197,10 @@ class AccessControl:
     # -- for administrators --------------------------------------------------------------------------------------------
 
     def change(self, edit: Callable[[AccountFile], bool]) -> bool:
-        """Change the file and count by it at once; False when `edit` finds nothing to change.
+        """Change the file and apply it at once; returns False if `edit` finds nothing to change.
 
-        Raises ConfigError when the file cannot be used, before or after the change, and OSError when it cannot be
-        written; then everything is as it was.
+        Raises ConfigError if the file is unusable before or after the change, and OSError if it cannot be written;
+        nothing changes then.
         """
         with self._guard:
             file = AccountFile.parse(self._read())
@@ -218,11 +216,11 @@ class AccessControl:
             return True
 
     def version(self) -> tuple[int, int]:
-        """How often tools have changed the file, and when the last time in ms; (0, when it was read) if never."""
+        """Returns the number of tools' changes and the last one's time, ms; without any (0, time of reading)."""
         return AccountFile.parse(self._content).version or (0, self._read_ms)
 
     def listed(self) -> ClusterAclConfig:
-        """All accounts as the file has them."""
+        """Returns all accounts as the file has them."""
         file = _read_file(self._content)
         return ClusterAclConfig(
             global_white_addrs=file.global_white_remote_addresses or [],
@@ -240,7 +238,7 @@ class AccessControl:
 
 
 def read_rules(content: bytes, path: str) -> Rules:
-    """The accounts of a file; raises ConfigError, which says what is wrong and where."""
+    """Parse a file's accounts; raises ConfigError with the problem and its place."""
     try:
         file = _read_file(content)
         accounts = [_account(entry) for entry in file.accounts or []]
@@ -255,12 +253,11 @@ def read_rules(content: bytes, path: str) -> Rules:
 
 
 def _read_file(content: bytes) -> _File:
-    """What stands in a file; raises ConfigError, ValidationError or RecursionError."""
+    """Parse a file; raises ConfigError, ValidationError or RecursionError."""
     return msgspec.convert(_tidied(AccountFile.parse(content).values()), _File, strict=False)
 
 
 def _tidied(value: Any) -> Any:
-    """Without the entries that are empty."""
     if isinstance(value, list):
         return [_tidied(item) for item in value]
     if isinstance(value, dict):
@@ -269,13 +266,12 @@ def _tidied(value: Any) -> Any:
 
 
 def _listed(entry: _Account) -> PlainAccessConfig:
-    """An account as administrators are told of it: what is not set is left out."""
+    """Returns an account for administrators, without unset fields."""
     names = [name for name in PlainAccessConfig.__struct_fields__ if getattr(entry, name) is not None]
     return PlainAccessConfig(**{name: getattr(entry, name) for name in names})
 
 
 def _account(entry: _Account) -> Account:
-    """One account; raises ValueError or ConfigError."""
     return Account(
         access_key=entry.access_key,
         secret_key=entry.secret_key,

@@ -1,9 +1,8 @@
-"""Serves 50 to 54: administrators ask for the accounts of a broker and change them, and the file with them.
+"""Serves codes 50 to 54: administrators read and change a broker's accounts and their file.
 
-Answers are 4.9.7's, with its codes for what cannot be done (`AccountsResponseCode`); nothing is changed then. Stricter
-than 4.9.7, which takes accounts that its own permissions then cannot be read from, and lets every right signature do
-this: here it needs an administrator's (`rocketmq.accounts.access.ADMIN_CODES`), for 54 tells all secrets.
-Leaves out changing several files: there is one.
+Answers and error codes are 4.9.7's (`AccountsResponseCode`); on an error nothing changes. Stricter than 4.9.7, which
+accepts accounts that it then cannot read, and any valid signature. Here only an administrator may do this
+(`rocketmq.accounts.access.ADMIN_CODES`), because 54 returns all secrets. Only one file is supported.
 
 Source: `AdminBrokerProcessor.updateAndCreateAccessConfig` and its neighbours, `Permission.checkResourcePerms` of 4.9.7.
 """
@@ -38,13 +37,13 @@ from longpoll_spec.errors import ConfigError
 log = logging.getLogger(__name__)
 
 Edit = Callable[[AccountFile], bool]
-"""Changes a file; whether there was something to change."""
+"""Changes a file; returns whether anything changed."""
 _UPDATE_FAILED: Final = AccountsResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
 
 
 @frozen
 class AccessProcessor(Serving):
-    """The processors of one broker's accounts."""
+    """The processors for one broker's accounts."""
 
     access: AccessControl
     config: BrokerConfig
@@ -53,7 +52,7 @@ class AccessProcessor(Serving):
 
     @serves(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG)
     def put_account(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """50: make an account or change it; 209 when the file cannot hold it."""
+        """50: create or change an account; 209 if the file cannot hold it."""
         header = CreateAccessConfigRequestHeader.decode(command.ext_fields)
         if len(header.access_key) < KEY_SIZE_MIN or len(header.secret_key or "") < KEY_SIZE_MIN:
             told = f"The accessKey={header.access_key[:64]} and its secretKey must be longer than {KEY_SIZE_MIN - 1}"
@@ -81,7 +80,7 @@ class AccessProcessor(Serving):
 
     @serves(RequestCode.DELETE_ACL_CONFIG)
     def delete_account(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """51: remove an account; 210 when there is none."""
+        """51: remove an account; 210 if it does not exist."""
         key = DeleteAccessConfigRequestHeader.decode(command.ext_fields).access_key
         told = f"The accesskey[{key[:64]}] corresponding to accessConfig has been deleted failed."
         code = AccountsResponseCode.DELETE_ACL_CONFIG_FAILED
@@ -89,7 +88,7 @@ class AccessProcessor(Serving):
 
     @serves(RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG)
     def put_white_addresses(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """53: the addresses that need no account; 211 when they are none, or meant for another file."""
+        """53: set the global allow-list; 211 if it is invalid or for another file."""
         header = UpdateGlobalWhiteAddrsConfigRequestHeader.decode(command.ext_fields)
         code = AccountsResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
         if header.acl_file_full_path not in {None, "", self.access.path}:
@@ -105,7 +104,7 @@ class AccessProcessor(Serving):
 
     @serves(RequestCode.GET_BROKER_CLUSTER_ACL_INFO)
     def version(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """52: how often the accounts were changed, and when."""
+        """52: return the number of account changes, and the time of the last."""
         counter, time_ms = self.access.version()
         version = DataVersion(counter=counter, timestamp=time_ms)
         header = GetBrokerAclConfigResponseHeader(
@@ -119,11 +118,11 @@ class AccessProcessor(Serving):
 
     @serves(RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)
     def accounts(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """54: every account with its secret, and the white addresses."""
+        """54: return every account with its secret, and the allow-list."""
         return answer(command, ResponseCode.SUCCESS, body=self.access.listed().encode())
 
     def _change(self, channel: Channel, command: Command, edit: Edit, code: int, missing: str) -> Parts:
-        """Change the file, or answer `code` and why not; `missing` is the reason when there is nothing to change."""
+        """Change the file, or answer with `code` and the reason; `missing` is the reason if nothing was found."""
         try:
             done = self.access.change(edit)
         except (ConfigError, OSError) as error:
@@ -141,7 +140,7 @@ class AccessProcessor(Serving):
 
 
 def _split(text: str | None) -> list[str] | None:
-    """The parts of a text as Java splits it: those at the end that are empty do not count, but for an only one."""
+    """Split a text as Java does: trailing empty parts are dropped, except a single one."""
     if text is None:
         return None
     parts = text.split(",")
@@ -151,7 +150,7 @@ def _split(text: str | None) -> list[str] | None:
 
 
 def _rights_problem(texts: list[str]) -> str | None:
-    """What is wrong with rights written as NAME=RIGHT, in Java's words; None when nothing is."""
+    """Returns the problem of rights written as NAME=RIGHT, in Java's words, or None."""
     for text in texts:
         name, equals, right = text.partition("=")
         if not name.strip() or not equals or "=" in right:

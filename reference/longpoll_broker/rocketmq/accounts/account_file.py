@@ -1,8 +1,8 @@
-"""Changes the text of a `plain_acl.yml` as RocketMQ's broker does when its tools ask for it.
+"""Edits the text of a `plain_acl.yml` as RocketMQ's broker does for its tools.
 
-What is not changed keeps its value to the letter: 0123 stays 0123, where Java would make 83 of it. As in Java comments
-and blank lines go, a changed account moves to the end, and `dataVersion` counts the changes. Text in, text out; leaves
-out the file on disk, and whether its accounts can be used (`rocketmq.accounts.access_control`).
+Unchanged values keep their text: 0123 stays 0123, where Java would write 83. As in Java, comments and blank lines are
+dropped, a changed account moves to the end, and `dataVersion` counts the changes. The file on disk: see
+`rocketmq.accounts.access_control`.
 
 Source: `PlainPermissionManager.updateAccessConfig`, `createAclAccessConfigMap`, `deleteAccessConfig`,
 `updateGlobalWhiteAddrsConfig`, `updateAclConfigFileVersion` and `AclUtils.writeDataObject` of 4.9.7.
@@ -36,13 +36,13 @@ Value = str | bool | list[str]
 
 @define
 class AccountFile:
-    """One file's content, as nodes: a value that nobody changes is written as it was read."""
+    """One file's content as YAML nodes, so that unchanged values are written as they were read."""
 
     root: MappingNode
 
     @classmethod
     def parse(cls, content: bytes) -> AccountFile:
-        """Read a file, which may be empty; raises ConfigError."""
+        """Parse a file, which may be empty; raises ConfigError."""
         try:
             node = yaml.compose(content, Loader=yaml.SafeLoader)
         except (yaml.YAMLError, RecursionError) as error:
@@ -54,23 +54,23 @@ class AccountFile:
         return cls(node)
 
     def values(self) -> dict[str, Any]:
-        """What stands in it: tables, lists, and every scalar as its text but for nulls, which are left out.
+        """Returns the content: tables, lists, and scalars as text, without nulls.
 
-        Raises ConfigError, or RecursionError for a list that is in itself.
+        Raises ConfigError, or RecursionError for a list that contains itself.
         """
         return _values_of(self.root)
 
     def text(self) -> bytes:
-        """The file as Java writes it: one value a line."""
+        """Returns the file in Java's layout: one value per line."""
         _lay_out(self.root, set())
         written = self._written(as_it_is=True)
-        # PyYAML takes these for ends of lines and does not read them again as it wrote them.
+        # PyYAML treats these as line breaks and would not read its own output back.
         if any(mark in written for mark in "\x85\u2028\u2029"):
             written = self._written(as_it_is=False)
         return written.encode()
 
     def _written(self, *, as_it_is: bool) -> str:
-        """The text, with letters beyond ASCII as they are or else escaped."""
+        """Serialise the file, with non-ASCII letters as they are or escaped."""
         written = yaml.serialize(self.root, Dumper=yaml.SafeDumper, allow_unicode=as_it_is)
         assert isinstance(written, str)
         return written
@@ -78,7 +78,7 @@ class AccountFile:
     # -- accounts ------------------------------------------------------------------------------------------------------
 
     def put_account(self, key: str, values: Mapping[str, Value]) -> None:
-        """Make an account or change one; what `values` does not name stays. It stands last then."""
+        """Create or change an account and move it to the end; fields not in `values` stay."""
         accounts = self._list(ACCOUNTS)
         account = self._take(key) or MappingNode(_MAP, [])
         for name, value in {ACCESS_KEY: key, **values}.items():
@@ -86,11 +86,11 @@ class AccountFile:
         accounts.value.append(account)
 
     def remove_account(self, key: str) -> bool:
-        """Remove an account; whether there was one."""
+        """Remove an account; returns whether it existed."""
         return self._take(key) is not None
 
     def put_white_addresses(self, addresses: Iterable[str]) -> None:
-        """The addresses that need no account, instead of those before."""
+        """Replace the global allow-list."""
         _put(self.root, WHITE, _node(list(addresses)))
 
     def _take(self, key: str) -> MappingNode | None:
@@ -105,7 +105,7 @@ class AccountFile:
 
     @property
     def version(self) -> tuple[int, int] | None:
-        """Changes counted and the time of the last one in ms since 1970; None when nobody has counted any."""
+        """Number of changes, and time of the last in ms since 1970; None if the file has no version."""
         versions = _get(self.root, VERSION)
         if not isinstance(versions, SequenceNode) or not versions.value:
             return None
@@ -116,7 +116,7 @@ class AccountFile:
         return (int(counter), int(time_ms)) if counter.isdecimal() and time_ms.isdecimal() else None
 
     def count_change(self, now_ms: int) -> None:
-        """Raise the version."""
+        """Increment the version."""
         counter = self.version[0] if self.version is not None else 0
         version = MappingNode(_MAP, [])
         _put(version, "counter", ScalarNode(_INT, str(counter + 1)))
@@ -124,7 +124,7 @@ class AccountFile:
         _put(self.root, VERSION, SequenceNode(_LIST, [version]))
 
     def _list(self, name: str) -> SequenceNode:
-        """A list of the root, made when there is none; raises ConfigError when it is something else."""
+        """Find or create a list of the root; raises ConfigError if it is something else."""
         found = _get(self.root, name)
         if found is None or _is_null(found):
             found = SequenceNode(_LIST, [])
@@ -162,7 +162,7 @@ def _node(value: Value) -> Node:
 
 
 def _get(mapping: MappingNode, name: str) -> Node | None:
-    """The value of a key; the last one when the key stands there twice, as a YAML loader has it."""
+    """Returns the value of a key; of a duplicate key the last, as in a YAML loader."""
     found: Node | None = None
     for key, value in mapping.value:
         if _text_of(key) == name:
@@ -171,7 +171,6 @@ def _get(mapping: MappingNode, name: str) -> Node | None:
 
 
 def _put(mapping: MappingNode, name: str, value: Node) -> None:
-    """Set a key in its place, or at the end."""
     entries = [entry for entry in mapping.value if _text_of(entry[0]) == name]
     if not entries:
         mapping.value.append((ScalarNode(_TEXT, name), value))
@@ -188,7 +187,7 @@ def _is_null(node: Node) -> bool:
 
 
 def _lay_out(node: Node, done: set[int]) -> None:
-    """Forget how a node was written, so that all is written alike; a node that stands in several places comes once."""
+    """Reset a node's layout, so that all is written alike; visits shared nodes once."""
     if id(node) in done:
         return
     done.add(id(node))
@@ -205,7 +204,7 @@ def _lay_out(node: Node, done: set[int]) -> None:
 
 
 def _place(error: Exception) -> str:
-    """Where a file stops being YAML; not what stands there, for a secret may."""
+    """Returns the position of a YAML error, but not the text, which may be a secret."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     if mark is not None:
         return f": look at line {mark.line + 1}, column {mark.column + 1}, and before"

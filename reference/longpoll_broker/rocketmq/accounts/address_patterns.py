@@ -1,14 +1,14 @@
-"""Addresses that are let in without a key: one, several, or a range of the last parts.
+"""Allow-list patterns: one address, several, or a range of the last parts.
 
-| pattern | lets in |
+| pattern | matches |
 |---|---|
-| `*` | everybody |
+| `*` | all addresses |
 | `10.1.2.3`, `::1` | one address |
 | `10.1.2.3,10.1.2.4` | each of these |
 | `10.1.2.{3,4}` | each of these |
 | `10.1.2.*`, `10.1.2-9.*`, `2::ac5:78:1-200:*` | ranges; in IPv6 the parts are hexadecimal |
 
-Source: `RemoteAddressStrategyFactory.java` of 4.9.7, which lets only the last parts be ranges.
+Source: `RemoteAddressStrategyFactory.java` of 4.9.7, where also only the last parts may be ranges.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _BRACES: Final = re.compile(r"(.*[.:])\{([^{}]+)\}")
 
 
 def address_match(pattern: str) -> Match:
-    """Whether an address, given without its port, is meant by the pattern; raises ConfigError when that is none.
+    """Returns a matcher of addresses without port for a pattern; raises ConfigError for an invalid one.
 
-    An empty pattern means nobody.
+    An empty pattern matches no address.
     """
     text = pattern.strip()
     if not text:
@@ -70,7 +70,7 @@ def _ranges(text: str) -> Match:
 
 
 def _split(text: str, version: int) -> list[str]:
-    """The four or eight parts of an address or pattern; raises ConfigError."""
+    """Returns the four or eight parts of an address or pattern; raises ConfigError."""
     if version == 4:
         parts = text.split(".")
     else:
@@ -83,7 +83,6 @@ def _split(text: str, version: int) -> list[str]:
 
 
 def _range(text: str, part: str, base: int, part_max: int) -> tuple[int, int]:
-    """The lowest and highest value of one part."""
     if part == "*":
         return 0, part_max
     low_text, _dash, high_text = part.partition("-")

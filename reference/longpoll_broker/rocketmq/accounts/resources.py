@@ -1,11 +1,10 @@
-"""Which topics and groups each request uses: one entry for every code that the broker serves.
+"""The topics and groups that each request uses: one entry per code that the broker serves.
 
-What a request names by a place in the log (33, 36, 37) is looked up there, and counts under the topic that the message
-was sent to, also while it waits in the schedule or among the prepared ones. A code that the broker serves and that is
-in none of the tables turns `model_tests/service/test_resources.py` red.
+A message named by its log offset (33, 36, 37) counts under the topic that it was sent to, also while it is delayed or
+prepared. `model_tests/service/test_resources.py` fails for a served code without an entry.
 
-The decision is in `rocketmq.accounts.access`. Source: `PlainAccessValidator.parse` of 4.9.7, which knows 10, 11, 12,
-15, 34, 35, 36, 38 and 310 only.
+Decisions: see `rocketmq.accounts.access`. Source: `PlainAccessValidator.parse` of 4.9.7, which covers only 10, 11, 12,
+15, 34, 35, 36, 38 and 310.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ from longpoll_protocol.names import DEAD_PREFIX, NOT_FOR_SENDING, RETRY_PREFIX
 from longpoll_protocol.properties import read_properties
 
 RecordAt = Callable[[int], Record | None]
-"""The message at a place in the log, if there is one."""
+"""Returns the message at a log offset, or None."""
 Names = Callable[[Command, Wanted, RecordAt], None]
-"""Adds what a request uses; raises HeaderError when it cannot be read."""
+"""Adds the topics and groups of a request; raises HeaderError if it is unreadable."""
 
 ANY_RIGHT: Final = Right.PUB | Right.SUB
 MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
-"""The property that names further queues which list a message, separated by commas."""
+"""The property with the additional queues of a message, separated by commas."""
 _MULTI_DISPATCH_BYTES: Final = MULTI_DISPATCH.encode()
 _TRUE: Final = frozenset({"true", "1"})
-"""How a field says so, in any case (`headers.base`)."""
+"""Values of a true field, in any case (`headers.base`)."""
 REAL_TOPIC: Final = "REAL_TOPIC"
 
 
 def _fields(topic: str = "", group: str = "", right: Right = Right.SUB) -> Names:
-    """Of a request whose fields name a topic and a group; "" where there is none."""
+    """For requests with fields for a topic and a group; "" means no such field."""
 
     def names(command: Command, wanted: Wanted, _record_at: RecordAt) -> None:
         fields = command.ext_fields or {}
@@ -54,7 +53,7 @@ def _fields(topic: str = "", group: str = "", right: Right = Right.SUB) -> Names
 
 
 def _send(topic: str, properties: str, batch: str) -> Names:
-    """Of a message whose fields have these names."""
+    """For sends with these field names."""
 
     def names(command: Command, wanted: Wanted, _record_at: RecordAt) -> None:
         fields = command.ext_fields or {}
@@ -64,7 +63,7 @@ def _send(topic: str, properties: str, batch: str) -> Names:
         else:
             wanted.topic(name, Right.PUB)
         _add_further_queues(wanted, fields.get(properties))
-        # Looked for before any of it is read: a batch may have tens of thousands of messages.
+        # Searched before parsing, because a batch may have tens of thousands of messages.
         is_batch = fields.get(batch, "").lower() in _TRUE
         if is_batch and _MULTI_DISPATCH_BYTES in bytes(command.body):
             for message in decode_batch(command.body):
@@ -86,23 +85,23 @@ def _view(command: Command, wanted: Wanted, record_at: RecordAt) -> None:
 
 
 def _send_back(command: Command, wanted: Wanted, record_at: RecordAt) -> None:
-    """36: the group, and the topic of the message, which it would come to read."""
+    """36: the group, and the topic of the message, which the group would read."""
     header = ConsumerSendMsgBackRequestHeader.decode(command.ext_fields)
     wanted.group(header.group)
     _add_place(wanted, header.offset, record_at, Right.SUB)
 
 
 def _end(command: Command, wanted: Wanted, record_at: RecordAt) -> None:
-    """37: the topic that the prepared message goes to."""
+    """37: the topic of the prepared message."""
     offset = EndTransactionRequestHeader.decode(command.ext_fields).commit_log_offset
     _add_place(wanted, offset, record_at, Right.PUB)
 
 
 def _add_place(wanted: Wanted, offset: int, record_at: RecordAt, right: Right) -> None:
-    """What a request names by its place in the log; raises HeaderError where there is no message of a producer.
+    """Add the message at a log offset; raises HeaderError if it is not a producer's message.
 
-    A body may look like a record whose properties reach over messages of other topics: only bodies have a checksum. But
-    the mark of a record that it reaches over is never UTF-8.
+    A message body may imitate a record whose properties span messages of other topics, because only bodies have a
+    checksum. But a record's magic within that span is never valid UTF-8.
     """
     record = record_at(offset)
     if record is not None:
@@ -115,7 +114,7 @@ def _add_place(wanted: Wanted, offset: int, record_at: RecordAt, right: Right) -
 
 
 def add_record(wanted: Wanted, record: Record | None, right: Right) -> None:
-    """A message by the topic that it was sent to; one of a group's dead letters or retries is the group's."""
+    """Add a message's original topic; for dead letters and retries, the group."""
     if record is None:
         return
     name = record.topic
@@ -140,7 +139,7 @@ def _assignment(command: Command, wanted: Wanted, _record_at: RecordAt) -> None:
 
 
 def _heartbeat(command: Command, wanted: Wanted, _record_at: RecordAt) -> None:
-    """34: the groups and topics that are consumed, and the producers' groups."""
+    """34: the groups and topics of consumers, and the groups of producers."""
     heartbeat = HeartbeatData.decode(command.body)
     for producer in heartbeat.producer_data_set:
         wanted.producers(producer.group_name)
@@ -193,7 +192,7 @@ NAMED: Final[dict[int, Names]] = {
     RequestCode.CONSUMER_SEND_MSG_BACK: _send_back,
     RequestCode.END_TRANSACTION: _end,
 }
-"""By code, what adds the topics and groups that a request uses."""
+"""By code, a function that adds a request's topics and groups."""
 FOR_EVERY_ACCOUNT: Final[dict[int, str]] = {
     RequestCode.CHECK_CLIENT_CONFIG: "only reads the expression that it brings",
     RequestCode.GET_BROKER_RUNTIME_INFO: "tells counts and times of the whole broker",
@@ -201,11 +200,11 @@ FOR_EVERY_ACCOUNT: Final[dict[int, str]] = {
     RequestCode.VIEW_BROKER_STATS_DATA: "tells counts",
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: "tells names that every broker has",
 }
-"""By code, why an account needs no right for it."""
+"""By code, the reason why an account needs no right."""
 
 
 def wanted_by(command: Command, record_at: RecordAt = lambda _offset: None) -> Wanted:
-    """The topics and groups that a request uses; raises HeaderError when it cannot be read."""
+    """Returns the topics and groups of a request; raises HeaderError if it is unreadable."""
     wanted = Wanted()
     names = NAMED.get(command.code)
     if names is not None:
@@ -214,7 +213,7 @@ def wanted_by(command: Command, record_at: RecordAt = lambda _offset: None) -> W
 
 
 def codes_with_an_entry(admin: frozenset[int]) -> Iterator[int]:
-    """Every code that somebody has decided about, once for each table that it is in."""
+    """Yield every code with an entry, once per table."""
     yield from NAMED
     yield from FOR_EVERY_ACCOUNT
     yield from admin

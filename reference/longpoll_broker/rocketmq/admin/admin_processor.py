@@ -1,8 +1,7 @@
-"""Serves questions about offsets and messages, and changes of topics and groups.
+"""Serves queries of offsets and messages, and changes of topics and groups.
 
-Codes 14, 15, 17, 29 to 33, 200, 201, 207, 215.
-Deleting a topic makes it unknown and removes its queues; its messages stay in the log as in RocketMQ. Leaves out
-queries by key (`rocketmq.admin.query_processor`).
+Codes 14, 15, 17, 29 to 33, 200, 201, 207, 215. Deleting a topic removes its queues; as in RocketMQ, its messages stay
+in the log. Queries by key: see `rocketmq.admin.query_processor`.
 
 Source: `ConsumerManageProcessor.java`, `AdminBrokerProcessor.java`, `QueryMessageProcessor.java` 4.9; answers as seen
 on 4.9.7.
@@ -50,20 +49,20 @@ _BOOT_FIRST: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot 
 
 @define(slots=True, eq=False)
 class AdminProcessor(Serving):
-    """The processors of offsets, views, topics and groups."""
+    """The processors of offsets, messages, topics and groups."""
 
     topics: Topics
     groups: Groups
     offsets: Offsets
     store: MessageStore
     topic_deleted: Callable[[str, Outbox], None]
-    """Called when a topic is gone."""
+    """Called after a topic's deletion."""
     when_saved: WhenSaved
     traits: Traits = STRICT_TRAITS
 
     @serves(RequestCode.QUERY_CONSUMER_OFFSET)
     def query_offset(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """14: the group's offset; 0 for a new group of a queue that still has its first message; else 22."""
+        """14: return the group's offset; 0 for a new group if the queue's first message still exists; else 22."""
         header = QueryConsumerOffsetRequestHeader.decode(command.ext_fields)
         offset = self.offsets.query(header.topic, header.consumer_group, header.queue_id)
         if offset is None or offset < 0:
@@ -74,7 +73,7 @@ class AdminProcessor(Serving):
         return self._offset(command, offset)
 
     def _no_offset(self, header: QueryConsumerOffsetRequestHeader) -> str | None:
-        """Why a group without an offset is not told 0; None when it is."""
+        """Returns why a group without an offset does not get 0; None if it does."""
         topic, queue_id = header.topic, header.queue_id
         if self.traits.zero_for_stored_only:
             if header.set_zero_if_not_found is False:
@@ -102,7 +101,7 @@ class AdminProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS)
 
     def _unknown(self, command: Command) -> Parts | None:
-        """The refusal of an offset whose group or topic there is not, or that is not whole; before any other check."""
+        """Returns the refusal of an incomplete offset, or one with an unknown group or topic; checked first."""
         fields = command.ext_fields or {}
         group, topic = fields.get("consumerGroup", ""), fields.get("topic", "")
         if group not in self.groups.by_name:
@@ -116,7 +115,7 @@ class AdminProcessor(Serving):
 
     @serves(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
     def search_offset(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """29: the offset stored nearest to a time."""
+        """29: return the offset stored nearest to a time."""
         header = SearchOffsetRequestHeader.decode(command.ext_fields)
         topic, queue_id = header.topic, header.queue_id
         if not self.traits.searches_by_boundary:
@@ -132,19 +131,19 @@ class AdminProcessor(Serving):
 
     @serves(RequestCode.GET_MAX_OFFSET)
     def max_offset(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """30: the queue's visible end."""
+        """30: return the queue's visible end."""
         header = GetMaxOffsetRequestHeader.decode(command.ext_fields)
         return self._offset(command, self.store.visible_end(header.topic, header.queue_id))
 
     @serves(RequestCode.GET_MIN_OFFSET)
     def min_offset(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """31: the queue's visible start."""
+        """31: return the queue's visible start."""
         header = GetMinOffsetRequestHeader.decode(command.ext_fields)
         return self._offset(command, self.store.visible_start(header.topic, header.queue_id))
 
     @serves(RequestCode.GET_EARLIEST_MSG_STORETIME)
     def earliest_time(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """32: when the queue's first message was stored, ms; -1 when there is none."""
+        """32: return the store time of the queue's first message, ms; -1 without one."""
         header = GetEarliestMsgStoretimeRequestHeader.decode(command.ext_fields)
         start = self.store.visible_start(header.topic, header.queue_id)
         stored_ms = self.store.store_ms_of(header.topic, header.queue_id, start)
@@ -152,7 +151,7 @@ class AdminProcessor(Serving):
 
     @serves(RequestCode.VIEW_MESSAGE_BY_ID)
     def view_message(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """33: the record at a physical offset."""
+        """33: return the record at a physical offset."""
         offset = ViewMessageRequestHeader.decode(command.ext_fields).offset
         record = self.store.record_at(offset) if offset >= 0 else None
         if record is None:
@@ -161,7 +160,7 @@ class AdminProcessor(Serving):
 
     @serves(RequestCode.UPDATE_AND_CREATE_TOPIC)
     def put_topic(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
-        """17: make a topic or change it; answered when that is on the disk."""
+        """17: create or change a topic; answered when saved."""
         header = CreateTopicRequestHeader.decode(command.ext_fields)
         problem = name_problem(header.topic)
         counts = (header.read_queue_nums, header.write_queue_nums)
@@ -191,36 +190,36 @@ class AdminProcessor(Serving):
             return answer(command, ResponseCode.SYSTEM_ERROR, str(error))
         if not self.topics.put(topic, channel):
             return answer(command, ResponseCode.SYSTEM_ERROR, "there are too many topics; delete one first")
-        # Java's reply carries this text on success as well.
+        # Java's reply carries this text even on success.
         return self.when_saved(channel, command, answer(command, ResponseCode.SUCCESS, "not set any response code"))
 
     @serves(RequestCode.DELETE_TOPIC_IN_BROKER)
     def delete_topic(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
-        """215: forget a topic, its queues and how far groups are; an unknown one is forgotten already."""
+        """215: delete a topic with its queues and offsets; success for an unknown one."""
         name = DeleteTopicRequestHeader.decode(command.ext_fields).topic
         problem = name_problem(name) if self.traits.checks_deleted_names or not name.strip() else None
         if problem is None and self.topics.is_system(name):
             problem = CONFLICT.format(name)
         if problem is not None:
             return answer(command, self.traits.bad_parameter_code, problem)
-        # First unknown, then without queues: a send or pull between the two is refused.
+        # Hide the topic first, so that sends and pulls in between are refused.
         self.topics.remove(name)
         self.store.begin_deletion(name)
-        # The topic is gone from here on, also where the disk keeps its queues: nothing more comes to who waits.
+        # From here on the topic is gone, even if the disk keeps its queues, so its pulls must be answered.
         self.topic_deleted(name, outbox)
         return self.when_saved(
             channel, command, answer(command, ResponseCode.SUCCESS), partial(self._finish_deletion, name)
         )
 
     def _finish_deletion(self, topic: str) -> None:
-        """Do what takes long of a deletion; raises OSError."""
+        """Do the slow part of a deletion; raises OSError."""
         if not self.traits.offsets_outlive_topics:
             self.offsets.forget_topic(topic)
         self.store.finish_deletion(topic)
 
     @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
     def put_group(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
-        """200: make a group or change it; answered when that is on the disk."""
+        """200: create or change a group; answered when saved."""
         body = bytes(command.body)
         if body.strip() in self.traits.null_bodies:
             return answer(command, ResponseCode.SUCCESS)
@@ -242,7 +241,7 @@ class AdminProcessor(Serving):
 
     @serves(RequestCode.DELETE_SUBSCRIPTIONGROUP)
     def delete_group(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
-        """207: forget a group, and what it has consumed if the field of this version says so."""
+        """207: delete a group, and its offsets if this version's field is true."""
         header = DeleteSubscriptionGroupRequestHeader.decode(command.ext_fields)
         self.groups.remove(header.group_name)
         asked = {"removeOffset": header.remove_offset, "cleanOffset": header.clean_offset}

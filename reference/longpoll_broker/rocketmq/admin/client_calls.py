@@ -1,8 +1,8 @@
-"""Passes requests on to clients: 307 and 309, 222 and 223 by 220 and 221, and replies (324, 325), by 326.
+"""Forwards requests to clients: 307 and 309, 222 and 223 (as 220 and 221), and replies (324, 325, as 326).
 
-A client answers 221, 307, 309 and 326 to the broker, which answers who asked; one that does not in 10 s, or is gone, is
-told of with a code of its own. What members say of their offsets (221) is put together; who does not answer in 5 s, or
-not as it must be, is left out. Replies are not stored, as with `storeReplyMessageEnable=false` of Java's.
+A client answers 221, 307, 309 and 326 to the broker, which answers the requester. A client that is gone, or silent for
+10 s, causes an error code. Members' offsets (221) are merged; members that are silent for 5 s or answer incorrectly are
+skipped. Replies are not stored, as with Java's `storeReplyMessageEnable=false`.
 
 Source: `AdminBrokerProcessor.callConsumer`, `resetOffset`, `getConsumerStatus`, `consumeMessageDirectly`,
 `Broker2Client.java`, `ReplyMessageProcessor.java` 4.9.7.
@@ -58,23 +58,21 @@ from longpoll_runtime import Lock, Runtime
 log = logging.getLogger(__name__)
 
 CALL_MS_MAX: Final = 10_000
-"""How long a member has to answer (`Broker2Client.callClient`)."""
+"""Time limit for a member's answer (`Broker2Client.callClient`)."""
 STATUS_MS_MAX: Final = 5_000
-"""How long members have to say their offsets (`Broker2Client.getConsumeStatus`); Java asks one after the other."""
+"""Time limit for members' offsets (`Broker2Client.getConsumeStatus`); Java asks one after the other."""
 STATUS_SIZE_MAX: Final = 256 * KIB
-"""Most bytes that they may say together: all of it is read."""
+"""Maximum bytes of their answers together."""
 CALL_COUNT_MAX: Final = 1000
-"""Most requests that wait for members; the next one is answered 2."""
+"""Maximum requests that wait for members; the next one is answered with 2."""
 NO_OFFSET: Final = -1
-"""In a request to reset a queue: no offset is named."""
+"""In a request to reset a queue: no offset given."""
 LATEST: Final = -1
 """The time that means a queue's end."""
 
 
 @frozen
 class _Waiting:
-    """Who waits for a member's answer."""
-
     asker: Channel
     asked: Command
     member: str
@@ -82,36 +80,36 @@ class _Waiting:
     deadline_ns: int
 
     def passed_on(self, command: Command) -> Parts | None:
-        """What who asked is answered when the member has answered; None when others must answer, too."""
-        # The body lies in the member's receive buffer, which is used again.
+        """Returns the requester's answer after the member's; None if other members must answer too."""
+        # Copied, because the member's receive buffer is reused.
         return answer(self.asked, command.code, command.remark, command.ext_fields, bytes(command.body))
 
     def gone(self) -> Parts | None:
-        """When the member has closed its connection."""
+        """Returns the answer if the member closed its connection."""
         told = f"invoke consumer {self.member} Exception: it closed the connection"
         return answer(self.asked, ResponseCode.SYSTEM_ERROR, told)
 
     def late(self) -> Parts | None:
-        """When it has not answered in time."""
+        """Returns the answer if the member did not answer in time."""
         told = f"consumer {self.member} Timeout: no answer in {CALL_MS_MAX} ms"
         return answer(self.asked, ResponseCode.CONSUME_MSG_TIMEOUT, told)
 
 
 @frozen
 class _WaitingReply(_Waiting):
-    """Who has sent a reply, and waits until it was taken; `member` is the client id."""
+    """A sender of a reply that waits for its delivery; `member` is the client id."""
 
     queue_id: int
 
     def passed_on(self, command: Command) -> Parts:
-        """Success as of a send; the reply has no place."""
+        """Returns a send's success; a reply has no offset."""
         if command.code != ResponseCode.SUCCESS:
             return self.gone()
         fields = SendMessageResponseHeader(msg_id="0", queue_id=self.queue_id, queue_offset=0).encode()
         return answer(self.asked, ResponseCode.SUCCESS, None, fields | REGION_FIELDS)
 
     def gone(self) -> Parts:
-        """It was not taken."""
+        """Returns the answer if the reply was not delivered."""
         told = f"push reply message to {self.member}fail."
         return answer(self.asked, ResponseCode.SYSTEM_ERROR, told, REGION_FIELDS)
 
@@ -120,19 +118,19 @@ class _WaitingReply(_Waiting):
 
 @define(slots=True, eq=False)
 class _Gathering:
-    """What members say of their offsets. Invariant: `left` is how many may still say something; it falls under `lock`.
+    """Collects members' offsets. Invariant: `left` counts those that may still answer; it decreases under `lock`.
 
-    By client id, `told` has the queues' offsets.
+    `told` has the queues' offsets by client id.
     """
 
     lock: Lock
     left: int
     told: dict[str, dict[MessageQueue, int]] = field(factory=dict, init=False)
     size: int = field(default=0, init=False)
-    """Bytes that were said."""
+    """Bytes received."""
 
     def take(self, client_id: str, body: Buffer) -> None:
-        """Note what one says, unless it cannot be read or is too much."""
+        """Add a member's answer, unless it is unreadable or too large."""
         with self.lock:
             self.size += len(body)
             is_read = self.size <= STATUS_SIZE_MAX
@@ -148,7 +146,7 @@ class _Gathering:
             self.told[client_id] = offsets
 
     def one_less(self, asked: Command) -> Parts | None:
-        """The answer when nobody is left; None before."""
+        """Returns the answer after the last member; None before."""
         with self.lock:
             self.left -= 1
             if self.left:
@@ -164,18 +162,18 @@ class _Gathering:
 
 @frozen
 class _WaitingStatus(_Waiting):
-    """Who wants to know offsets of several members, and waits for this one; `member` is its client id."""
+    """A requester of several members' offsets that waits for this one; `member` is its client id."""
 
     gathering: _Gathering
 
     def passed_on(self, command: Command) -> Parts | None:
-        """Together with what the others say."""
+        """Add this member's answer."""
         if command.code == ResponseCode.SUCCESS:
             self.gathering.take(self.member, command.body)
         return self.gone()
 
     def gone(self) -> Parts | None:
-        """Without this one."""
+        """Skip this member."""
         return self.gathering.one_less(self.asked)
 
     late = gone
@@ -183,7 +181,7 @@ class _WaitingStatus(_Waiting):
 
 @define(slots=True, eq=False)
 class ClientCalls(Serving):
-    """The processors, and the calls under way. Invariant: `_waiting` changes under `lock`."""
+    """The processors, and the pending calls. Invariant: `_waiting` changes under `lock`."""
 
     runtime: Runtime
     topics: Topics
@@ -196,25 +194,25 @@ class ClientCalls(Serving):
     lock: Lock
     quota: Quota = field(factory=lambda: Quota("waiting calls", CALL_COUNT_MAX), init=False)
     _waiting: dict[tuple[Channel, int], _Waiting] = field(factory=dict, init=False)
-    """By the member's connection and the opaque of what it was asked."""
+    """By the member's connection and the opaque of its request."""
     _opaques: itertools.count[int] = field(factory=lambda: itertools.count(1), init=False)
 
     @property
     def waiting_count(self) -> int:
-        """Requests that wait for members."""
+        """Number of requests that wait for members."""
         with self.lock:
             return len(self._waiting)
 
     @serves(RequestCode.GET_CONSUMER_RUNNING_INFO)
     def running_info(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
-        """307: what a member does, asked of it; 1 when it is not there, 207 when it does not answer."""
+        """307: return a member's state, from the member; 1 if it is not connected, 207 if it does not answer."""
         header = GetConsumerRunningInfoRequestHeader.decode(command.ext_fields)
         asked = _request(command.code, header.encode(), flag=command.flag)
         return self._call(channel, command, asked, outbox, member=(header.consumer_group, header.client_id))
 
     @serves(RequestCode.CONSUME_MESSAGE_DIRECTLY)
     def consume_directly(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
-        """309: have a member consume one message; 1 when it or the message is not there."""
+        """309: let a member consume one message; 1 if the member or the message does not exist."""
         header = ConsumeMessageDirectlyResultRequestHeader.decode(command.ext_fields)
         _host, _port, physical_offset = message_id_position(header.msg_id)
         record = self.store.record_at(physical_offset) if physical_offset >= 0 else None
@@ -228,10 +226,10 @@ class ClientCalls(Serving):
 
     @serves(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
     def reset_offset(self, _channel: Channel, command: Command, outbox: Outbox) -> Parts:
-        """222: have every member of a group go on from a time's offsets (220); 206 when nobody is there.
+        """222: reset a group's members to the offsets of a time (220); 206 without members.
 
-        Without `isForce` no queue goes forward. The members store the new offsets. With `queueId` only that queue is
-        reset, to `offset` if there is one, and at once where nobody is there, as by 5.x.
+        Without `isForce`, no queue moves forward. The members store the new offsets. As in 5.x, with `queueId` only
+        that queue is reset, to `offset` if given, and directly for a group without members.
         """
         header = ResetOffsetRequestHeader.decode(command.ext_fields)
         topic = self.topics.get(header.topic)
@@ -267,7 +265,7 @@ class ClientCalls(Serving):
 
     @serves(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
     def consumer_status(self, asker: Channel, command: Command, outbox: Outbox) -> Parts | None:
-        """223: the offsets that the members of a group are at (221), of all or one; 1 when nobody is there."""
+        """223: return the offsets of a group's members (221), of all or one; 1 without members."""
         header = GetConsumerStatusRequestHeader.decode(command.ext_fields)
         wanted = (header.client_addr or "").strip()
         with self.members.lock:
@@ -288,7 +286,7 @@ class ClientCalls(Serving):
             waiting = _WaitingStatus(asker, command, client_id, deadline_ns, gathering)
             refusal = self._ask(channel, request, waiting, outbox)
             if refusal is not None:
-                # Whoever was asked answers for nothing.
+                # The members asked so far answer in vain.
                 self._forget(gathering)
                 return refusal
         return gathering.one_less(command)
@@ -301,7 +299,7 @@ class ClientCalls(Serving):
 
     @serves(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
     def push_reply(self, channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
-        """324, 325: bring a reply to the producer that asked, by its client id; 1 when it is not there."""
+        """324, 325: deliver a reply to its requester, by client id; 1 if that is not connected."""
         is_long = command.code == RequestCode.SEND_REPLY_MESSAGE
         kind = SendMessageRequestHeader if is_long else SendMessageRequestHeaderV2
         header = kind.decode(command.ext_fields)
@@ -323,7 +321,6 @@ class ClientCalls(Serving):
     def _pushed(
         self, channel: Channel, header: SendMessageRequestHeader, properties: dict[str, str], body: Buffer
     ) -> Command:
-        """326: the reply as the producer that asked gets it."""
         now_ms = self.runtime.unix_ms()
         told = ReplyMessageRequestHeader(
             producer_group=header.producer_group,
@@ -341,23 +338,22 @@ class ClientCalls(Serving):
             store_host=self.address,
             store_timestamp=now_ms,
         )
-        # The body lies in the asker's receive buffer, which is used again.
+        # Copied, because the receive buffer is reused.
         return _request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, told.encode(), bytes(body), flag=0)
 
     def _take_out(self, key: tuple[Channel, int]) -> _Waiting | None:
-        """Who waits for a member's answer, and waits no more; with the lock."""
         self.quota.release(key)
         return self._waiting.pop(key, None)
 
     def answered(self, channel: Channel, command: Command, outbox: Outbox) -> None:
-        """A member answers: pass it on; an answer that nobody waits for is thrown away."""
+        """Forward a member's answer; drop it if no requester waits."""
         with self.lock:
             waiting = self._take_out((channel, command.opaque))
         if waiting is not None:
             _write(outbox, waiting, waiting.passed_on(command))
 
     def closed(self, channel: Channel, outbox: Outbox) -> None:
-        """A connection is gone: who waits for it is told, and what it waits for is forgotten."""
+        """A connection closed: answer the requesters that wait for it, and drop its own requests."""
         with self.lock:
             found = [key for key, each in self._waiting.items() if channel in {key[0], each.asker}]
             gone = [waiting for key in found if (waiting := self._take_out(key)) is not None]
@@ -366,7 +362,7 @@ class ClientCalls(Serving):
                 _write(outbox, waiting, waiting.gone())
 
     def expire(self) -> None:
-        """Tell those who have waited too long; called now and then."""
+        """Answer the requesters that waited too long; called periodically."""
         now_ns = self.runtime.monotonic_ns()
         with self.lock:
             late = [key for key, waiting in self._waiting.items() if waiting.deadline_ns <= now_ns]
@@ -386,9 +382,9 @@ class ClientCalls(Serving):
         member: tuple[str, str],
         record: Record | None = None,
     ) -> Parts | None:
-        """Ask a member, by its group and client id; None when it is asked, else the refusal.
+        """Send a request to a member, by group and client id; returns None, or the refusal.
 
-        A member that may not read `record`, which it is sent, counts as not there.
+        A member without the right to `record`, which it would get, counts as not connected.
         """
         group, client_id = member
         name = f"<{group[:255]}> <{client_id[:255]}>"
@@ -404,7 +400,7 @@ class ClientCalls(Serving):
         return record is None or self.members.may_get(channel, record, Right.SUB)
 
     def _ask(self, channel: Channel, asked: Command, waiting: _Waiting, outbox: Outbox) -> Parts | None:
-        """Ask a client by its connection; None when it is asked, else the refusal."""
+        """Send a request to a client's connection; returns None, or the refusal."""
         opaque = self._opaque()
         with self.lock:
             if not waiting.asked.is_one_way:
@@ -424,7 +420,7 @@ class ClientCalls(Serving):
         return next(self._opaques) & 0x7FFFFFFF
 
     def _reset_to(self, header: ResetOffsetRequestHeader, queue_id: int) -> int | str:
-        """Where a queue goes on after a reset, or why it cannot be reset."""
+        """Returns a queue's offset after a reset, or why it cannot be reset."""
         stored = self.offsets.query(header.topic, header.group, queue_id)
         if stored is None:
             return f"THe consumer group <{header.group[:255]}> not exist"
@@ -443,18 +439,17 @@ class ClientCalls(Serving):
 
 
 def _write(outbox: Outbox, waiting: _Waiting, parts: Parts | None) -> None:
-    """Answer who asked, if this is an answer."""
     if parts is not None:
         outbox.write(waiting.asker, parts)
 
 
 def _request(code: int, fields: dict[str, str], body: Buffer = EMPTY, *, flag: int) -> Command:
-    """A request to a member; its opaque is given when it is sent."""
+    """Create a request to a member; its opaque is set when it is sent."""
     return Command(code=code, opaque=0, flag=flag, ext_fields=fields, body=body)
 
 
 def _reset_body(table: Mapping[MessageQueue, int], *, is_list: bool) -> bytes:
-    """The offsets by queue, or, for a group that C++ clients reset, as a list."""
+    """Encode the offsets by queue, or as a list for a group of C++ clients."""
     if not is_list:
         return msgspec.json.encode({"offsetTable": encode_by_queue(table)})
     rows = [

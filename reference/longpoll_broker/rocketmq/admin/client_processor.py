@@ -1,6 +1,6 @@
-"""Serves clients that come, go and ask for each other: 34, 35, 38, 46.
+"""Serves clients that join, leave and list each other: codes 34, 35, 38, 46.
 
-Leaves out the notice 40 (`member_notifications`).
+Notices (40): see `member_notifications`.
 
 Source: `ClientManageProcessor.java`, `ConsumerManageProcessor.java`, `DefaultConsumerIdsChangeListener.java` 4.9.
 """
@@ -31,13 +31,13 @@ from longpoll_protocol.names import GROUP_SIZE_MAX, RETRY_PREFIX
 from longpoll_runtime import Lock
 
 LEAVES_MAX: Final = 1_000
-"""Most groups that closed connections leave in one pass: some 10 ms."""
+"""Maximum groups that closed connections leave in one pass: some 10 ms."""
 LANGUAGE_SIZE_MAX: Final = 32
-"""Characters of a client's language that are kept; Java's names have 7 at most."""
+"""Characters of a client's language that are kept; Java's names have at most 7."""
 
 
 def check_sizes(body: str, names: Iterable[tuple[str, str, int]]) -> None:
-    """Raise HeaderError for the first of a body's fields whose value is longer than its limit."""
+    """Raise HeaderError for the first field whose value is longer than its limit."""
     for name, value, size_max in names:
         if len(value) > size_max:
             told = f"has {len(value)} characters, over the limit of {size_max}; shorten it"
@@ -46,46 +46,46 @@ def check_sizes(body: str, names: Iterable[tuple[str, str, int]]) -> None:
 
 @frozen
 class Program:
-    """What a client says of itself."""
+    """A client's description of itself."""
 
     client_id: str
     language: str
     """Any text."""
     version: int
     heard_ms: int
-    """When it said so, by the wall clock."""
+    """Time of the last heartbeat, by the wall clock."""
 
 
 @define(slots=True, eq=False)
 class ClientProcessor(Serving):
-    """The processors of clients' comings and goings."""
+    """The processors for clients that join and leave."""
 
     topics: Topics
     groups: Groups
     clients: Clients
     lock: Lock
-    """Guards `clients`: its two maps change together."""
+    """Protects `clients`: its two maps change together."""
     property_filter: bool = False
     """`enablePropertyFilter`."""
     traits: Traits = STRICT_TRAITS
     now_ms: Callable[[], int] = lambda: 0
     """The wall clock."""
     may_get: Callable[[Channel, Record | str, Right], bool] = lambda _channel, _record, _right: True
-    """Whether the accounts let a client have a message, or one of a topic, that it has not asked for."""
+    """Whether a client may get a message, or one of a topic, that it did not request."""
     producers: Producers = field(factory=Producers, init=False)
     programs: dict[Channel, Program] = field(factory=dict, init=False)
-    """Who is at the other end of a connection, as its last heartbeat said; `lock` guards it."""
+    """The client of each connection by its last heartbeat; protected by `lock`."""
     _closing: dict[Channel, None] = field(factory=dict, init=False)
-    """Closed connections that have not left all of their groups yet; `lock` guards it."""
+    """Closed connections that still have groups to leave; protected by `lock`."""
     _leaves_left: int = field(default=LEAVES_MAX, init=False)
-    """How many groups may still be left in this pass."""
+    """Number of groups that may still be left in this pass."""
     notices: MemberNotifications = field(
         init=False, default=Factory(lambda self: MemberNotifications(self.clients, self.lock), takes_self=True)
     )
 
     @serves(RequestCode.HEART_BEAT)
     def heartbeat(self, channel: Channel, command: Command, outbox: Outbox) -> Parts:
-        """34: register the client in its groups; members are told when a group changed."""
+        """34: register the client in its groups; notify members of changed groups."""
         data = HeartbeatData.decode(command.body)
         self._check_sizes(data)
         with self.lock:
@@ -112,7 +112,7 @@ class ClientProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS, None, self._heartbeat_fields(data, wants_subscriptions))
 
     def _check_sizes(self, data: HeartbeatData) -> None:
-        """Raise HeaderError for a name that is too long: members' names are told to every other member."""
+        """Raise HeaderError for a name that is too long, because other members receive it."""
         group_max = self.groups.size_max
         names = [("clientID", data.client_id, GROUP_SIZE_MAX)]
         for consumer in data.consumer_data_set:
@@ -121,7 +121,7 @@ class ClientProcessor(Serving):
         check_sizes("HeartbeatData", names)
 
     def _heartbeat_fields(self, data: HeartbeatData, wants_subscriptions: bool) -> dict[str, str] | None:
-        """What 5.x says: that a heartbeat without subscriptions would do, and whether the next one must have them."""
+        """Returns 5.x's fields: whether heartbeats need subscriptions in general, and whether the next does."""
         if not self.traits.heartbeat_fields:
             return None
         changed = wants_subscriptions or not data.heartbeat_fingerprint
@@ -129,7 +129,7 @@ class ClientProcessor(Serving):
 
     @serves(RequestCode.UNREGISTER_CLIENT)
     def unregister(self, channel: Channel, command: Command, outbox: Outbox) -> Parts:
-        """35: the client leaves a group."""
+        """35: remove the client from a group."""
         header = UnregisterClientRequestHeader.decode(command.ext_fields)
         if header.producer_group:
             with self.lock:
@@ -143,7 +143,7 @@ class ClientProcessor(Serving):
 
     @serves(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
     def members(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """38: the client ids of a group; code 1 when it has no members."""
+        """38: return the client ids of a group; code 1 without members."""
         name = GetConsumerListByGroupRequestHeader.decode(command.ext_fields).consumer_group
         with self.lock:
             group = self.clients.group(name)
@@ -158,7 +158,7 @@ class ClientProcessor(Serving):
 
     @serves(RequestCode.CHECK_CLIENT_CONFIG)
     def check_config(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """46: a Java client asks before it starts if its filter will do; 1 when none will, 23 when this will not."""
+        """46: check a Java client's filter before it starts; 1 if filters are off, 23 if it is invalid."""
         wanted = CheckClientData.decode(command.body).subscription_data if command.body else None
         if wanted is None or is_tag_type(wanted.expression_type):
             return answer(command, ResponseCode.SUCCESS)
@@ -172,25 +172,25 @@ class ClientProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS)
 
     def closed(self, channel: Channel, outbox: Outbox) -> None:
-        """A channel is gone, and with it a member of its groups."""
+        """Remove a closed channel from its groups."""
         with self.lock:
             self._closing[channel] = None
         self._close_some(outbox)
 
     @property
     def has_more(self) -> bool:
-        """Whether a later pass has something to do here; about right without the lock."""
+        """Whether a later pass has work here; approximate without the lock."""
         return bool(self._closing) or self.notices.has_more
 
     def turn(self, outbox: Outbox) -> None:
-        """End a pass: go on with closed connections that were in many groups, and with members to be told."""
+        """End a pass: continue with closed connections in many groups, and with notices."""
         self._leaves_left = LEAVES_MAX
         if self._closing:
             self._close_some(outbox)
         self.notices.turn(outbox)
 
     def _close_some(self, outbox: Outbox) -> None:
-        """Have closed connections leave their groups, as many as one pass may."""
+        """Remove closed connections from their groups, as many as one pass may."""
         groups: list[str] = []
         with self.lock:
             while self._closing and self._leaves_left > 0:
@@ -206,10 +206,10 @@ class ClientProcessor(Serving):
             self.notices.changed(group, outbox)
 
     def producer_of(self, group: str, half: Record, *, sender_first: bool) -> Channel | None:
-        """A producer's connection that may be asked about a prepared message; None when there is none.
+        """Returns a producer's connection to ask about a prepared message, or None.
 
-        It needs the right to publish to the message's topic. Each is asked in its turn, or the one that has sent the
-        message before its turn.
+        It needs the right to publish to the message's topic. Connections take turns; with `sender_first` the message's
+        sender goes first.
         """
 
         def may_ask(channel: Hashable) -> bool:
@@ -222,7 +222,7 @@ class ClientProcessor(Serving):
         return channel
 
     def producer_with(self, client_id: str, topic: str) -> Channel | None:
-        """A connection of a producer with this client id that may be brought replies; None when it is not there.
+        """Returns a connection of a producer with this client id that may get replies, or None.
 
         It needs any right to the topic of the replies.
         """

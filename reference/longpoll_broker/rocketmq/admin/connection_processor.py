@@ -1,6 +1,6 @@
-"""Tells who is connected: the members of consumer and producer groups (203, 204, 328), and what they want (345).
+"""Lists connections: members of consumer and producer groups (203, 204, 328), and their subscriptions (345).
 
-Leaves out registering them (`client_processor`). Source: `AdminBrokerProcessor.getConsumerConnectionList` and
+Registration: see `client_processor`. Source: `AdminBrokerProcessor.getConsumerConnectionList` and
 `getProducerConnectionList` 4.9.7.
 """
 
@@ -33,18 +33,18 @@ from longpoll_protocol.headers import (
 )
 
 TOLD_PRODUCER_COUNT_MAX: Final = 10_000
-"""Most producers of one answer."""
+"""Maximum producers of one answer."""
 
 
 @define(slots=True, eq=False)
 class ConnectionProcessor(Serving):
-    """The processors; what they tell is `members`'."""
+    """The processors; the data belongs to `members`."""
 
     members: ClientProcessor
 
     @serves(RequestCode.GET_CONSUMER_CONNECTION_LIST)
     def consumers(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """203: the members of a group and its subscriptions; 206 when nobody is there."""
+        """203: return the members of a group and its subscriptions; 206 without members."""
         name = GetConsumerConnectionListRequestHeader.decode(command.ext_fields).consumer_group
         with self.members.lock:
             group = self.members.clients.group(name)
@@ -62,7 +62,7 @@ class ConnectionProcessor(Serving):
 
     @serves(RequestCode.GET_PRODUCER_CONNECTION_LIST)
     def producers(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """204: the members of a producer group; 1 when nobody is there."""
+        """204: return the members of a producer group; 1 without members."""
         name = GetProducerConnectionListRequestHeader.decode(command.ext_fields).producer_group
         with self.members.lock:
             found = self._connections(self.members.producers.channels(name))
@@ -72,7 +72,7 @@ class ConnectionProcessor(Serving):
 
     @serves(RequestCode.GET_ALL_PRODUCER_INFO)
     def all_producers(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """328: the members of every producer group."""
+        """328: return the members of every producer group."""
         with self.members.lock:
             groups = self.members.producers.by_group()
             count = sum(map(len, groups.values()))
@@ -84,7 +84,7 @@ class ConnectionProcessor(Serving):
 
     @serves(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
     def subscription(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """345: what a group wants of a topic now; without it when that is nothing."""
+        """345: return a group's current subscription to a topic; without it if there is none."""
         header = QuerySubscriptionByConsumerRequestHeader.decode(command.ext_fields)
         with self.members.lock:
             live = self.members.clients.group(header.group)
@@ -95,7 +95,7 @@ class ConnectionProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS, body=msgspec.json.encode(told))
 
     def _producer(self, channel: object) -> dict[str, object]:
-        """One producer; with the lock."""
+        """Describe a producer; the caller holds the lock."""
         assert isinstance(channel, Channel)
         program = self.members.programs[channel]
         return {
@@ -107,12 +107,11 @@ class ConnectionProcessor(Serving):
         }
 
     def _connections(self, channels: Iterable[object]) -> list[Connection]:
-        """Who is at the other ends; with the lock."""
         found = []
         for channel in channels:
             assert isinstance(channel, Channel)
             program = self.members.programs[channel]
-            # A name that Java's enum does not have cannot be read there.
+            # Java cannot read a name that its enum does not have.
             language = program.language if program.language in LANGUAGES else "OTHER"
             found.append(
                 Connection(

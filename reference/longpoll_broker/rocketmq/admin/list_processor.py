@@ -1,6 +1,7 @@
-"""Serves requests of 5.x for topics and groups one by one and as lists: 18, 225, 351, 352.
+"""Serves 5.x's requests for topics and groups, single and as lists: codes 18, 225, 351, 352.
 
-A list is made whole or not at all, as far as it can be told beforehand. Leaves out what 4.9 has (`admin_processor`).
+A list is created completely or not at all, as far as checks can tell in advance. Requests of 4.9: see
+`admin_processor`.
 
 Source: `AdminBrokerProcessor.java` 5.5: `updateAndCreateTopicList`, `updateAndCreateSubscriptionGroupList`,
 `getTopicConfig`, `getSubscriptionGroup`; answers as seen on 5.5.0.
@@ -29,16 +30,16 @@ from longpoll_protocol.headers import GetSubscriptionGroupConfigRequestHeader, G
 from longpoll_protocol.names import FILTER_TYPES, group_problem, name_problem
 
 LIST_COUNT_MAX: Final = 10_000
-"""Most topics or groups of one request."""
+"""Maximum topics or groups of one request."""
 NOT_SET: Final = "not set any response code"
-"""What Java's answer to a made topic says on success as well."""
+"""Text of Java's answer to a created topic, even on success."""
 _GROUP_OF_5: Final[dict[str, Any]] = {
     "attributes": {},
     "consumeMessageOrderly": False,
     "consumeTimeoutMinute": 15,
     "groupRetryPolicy": {"type": "CUSTOMIZED"},
 }
-"""What 5.x tells of a group besides, at its defaults."""
+"""Additional fields of a group in 5.x, with default values."""
 Config = TypeVar("Config", TopicConfig, GroupConfig)
 
 
@@ -53,7 +54,7 @@ class ListProcessor(Serving):
 
     @serves(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
     def put_topics(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
-        """18: make topics or change them; answered when that is on the disk."""
+        """18: create or change topics; answered when saved."""
         wanted = _list(command.body, "topicConfigList", TopicConfig)
         for topic in wanted:
             problem = self._topic_problem(topic)
@@ -69,7 +70,7 @@ class ListProcessor(Serving):
 
     @serves(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
     def put_groups(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
-        """225: make groups or change them; answered when that is on the disk."""
+        """225: create or change groups; answered when saved."""
         wanted = _list(command.body, "groupConfigList", GroupConfig)
         for group in wanted:
             problem = self._group_problem(group.group_name)
@@ -81,7 +82,7 @@ class ListProcessor(Serving):
 
     @serves(RequestCode.GET_TOPIC_CONFIG)
     def topic(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """351: a topic's settings; 17 when it is not here."""
+        """351: return a topic's settings; 17 if it does not exist."""
         name = GetTopicConfigRequestHeader.decode(command.ext_fields).topic
         found = self.topics.get(name)
         if found is None:
@@ -91,7 +92,7 @@ class ListProcessor(Serving):
 
     @serves(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
     def group(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """352: a group's settings; it is made where groups are made on use, else 26."""
+        """352: return a group's settings; created if groups are created on use, else 26."""
         name = GetSubscriptionGroupConfigRequestHeader.decode(command.ext_fields).group
         found = self.groups.find(name, channel)
         if found is None:
@@ -100,7 +101,6 @@ class ListProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS, body=msgspec.json.encode(msgspec.to_builtins(found) | _GROUP_OF_5))
 
     def _topic_problem(self, topic: TopicConfig) -> str | None:
-        """Why a topic is not made; None when it is."""
         problem = name_problem(topic.topic_name)
         if problem is None and self.topics.is_system(topic.topic_name):
             problem = CONFLICT.format(topic.topic_name)
@@ -112,7 +112,6 @@ class ListProcessor(Serving):
         return problem
 
     def _group_problem(self, name: str) -> str | None:
-        """Why a group is not made; None when it is."""
         problem = group_problem(name) if self.traits.validates_groups else None
         if problem is None and len(name) > self.groups.size_max:
             problem = f"the group's name is longer than {self.groups.size_max} characters"
@@ -120,7 +119,7 @@ class ListProcessor(Serving):
 
 
 def _list(body: Buffer, name: str, kind: type[Config]) -> list[Config]:
-    """The list of this name in a body; raises HeaderError."""
+    """Parse the list of this name in a body; raises HeaderError."""
     try:
         found = msgspec.convert(load_json(body), dict[str, list[dict[str, Any]] | None], strict=False).get(name) or []
         told = [msgspec.convert(each, kind, strict=False) for each in found]

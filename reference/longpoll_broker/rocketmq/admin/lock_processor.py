@@ -1,7 +1,7 @@
-"""Serves 41 and 42: a consumer of an orderly group asks for queues to itself; and 400: it asks which are to be its own.
+"""Serves 41 and 42, queue locks of orderly consumer groups, and 400, a consumer's assignment of queues.
 
-The locks themselves: `rocketmq.tables.queue_locks`. Neither topic nor queue of a lock is checked, as on 4.9.7. What 400
-assigns are all queues that routes lead to, also those of other brokers; they are pulled as all others are.
+Locks: see `rocketmq.tables.queue_locks`. As on 4.9.7, topic and queue of a lock are not checked. 400 assigns all routed
+queues, also those of other brokers.
 
 Source: `AdminBrokerProcessor.lockBatchMQ`, `unlockBatchMQ`; `QueryAssignmentProcessor.java` 5.5,
 `AllocateMessageQueueAveragely.java`, `AllocateMessageQueueAveragelyByCircle.java`.
@@ -44,12 +44,12 @@ class LockProcessor(Serving):
     runtime: Runtime
     locks: QueueLocks
     guard: Lock
-    """Guards `locks`."""
+    """Protects `locks`."""
     group_size_max: int = GROUP_SIZE_MAX
 
     @serves(RequestCode.LOCK_BATCH_MQ)
     def lock(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """41: the queues that the client holds now, of those it asked for."""
+        """41: lock queues; return those that the client holds now."""
         asked = self._read(command)
         with self.guard:
             now_ms = self.runtime.monotonic_ns() // 1_000_000
@@ -58,14 +58,14 @@ class LockProcessor(Serving):
 
     @serves(RequestCode.UNLOCK_BATCH_MQ)
     def unlock(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """42: always a success, also for who holds nothing."""
+        """42: unlock queues; always a success, even without a lock."""
         asked = self._read(command)
         with self.guard:
             self.locks.unlock(asked.consumer_group, asked.client_id, asked.mq_set)
         return answer(command, ResponseCode.SUCCESS)
 
     def _read(self, command: Command) -> LockBatchRequest:
-        """What is asked; raises HeaderError for a name that is too long: each is kept as long as its lock."""
+        """Parse a request; raises HeaderError for a name that is too long, because locks keep it."""
         asked = LockBatchRequest.decode(command.body)
         group_max = self.group_size_max
         names = [("clientId", asked.client_id, GROUP_SIZE_MAX), ("consumerGroup", asked.consumer_group, group_max)]
@@ -84,13 +84,13 @@ class AssignmentProcessor(Serving):
     members: ClientProcessor
     broker_name: str
     queues_elsewhere: Callable[[str], Iterable[MessageQueue]]
-    """The readable queues that other brokers have of a topic."""
+    """Returns the readable queues of a topic on other brokers."""
     is_elsewhere: bool
-    """Routes are told by other name servers, so that other brokers' queues are not known here."""
+    """Whether routes come from other name servers, so that other brokers' queues are unknown here."""
 
     @serves(RequestCode.QUERY_ASSIGNMENT)
     def receive(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """400: the queues of a member; all queues where each member gets every message."""
+        """400: return a member's queues; all queues if each member gets every message."""
         asked = QueryAssignmentRequestBody.decode(command.body)
         if asked.strategy_name not in {AVERAGELY, BY_CIRCLE}:
             told = f"the strategy {asked.strategy_name[:80]!r} is not known here: {AVERAGELY} or {BY_CIRCLE}"
@@ -111,7 +111,7 @@ class AssignmentProcessor(Serving):
 
 
 def share_of(queues: list[MessageQueue], clients: list[str], client: str, *, by_circle: bool) -> list[MessageQueue]:
-    """A client's share of sorted queues among sorted clients; nothing for one that is not among them."""
+    """Returns a client's part of sorted queues among sorted clients; empty for an unknown client."""
     if client not in clients:
         return []
     number, count = clients.index(client), len(clients)

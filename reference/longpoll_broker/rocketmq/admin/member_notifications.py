@@ -1,12 +1,11 @@
-"""Tells the members of a group that it changed (40), so that they share its queues out anew.
+"""Notifies the members of a changed group (40), so that they rebalance.
 
-A change is told to every member, so a crowd that comes and goes would have the broker write members times changes
-notices. Up to `NOTICES_MAX` of a pass are written at once, in the order that Java has. Beyond that a group waits for
-its round, which goes on in later passes; further changes of a group that waits cost nothing, for its members will be
-told of all of them at once.
+Each change is announced to every member, so many joins and leaves would cause members times changes notices. In one
+pass, up to `NOTICES_MAX` are sent at once, in Java's order. After that a group waits for its round, which later passes
+continue. More changes of a waiting group cost nothing: one notice covers them all.
 
-Leaves out when a group counts as changed (`shared.subscription`).
-Source: `DefaultConsumerIdsChangeListener.java` 4.9, which tells each change to each member.
+Changes of groups: see `shared.subscription`. Source: `DefaultConsumerIdsChangeListener.java` 4.9, which sends each
+change to each member.
 """
 
 from __future__ import annotations
@@ -25,35 +24,35 @@ from longpoll_protocol.headers import NotifyConsumerIdsChangedRequestHeader
 from longpoll_runtime import Lock
 
 NOTICES_MAX: Final = 256
-"""Most notices of one pass: each is mostly a system call, so these take 2 to 4 ms."""
+"""Maximum notices of one pass: usually one system call each, so 2 to 4 ms."""
 
 
 @define(slots=True, eq=False)
 class MemberNotifications:
-    """Who has to be told; callable from any loop's thread.
+    """The members to notify; callable from any loop's thread.
 
-    Invariant: after a change every member of the group has been told of it, or the group is in `_waiting`, or the
-    member is in `_round`, which is of one group only.
+    Invariant: after a change, every member was notified, or the group is in `_waiting`, or the member is in `_round`,
+    which has one group only.
     """
 
     clients: Clients
     lock: Lock
-    """Guards `clients`, and everything here."""
+    """Protects `clients` and this object."""
     _left: int = field(factory=lambda: NOTICES_MAX, init=False)
-    """Notices that may still be written in this pass."""
+    """Number of notices that may still be sent in this pass."""
     _waiting: dict[str, None] = field(factory=dict, init=False)
-    """Groups that changed and whose round has not begun since, oldest first."""
+    """Changed groups whose round has not begun, oldest first."""
     _round: deque[Channel] = field(factory=deque, init=False)
     _round_parts: Parts = field(default=(), init=False)
     _opaques: itertools.count[int] = field(factory=lambda: itertools.count(1), init=False)
 
     @property
     def has_more(self) -> bool:
-        """Whether members wait to be told in a later pass; about right without the lock."""
+        """Whether members wait for a notice; approximate without the lock."""
         return bool(self._waiting or self._round)
 
     def changed(self, group: str, outbox: Outbox) -> None:
-        """Tell every member of a group, also the one that changed it, now or in one of the next passes."""
+        """Notify every member of a group, including the one that changed it, now or in a later pass."""
         with self.lock:
             if group in self._waiting:
                 return
@@ -68,7 +67,7 @@ class MemberNotifications:
             outbox.write(channel, parts)
 
     def turn(self, outbox: Outbox) -> None:
-        """End a pass: go on with the groups that wait, as far as one pass may."""
+        """End a pass: continue with the waiting groups, within the limit."""
         if self._left == NOTICES_MAX and not self.has_more:
             return
         with self.lock:
@@ -78,14 +77,14 @@ class MemberNotifications:
             outbox.write(channel, parts)
 
     def _take(self, count: int) -> list[tuple[Channel, Parts]]:
-        """Up to `count` members that are to be told next, and what."""
+        """Take the next members to notify, up to `count`, with their notices."""
         taken: list[tuple[Channel, Parts]] = []
         while len(taken) < count and (self._round or self._begin_round()):
             taken.append((self._round.popleft(), self._round_parts))
         return taken
 
     def _begin_round(self) -> bool:
-        """Begin the round of the next group that has members; False when none waits."""
+        """Begin the round of the next group with members; returns False if none waits."""
         while self._waiting:
             group = next(iter(self._waiting))
             del self._waiting[group]
@@ -96,7 +95,7 @@ class MemberNotifications:
         return False
 
     def _notice(self, group: str) -> Parts:
-        """One notice, for any number of members: it is one-way, so its opaque need not be theirs alone."""
+        """Create a notice for any number of members: it is one-way, so they can share its opaque."""
         return encode(
             Command(
                 code=RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,

@@ -1,7 +1,6 @@
-"""Records what groups commit by themselves, what they are told of their offsets (14, 15), and what may put these back.
+"""Records explicit commits and offset queries of groups (14, 15), and requests that may reset offsets.
 
-A step around the processors, so that these know nothing of histories. Leaves out what pulls commit along: that stands
-in their own events (`pull_processor`).
+Wraps the processors, so that they need no recording. Commits in pulls: see `hold.pull_events`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from longpoll_recorder.recorder import HistoryRecorder
 
 
 def recorded(processors: Mapping[int, Processor], recorder: HistoryRecorder) -> dict[int, Processor]:
-    """The processors, of which those of offsets record what they are asked and what they say."""
+    """Wrap the processors of offsets to record their requests and answers."""
     kinds = dict.fromkeys(OFFSET_CODES, _recorded) | dict.fromkeys(RESETTING_CODES, _told_of)
     return {
         code: kinds[code](processor, recorder) if code in kinds else processor for code, processor in processors.items()
@@ -27,7 +26,7 @@ def recorded(processors: Mapping[int, Processor], recorder: HistoryRecorder) -> 
 
 
 def _told_of(processor: Processor, recorder: HistoryRecorder) -> Processor:
-    """The request is told without an identifier: what was answered is of no interest."""
+    """Record the request without an identifier, because its answer does not matter."""
 
     def process(channel: Channel, command: Command, outbox: Outbox) -> Parts | None:
         fields: dict[str, Any] = resetting_fields(command) | {"connection": str(channel.number)}
@@ -45,7 +44,7 @@ def _recorded(processor: Processor, recorder: HistoryRecorder) -> Processor:
             return processor(channel, command, outbox)
         channel.request_count += 1
         fields["connection"] = str(channel.number)
-        # Nobody answers a one-way request, so it has no identifier by which an answer could be missed.
+        # A one-way request has no answer, so it gets no identifier.
         if not command.is_one_way:
             fields["request"] = f"{channel.number}-{channel.request_count}"
         recorder.put("request_received", channel.received_ns, code=command.code, **fields)

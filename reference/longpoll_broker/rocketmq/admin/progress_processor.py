@@ -1,8 +1,8 @@
-"""Tells how far queues and groups are: 202, 208, 300, 303, 317, 321, 343; has a group begin where another is: 314.
+"""Reports the progress of queues and groups (202, 208, 300, 303, 317, 321, 343), and copies it to a group (314).
 
-Leaves out who the members of a group are (`connection_processor`). Source: `AdminBrokerProcessor.java` 4.9.7:
-`getTopicStatsInfo`, `getConsumeStats`, `queryTopicConsumeByWho`, `queryConsumeQueue`, `queryConsumeTimeSpan`,
-`cloneGroupOffset`, `fetchAllConsumeStatsInBroker`; 343 of 5.x: `queryTopicsByConsumer`.
+Members: see `connection_processor`. Source: `AdminBrokerProcessor.java` 4.9.7: `getTopicStatsInfo`, `getConsumeStats`,
+`queryTopicConsumeByWho`, `queryConsumeQueue`, `queryConsumeTimeSpan`, `cloneGroupOffset`,
+`fetchAllConsumeStatsInBroker`; 343 of 5.x: `queryTopicsByConsumer`.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from longpoll_protocol.queue_table import encode_by_queue
 from longpoll_runtime import Lock
 
 TOLD_QUEUE_COUNT_MAX: Final = 10_000
-"""Most queues that one answer tells of: each costs a look into its files."""
+"""Maximum queues of one answer: each costs a file read."""
 TOLD_GROUP_COUNT_MAX: Final = 10_000
-"""Most groups of one answer."""
+"""Maximum groups of one answer."""
 TURN_COUNT: Final = 500
-"""Queues, topics and groups that are looked at in one turn: some 5 ms."""
+"""Queues, topics and groups visited in one turn: some 5 ms."""
 ENTRY_COUNT_MAX: Final = 1000
-"""Most entries of a queue in one answer; `mqadmin queryCq` asks for 10."""
+"""Maximum entries of a queue in one answer; `mqadmin queryCq` asks for 10."""
 
 
 @define(slots=True, eq=False)
@@ -64,7 +64,7 @@ class ProgressProcessor(Serving):
     store: MessageStore
     clients: Clients
     lock: Lock
-    """Guards `clients`."""
+    """Protects `clients`."""
     statistics: Statistics
     broker_name: str
     groups: Groups
@@ -76,7 +76,7 @@ class ProgressProcessor(Serving):
 
     @serves(RequestCode.GET_TOPIC_STATS_INFO)
     def topic_stats(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """202: where each queue of a topic begins and ends, and when its last message was stored; 17 without topic."""
+        """202: return each queue's offsets and the store time of its last message; 17 for an unknown topic."""
         name = GetTopicStatsInfoRequestHeader.decode(command.ext_fields).topic
         topic = self.topics.get(name)
         if topic is None:
@@ -91,7 +91,7 @@ class ProgressProcessor(Serving):
 
     @serves(RequestCode.GET_CONSUME_STATS)
     def consume_stats(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
-        """208: how far a group is in each queue of a topic, or of all; a topic that is not there is passed over."""
+        """208: return a group's progress in each queue of a topic, or of all topics; skips unknown topics."""
         header = GetConsumeStatsRequestHeader.decode(command.ext_fields)
         return in_turns(channel, command, self._consume_stats(command, header.consumer_group, header.topic))
 
@@ -115,7 +115,7 @@ class ProgressProcessor(Serving):
 
     @serves(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO)
     def groups_of_topic(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
-        """300: the groups that want a topic now, or have stored offsets of it."""
+        """300: return the groups that subscribe to a topic or have offsets of it."""
         topic = QueryTopicConsumeByWhoRequestHeader.decode(command.ext_fields).topic
         return in_turns(channel, command, self._groups_of_topic(command, topic))
 
@@ -131,7 +131,7 @@ class ProgressProcessor(Serving):
 
     @serves(RequestCode.QUERY_CONSUME_TIME_SPAN)
     def time_spans(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """303: when each queue's first and last message was stored, and the last that a group got; 17 without topic."""
+        """303: return each queue's first, last and last consumed store time; 17 for an unknown topic."""
         header = QueryConsumeTimeSpanRequestHeader.decode(command.ext_fields)
         topic = self.topics.get(header.topic)
         if topic is None:
@@ -141,7 +141,7 @@ class ProgressProcessor(Serving):
 
     @serves(RequestCode.CLONE_GROUP_OFFSET)
     def clone(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
-        """314: a group begins where another one is; success also when there is nothing to copy."""
+        """314: copy another group's offsets; success even if there are none."""
         header = CloneGroupOffsetRequestHeader.decode(command.ext_fields)
         return in_turns(channel, command, self._clone(channel, command, header))
 
@@ -150,7 +150,7 @@ class ProgressProcessor(Serving):
         if len(header.dest_group) > self.groups.size_max:
             told = f"the group's name is longer than {self.groups.size_max} characters"
             return answer(command, ResponseCode.SYSTEM_ERROR, told)
-        # Java goes through every topic when none is named, and copies the offsets of no name each time.
+        # Without a topic, Java visits every topic and each time copies the offsets of no topic.
         if topic is None:
             return answer(command, ResponseCode.SUCCESS)
         consumed = yield from self._consumed(group, topic)
@@ -160,7 +160,7 @@ class ProgressProcessor(Serving):
 
     @serves(RequestCode.GET_BROKER_CONSUME_STATS)
     def all_consume_stats(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
-        """317: what 208 tells, of every group that has been made."""
+        """317: return the data of 208 for every known group."""
         is_order = GetConsumeStatsInBrokerHeader.decode(command.ext_fields).is_order
         return in_turns(channel, command, self._all_consume_stats(command, is_order=is_order))
 
@@ -199,7 +199,7 @@ class ProgressProcessor(Serving):
 
     @serves(RequestCode.QUERY_TOPICS_BY_CONSUMER)
     def topics_of_group(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
-        """343: the topics that a group has stored offsets of."""
+        """343: return the topics with offsets of a group."""
         group = QueryTopicsByConsumerRequestHeader.decode(command.ext_fields).group
         return in_turns(channel, command, self._topics_of_group(command, group))
 
@@ -213,7 +213,7 @@ class ProgressProcessor(Serving):
 
     @serves(RequestCode.QUERY_CONSUME_QUEUE)
     def queue_entries(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """321: entries of a queue; 0 with a remark and no body when there is none at the index, as in RocketMQ."""
+        """321: return entries of a queue; as in RocketMQ, 0 with a remark and no body if the index has none."""
         header = QueryConsumeQueueRequestHeader.decode(command.ext_fields)
         name, queue_id = header.topic, header.queue_id
         topic = self.topics.get(name)
@@ -241,13 +241,13 @@ class ProgressProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS, body=body.encode())
 
     def _consumed(self, group: str, topic: str | None) -> Generator[None, None, list[TopicConfig]]:
-        """The topics to tell of; of a group with live members only those that it wants."""
+        """Returns the topics to report: only subscriptions if the group has live members."""
         if topic is not None and topic.strip():
             return self._wanted(group, [topic])
         return self._wanted(group, (yield from self.offsets.topics_of(group)))
 
     def _wanted(self, group: str, names: Iterable[str]) -> list[TopicConfig]:
-        """The topics of these names that are here; of a group with live members only those that it wants."""
+        """Returns the existing topics of these names: only subscriptions if the group has live members."""
         with self.lock:
             live = self.clients.group(group)
             wanted = set() if live is None else set(live.subscriptions)
@@ -255,12 +255,11 @@ class ProgressProcessor(Serving):
         return [config for config in found if config is not None]
 
     def _tps(self, topic: str, group: str) -> float:
-        """Messages a second that a group got of a topic in the last minute."""
+        """Messages per second that a group got of a topic in the last minute."""
         found = self.statistics.snapshots(GROUP_GET_NUMS, f"{topic}@{group}")
         return 0.0 if found is None else found["statsMinute"].tps
 
     def _time_span(self, topic: str, group: str, queue_id: int) -> dict[str, Any]:
-        """When a queue's messages were stored, ms; -1 for none."""
         start, end = self.store.ends(topic, queue_id)
         consumed = self.offsets.query(topic, group, queue_id)
         consumed = -1 if consumed is None else consumed
@@ -296,7 +295,7 @@ class ProgressProcessor(Serving):
         return told | {"pullOffset": consumed if pulled is None else max(pulled, consumed)}
 
     def _filter(self, group: str | None, topic: str) -> tuple[SubscriptionData | None, str | None]:
-        """What a group wants of a topic, and what is said of its filter."""
+        """Returns a group's subscription to a topic, and a remark about its filter."""
         if group is None:
             return None, None
         with self.lock:
@@ -311,7 +310,7 @@ class ProgressProcessor(Serving):
 
 
 def subscription_data(subscription: Subscription) -> SubscriptionData:
-    """A subscription as its client said it."""
+    """Returns a subscription as its client sent it."""
     tags = subscription.tags
     names = tags.expression.split("||") if subscription.is_by_tag and not tags.all_tags else []
     return SubscriptionData(
@@ -326,7 +325,7 @@ def subscription_data(subscription: Subscription) -> SubscriptionData:
 
 
 def _text_of(time_ms: int) -> str:
-    """A time as Java's tools show it, in the machine's time zone."""
+    """Format a time as Java's tools do, in the local time zone."""
     when = dt.datetime.fromtimestamp(time_ms // 1000).astimezone()
     return f"{when:%Y-%m-%d#%H:%M:%S}:{time_ms % 1000:03}"
 

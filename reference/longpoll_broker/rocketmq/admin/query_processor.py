@@ -1,8 +1,7 @@
-"""Serves 12: messages by their key.
+"""Serves code 12: messages by key.
 
-Unlike RocketMQ, which leaves that to the client, a message of equal hash with another topic or key is not found.
-Leaves out the index itself
-(`store.index.index`) and 33, the message at a physical offset (`rocketmq.admin.admin_processor`).
+Unlike RocketMQ, which leaves this to the client, it skips messages of equal hash with another topic or key. Index: see
+`store.index.index`. Code 33: see `rocketmq.admin.admin_processor`.
 
 Source: `QueryMessageProcessor.java` 4.9.
 """
@@ -24,11 +23,11 @@ from longpoll_protocol.frames.command import Command
 from longpoll_protocol.headers import QueryMessageRequestHeader
 
 UNIQUE_KEY_FLAG: Final = "_UNIQUE_KEY_QUERY"
-"""`MixAll.UNIQUE_MSG_QUERY_FLAG`: the key is a message's unique one, and the asked count does not hold."""
+"""`MixAll.UNIQUE_MSG_QUERY_FLAG`: the key is a unique key, and the requested count is ignored."""
 UNIQUE_KEY_COUNT: Final = 32
 """`defaultQueryMaxNum`."""
 Search: TypeAlias = Generator[None, None, QueryResult]
-"""One that yields where others may have their turn."""
+"""A search that yields between turns."""
 
 
 @define(slots=True, eq=False)
@@ -39,9 +38,9 @@ class QueryProcessor(Serving):
 
     @serves(RequestCode.QUERY_MESSAGE)
     def receive(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
-        """12: the newest messages with a key, as one body; 22 when there is none.
+        """12: return the newest messages with a key in one body; 22 without any.
 
-        A search that takes long goes on in later turns of the connection, and is answered in the last one.
+        A long search continues in later turns of the connection and is answered in the last.
         """
         header = QueryMessageRequestHeader.decode(command.ext_fields)
         count_max = header.max_num
@@ -56,12 +55,11 @@ class QueryProcessor(Serving):
 
 
 def _found(command: Command, search: Search) -> Turns:
-    """The answer to a query, after as many turns as its search takes."""
     return answer_found(command, (yield from search))
 
 
 def answer_found(command: Command, found: QueryResult) -> Parts:
-    """The answer that says what a search has found."""
+    """Returns the answer for the result of a search."""
     fields = {
         "indexLastUpdateTimestamp": str(found.index_end_ms),
         "indexLastUpdatePhyoffset": str(found.index_end_offset),

@@ -1,7 +1,7 @@
-"""Refuses what a slave must not do, and serves 905: which brokers of this one's name are alive.
+"""Refuses requests that a slave must not serve, and serves 905: which brokers of this name are alive.
 
-When the master of a slave comes back, the pulls that the slave holds are let go, to go to the master again. Leaves out
-replication and registering at a name server, so 905 comes from a program that watches the brokers.
+When a slave's master returns, the slave releases its held pulls, so that they go to the master. 905 must come from a
+program that monitors the brokers.
 
 Sources: `rejectRequest` of the processors, `AdminBrokerProcessor.validateSlave` 4.9, `EndTransactionProcessor.java`,
 `HookUtils.checkBeforePutMessage`, `BrokerController.onMinBrokerChange`, `AdminBrokerProcessor.notifyBrokerIdChange`.
@@ -46,26 +46,26 @@ _PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSA
 
 @define(slots=True, eq=False)
 class RoleProcessor:
-    """What a broker's role forbids, and how it changes."""
+    """The restrictions by a broker's role, and changes of the role."""
 
     standing: BrokerRole
     traits: Traits
     hold_service: HoldService
     broker_name: str
     acting_master: bool
-    """`enableSlaveActingMaster`: without it 5.x takes no notice of the others."""
+    """`enableSlaveActingMaster`: without it 5.x ignores the other brokers."""
     always_notices: bool
-    """A policy of our own needs no such setting."""
+    """Whether the policy needs no such setting; true for ours."""
 
     @property
     def processors(self) -> Mapping[int, Processor]:
-        """905, of a broker that hears of the others."""
+        """Code 905, if this broker learns of others."""
         if not self.traits.hears_of_members:
             return {}
         return {RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: self.member_changed}
 
     def refusal(self, command: Command) -> Parts | None:
-        """The answer to what this broker, a slave, must not serve; None for everything else."""
+        """Returns the refusal of a request that a slave must not serve, or None."""
         assert self.standing.is_slave
         code = command.code
         if self.traits.rejects_as_slave:
@@ -96,7 +96,7 @@ class RoleProcessor:
         return None
 
     def member_changed(self, _channel: Channel, command: Command, outbox: Outbox) -> Parts:
-        """905: take notice of the lowest living broker id of this name."""
+        """905: update the lowest living broker id of this name."""
         header = NotifyMinBrokerIdChangeRequestHeader.decode(command.ext_fields)
         standing = self.standing
         takes_notice = standing.broker_id != MASTER_ID and (self.acting_master or self.always_notices)

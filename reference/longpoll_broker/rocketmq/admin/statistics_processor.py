@@ -1,6 +1,6 @@
-"""Serves 315: what a statistic says of the last minute, hour and day.
+"""Serves code 315: a statistic of the last minute, hour and day.
 
-Leaves out counting (`shared.statistics`). Source: `AdminBrokerProcessor.viewBrokerStatsData`.
+Counting: see `shared.statistics`. Source: `AdminBrokerProcessor.viewBrokerStatsData`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class StatisticsProcessor(Serving):
 
     statistics: Statistics
     cluster_name: str
-    """The one key of what the broker counts as a whole."""
+    """The only key of the broker's totals."""
 
     @serves(RequestCode.VIEW_BROKER_STATS_DATA)
     def receive(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """315: one statistic; code 1 when nothing of that name and key was counted."""
+        """315: return one statistic; code 1 if nothing was counted under its name and key."""
         header = ViewBrokerStatsDataRequestHeader.decode(command.ext_fields)
         is_whole = header.stats_name in {BROKER_GET_NUMS, BROKER_PUT_NUMS}
         is_of_other = is_whole and header.stats_key != self.cluster_name

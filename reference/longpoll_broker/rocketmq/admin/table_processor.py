@@ -1,7 +1,7 @@
-"""Tells the broker's tables and settings whole: 21, 25, 26, 28, 43, 45, 60, 61, 201, 907.
+"""Returns the broker's whole tables and settings: codes 21, 25, 26, 28, 43, 45, 60, 61, 201, 907.
 
-Of the settings only those that may change while the broker runs can be changed (25); any other is refused with its
-name, where RocketMQ takes whatever it is sent and says that all is well. Slaves copy the tables by these.
+Only settings that may change at run time can be changed (25); others are refused by name, where RocketMQ accepts
+everything and reports success. Slaves copy the tables by these requests.
 
 Source: `AdminBrokerProcessor.java` 4.9.7: `getAllTopicConfig`, `updateBrokerConfig`, `getBrokerConfig`,
 `prepareRuntimeInfo`, `getAllConsumerOffset`, `getAllDelayOffset`; `StoreStatsService.getRuntimeInfo`.
@@ -55,9 +55,9 @@ from longpoll_protocol.sizes import KIB, MIB
 from longpoll_runtime import Runtime
 
 TABLE_SIZE_MAX: Final = 15 * MIB
-"""Longest table in one answer, bytes: a client takes frames of 16 MiB."""
+"""Maximum bytes of a table in one answer: a client accepts frames of 16 MiB."""
 OFFSET_COUNT_MAX: Final = 200_000
-"""Most pairs of a topic and a group in one answer, so that encoding them holds nobody up for long."""
+"""Maximum pairs of topic and group in one answer, to limit the encoding time."""
 _BROKER_KEYS: Final = {
     "brokerName": "broker_name",
     "brokerClusterName": "cluster_name",
@@ -109,7 +109,7 @@ _FIXED: Final = {
     "traceTopicEnable": "false",
     "useTLS": "false",
 }
-"""Settings that this broker behaves as if it had; `mqadmin exportConfigs` fails where one is missing."""
+"""Settings that this broker's behaviour corresponds to; `mqadmin exportConfigs` fails if one is missing."""
 _AUTO_TOPIC: Final = "autoCreateTopicEnable"
 _AUTO_GROUP: Final = "autoCreateSubscriptionGroup"
 PULLS: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
@@ -117,14 +117,14 @@ PUT_SPANS: Final = (
     "<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s", "1~2s", "2~3s", "3~4s", "4~5s",
     "5~10s", "10s~",
 )  # fmt: skip
-"""Spans by which Java counts how long messages took to be stored; nothing is counted here."""
+"""Java's buckets of store latencies; nothing is counted here."""
 UNMEASURED: Final = (
     "EndTransactionQueueSize", "EndTransactionThreadPoolQueueCapacity", "dispatchMaxBuffer", "getMessageEntireTimeMax",
     "putLatency99", "putLatency999", "putMessageEntireTimeMax", "putMessageFailedTimes",
     "queryThreadPoolQueueCapacity", "queryThreadPoolQueueHeadWaitTimeMills", "queryThreadPoolQueueSize",
     "remainTransientStoreBufferNumbs", "sendThreadPoolQueueCapacity", "startAcceptSendRequestTimeStamp",
 )  # fmt: skip
-"""Fields of 28 for what this broker has nothing of, or does not measure: 0."""
+"""Fields of 28 that this broker does not measure: 0."""
 _SENDS: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 
 
@@ -136,9 +136,9 @@ class TableProcessor(Serving):
     config: BrokerConfig
     store_config: StoreConfig
     pull_queue: Callable[[], tuple[int, int]]
-    """How many pulls wait for threads of their own, and how long the first of them has, ms."""
+    """Returns the number of pulls waiting for a thread, and the first one's waiting time, ms."""
     ha_status: Callable[[], HAStatus]
-    """Who follows this broker, or how it follows."""
+    """Returns the state of replication."""
     topics: Topics
     groups: Groups
     offsets: Offsets
@@ -150,7 +150,7 @@ class TableProcessor(Serving):
     request_counts: RequestCounts
     traits: Traits = STRICT_TRAITS
     policy_name: str = "strict"
-    """What the broker reports as its policy, so that a test kit can choose what to hold it to."""
+    """The reported policy, so that a test kit can choose its checks."""
     _put_rates: Rates = field(factory=Rates, init=False)
     _get_rates: Rates = field(factory=Rates, init=False)
     _found_rates: Rates = field(factory=Rates, init=False)
@@ -159,11 +159,11 @@ class TableProcessor(Serving):
     """Of pulls that got none, or wait."""
     _pull_rates: Rates = field(factory=Rates, init=False)
     _started_end: int = field(init=False)
-    """Where the log ended when the broker started."""
+    """The log's end when the broker started."""
     _started_ms: int = field(init=False)
     _day: dt.date = field(init=False)
     _mornings: deque[tuple[int, int]] = field(init=False)
-    """Messages that had come and gone when yesterday began, and today."""
+    """Messages received and delivered when yesterday began, and today."""
 
     def __attrs_post_init__(self) -> None:
         self._started_ms = self.runtime.unix_ms()
@@ -172,7 +172,7 @@ class TableProcessor(Serving):
         self._mornings = deque([(0, 0), (0, 0)], maxlen=2)
 
     def sample(self) -> None:
-        """Note how much came and went by now; one thread calls this, about once a second."""
+        """Record the current counts; called by one thread, about once a second."""
         now_ms = self.runtime.monotonic_ns() // 1_000_000
         self._put_rates.sample(now_ms, self._sent())
         self._get_rates.sample(now_ms, self.statistics.given())
@@ -186,23 +186,23 @@ class TableProcessor(Serving):
 
     @serves(RequestCode.GET_ALL_TOPIC_CONFIG)
     def all_topics(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
-        """21: every topic and its settings; 1 when they are too many for one answer."""
+        """21: return every topic and its settings; 1 if too large for one answer."""
         empty = TopicTable(data_version=self._version(self.topics))
         return in_turns(channel, command, _told(command, empty, self.topics.by_name.copy()))
 
     @serves(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     def all_groups(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
-        """201: every consumer group and its settings; 1 when they are too many for one answer."""
+        """201: return every consumer group and its settings; 1 if too large for one answer."""
         empty = GroupTable(data_version=self._version(self.groups))
         return in_turns(channel, command, _told(command, empty, self.groups.by_name.copy()))
 
     def _version(self, table: Topics | Groups) -> DataVersion:
-        """Which state of a table is told; read before the table, so that a change meanwhile is seen the next time."""
+        """Returns a table's version, read before the table so that a later change is noticed."""
         return DataVersion(counter=table.version, timestamp=self._started_ms)
 
     @serves(RequestCode.GET_ALL_CONSUMER_OFFSET)
     def all_offsets(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
-        """43: every group's offsets; 1 when they are too many for one answer."""
+        """43: return every group's offsets; 1 if too many for one answer."""
         count = len(self.offsets.by_pair)
         if count > OFFSET_COUNT_MAX:
             told = f"{count} pairs of a topic and a group, over the limit of {OFFSET_COUNT_MAX} for one answer"
@@ -211,15 +211,15 @@ class TableProcessor(Serving):
 
     @serves(RequestCode.GET_ALL_DELAY_OFFSET)
     def all_delays(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """45: how far each delay level is."""
+        """45: return the progress of each delay level."""
         body = DelayTable(offset_table=self.delays.by_level.copy()).encode()
-        # Asked after it was: what was delivered by then stands before the log's end.
+        # Read afterwards, so that everything delivered is before this log end.
         fields = DeliveredResponseHeader(log_end=self.store.log_end).encode()
         return answer(command, ResponseCode.SUCCESS, None, fields, body)
 
     @serves(RequestCode.GET_TIMER_CHECK_POINT)
     def timer_progress(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """60: how far the timer is."""
+        """60: return the timer's progress."""
         first, read, delivered_ms = self.timers.progress
         body = TimerCheckpoint(max(delivered_ms + PRECISION_MS, 0), read).encode()
         fields = DeliveredResponseHeader(log_end=self.store.log_end, first_offset=first).encode()
@@ -227,7 +227,7 @@ class TableProcessor(Serving):
 
     @serves(RequestCode.GET_TIMER_METRICS)
     def timer_counts(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """61: how many messages wait for their time, by topic."""
+        """61: return the number of waiting timed messages by topic."""
         version = StateVersion(counter=self.counts.version, timestamp=self._started_ms)
         counts = {
             topic: TimerCount(count=each[0], time_stamp=each[1]) for topic, each in self.counts.by_topic.copy().items()
@@ -236,19 +236,19 @@ class TableProcessor(Serving):
 
     @serves(RequestCode.GET_BROKER_HA_STATUS)
     def replication(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """907: which slaves there are and how far they are, or how this slave follows its master."""
+        """907: return the slaves and their progress, or this slave's."""
         return answer(command, ResponseCode.SUCCESS, body=self.ha_status().encode())
 
     @serves(RequestCode.GET_BROKER_CONFIG)
     def settings(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """26: the settings under RocketMQ's names, `key=value`, a line each."""
+        """26: return the settings under RocketMQ's names, one `key=value` per line."""
         text = "".join(f"{key}={value}\n" for key, value in sorted(self._settings().items()))
         version = GetBrokerConfigResponseHeader(version=DataVersion().encode().decode())
         return answer(command, ResponseCode.SUCCESS, None, version.encode(), text.encode())
 
     @serves(RequestCode.UPDATE_BROKER_CONFIG)
     def change_settings(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """25: change settings, all of those that are named or none; 1 with the key that cannot be."""
+        """25: change settings, all or none; 1 with the key that cannot change."""
         wanted = read_settings(bytes(command.body), "UpdateBrokerConfig")
         known = self._settings()
         for key, value in wanted.items():
@@ -263,7 +263,7 @@ class TableProcessor(Serving):
 
     @serves(RequestCode.GET_BROKER_RUNTIME_INFO)
     def runtime_info(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """28: what the broker does, in RocketMQ's words, as far as it has such things."""
+        """28: return the broker's state in RocketMQ's fields, as far as it has them."""
         store, now_ms = self.store, self.runtime.unix_ms()
         seconds = (now_ms - self._started_ms) // 1000
         ratio = self.runtime.files.used_ratio(self.store.directory)
@@ -284,10 +284,10 @@ class TableProcessor(Serving):
             "commitLogDiskRatio": ratio,
             "consumeQueueDiskRatio": ratio,
             "earliestMessageTimeStamp": self._first_stored_ms(),
-            # Requests are served by the threads that read them: nothing queues for a pool of its own.
+            # The reading threads serve requests, so there is no queue for a pool.
             "sendThreadPoolQueueSize": 0,
             "sendThreadPoolQueueHeadWaitTimeMills": 0,
-            # Nobody writes behind a lock of the page cache.
+            # Writers do not wait for a page cache lock.
             "pageCacheLockTimeMills": 0,
         }
         count, waited_ms = self.pull_queue()
@@ -300,7 +300,7 @@ class TableProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS, body=KVTable(table={k: str(v) for k, v in told.items()}).encode())
 
     def _of_java(self, ratio: float) -> dict[str, object]:
-        """What rocketmq-exporter cannot do without; what this broker has or measures nothing of is 0."""
+        """Fields that rocketmq-exporter needs; unmeasured ones are 0."""
         directory, sent = self.store.directory, self._sent()
         size = self.store.log_end - self._started_end
         total, free = (_bytes(count) for count in self.runtime.files.space(directory))
@@ -318,7 +318,7 @@ class TableProcessor(Serving):
         }
 
     def _by_day(self) -> dict[str, int]:
-        """Messages that had come and gone when yesterday and today began, and by now."""
+        """Messages received and delivered when yesterday and today began, and now."""
         yesterday, today = self._mornings
         moments = {"YesterdayMorning": yesterday, "TodayMorning": today}
         moments["TodayNow"] = (self._sent(), self.statistics.given())
@@ -330,15 +330,12 @@ class TableProcessor(Serving):
         }
 
     def _today(self) -> dt.date:
-        """The date, in the machine's time zone."""
         return dt.datetime.fromtimestamp(self.runtime.unix_ms() / 1000).astimezone().date()
 
     def _sent(self) -> int:
-        """Requests to send that came."""
         return sum(self.request_counts.get(code, 0) for code in _SENDS)
 
     def _first_stored_ms(self) -> int:
-        """When the log's first message was stored; -1 when there is none."""
         record = self.store.read_record(self.store.log_start) if self.store.log_end > self.store.log_start else None
         return -1 if record is None else record.store_ms
 
@@ -353,7 +350,7 @@ class TableProcessor(Serving):
 
 
 def _problem(key: str, value: str, known: Mapping[str, str]) -> str | None:
-    """Why a setting cannot be as it is wanted; None when it can, or is so already."""
+    """Returns why a setting cannot get a value; None if it can or has it already."""
     if key not in known:
         return f"{key[:80]!r} is no setting of this broker: 26 tells those that there are"
     if known[key] == value:
@@ -366,7 +363,6 @@ def _problem(key: str, value: str, known: Mapping[str, str]) -> str | None:
 
 
 def _told(command: Command, empty: Body, rows: Mapping[str, Any]) -> Turns:
-    """The answer that has these rows in its first table, put together in turns."""
     head, brackets, tail = empty.encode().partition(b"{}")
     body = bytearray(head + brackets[:1])
     for number, part in enumerate(chunks_of(rows)):
@@ -388,7 +384,6 @@ def _table(command: Command, body: Buffer) -> Parts:
 
 
 def _bytes(count: int) -> str:
-    """Bytes as `MixAll.humanReadableByteCount` writes them."""
     if count < KIB:
         return f"{count} B"
     power = (count.bit_length() - 1) // 10

@@ -1,7 +1,7 @@
-"""Serves what tools ask of a broker's upkeep: 305, 306, 316, 329.
+"""Serves tools' maintenance requests: codes 305, 306, 316, 329.
 
-A topic's queues go with the topic here, and a queue's files with the log's that they list, so that 306 and 316 find
-nothing to do. Leaves out which files of the log may go (`store.log.retention`).
+Here a topic's queues are deleted with the topic, and queue files with their part of the log, so 306 and 316 have
+nothing to do. Which log files expire: see `store.log.retention`.
 
 Source: `AdminBrokerProcessor.java` 4.9.7: `getSystemTopicListFromBroker`, `cleanExpiredConsumeQueue`,
 `cleanUnusedTopic`; `DefaultMessageStore.executeDeleteFilesManually`.
@@ -27,22 +27,22 @@ class UpkeepProcessor(Serving):
 
     topics: Topics
     clean_soon: Callable[[], None]
-    """Has expired files of the log removed at the next round, whatever the hour."""
+    """Makes the next round remove expired log files, whatever the hour."""
 
     @serves(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
     def system_topics(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """305: the topics that nobody may make, change or delete."""
+        """305: return the topics that clients may not create, change or delete."""
         return answer(
             command, ResponseCode.SUCCESS, body=msgspec.json.encode({"topicList": self.topics.system_names()})
         )
 
     @serves(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.CLEAN_UNUSED_TOPIC)
     def nothing_to_clean(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """306, 316: success, for there are no queues of files or topics that are gone."""
+        """306, 316: success, because leftover queues do not exist."""
         return answer(command, ResponseCode.SUCCESS)
 
     @serves(RequestCode.CLEAN_EXPIRED_COMMITLOG)
     def clean_log(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """329: remove the log's files that are old enough, soon; success at once."""
+        """329: remove expired log files soon; success at once."""
         self.clean_soon()
         return answer(command, ResponseCode.SUCCESS)

@@ -1,6 +1,6 @@
 """Settings by namespace and key that a name server keeps for tools (`mqadmin updateKvConfig`, `updateOrderConf`).
 
-Leaves out a file: they last as long as the name server runs, where RocketMQ's are in `kvConfig.json`.
+They are lost at the end of the name server; RocketMQ saves them in `kvConfig.json`.
 
 Source: `KVConfigManager.java`.
 """
@@ -15,22 +15,22 @@ from attrs import define, field
 from longpoll_broker.shared.quota import Quota
 
 SETTING_COUNT_MAX: Final = 10_000
-"""Most settings; anybody may make one."""
+"""Maximum settings; any client may create one."""
 NAME_SIZE_MAX: Final = 255
-"""Longest namespace, and longest key, characters."""
+"""Maximum characters of a namespace, and of a key."""
 VALUE_SIZE_MAX: Final = 4096
-"""Longest value, characters: the order of a topic with a hundred brokers."""
+"""Maximum characters of a value: the order of a topic with a hundred brokers."""
 
 
 @define(slots=True, eq=False)
 class KvSettings:
-    """Every setting; one thread uses them."""
+    """Every setting; used by one thread."""
 
     quota: Quota = field(factory=lambda: Quota("settings", SETTING_COUNT_MAX), init=False)
     _values: dict[tuple[str, str], str] = field(factory=dict, init=False)
 
     def put(self, namespace: str, key: str, value: str, channel: Hashable = None) -> str | None:
-        """Keep a setting; why it cannot be kept, None when it is."""
+        """Store a setting; returns why it cannot be stored, or None."""
         if max(len(namespace), len(key)) > NAME_SIZE_MAX:
             return f"the namespace or the key is longer than {NAME_SIZE_MAX} characters"
         if len(value) > VALUE_SIZE_MAX:
@@ -41,14 +41,14 @@ class KvSettings:
         return None
 
     def get(self, namespace: str, key: str) -> str | None:
-        """A setting's value; None when there is none."""
+        """Returns a setting's value, or None."""
         return self._values.get((namespace, key))
 
     def of(self, namespace: str) -> dict[str, str]:
-        """The settings of a namespace, by key."""
+        """Returns the settings of a namespace, by key."""
         return {key: value for (each, key), value in self._values.items() if each == namespace}
 
     def remove(self, namespace: str, key: str) -> None:
-        """Forget a setting; one that is not there is forgotten already."""
+        """Remove a setting, if it exists."""
         self._values.pop((namespace, key), None)
         self.quota.release((namespace, key))

@@ -1,9 +1,8 @@
-"""A name server that knows its own broker, if it has one, and every other one that registers.
+"""A name server for its own broker, if any, and all brokers that register.
 
-Serves 103 to 106, 206 and 322, and what administrators ask (`routes_processor`). A code that it does not know is
- answered 3 at once, as by 5.x, or, under a policy of 4.9, not at all: who asks waits for a time-out of its
-own. With accounts only administrators change what it tells. Leaves out other name servers, which know nothing of each
-other.
+Serves 103 to 106, 206 and 322, and administrators' requests (`routes_processor`). An unknown code is answered with 3,
+as by 5.x. Under a policy of 4.9 it is not answered, so the client waits for its time-out. With accounts, only
+administrators change its data. Name servers do not know each other.
 
 Source: `DefaultRequestProcessor.java` (namesrv), `RouteInfoManager.java`.
 """
@@ -46,34 +45,34 @@ from longpoll_protocol.headers import (
 from longpoll_protocol.names import GROUP_SIZE_MAX, PERM_READ, SYSTEM_TOPICS
 
 REGISTERED_COUNT_MAX: Final = 50_000
-"""Most topics of one registration, some 70 ms of work; as brokers write them no more than 30,000 fit into a body."""
+"""Maximum topics of one registration, some 70 ms of work; brokers' bodies fit at most 30,000."""
 _TOPIC_NAME: Final = b'"topicName"'
 """Each topic of a registration has this key."""
 
 
 class _Topics(Body):
-    """A `TopicTable` whose rows are read as they come: the first one that is none ends it."""
+    """A `TopicTable` that parses its rows on arrival: the first invalid one ends it."""
 
     topic_config_table: dict[str, TopicConfig] = msgspec.field(default_factory=dict)
     data_version: DataVersion = msgspec.field(default_factory=DataVersion)
 
 
 class RegisterBrokerBody(Body):
-    """What is read of a `RegisterBody`; the name that a broker is told whose body cannot be read."""
+    """The used part of a `RegisterBody`; its name appears in errors about unreadable bodies."""
 
     topic_config_serialize_wrapper: _Topics = msgspec.field(default_factory=_Topics)
 
 
 @frozen(eq=False)
 class OwnBroker:
-    """The broker that a name server shares its process with, and that need not register."""
+    """The broker in the name server's process, which need not register."""
 
     config: BrokerConfig
     topics: Topics
     address: str
-    """HOST:PORT that clients are told to go to."""
+    """HOST:PORT for clients."""
     ha_address: str = ""
-    """HOST:PORT where its slaves connect; empty for nowhere."""
+    """HOST:PORT for slaves; empty if there is none."""
 
 
 @define(slots=True, eq=False)
@@ -85,10 +84,10 @@ class NameServer:
     now_ms: Callable[[], int] = field(kw_only=True)
     """The wall clock."""
     access: AccessControl | None = field(default=None, kw_only=True)
-    """The accounts, if there are any: then only administrators change what is told of brokers and topics."""
+    """The access control, if any: then only administrators change data of brokers and topics."""
     routes: Routes = field(factory=Routes, init=False)
     _told: OwnTopics | None = field(init=False)
-    """The own broker's topics that there are routes to."""
+    """The own broker's routed topics."""
     _administering: RoutesProcessor = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -104,17 +103,17 @@ class NameServer:
         )
 
     def opened(self, channel: Channel) -> None:
-        """Note a new connection."""
+        """Set up a new connection."""
         channel.connection.wait_for(self.traits.first_size)
 
     def closed(self, channel: Channel) -> None:
-        """A broker's connection is gone, and with it the broker, until it registers again."""
+        """A connection closed: remove its broker until it registers again."""
         self.routes.closed(channel)
         self._administering.settings.quota.closed(channel)
 
     @property
     def quotas(self) -> tuple[Quota, ...]:
-        """Of every table that peers fill."""
+        """The quotas of all tables that peers fill."""
         return (*self.routes.quotas, self._administering.settings.quota)
 
     def received(self, channel: Channel, command: Command, outbox: Outbox) -> None:
@@ -139,7 +138,7 @@ class NameServer:
             serve(processors, channel, command, outbox)
 
     def route(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """105: the queues of a topic and where they are; 17 when nobody has it, or none is named (Java's `null`)."""
+        """105: return the queues of a topic and their brokers; 17 without any, or without a topic (Java's `null`)."""
         fields = command.ext_fields or {}
         if "topic" not in fields:
             return _no_route(command, "null")
@@ -154,7 +153,7 @@ class NameServer:
             queues.append(self._queue_data(own.config.broker_name, own_topic))
         for broker, topic in self.routes.with_topic(name):
             if own is not None and broker.name == own.config.broker_name:
-                # A slave of this process's broker, or that one is the slave: it has told what there is.
+                # A slave of the own broker, or its master: the own broker has listed the queues.
                 continue
             brokers.append(self._registered(broker, self.routes.addresses(broker.name)))
             queues.append(self._queue_data(broker.name, topic))
@@ -164,7 +163,7 @@ class NameServer:
         return answer(command, ResponseCode.SUCCESS, None, None, data.encode())
 
     def queues_elsewhere(self, topic: str) -> list[MessageQueue]:
-        """The readable queues of a topic that routes say other brokers have; callable from any thread."""
+        """Returns the readable queues of a topic on other brokers; callable from any thread."""
         own_name = "" if self.own is None else self.own.config.broker_name
         return [
             MessageQueue(topic=topic, broker_name=broker.name, queue_id=queue_id)
@@ -174,7 +173,7 @@ class NameServer:
         ]
 
     def cluster(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """106: every cluster and its brokers."""
+        """106: return every cluster and its brokers."""
         self.routes.expire(self.now_ms())
         brokers: dict[str, BrokerData] = {}
         clusters: dict[str, dict[str, None]] = {}
@@ -194,7 +193,7 @@ class NameServer:
         return answer(command, ResponseCode.SUCCESS, None, None, msgspec.json.encode(info))
 
     def topic_list(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
-        """206: the names of all topics."""
+        """206: return the names of all topics."""
         self.routes.expire(self.now_ms())
         own = () if self._told is None else (topic.topic_name for topic in self._told)
         return in_turns(channel, command, topic_names(command, own, self.routes))
@@ -202,13 +201,13 @@ class NameServer:
     # -- what other brokers tell ---------------------------------------------------------------------------------------
 
     def register(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """103: another broker says where it is and which topics it has; 1 when it cannot be taken in."""
+        """103: register another broker with its address and topics; 1 if it is refused."""
         header = RegisterBrokerRequestHeader.decode(command.ext_fields)
         problem = self._register_problem(header, command)
         if problem is not None:
             return answer(command, ResponseCode.SYSTEM_ERROR, problem)
         table = _table(command)
-        # A broker that has made one topic tells of this one alone, and none tells which are gone: 216 does.
+        # A broker with one new topic sends only that one. No registration reports deleted topics: 216 does.
         known = self.routes.get(header.broker_addr)
         if known is not None and known.name != header.broker_name:
             known = None
@@ -232,7 +231,7 @@ class NameServer:
         return answer(command, ResponseCode.SUCCESS, None, told.encode())
 
     def _master_of(self, slave: RegisteredBroker) -> RegisterBrokerResponseHeader:
-        """Where a slave's master is, if it is known: this process's own broker, or one that has registered."""
+        """Returns the addresses of a slave's master, if known: the own broker, or a registered one."""
         own = self.own
         if own is not None and (own.config.broker_name, own.config.broker_id) == (slave.name, MASTER_ID):
             return RegisterBrokerResponseHeader(ha_server_addr=own.ha_address or None, master_addr=own.address)
@@ -242,12 +241,12 @@ class NameServer:
         return RegisterBrokerResponseHeader(ha_server_addr=master.ha_address or None, master_addr=master.address)
 
     def unregister(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """104: a broker leaves."""
+        """104: remove a broker."""
         self.routes.remove(UnRegisterBrokerRequestHeader.decode(command.ext_fields).broker_addr)
         return answer(command, ResponseCode.SUCCESS)
 
     def data_version(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """322: whether a broker has to register anew because its topics have changed; counts as being heard of."""
+        """322: return whether a broker must register again because its topics changed; counts as a sign of life."""
         header = QueryDataVersionRequestHeader.decode(command.ext_fields)
         told = DataVersion.decode(command.body) if command.body else DataVersion()
         known = self.routes.get(header.broker_addr)
@@ -263,7 +262,6 @@ class NameServer:
         )
 
     def _register_problem(self, header: RegisterBrokerRequestHeader, command: Command) -> str | None:
-        """Why a broker cannot be taken in; None when it can."""
         if header.body_crc32 and zlib.crc32(command.body) & 0x7FFFFFFF != header.body_crc32:
             return "crc32 not match"
         if header.compressed:
@@ -312,9 +310,9 @@ def _no_route(command: Command, name: str) -> Parts:
 
 
 def _table(command: Command) -> _Topics:
-    """The topics of a registration; raises HeaderError when one cannot be read, or for too many."""
+    """Parse the topics of a registration; raises HeaderError for an invalid one, or too many."""
     body = command.body
-    # Before anything is made of it: to read a body of a hundred thousand small topics costs others a tenth of a second.
+    # Before parsing: a body of a hundred thousand small topics would block others for a tenth of a second.
     _check_count(bytes(body).count(_TOPIC_NAME))
     table = RegisterBrokerBody.decode(body).topic_config_serialize_wrapper if body else _Topics()
     _check_count(len(table.topic_config_table))
@@ -322,10 +320,10 @@ def _table(command: Command) -> _Topics:
 
 
 def _whole_version(known: RegisteredBroker | None, broker_name: str, table: _Topics) -> Version | None:
-    """The version of a broker's whole table after a registration; None when part of it may never have been told.
+    """Returns the version of a broker's whole table after a registration; None if parts may be missing.
 
-    A registration is whole when it has a topic that every broker has. With the topics of one change comes the version
-    of the table all the same; then nothing is missing only if the change is the next one.
+    A registration is complete if it has a topic that every broker has. A registration of one change has the table's
+    version too; then nothing is missing only if it is the next change.
     """
     version = table.data_version.as_pair()
     if not {*SYSTEM_TOPICS, broker_name}.isdisjoint(table.topic_config_table):

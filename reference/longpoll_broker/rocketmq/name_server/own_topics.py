@@ -1,10 +1,9 @@
-"""A broker's topics as its own name server tells of them.
+"""The own broker's topics in the routes of its name server.
 
-RocketMQ's name server never hears that a topic is gone: its route stays until 216 has it forgotten. A topic that 216
-has forgotten while the broker still has it is told of again when it changes, or when the broker makes any topic by
-itself, for it registers with all of them then.
+RocketMQ's name server is not notified of deleted topics: their routes stay until 216 removes them. If 216 removes an
+existing topic, its route returns when the topic changes, or when the broker creates a topic itself and registers all.
 
-Leaves out other brokers (`rocketmq.name_server.routes`). Source: `RouteInfoManager.registerBroker`, `deleteTopic`;
+Other brokers: see `rocketmq.name_server.routes`. Source: `RouteInfoManager.registerBroker`, `deleteTopic`;
 `BrokerController.registerIncrementBrokerData` 4.9.7; seen on 4.9.7 and 5.5.0.
 """
 
@@ -19,19 +18,19 @@ from longpoll_broker.shared.topics import TopicConfig, Topics
 
 @define(slots=True, eq=False)
 class OwnTopics:
-    """One thread reads and forgets; the broker's threads change `topics`."""
+    """The routed topics. One thread reads and removes; the broker's threads change `topics`."""
 
     topics: Topics
     outlive: bool
-    """Whether what is told outlives the topic, and may be forgotten before it."""
+    """Whether routes outlive the topic and may be removed before it."""
     _forgotten: dict[str, tuple[TopicConfig, int]] = field(factory=dict, init=False)
-    """By its name a topic that 216 has forgotten, as it was, and how often all topics had been told by then."""
+    """Topics removed by 216, with their configuration and the count of complete registrations at that time."""
 
     def __attrs_post_init__(self) -> None:
         self.topics.keeps_gone = self.outlive
 
     def get(self, name: str) -> TopicConfig | None:
-        """The topic; None when nothing is told of it."""
+        """Returns the topic, or None without a route."""
         topic = self.topics.get(name)
         if topic is None:
             return self.topics.gone.get(name)
@@ -42,7 +41,7 @@ class OwnTopics:
         return iter([topic for topic in names.values() if not self._is_forgotten(topic)])
 
     def forget(self, name: str) -> None:
-        """216: tell no more of a topic."""
+        """216: remove a topic's route."""
         if not self.outlive:
             return
         self.topics.gone.pop(name, None)

@@ -1,7 +1,7 @@
-"""Serves what administrators ask a name server: 100 to 102, 205, 216, 219, 224, 304, 318, 319, 327.
+"""Serves administrators' requests to a name server: codes 100 to 102, 205, 216, 219, 224, 304, 318, 319, 327.
 
-Permissions that 205 and 327 give are of the routes alone, and last until the broker changes the topic; the broker
-itself serves as before. Leaves out registrations and routes (`name_server`).
+Permissions set by 205 and 327 affect routes only, and last until the broker changes the topic. Registrations and
+routes: see `name_server`.
 
 Source: `DefaultRequestProcessor.java` (namesrv), `RouteInfoManager.java` 4.9.7.
 """
@@ -45,17 +45,20 @@ SETTINGS: Final = {
     "scanNotActiveBrokerInterval": "0",
     "brokerChannelExpiredTime": str(LIVE_MS_MAX),
 }
-"""What 319 tells: this name server's behaviour in RocketMQ's keys. It looks for silent brokers whenever it is asked."""
+"""Settings that 319 returns: this name server's behaviour in RocketMQ's keys.
+
+It checks for silent brokers on each request.
+"""
 
 TABLE_SIZE_MAX: Final = 15 * MIB
-"""Longest table in one answer, bytes: a client takes frames of 16 MiB."""
+"""Maximum bytes of a table in one answer: a client accepts frames of 16 MiB."""
 TURN_COUNT: Final = 10_000
-"""Names put together in one turn, or as many more as one broker has: a few milliseconds."""
+"""Names collected in one turn, plus those of one broker: a few milliseconds."""
 
 
 @define(slots=True, eq=False)
 class RoutesProcessor(Serving):
-    """The processors; one thread calls them. `topics` and `config` are those of the name server's own broker."""
+    """The processors; called by one thread. `topics` and `config` belong to the name server's own broker."""
 
     routes: Routes
     topics: OwnTopics | None
@@ -66,23 +69,23 @@ class RoutesProcessor(Serving):
     """The wall clock."""
     settings: KvSettings = field(factory=KvSettings, init=False)
     _permissions: dict[str, dict[str, tuple[TopicConfig, int]]] = field(factory=dict, init=False)
-    """By broker and topic the permission that was given, and the topic as it was then."""
+    """By broker and topic, the permission set here, and the topic's configuration at that time."""
 
     def permission(self, broker_name: str, topic: TopicConfig) -> int:
-        """What a route says may be done with a broker's topic."""
+        """Returns the permission for a broker's topic in routes."""
         given = self._permissions.get(broker_name, {}).get(topic.topic_name)
         return topic.perm if given is None or given[0] != topic else given[1]
 
     @serves(RequestCode.PUT_KV_CONFIG)
     def put_setting(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """100: keep a setting; 1 when it is too long or there are too many."""
+        """100: store a setting; 1 if it is too long or there are too many."""
         header = PutKVConfigRequestHeader.decode(command.ext_fields)
         problem = self.settings.put(header.namespace, header.key, header.value, channel)
         return answer(command, ResponseCode.SUCCESS if problem is None else ResponseCode.SYSTEM_ERROR, problem)
 
     @serves(RequestCode.GET_KV_CONFIG)
     def setting(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """101: a setting; 22 when there is none."""
+        """101: return a setting; 22 if it does not exist."""
         header = GetKVConfigRequestHeader.decode(command.ext_fields)
         value = self.settings.get(header.namespace, header.key)
         if value is None:
@@ -92,14 +95,14 @@ class RoutesProcessor(Serving):
 
     @serves(RequestCode.DELETE_KV_CONFIG)
     def delete_setting(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """102: forget a setting."""
+        """102: remove a setting."""
         header = DeleteKVConfigRequestHeader.decode(command.ext_fields)
         self.settings.remove(header.namespace, header.key)
         return answer(command, ResponseCode.SUCCESS)
 
     @serves(RequestCode.GET_KVLIST_BY_NAMESPACE)
     def settings_of_namespace(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """219: all settings of a namespace; 22 when there is none."""
+        """219: return all settings of a namespace; 22 without any."""
         namespace = GetKVListByNamespaceRequestHeader.decode(command.ext_fields).namespace
         found = self.settings.of(namespace)
         if not found:
@@ -113,7 +116,7 @@ class RoutesProcessor(Serving):
 
     @serves(RequestCode.WIPE_WRITE_PERM_OF_BROKER)
     def wipe_write(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """205: producers are led to the broker no more; 0 topics of one that is not here."""
+        """205: remove a broker's write permission from routes; 0 topics for an unknown broker."""
         name = WipeWritePermOfBrokerRequestHeader.decode(command.ext_fields).broker_name
         count = self._permit(name, lambda permission: permission & ~PERM_WRITE)
         told = WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count)
@@ -121,7 +124,7 @@ class RoutesProcessor(Serving):
 
     @serves(RequestCode.ADD_WRITE_PERM_OF_BROKER)
     def add_write(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """327: the broker's topics may be read and written, whatever was so before."""
+        """327: make the broker's topics readable and writable in routes."""
         name = AddWritePermOfBrokerRequestHeader.decode(command.ext_fields).broker_name
         count = self._permit(name, lambda _permission: PERM_READ_WRITE)
         return answer(
@@ -130,7 +133,7 @@ class RoutesProcessor(Serving):
 
     @serves(RequestCode.DELETE_TOPIC_IN_NAMESRV)
     def delete_topic(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """216: forget a topic's routes; those to the own broker under strict by 215 alone."""
+        """216: remove a topic's routes; under strict, those to the own broker only by 215."""
         header = DeleteTopicFromNamesrvRequestHeader.decode(command.ext_fields)
         cluster = header.cluster_name or None
         self.routes.forget_topic(header.topic, cluster)
@@ -140,7 +143,7 @@ class RoutesProcessor(Serving):
 
     @serves(RequestCode.GET_TOPICS_BY_CLUSTER)
     def cluster_topics(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
-        """224: the names of a cluster's topics; none of one that is not here."""
+        """224: return the names of a cluster's topics; none for an unknown cluster."""
         cluster = GetTopicsByClusterRequestHeader.decode(command.ext_fields).cluster
         self.routes.expire(self.now_ms())
         own: Iterable[str] = ()
@@ -151,7 +154,7 @@ class RoutesProcessor(Serving):
 
     @serves(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
     def system_topics(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """304: the names of clusters and brokers, which are topics too, and a broker's address to ask for the rest."""
+        """304: return the names of clusters and brokers, which are topics too, and a broker's address for the rest."""
         self.routes.expire(self.now_ms())
         names = {name for broker in self.routes for name in (broker.cluster, broker.name)}
         addresses = [broker.address for broker in self.routes]
@@ -163,13 +166,13 @@ class RoutesProcessor(Serving):
 
     @serves(RequestCode.GET_NAMESRV_CONFIG)
     def own_settings(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """319: the name server's settings, a line each."""
+        """319: return the name server's settings, one per line."""
         text = "".join(f"{key}={value}\n" for key, value in SETTINGS.items())
         return answer(command, ResponseCode.SUCCESS, body=text.encode())
 
     @serves(RequestCode.UPDATE_NAMESRV_CONFIG)
     def change_settings(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """318: none of the settings can be changed; 1 with the key of one that is to be, 0 where all are so already."""
+        """318: refuse changes of settings with 1 and the key; 0 if all have these values already."""
         for key, value in read_settings(bytes(command.body), "UpdateNamesrvConfig").items():
             if SETTINGS.get(key) != value:
                 told = f"{key[:80]!r} of this name server cannot be changed: 319 tells the settings that there are"
@@ -177,7 +180,7 @@ class RoutesProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS)
 
     def _permit(self, broker_name: str, change: Callable[[int], int]) -> int:
-        """Give every topic of a broker another permission in its routes; how many topics these are."""
+        """Set the permission of all of a broker's topics in routes; returns their number."""
         topics = self._topics_of(broker_name)
         here = {broker.name for broker in self.routes} | ({self.config.broker_name} if self.config else set())
         for gone in self._permissions.keys() - here:
@@ -191,7 +194,6 @@ class RoutesProcessor(Serving):
         return len(topics)
 
     def _topics_of(self, broker_name: str) -> Mapping[str, TopicConfig]:
-        """The topics of the broker of this name, as its master has them; none when it is not here."""
         self.routes.expire(self.now_ms())
         if self.config is not None and self.topics is not None and broker_name == self.config.broker_name:
             return {topic.topic_name: topic for topic in self.topics}
@@ -202,9 +204,9 @@ class RoutesProcessor(Serving):
 
 
 def topic_names(command: Command, own: Iterable[str], brokers: Iterable[RegisteredBroker]) -> Turns:
-    """The names of the own topics and of those of brokers, each once, `TURN_COUNT` or one broker's in a turn.
+    """Returns the names of the own and the brokers' topics, `TURN_COUNT` or one broker's per turn.
 
-    They are in no order, as Java's: to sort them would take longer than all the rest.
+    Unordered, as in Java: sorting would take longer than the rest.
     """
     names = dict.fromkeys(own)
     count = len(names)

@@ -1,1 +1,1 @@
-"""Master and slave: the log and the tables that a slave copies, and registration at name servers."""
+"""Replication: a slave's copies of log and tables, and registration at name servers."""

@@ -1,12 +1,11 @@
-"""The slave's side of replication: one thread that has the master send its log, and reports how far this one is.
+"""The slave's side of replication: one thread that receives the master's log and reports its own progress.
 
-Only whole records are appended, each checked (`store.replica_append`), so a report counts what is whole here; with
-SYNC_FLUSH it counts what is durable. What does not fit ends the connection with a line in the log, and it is tried
-again: what the master has may be mended, and nothing that does not belong here is ever appended.
+Only complete, checked records are appended (`store.replica_append`), so a report counts complete data; with SYNC_FLUSH,
+durable data. Invalid data is never appended: it ends the connection with a log message, and the thread retries, because
+the master may be fixed.
 
-Leaves out where the master is (`master_address`), and its tables.
-
-Source: `HAService.HAClient` 4.9.7, `DefaultHAClient.java` 5.x.
+The master's address: see `master_address`. Tables: see `table_sync`. Source: `HAService.HAClient` 4.9.7,
+`DefaultHAClient.java` 5.x.
 """
 
 from __future__ import annotations
@@ -40,46 +39,49 @@ from longpoll_runtime.recoverable import FAULTS
 log = logging.getLogger(__name__)
 
 RETRY_MS: Final = 1_000
-"""How long it is waited before the next try; RocketMQ waits 5 s."""
+"""Wait before the next try; RocketMQ waits 5 s."""
 CONNECT_S: Final = 3.0
 LOOK_S: Final = 0.5
-"""How often it is looked whether to stop, or to report, while the master says nothing."""
+"""Interval of checks for a stop or a due report while the master is silent."""
 RECEIVE_SIZE: Final = 256 * KIB
 READS_MAX: Final = 16
-"""Reads before what came is shown and reported."""
+"""Reads between two reports."""
 
 
 class MasterGoneError(BrokerError):
-    """The master has closed the connection, or says nothing any more."""
+    """The master closed the connection or is silent."""
 
 
 @define(slots=True, eq=False)
 class Follower(ServiceThread):
-    """The thread. Invariant: what is in the log and `_pending` behind it is what the master has sent, to the byte."""
+    """The thread. Invariant: the log followed by `_pending` equals the bytes that the master sent."""
 
     NAME = "follower"
 
     store: MessageStore
     master: MasterAddress
     show: Callable[[], None]
-    """Makes visible what was appended, and tells who waits if that is due."""
+    """Makes appended messages visible, and wakes pulls."""
     flushes: bool
-    """Whether only what is durable is reported (`SYNC_FLUSH`)."""
+    """Whether only durable data is reported (`SYNC_FLUSH`)."""
     heartbeat_ms: int
     """`haSendHeartbeatInterval`."""
     idle_ms_max: int
-    """`haHousekeepingInterval`: a master that says nothing for so long is gone."""
+    """`haHousekeepingInterval`: a master silent for so long is considered gone."""
     is_connected: bool = field(default=False, init=False)
-    """Whether a master sends at present."""
+    """Whether a master is sending."""
     _heard_ms: int = field(default=0, init=False)
-    """When the master said something last; 0 before."""
+    """When the master last sent something; 0 before."""
     _reported_ms: int = field(default=0, init=False)
     _flow: TransferRate = field(init=False)
     _pending: bytearray = field(factory=bytearray, init=False)
-    """Part of a record, which goes where the log ends."""
+    """Part of a record, to be appended at the log's end."""
     _due_size: int = field(default=0, init=False)
-    """How long that will be, as its head says and the store has allowed; 0 before it does. No sooner is it looked at
-    again, or a record that comes byte by byte would be copied as often."""
+    """Expected size of that record by its head, after the store accepted it; 0 before.
+
+    The record is not read again before this size, because otherwise one arriving byte by byte would be copied each
+    time.
+    """
 
     _poller: Poller = field(init=False)
 
@@ -90,7 +92,7 @@ class Follower(ServiceThread):
 
     @property
     def status(self) -> FollowingStatus:
-        """As 907 tells of it."""
+        """The state in the answer to code 907."""
         address = self.master.ha_address
         return FollowingStatus(
             last_read_timestamp=self._heard_ms,
@@ -131,7 +133,7 @@ class Follower(ServiceThread):
                 self.store.forget_beginning()
 
     def _follow(self, host: str, port: int) -> None:
-        """Copy from one connection until that is over; raises what ends it."""
+        """Copy from one connection until it ends; raises the reason."""
         socket = self.runtime.connect(host, port, CONNECT_S)
         self._poller.register(socket, read=True, write=False, data=None)
         try:
@@ -173,7 +175,7 @@ class Follower(ServiceThread):
         self._reported_ms = self.runtime.unix_ms()
 
     def _take(self, transfer: Transfer) -> None:
-        """Append what is whole; raises CopyRefusedError and OSError."""
+        """Append complete records; raises CopyRefusedError and OSError."""
         due = self.store.log_end + len(self._pending)
         is_begun = bool(self.store.log_end or self._pending)
         if is_begun and transfer.physical_offset != due:
@@ -195,8 +197,6 @@ class Follower(ServiceThread):
 
 @define(slots=True, eq=False)
 class _Link:
-    """One connection to a master."""
-
     runtime: Runtime
     socket: Socket
     poller: Poller
@@ -212,7 +212,7 @@ class _Link:
         self.report(self.reported_offset)
 
     def receive(self) -> int:
-        """Wait a little for what the master says; how many bytes it said. Raises MasterGoneError and OSError."""
+        """Wait briefly for data; returns its size. Raises MasterGoneError and OSError."""
         self.poller.poll(LOOK_S)
         self._send()
         heard_size = 0
@@ -232,10 +232,10 @@ class _Link:
         return heard_size
 
     def report(self, offset: int) -> None:
-        """Say where the log ends; raises OSError."""
+        """Report the log's end; raises OSError."""
         self.reported_offset = offset
         self._reported_ns = self.runtime.monotonic_ns()
-        # One that is not sent at all is replaced by the next; one that was begun is not, or its end would be lost.
+        # An unsent report is replaced; a partly sent one is kept, because its end must follow.
         self._out = self._out[: len(self._out) % REPORT_SIZE] + encode_report(offset)
         self._send()
 
@@ -248,9 +248,9 @@ class _Link:
         self.poller.modify(self.socket, read=True, write=bool(self._out), data=None)
 
     def since_heard_ms(self) -> float:
-        """How long the master has said nothing."""
+        """Time since the master last sent something, ms."""
         return (self.runtime.monotonic_ns() - self._heard_ns) / 1e6
 
     def since_report_ms(self) -> float:
-        """How long ago the last report was."""
+        """Time since the last report, ms."""
         return (self.runtime.monotonic_ns() - self._reported_ns) / 1e6

@@ -1,8 +1,7 @@
-"""Where a slave's master is: by its settings, or as a name server says.
+"""The addresses of a slave's master: from the settings, or from a name server.
 
-Leaves out asking it (`follower`, `table_sync`) and how a name server is asked (`registrar`).
-
-Source: `BrokerController.java` 4.9.7: `updateMasterHAServerAddrPeriodically`, `doRegisterBrokerAll`.
+Requests to it: see `follower`, `table_sync`. Name servers: see `registrar`. Source: `BrokerController.java` 4.9.7:
+`updateMasterHAServerAddrPeriodically`, `doRegisterBrokerAll`.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ log = logging.getLogger(__name__)
 
 @define(slots=True, eq=False)
 class MasterAddress:
-    """The addresses; what is None is not known yet. One thread changes them; what the settings say stays."""
+    """The addresses; None if unknown. One thread changes them; those from the settings stay."""
 
     address: Address | None
-    """Where it serves requests."""
+    """The address for requests."""
     ha_address: Address | None
-    """Where it sends its log (`haMasterAddress`)."""
+    """The address of its log (`haMasterAddress`)."""
     _is_set: bool = field(init=False)
     _is_ha_set: bool = field(init=False)
 
@@ -34,7 +33,7 @@ class MasterAddress:
         self._is_ha_set = self.ha_address is not None
 
     def heard(self, address: Address | None, ha_address: Address | None) -> None:
-        """Take over what a name server says; one that knows no master changes nothing."""
+        """Update from a name server's answer; None changes nothing."""
         before = self.address, self.ha_address
         if address is not None and not self._is_set:
             self.address = address
@@ -50,7 +49,7 @@ class MasterAddress:
 
 
 def address_in(text: str | None, key: str = "an address") -> Address | None:
-    """HOST:PORT as a pair, None for nothing; raises ConfigError, which names the key."""
+    """Parse HOST:PORT, None for an empty text; raises ConfigError with the key."""
     if not text:
         return None
     host, _colon, port = text.rpartition(":")

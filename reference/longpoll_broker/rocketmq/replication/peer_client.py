@@ -1,8 +1,7 @@
-"""Asks another broker or a name server, one request after the other on one connection, and waits for each answer.
+"""Sends requests to another broker or a name server, one at a time on one connection.
 
-A connection that failed is made anew by the next request. With an account every request is signed; without one a peer
-that has accounts refuses it, unless this address is a white one there. Leaves out who is asked what (`table_sync`,
-`registrar`).
+After a failure the next request connects again. With an account, every request is signed. Without one, a peer with
+accounts refuses requests unless this address is allow-listed. Requests: see `table_sync`, `registrar`.
 
 Source: `BrokerOuterAPI.java` 4.9.7, `newAclRPCHook` 5.5.
 """
@@ -24,22 +23,22 @@ from longpoll_protocol.sizes import KIB
 from longpoll_runtime import Address, Poller, Runtime, Socket
 
 ASK_S: Final = 3.0
-"""How long an answer is waited for."""
+"""Time limit for an answer, seconds."""
 RECEIVE_SIZE: Final = 64 * KIB
 
 
 class PeerError(BrokerError):
-    """A peer did not answer, or refused; the text says which and why."""
+    """A peer did not answer or refused; the text names the peer and the reason."""
 
 
 @define(slots=True, eq=False)
 class PeerClient:
-    """One peer; one thread asks. Another may call `give_up`, which ends what is waited for."""
+    """A connection to one peer, used by one thread. Another thread may call `give_up` to end a wait."""
 
     runtime: Runtime
     address: Address
     access_key: str = ""
-    """Empty: nothing is signed."""
+    """Empty: no signatures."""
     secret_key: str = field(default="", repr=False)
     _poller: Poller = field(init=False)
     _socket: Socket | None = field(default=None, init=False)
@@ -51,7 +50,7 @@ class PeerClient:
         self._poller = self.runtime.poller()
 
     def ask(self, code: int, fields: dict[str, str] | None = None, body: Buffer = EMPTY) -> Command:
-        """The answer to a request, a success; raises PeerError, RemoteProtocolError and OSError."""
+        """Send a request and return its successful answer; raises PeerError, RemoteProtocolError and OSError."""
         self._opaque += 1
         request = Command(code, self._opaque, ext_fields=self._signed(fields, body), body=body)
         is_answered = False
@@ -66,7 +65,7 @@ class PeerClient:
         return found
 
     def tell(self, code: int, fields: dict[str, str]) -> None:
-        """Send a request whose answer nobody waits for, if there is a connection that takes it at once."""
+        """Send a request without waiting for its answer, if there is a connection with room."""
         self._opaque += 1
         if self._socket is not None:
             with contextlib.suppress(OSError):
@@ -126,12 +125,12 @@ class PeerClient:
             socket.close()
 
     def give_up(self) -> None:
-        """Have what is waited for fail at once, and everything that is asked later; callable from any thread."""
+        """Make the current and all later requests fail; callable from any thread."""
         self._is_over = True
         self._poller.wake()
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._disconnect()
         self._poller.close()
 

@@ -1,11 +1,11 @@
-"""Tells name servers where this broker is: every 30 seconds, and at once when its topics change.
+"""Registers this broker at name servers: every 30 seconds, and at once when its topics change.
 
-Who changed the topics is answered when every name server that took the broker in before has heard of it, as in Java,
-so that a client that asks one for a new topic's route finds it. Java waits on the thread that serves the request; here
-each name server has a thread, and nobody else waits for one that is slow or gone.
+As in Java, a change of topics is answered when every name server that accepted the broker before knows it. So a client
+that then asks for the new topic's route finds it. Java waits on the serving thread; here each name server has a thread,
+so a slow one delays no other.
 
-From the name servers a slave hears where its master is. The connection stays open: a name server forgets a broker
-whose connection ends. What a name server makes of it: `longpoll_broker.rocketmq.name_server.name_server`.
+A slave learns its master's address from name servers. Connections stay open, because a name server removes a broker
+whose connection closes. The other side: see `rocketmq.name_server.name_server`.
 
 Source: `BrokerController.registerBrokerAll`, `doRegisterBrokerAll`, `TopicConfigManager.java`, `BrokerOuterAPI.java`
 4.9.7.
@@ -44,22 +44,22 @@ log = logging.getLogger(__name__)
 REGISTER_MS: Final = 30_000
 """`registerNameServerPeriod`."""
 RETRY_MS: Final = 1_000
-"""How soon it is tried again where a name server, or a slave's master, was not there."""
+"""Interval between retries for a missing name server or master."""
 WAITING_COUNT_MAX: Final = 10_000
-"""Most answers that wait for a name server; further ones do not wait."""
+"""Maximum answers that wait for a name server; further ones do not wait."""
 
 Told = Callable[[Outbox], None]
-"""Called when the name servers have heard of a change, or cannot be waited for."""
+"""Called when the name servers know a change, or waiting is impossible."""
 
 
 @define(slots=True, eq=False)
 class _Countdown:
-    """Calls `told` once all name servers have spoken. Invariant: the one that brings `count` to 0 calls it."""
+    """Calls `told` after all name servers. Invariant: the thread that decrements `count` to 0 calls it."""
 
     lock: Lock
     told: Told
     version: int
-    """Of the topics that are to be heard of."""
+    """The topic table's version to wait for."""
     count: int
 
     def one_less(self, outbox: Outbox) -> None:
@@ -72,7 +72,7 @@ class _Countdown:
 
 @define(slots=True, eq=False)
 class _Desk(ServiceThread):
-    """The thread of one name server. Invariant: who takes a countdown out of `_waiting` counts it down."""
+    """The thread of one name server. Invariant: the thread that removes a countdown from `_waiting` decrements it."""
 
     NAME = "registrar"
 
@@ -82,9 +82,9 @@ class _Desk(ServiceThread):
     _asking: PeerClient = field(init=False)
     _due: Event = field(init=False)
     _takes: bool = field(default=True, init=False)
-    """Whether the last registration was taken, or there was none yet: a change waits for no other name server."""
+    """Whether the last registration succeeded, or there was none; otherwise changes do not wait for it."""
     _version: int = field(default=-1, init=False)
-    """Of the topics that the name server has heard of."""
+    """The topic table's version that the name server knows."""
     _waiting: list[_Countdown] = field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -98,18 +98,18 @@ class _Desk(ServiceThread):
         self._due.set()
 
     def give_up(self) -> None:
-        """Have the thread end soon."""
+        """Make the thread end soon."""
         self._stop.set()
         self._due.set()
         self._asking.give_up()
 
     def stop(self) -> None:
-        """Leave the name server if there is a connection to it, and end the thread."""
+        """Unregister if connected, and end the thread."""
         ServiceThread.stop(self)
         self._asking.close()
 
     def waits(self, countdown: _Countdown) -> bool:
-        """Have it counted down when the name server has heard of all topics; false where it is not waited for."""
+        """Decrement the countdown when the name server knows all topics; returns false if it is not waited for."""
         with self.registrar.lock:
             if not self._takes or self._stop.is_set() or len(self._waiting) >= WAITING_COUNT_MAX:
                 return False
@@ -124,7 +124,7 @@ class _Desk(ServiceThread):
         wait_ms = 0
         while not self._stop.is_set():
             self._due.wait(wait_ms / 1000)
-            # Lowered before the topics are read: who changes them later raises it again.
+            # Reset before the topics are read, so that a later change sets it again.
             self._due.clear()
             if self._stop.is_set():
                 break
@@ -135,7 +135,7 @@ class _Desk(ServiceThread):
         self._asking.tell(RequestCode.UNREGISTER_BROKER, leaving(self.registrar.config, self.registrar.address))
 
     def _speak(self, outbox: Outbox, version: int | None) -> None:
-        """Count down those whose change was heard of; all of them when the name server did not hear."""
+        """Decrement the countdowns of known changes; all of them if the name server failed."""
         with self.registrar.lock:
             self._takes = version is not None
             if version is not None:
@@ -148,7 +148,7 @@ class _Desk(ServiceThread):
         outbox.flush()
 
     def _register(self) -> int | None:
-        """Register once; the version of the topics that were told, None when the name server did not take them."""
+        """Register once; returns the version of the sent topics, None if the name server refused."""
         registrar = self.registrar
         config, topics = registrar.config, registrar.topics
         header = RegisterBrokerRequestHeader(
@@ -158,7 +158,7 @@ class _Desk(ServiceThread):
             ha_server_addr=registrar.ha_address,
             broker_id=config.broker_id,
         )
-        # First: a topic that comes between the two is told with the next registration once more.
+        # First, so that a topic added in between is sent again with the next registration.
         version = topics.version
         body = RegisterBody(
             topic_config_serialize_wrapper=TopicTable(
@@ -185,22 +185,22 @@ class _Desk(ServiceThread):
 
 @define(slots=True, eq=False)
 class Registrar:
-    """The name servers that a broker registers at, each with a thread."""
+    """The name servers of a broker, each with a thread."""
 
     runtime: Runtime
     config: BrokerConfig
     topics: Topics
     name_servers: tuple[Address, ...]
     address: str
-    """HOST:PORT that clients are told to go to."""
+    """HOST:PORT for clients."""
     ha_address: str
-    """HOST:PORT where slaves may connect; empty for nowhere."""
+    """HOST:PORT for slaves; empty if there is none."""
     master: MasterAddress | None
-    """What a slave wants to hear."""
+    """A slave's master addresses, to be updated."""
     started_ms: int
-    """When the table of topics began to be counted."""
+    """Start time of the topic table's version counter."""
     lock: Lock = field(init=False)
-    """Guards what threads of several name servers, and of clients, share."""
+    """Protects data shared by threads of name servers and clients."""
     _desks: tuple[_Desk, ...] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -209,12 +209,12 @@ class Registrar:
 
     @property
     def registered_count(self) -> int:
-        """Registrations that a name server took."""
+        """Number of successful registrations."""
         return sum(desk.registered_count for desk in self._desks)
 
     @property
     def knows_master(self) -> bool:
-        """Whether there is no more to hear: of a slave's master, or for a broker that is none."""
+        """Whether the master's address is known, or this broker is not a slave."""
         return self.master is None or self.master.ha_address is not None
 
     def start(self) -> None:
@@ -224,7 +224,7 @@ class Registrar:
             desk.start()
 
     def stop(self) -> None:
-        """Leave every name server that there is a connection to, and end the threads."""
+        """Unregister from every connected name server, and end the threads."""
         for desk in self._desks:
             desk.give_up()
         for desk in self._desks:
@@ -236,11 +236,11 @@ class Registrar:
             desk.wake()
 
     def when_told(self, told: Told, outbox: Outbox) -> None:
-        """Call `told` when the name servers have heard of the topics as they are now: at once if they have already.
+        """Call `told` when the name servers know the current topics: at once if they already do.
 
-        One that did not take the last registration is not waited for.
+        Skips a name server that refused the last registration.
         """
-        # One for this method: nobody is the last before all were asked.
+        # One extra count for this method, so that none is the last before all were asked.
         countdown = _Countdown(self.lock, told, self.topics.version, 1)
         for desk in self._desks:
             with self.lock:
@@ -250,11 +250,11 @@ class Registrar:
         countdown.one_less(outbox)
 
     def answer_when_told(self, channel: Channel, command: Command, parts: Parts, outbox: Outbox) -> None:
-        """Give an answer when the name servers have heard of the topics as they are now."""
+        """Send an answer when the name servers know the current topics."""
         self.when_told(lambda later: refuse(channel, command, parts, later), outbox)
 
     def around(self, processors: Mapping[int, Processor]) -> dict[int, Processor]:
-        """The processors, each of whose answers waits for the name servers when it changed the topics."""
+        """Wrap the processors, so that answers to topic changes wait for the name servers."""
         return {code: self._waiting(processor) for code, processor in processors.items()}
 
     def _waiting(self, processor: Processor) -> Processor:
@@ -271,14 +271,14 @@ class Registrar:
         return process
 
     def heard(self, told: RegisterBrokerResponseHeader) -> None:
-        """Take over where a name server says that the master is."""
+        """Update the master's addresses from a name server's answer."""
         if self.master is not None:
             with self.lock, KeepGoing(log, "a name server tells an address that is none"):
                 self.master.heard(address_in(told.master_addr), address_in(told.ha_server_addr))
 
 
 def leaving(config: BrokerConfig, address: str) -> dict[str, str]:
-    """The fields of 104: the broker at this address leaves."""
+    """Returns the fields of code 104, which removes this broker."""
     return UnRegisterBrokerRequestHeader(
         broker_name=config.broker_name,
         broker_addr=address,

@@ -1,9 +1,8 @@
-"""The master's side of replication: one thread that sends its log to every slave, and answers sends that wait for one.
+"""The master's side of replication: one thread that sends the log to every slave and answers waiting sends.
 
-It wakes when something was appended, and looks every 100 ms besides, as RocketMQ does. Every peer that connects is
-shown all of the log: the port knows no accounts, only addresses. So that strangers do not keep the places of slaves,
-who reports nothing or gets no further is let go, and who has copied nothing yet gives way to who comes. Leaves out one
-connection (`slave_connection`) and what the log's bytes are.
+It wakes after appends and, as RocketMQ, every 100 ms. Any connecting peer gets the whole log: the port checks only
+addresses. So that unauthenticated clients cannot occupy the slots, a slave without reports or progress is disconnected,
+and one that has copied nothing gives way to a new one. One connection: see `slave_connection`.
 
 Source: `HAService.java` 4.9.7, `DefaultHAService.java` 5.x.
 """
@@ -30,9 +29,9 @@ from longpoll_runtime.recoverable import FAULTS, KeepGoing
 log = logging.getLogger(__name__)
 
 ACCEPT_COUNT_MAX: Final = 64
-"""Connections that are accepted before slaves, and sends that wait for them, have their turn."""
+"""Maximum connections accepted before slaves and waiting sends get their turn."""
 LOOK_S: Final = 0.1
-"""How often it is looked for what nobody told of (`allWaitForRunning`)."""
+"""Interval of periodic checks, seconds (`allWaitForRunning`)."""
 
 
 Network: TypeAlias = IPv4Network | IPv6Network
@@ -40,45 +39,45 @@ Network: TypeAlias = IPv4Network | IPv6Network
 
 @frozen
 class ReplicationSettings:
-    """How a master has others follow it."""
+    """Settings of a master's replication."""
 
     transfer_size: int
     """`haTransferBatchSize`, bytes."""
     heartbeat_ms: int
-    """`haSendHeartbeatInterval`: who lacks nothing is greeted so often."""
+    """`haSendHeartbeatInterval`: interval of heartbeats to up-to-date slaves."""
     idle_ms_max: int
-    """`haHousekeepingInterval`: a slave that says nothing for so long, or gets no further, is gone."""
+    """`haHousekeepingInterval`: a slave silent or without progress for so long is disconnected."""
     slave_count_max: int
     networks: tuple[Network, ...]
-    """Who may be a slave; none: everybody."""
+    """Allowed addresses of slaves; empty: all."""
     behind_bytes_max: int
-    """`haSlaveFallbehindMax`: a slave that lacks as many bytes of the log is not waited for."""
+    """`haSlaveFallbehindMax`: sends do not wait for a slave that lacks this many bytes."""
     timeout_ms: int
     """`slaveTimeout`: how long a send waits for slaves."""
     needed_count: int | None
-    """How many slaves must have a message; None: one, if it is not too far behind."""
+    """Number of slaves that must have a message; None: one, if it is not too far behind."""
     begins_with_last_file: bool
     only_visible: bool
-    """Whether slaves are sent nothing that is not visible here."""
+    """Whether slaves get only visible messages."""
 
 
 @define(slots=True, eq=False)
 class Replicator:
-    """The thread. Invariant: `_links` and the poller change on it alone; `_waits` under `_lock`."""
+    """The thread. Invariant: only it changes `_links` and the poller; `_waits` changes under `_lock`."""
 
     runtime: Runtime
     store: MessageStore
     listener: Listener
     settings: ReplicationSettings
     copied_end: int = field(default=0, init=False)
-    """How far the slave that was ever ahead has reported its log (`push2SlaveMaxOffset`); it never goes back."""
+    """The greatest log end that any slave has reported (`push2SlaveMaxOffset`); it never decreases."""
     _links: tuple[SlaveConnection, ...] = field(default=(), init=False)
-    """Replaced, never changed, so that others may read it."""
+    """Replaced, never changed, so that other threads may read it."""
     _waits: SlaveWaits = field(factory=SlaveWaits, init=False)
     _lock: Lock = field(init=False)
     _poller: Poller = field(init=False)
     _resume_ns: int | None = field(default=None, init=False)
-    """When slaves are accepted again; None while they are."""
+    """When slaves are accepted again; None while they are accepted."""
     _is_woken: bool = field(default=False, init=False)
     _stopping: bool = field(default=False, init=False)
     _thread: Thread | None = field(default=None, init=False)
@@ -90,18 +89,18 @@ class Replicator:
 
     @property
     def address(self) -> Address:
-        """Where slaves connect."""
+        """The address for slaves."""
         return self.listener.address
 
     @property
     def behind_bytes(self) -> dict[str, int]:
-        """How much of the log each slave lacks, by its address."""
+        """Bytes of the log that each slave lacks, by its address."""
         end = self.store.log_end
         return {f"{link.peer[0]}:{link.peer[1]}": max(end - link.reported_offset, 0) for link in self._links}
 
     @property
     def slaves(self) -> list[SlaveStatus]:
-        """Each slave as 907 tells of it."""
+        """The slaves as in the answer to code 907."""
         end = self.store.log_end
         return [self._status_of(link, end) for link in self._links]
 
@@ -122,7 +121,7 @@ class Replicator:
         self._thread = self.runtime.spawn("replicator", self._run)
 
     def stop(self) -> None:
-        """End the thread and every connection; sends that still wait are answered as if their time were over."""
+        """End the thread and every connection; waiting sends are answered as timed out."""
         self._stopping = True
         self._poller.wake()
         if self._thread is not None:
@@ -137,21 +136,21 @@ class Replicator:
         outbox.flush()
 
     def appended(self) -> None:
-        """Send what was appended; called from any thread after it may be shown."""
+        """Send appended messages; callable from any thread when they may be sent."""
         if self._links and not self._is_woken:
             self._is_woken = True
             self._poller.wake()
 
     def is_near(self, log_end: int) -> bool:
-        """Whether there is a slave for a message that ends there to wait for (`isSlaveOK`)."""
+        """Whether a slave is near enough to wait for this log end (`isSlaveOK`)."""
         if self.settings.needed_count is not None:
             return True
         return bool(self._links) and log_end - self.copied_end < self.settings.behind_bytes_max
 
     def submit(self, log_end: int, copied: Copied, outbox: Outbox) -> None:
-        """Have `copied` called when enough slaves have the log up to `log_end`, or the time is over.
+        """Call `copied` when enough slaves have the log up to `log_end`, or at a timeout.
 
-        On the replicator's thread; at once, with the caller's outbox, where it cannot wait.
+        Runs on the replicator's thread; at once, with the caller's outbox, if it cannot wait.
         """
         needed = self.settings.needed_count
         deadline_ns = self.runtime.monotonic_ns() + self.settings.timeout_ms * 1_000_000
@@ -174,7 +173,7 @@ class Replicator:
         while not self._stopping:
             is_idle = not self._links and not self._waits.count and self._resume_ns is None
             ready = self._poller.poll(0 if has_more else None if is_idle else LOOK_S)
-            # Lowered before anything is looked at: what is appended from here on wakes again.
+            # Reset before the checks, so that later appends wake the thread again.
             self._is_woken = False
             now_ns = self.runtime.monotonic_ns()
             if self._resume_ns is not None and now_ns >= self._resume_ns:
@@ -200,7 +199,7 @@ class Replicator:
             except BlockingIOError:
                 return
             except OSError as error:
-                # Out of descriptors, mostly: asking again at once would only turn in circles.
+                # Usually out of file descriptors: an immediate retry would only spin.
                 log.warning(
                     "a slave could not be accepted: %s; trying again in %.0f s",
                     error,
@@ -236,7 +235,7 @@ class Replicator:
             log.info("%s has connected", link, extra=event("slave_connected", peer=str(link)))
 
     def _refusal(self, peer: Address) -> str:
-        """Why nobody may follow from there; empty where there is a place, which may have to be made."""
+        """Returns why a peer may not follow; empty if there is room, perhaps after closing another."""
         settings = self.settings
         if settings.networks:
             address = ip_address(peer[0])
@@ -251,7 +250,7 @@ class Replicator:
         return ""
 
     def _serve(self, link: SlaveConnection, what: str, now_ns: int) -> bool:
-        """Read from a slave, or write to it; what goes wrong costs it its connection. Whether there is more."""
+        """Read from or write to a slave, and close it on errors; returns whether there is more."""
         if link not in self._links:
             return True
         try:
@@ -264,7 +263,6 @@ class Replicator:
         return what == "read"
 
     def _look_after(self, now_ns: int) -> None:
-        """Greet who lacks nothing, wait for sockets that are full, and let those go that say nothing."""
         for link in self._links:
             link.flow.look(now_ns)
             if now_ns - link.heard_ns > self.settings.idle_ms_max * 1_000_000:
@@ -286,7 +284,7 @@ class Replicator:
         log.warning("%s is let go: %s", link, reason, extra=event("slave_closed", peer=str(link), reason=reason))
 
     def _answer_copied(self, outbox: Outbox) -> None:
-        # Who has not reported has nothing: 0, where no message ends.
+        # Without a report a slave has nothing: 0, where no message ends.
         reported = sorted((link.reported_offset for link in self._links), reverse=True)
         self.copied_end = max([self.copied_end, *reported])
         needed = self.settings.needed_count
@@ -297,7 +295,7 @@ class Replicator:
             self._answer(found, True, outbox)
 
     def _answer_late(self, now_ns: int | None, outbox: Outbox) -> None:
-        # At the end the lock is taken in any case: somebody may be about to wait.
+        # On shutdown the lock is always taken, because a send may be about to wait.
         if self._waits.count or now_ns is None:
             with self._lock:
                 found = self._waits.take_late(now_ns)

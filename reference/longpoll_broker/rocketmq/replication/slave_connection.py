@@ -1,6 +1,6 @@
-"""One slave's connection as its master has it: what the slave says it has, and what it is sent from there on.
+"""A master's connection to one slave: the slave's reports, and the log sent to it.
 
-Leaves out the thread and the sends that wait (`replicator`). Source: `HAConnection.java` 4.9.7.
+Thread and waiting sends: see `replicator`. Source: `HAConnection.java` 4.9.7.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from longpoll_protocol.sizes import MIB
 from longpoll_runtime import Address, Buffer, Socket
 
 TURN_SIZE: Final = 1 * MIB
-"""Bytes sent to one slave before the others, and the reports, have their turn."""
+"""Bytes sent to one slave before other slaves and reports get their turn."""
 UNREPORTED_SIZE_MAX: Final = 16 * MIB
-"""Bytes that a slave may have been sent and not reported while it counts as getting further: several large records."""
+"""Maximum bytes that a slave with progress may leave unreported: several large records."""
 _RECEIVE_SIZE: Final = 4096
 _READS_MAX: Final = 16
-"""So that one that reports without end does not keep the others from theirs."""
+"""Limits the reads of one slave, so that constant reports do not starve others."""
 
 
 @define(slots=True, eq=False)
 class SlaveConnection:
-    """One connection; one thread uses it. Invariant: `_out` is what was begun and is not sent, `next_offset` follows.
+    """One connection; used by one thread. Invariant: `_out` is begun and unsent, `next_offset` follows it.
 
     `asked_offset` is None until the first report, and nothing is sent before.
     """
@@ -39,27 +39,27 @@ class SlaveConnection:
     transfer_size: int
     """`haTransferBatchSize`."""
     begins_with_last_file: bool
-    """Whether a slave that has nothing is sent only the log's last file."""
+    """Whether an empty slave gets only the log's last file."""
     only_visible: bool
-    """Whether it is sent what is visible here, and nothing before that."""
+    """Whether it gets only visible messages."""
     heard_ns: int
-    """When it last said something."""
+    """When it last sent a report."""
     sent_ns: int
     """When it was last sent something."""
     moved_ns: int = field(init=False)
-    """When it last got further, or lacked nothing of what it was sent."""
+    """When it last made progress, or lacked nothing."""
     flow: TransferRate = field(init=False)
-    """Of what it is sent."""
+    """The rate of sent bytes."""
     watches_write: bool = field(default=False, init=False)
     asked_offset: int | None = field(default=None, init=False)
     reported_offset: int = field(default=0, init=False)
-    """Up to where it has the log, as it says."""
+    """The log end that it reported."""
     next_offset: int = field(default=0, init=False)
-    """Where the next transfer begins."""
+    """The begin of the next transfer."""
     _greets: bool = field(default=False, init=False)
-    """Whether what was begun last is a greeting, by which nobody gets further."""
+    """Whether the last transfer is an empty heartbeat, which causes no progress."""
     _first_offset: int = field(default=0, init=False)
-    """Where the first one did."""
+    """The begin of the first transfer."""
     _reader: ReportReader = field(factory=ReportReader, init=False)
     _received: bytearray = field(factory=lambda: bytearray(_RECEIVE_SIZE), init=False)
     _out: deque[Buffer] = field(factory=deque, init=False)
@@ -72,7 +72,7 @@ class SlaveConnection:
         return f"slave {self.peer[0]}:{self.peer[1]}"
 
     def read(self, now_ns: int) -> bool:
-        """Take what it says; false when it has closed. Raises RemoteProtocolError and OSError."""
+        """Read reports; returns false if the slave closed. Raises RemoteProtocolError and OSError."""
         for _ in range(_READS_MAX):
             try:
                 size = self.socket.recv_into(self._received)
@@ -82,7 +82,7 @@ class SlaveConnection:
                 return False
             reported = self._reader.receive(memoryview(self._received)[:size])
             if reported is not None:
-                # A byte now and then is no report, and keeps nobody's place.
+                # Single bytes are not a report and do not keep a slot.
                 self.heard_ns = now_ns
                 moves = self.asked_offset is None or reported > self.reported_offset
                 self._report(reported)
@@ -112,7 +112,7 @@ class SlaveConnection:
         self.reported_offset = offset
 
     def write(self, now_ns: int) -> bool:
-        """Send what it lacks, up to a turn's size; whether there may be more that its socket takes. Raises OSError."""
+        """Send missing data, up to a turn's size; returns whether the socket may accept more. Raises OSError."""
         sent = 0
         while sent < TURN_SIZE:
             if not self._out and not self._begin():
@@ -130,28 +130,28 @@ class SlaveConnection:
         return True
 
     def greet(self) -> None:
-        """Begin a transfer of nothing, which says that the master is there; for a slave that lacks nothing."""
+        """Begin an empty transfer, a heartbeat to an up-to-date slave."""
         if not self._out and self.asked_offset is not None:
             self._out.append(encode_head(self.next_offset, 0))
             self._greets = True
 
     @property
     def lacked_size(self) -> int:
-        """Bytes that it was sent, or is being sent, and has not reported."""
+        """Bytes sent or in transfer, and not reported."""
         return max(self.next_offset - max(self._first_offset, self.reported_offset), 0)
 
     @property
     def gives_way(self) -> bool:
-        """Whether it has copied nothing so far of what it asked for, or has not asked: anybody may say some bytes."""
+        """Whether it has copied nothing yet, or sent no report: any peer may send some bytes."""
         return self.asked_offset is None or (self.lacked_size > 0 and self.reported_offset <= self.asked_offset)
 
     @property
     def is_blocked(self) -> bool:
-        """Whether something that was begun waits until the socket takes it."""
+        """Whether a transfer waits for the socket."""
         return bool(self._out)
 
     def _begin(self) -> bool:
-        """Begin the next transfer; false when it has everything."""
+        """Begin the next transfer; returns false if there is nothing to send."""
         if self.asked_offset is None:
             return False
         part = self.store.log_part(self.next_offset, self.transfer_size, only_visible=self.only_visible)

@@ -1,7 +1,7 @@
-"""Sends of a SYNC_MASTER that wait until enough slaves have them: who waits, until when, and what is answered then.
+"""Sends of a SYNC_MASTER that wait until enough slaves have them, with deadlines and answers.
 
-4.9 waits for the slave that is ahead, if there is one that is not too far behind; 5.x for as many as `inSyncReplicas`
-says besides itself, whether there are any or not. Leaves out how far slaves are (`replicator`).
+4.9 waits for the most advanced slave, if one is near enough. 5.x waits for `inSyncReplicas` - 1 slaves, whether they
+exist or not. Progress of slaves: see `replicator`.
 
 Source: `CommitLog.submitReplicaRequest`, `HAService.isSlaveOK`, `HAService.GroupTransferService` 4.9.7;
 `CommitLog.handleHA`, `GroupTransferService.java` 5.x.
@@ -20,17 +20,17 @@ from attrs import define, field
 from longpoll_broker.io.channel import Outbox
 
 WAITING_COUNT_MAX: Final = 100_000
-"""Most sends that wait; one more is answered at once as if its time were over."""
+"""Maximum waiting sends; the next one is answered at once as timed out."""
 SPARE_COUNT: Final = 1_000
-"""Sends that are over may stay among those that wait, besides as many as these, before all are looked through."""
+"""Finished sends allowed in the heap, in addition to the number of waiting ones, before it is cleaned."""
 
 Copied = Callable[[bool, Outbox], None]
-"""Told whether enough slaves have a message in time; writes its answer to the outbox."""
+"""Called with whether enough slaves have a message in time; writes the answer to the outbox."""
 
 
 @define(slots=True, eq=False, order=False)
 class SlaveWait:
-    """One send that waits; `is_over` once somebody answers it."""
+    """One waiting send; `is_over` once it is being answered."""
 
     log_end: int
     deadline_ns: int
@@ -40,17 +40,17 @@ class SlaveWait:
 
 @define(slots=True, eq=False)
 class SlaveWaits:
-    """Every send that waits; its owner locks. Invariant: `count` is how many are not over."""
+    """Every waiting send; the caller locks. Invariant: `count` is the number of unfinished ones."""
 
     count: int = field(default=0, init=False)
     _by_end: list[tuple[int, int, SlaveWait]] = field(factory=list, init=False)
-    """A heap. What is over by its deadline stays until it comes up, or until most of the heap is such."""
+    """A heap. Timed-out sends stay until they reach the top or most of the heap is timed out."""
     _by_deadline: deque[SlaveWait] = field(factory=deque, init=False)
-    """As they came, for all wait as long."""
+    """In order of arrival, because all wait equally long."""
     _numbers: itertools.count[int] = field(factory=itertools.count, init=False)
 
     def add(self, wait: SlaveWait) -> bool:
-        """Have one wait; false when too many do."""
+        """Add a send; returns false if too many wait."""
         if self.count >= WAITING_COUNT_MAX:
             return False
         self.count += 1
@@ -59,7 +59,7 @@ class SlaveWaits:
         return True
 
     def take_copied(self, copied_end: int) -> list[SlaveWait]:
-        """Those whose messages enough slaves have, up to `copied_end` of the log; they are over."""
+        """Finish and return the sends whose messages enough slaves have, up to `copied_end`."""
         found = []
         while self._by_end and self._by_end[0][0] <= copied_end:
             wait = heapq.heappop(self._by_end)[2]
@@ -68,7 +68,7 @@ class SlaveWaits:
         return self._over(found)
 
     def take_late(self, now_ns: int | None) -> list[SlaveWait]:
-        """Those whose time is over, or all of them without a time; they are over."""
+        """Finish and return the timed-out sends, or all of them if `now_ns` is None."""
         found = []
         while self._by_deadline and (
             now_ns is None or self._by_deadline[0].is_over or self._by_deadline[0].deadline_ns <= now_ns
@@ -86,7 +86,7 @@ class SlaveWaits:
             self._by_end.clear()
             self._by_deadline.clear()
         elif len(self._by_end) > 2 * self.count + SPARE_COUNT:
-            # A slave that stays away for hours lets each send come to its deadline and none come up.
+            # If a slave is away for hours, sends time out and none reaches the top.
             self._by_end = [entry for entry in self._by_end if not entry[2].is_over]
             heapq.heapify(self._by_end)
         return found

@@ -1,13 +1,12 @@
-"""Keeps a slave's tables as its master's are: topics, groups, offsets, delay levels every 10 s, the timer every 3 s.
+"""Copies a master's tables to a slave: topics, groups, offsets and delay levels every 10 s, the timer every 3 s.
 
-Topics and groups are replaced when their version has changed, offsets are laid over those that are there: a group that
-commits to this slave while its master is away is told its own word until the master is back. What a master says to be
-delivered counts here when this log has it: of one that is behind nobody would deliver it, were this to become master.
-A RocketMQ master does not say where that is, and its word is taken at once, as RocketMQ's slave takes it.
+Topics and groups are replaced when their version changes. Offsets are merged: a group that commits to this slave keeps
+its offset until the master is back. A master's delivery progress counts once this log has it; otherwise, if this slave
+became master, those messages would never be delivered. A RocketMQ master does not report its log's end, and its
+progress is accepted at once, as by RocketMQ's slave.
 
-Leaves out where the master is (`master_address`) and saving tables (`upkeep.config_files`).
-
-Source: `SlaveSynchronize.java`, `BrokerController.handleSlaveSynchronize` 4.9.7.
+The master's address: see `master_address`. Saving: see `upkeep.config_files`. Source: `SlaveSynchronize.java`,
+`BrokerController.handleSlaveSynchronize` 4.9.7.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ from longpoll_runtime.recoverable import KeepGoing
 log = logging.getLogger(__name__)
 
 COPY_MS: Final = 10_000
-"""How often."""
+"""Interval between copies."""
 TIMER_COPY_MS: Final = 3_000
-"""How often it is asked how far the timer is."""
+"""Interval between copies of the timer's progress."""
 LOG_WAIT_MS: Final = 3_000
-"""How long this log is waited for, to have what the master has delivered."""
+"""How long to wait until this log has the master's delivered messages."""
 LOG_LOOK_MS: Final = 10
 UNKNOWN_MS: Final = 200
-"""How often it is looked whether a master is known by now."""
+"""Interval of checks whether a master is known."""
 T = TypeVar("T")
 
 
@@ -61,17 +60,17 @@ class TableSync(ServiceThread):
     offsets: Offsets
     delays: DelayOffsets
     timers: TimerOffsets | None
-    """None for a version that has no timer."""
+    """None for a version without a timer."""
     log_end: Callable[[], int]
-    """The physical offset where this broker's log ends."""
+    """Returns the physical end of this broker's log."""
     access_key: str = ""
-    """The account that requests are signed by; empty: by none."""
+    """The account that signs requests; empty: none."""
     secret_key: str = field(default="", repr=False)
     round_count: int = field(default=0, init=False)
-    """Rounds in which all were copied."""
+    """Number of complete rounds."""
     _asking: PeerClient | None = field(default=None, init=False)
     _versions: dict[int, DataVersion] = field(factory=dict, init=False)
-    """By request code the version that was copied last."""
+    """By request code, the last copied version."""
 
     def stop(self) -> None:
         """End the thread and the connection."""
@@ -105,7 +104,7 @@ class TableSync(ServiceThread):
                 self.copy(self._asking)
 
     def copy(self, asking: PeerClient) -> None:
-        """Copy every table; what cannot be is told and left as it is."""
+        """Copy every table; failures are logged and leave the table unchanged."""
         tables = {
             RequestCode.GET_ALL_TOPIC_CONFIG: self._take_topics,
             RequestCode.GET_ALL_CONSUMER_OFFSET: self._take_offsets,
@@ -165,7 +164,7 @@ class TableSync(ServiceThread):
         self.timers.copy(header.first_offset, checkpoint.read_offset, checkpoint.next_ms - PRECISION_MS)
 
     def _wait_for_log(self, told: DeliveredResponseHeader) -> None:
-        """Wait until this log has what was delivered; raises PeerError when it has not for too long."""
+        """Wait until this log has the delivered messages; raises PeerError at the time limit."""
         end = told.log_end
         deadline_ns = self.runtime.monotonic_ns() + LOG_WAIT_MS * 1_000_000
         while end is not None and self.log_end() < end:
@@ -178,7 +177,7 @@ class TableSync(ServiceThread):
 
 
 def _converted(rows: dict[str, Any], kind: type[dict[str, T]]) -> dict[str, T]:
-    """The rows of a table by name; raises HeaderError when one cannot be read, or there are too many."""
+    """Parse the rows of a table by name; raises HeaderError for an invalid row, or too many."""
     if len(rows) > TOPIC_COUNT_MAX:
         raise HeaderError("a master's table", "rows", f"are {len(rows)}, over the limit of {TOPIC_COUNT_MAX}")
     try:

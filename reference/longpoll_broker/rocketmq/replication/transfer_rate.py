@@ -1,4 +1,4 @@
-"""How many bytes went over a connection in the last whole second (`FlowMonitor.java` 5.x)."""
+"""Measures the bytes per second of a connection (`FlowMonitor.java` 5.x)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ SECOND_NS: Final = 1_000_000_000
 
 @define(slots=True, eq=False)
 class TransferRate:
-    """One direction of one connection; one thread counts, any reads `per_second`."""
+    """One direction of one connection; one thread counts, any thread reads `per_second`."""
 
     since_ns: int
     per_second: int = field(default=0, init=False)
-    """As of the last look after a second or more."""
+    """The rate at the last update."""
     _size: int = field(default=0, init=False)
 
     def add(self, size: int) -> None:
@@ -23,7 +23,7 @@ class TransferRate:
         self._size += size
 
     def look(self, now_ns: int) -> None:
-        """Called now and then; begins anew after each second."""
+        """Update the rate after each second; called periodically."""
         passed_ns = now_ns - self.since_ns
         if passed_ns >= SECOND_NS:
             self.per_second = self._size * SECOND_NS // passed_ns

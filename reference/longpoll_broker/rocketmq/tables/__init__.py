@@ -1,1 +1,1 @@
-"""What administration knows by name: producers, locks of queues, rates, timers."""
+"""Tables of administration: producers, queue locks, rates, timers."""

@@ -1,8 +1,7 @@
-"""Which connections have a producer of each group: whom to ask how a transaction ended, and whom to bring a reply.
+"""The connections with producers of each group, for transaction checks and replies.
 
-Not thread-safe; threads that share it hold a lock. Who asks: `rocketmq.transactions.transaction_check`.
-
-Source: `ProducerManager.java` 4.9: `registerProducer`, `getAvailableChannel`, `findChannel`.
+Not thread-safe; callers hold a lock. Used by `rocketmq.transactions.transaction_check`. Source: `ProducerManager.java`
+4.9: `registerProducer`, `getAvailableChannel`, `findChannel`.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from longpoll_broker.shared.quota import Quota
 from longpoll_protocol.names import GROUP_SIZE_MAX
 
 LOOKS_MAX: Final = 256
-"""Most connections of a group that are looked at for one that may be asked."""
+"""Maximum connections of a group that one search tries."""
 PRODUCER_COUNT_MAX: Final = 100_000
-"""Most pairs of a group and a connection; one more is not noted, and so never asked."""
+"""Maximum pairs of a group and a connection; further ones are ignored."""
 
 
 @define(slots=True, eq=False)
 class Producers:
-    """Invariant: `_groups`, `_groups_of` and `quota` have the same pairs, and no entry is empty.
+    """The producers. Invariant: `_groups`, `_groups_of` and `quota` have the same pairs, without empty entries.
 
-    `_clients` and `_client_of` say from both sides which client id each connection of `_groups_of` last said it has.
+    `_clients` and `_client_of` map between the connections of `_groups_of` and their last client ids.
     """
 
     quota: Quota = field(factory=lambda: Quota("producers", PRODUCER_COUNT_MAX), init=False)
@@ -36,10 +35,10 @@ class Producers:
     _clients: dict[str, dict[Hashable, None]] = field(factory=dict, init=False)
     _client_of: dict[Hashable, str] = field(factory=dict, init=False)
     _named: dict[str, Hashable] = field(factory=dict, init=False)
-    """The connections of `_groups_of`, by what `str` gives: of two with the same name the one that came last."""
+    """The connections of `_groups_of` by their `str`; of two with the same name the later one."""
 
     def register(self, channel: Hashable, group: str, client_id: str) -> None:
-        """A connection has a producer of the group; not noted over the quota, or with too long a name."""
+        """Add a producer's connection to a group; ignored over the quota, or with a name that is too long."""
         members = self._groups.get(group, ())
         if channel in members:
             if self._client_of.get(channel) != client_id:
@@ -53,7 +52,7 @@ class Producers:
         self._note_client(channel, client_id)
 
     def unregister(self, channel: Hashable, group: str) -> None:
-        """It has none any more."""
+        """Remove a producer's connection from a group."""
         members = self._groups.get(group)
         if members is None or channel not in members:
             return
@@ -70,25 +69,25 @@ class Producers:
         self.quota.release((channel, group))
 
     def close(self, channel: Hashable, count_max: int | None = None) -> int:
-        """The connection is gone: it leaves its groups, or `count_max` of them; how many it has left."""
+        """Remove a closed connection from its groups, or `count_max` of them; returns their number."""
         groups = list(islice(self._groups_of.get(channel, ()), count_max))
         for group in groups:
             self.unregister(channel, group)
         return len(groups)
 
     def by_group(self) -> dict[str, list[Hashable]]:
-        """Every group's connections."""
+        """Returns every group's connections."""
         return {group: list(members) for group, members in self._groups.items()}
 
     def channels(self, group: str) -> list[Hashable]:
-        """The group's connections."""
+        """Returns the group's connections."""
         return list(self._groups.get(group, ()))
 
     def find(self, client_id: str, may_get: Callable[[Hashable], bool] = lambda _channel: True) -> Hashable | None:
-        """The connection on which a client of this id last began a producer; None when there is none.
+        """Returns the connection on which a client of this id last registered a producer, or None.
 
-        Of connections of several accounts those count that have the account of the first one that may get it: a reply
-        (326) goes to a client id, and who comes with another account cannot have it brought to itself.
+        Among connections of several accounts, only those with the first permitted account count: a reply (326) goes to
+        a client id, and another account must not be able to redirect it.
         """
         found = None
         for channel in filter(may_get, self._clients.get(client_id, ())):
@@ -111,9 +110,9 @@ class Producers:
     def pick(
         self, group: str, may_ask: Callable[[Hashable], bool] = lambda _channel: True, *, first: str = ""
     ) -> Hashable | None:
-        """One of the group's connections that may be asked, each in its turn; None when there is none.
+        """Returns one of the group's permitted connections, in turn, or None.
 
-        The one whose name (`str`) is `first` comes before its turn.
+        The connection whose `str` is `first` takes precedence.
         """
         members = self._groups.get(group)
         if not members:

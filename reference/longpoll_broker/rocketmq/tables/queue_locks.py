@@ -1,7 +1,7 @@
-"""Which client of a group may consume a queue alone: `RebalanceLockManager.java`.
+"""Locks by which one client of a group consumes a queue exclusively: `RebalanceLockManager.java`.
 
-A lock lives for a minute and is renewed by asking again. Time is an argument. Leaves out the requests (`service`).
-Threads that share the table call it with a lock held.
+A lock lasts a minute and is renewed by another request. Time is an argument. Callers hold a lock. Requests: see
+`rocketmq.admin.lock_processor`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from longpoll_broker.shared.quota import Quota
 LIFE_MS: Final = 60_000
 """`REBALANCE_LOCK_MAX_LIVE_TIME`."""
 LOCK_COUNT_MAX: Final = 1_000_000
-"""Most locks in all; over this nobody gets another one."""
+"""Maximum locks in total; further ones are refused."""
 EXPIRED_MAX: Final = 20_000
-"""Most expired locks that are forgotten when somebody asks."""
+"""Maximum expired locks removed per request."""
 
 Queue = TypeVar("Queue", bound=Hashable)
 
@@ -32,7 +32,7 @@ class _Holder:
 
 @define(slots=True, eq=False)
 class QueueLocks:
-    """Every lock, by group and queue, the one first that was renewed longest ago."""
+    """Every lock, by group and queue, the least recently renewed first."""
 
     quota: Quota = field(factory=lambda: Quota("queue locks", LOCK_COUNT_MAX), init=False)
     _holders: OrderedDict[tuple[str, Hashable], _Holder] = field(factory=OrderedDict, init=False)
@@ -40,7 +40,7 @@ class QueueLocks:
     def lock(
         self, group: str, client_id: str, queues: Iterable[Queue], now_ms: int, channel: Hashable = None
     ) -> list[Queue]:
-        """Take or renew what is free, expired or the client's own; which queues it holds now."""
+        """Acquire or renew locks that are free, expired or the client's; returns the queues it holds now."""
         self._expire(now_ms)
         got: list[Queue] = []
         for queue in queues:
@@ -59,7 +59,7 @@ class QueueLocks:
         return got
 
     def unlock(self, group: str, client_id: str, queues: Iterable[Hashable]) -> None:
-        """Let go of the client's own locks; those of others stay."""
+        """Release the client's locks; those of others stay."""
         for queue in queues:
             key = (group, queue)
             holder = self._holders.get(key)
@@ -68,7 +68,6 @@ class QueueLocks:
                 self.quota.release(key)
 
     def _expire(self, now_ms: int) -> None:
-        """Forget locks that were not renewed in time."""
         for _ in range(EXPIRED_MAX):
             key = next(iter(self._holders), None)
             if key is None or now_ms - self._holders[key].renewed_ms <= LIFE_MS:

@@ -1,6 +1,6 @@
-"""How many messages a second came and went over the last 10 s, minute and 10 minutes, sampled once a second.
+"""Messages per second over the last 10 s, minute and 10 minutes, sampled once a second.
 
-Time is an argument. Leaves out what is counted. Source: `StoreStatsService.java`.
+Time is an argument. Source: `StoreStatsService.java`.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ class Rates:
     _samples: deque[tuple[int, int]] = field(factory=lambda: deque(maxlen=_SAMPLE_COUNT_MAX), init=False)
 
     def sample(self, now_ms: int, count: int) -> None:
-        """Note a count, unless the last one was less than a second ago."""
+        """Add a sample, unless the last is less than a second old."""
         if not self._samples or now_ms - self._samples[-1][0] >= 1000:
             self._samples.append((now_ms, count))
 
     def told(self) -> str:
-        """A second, by span, as RocketMQ says it: three numbers with spaces between; 0.0 where there is no span."""
+        """Returns the rates per second in RocketMQ's form: three numbers separated by spaces; 0.0 without a span."""
         samples = list(self._samples)
         return " ".join(str(_rate(samples, span_s)) for span_s in SPANS_S)
 
 
 def _rate(samples: list[tuple[int, int]], span_s: int) -> float:
-    """Of the span up to the last sample, or of what there is of it."""
+    """The rate of the span up to the last sample, or of its available part."""
     if len(samples) < 2:
         return 0.0
     last_ms, last = samples[-1]

@@ -1,8 +1,7 @@
-"""Which offset of a queue belongs to a time, as 5.x searches: the first message at or after it, or the last before it.
+"""Finds a queue's offset for a time by 5.x's rule: the first message at or after it, or the last before it.
 
-4.9 takes the nearest message instead (`store.message_store.offset_by_time`). Leaves out reading a message's time.
-
-Source: `ConsumeQueue.binarySearchInQueueByTime` 5.x.
+4.9 takes the nearest message instead (`store.message_store.offset_by_time`). Source:
+`ConsumeQueue.binarySearchInQueueByTime` 5.x.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Callable
 
 
 class _Times:
-    """The store times of a queue's messages as a sequence, each read when it is looked at."""
+    """The store times of a queue's messages as a sequence, read on access."""
 
     def __init__(self, start: int, end: int, store_ms_of: Callable[[int], int | None]) -> None:
         self._start = start
@@ -24,12 +23,12 @@ class _Times:
 
     def __getitem__(self, at: int) -> int:
         store_ms = self._store_ms_of(self._start + at)
-        # A message whose record was removed is older than any that is there.
+        # A removed message is older than all existing ones.
         return -1 if store_ms is None else store_ms
 
 
 def offset_at(start: int, end: int, store_ms_of: Callable[[int], int | None], time_ms: int, *, upper: bool) -> int:
-    """The offset for a time in the queue [start, end); its end when every message is older and `upper` is false."""
+    """Returns the offset for a time in [start, end); `end` if every message is older and `upper` is false."""
     times = _Times(start, end, store_ms_of)
     if not upper:
         return start + bisect_left(times, time_ms)

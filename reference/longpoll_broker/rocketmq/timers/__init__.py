@@ -1,1 +1,1 @@
-"""Delay levels and timers: messages that are delivered later, and their recall."""
+"""Delay levels and timers: delayed delivery of messages, and recall."""

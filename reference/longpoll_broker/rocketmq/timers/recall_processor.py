@@ -1,7 +1,7 @@
-"""Serves 370: takes a message back that waits for its time, if that is allowed.
+"""Serves code 370: recalls a timed message before its delivery, if enabled.
 
-What takes it back is a message too: it waits for the same second, and then neither goes on. Leaves out the waiting
-(`rocketmq.timers.timer_service`).
+The recall is a message too: it waits for the same second, and then neither is delivered. Waiting: see
+`rocketmq.timers.timer_service`.
 
 Source: `RecallMessageProcessor.java` 5.5; answers as seen on 5.5.0, where it is off without `recallMessageEnable`.
 """
@@ -44,7 +44,7 @@ _FIELDS: Final = {"MSG_REGION": "DefaultRegion"}
 _NOT_HERE: Final = "recall failed, broker service not available"
 _NO_HANDLE: Final = (ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid")
 _MARKS: Final = re.compile(r"[\0\1\2]")
-"""What a key must not contain: it would become further properties of what takes the message back."""
+"""Characters that a key must not contain: they would add properties to the recall message."""
 _TIME: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
@@ -62,7 +62,7 @@ class RecallProcessor(Serving):
 
     @serves(RequestCode.RECALL_MESSAGE)
     def recall(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """370: take a message back by its handle; success also when it is gone already, or recalled."""
+        """370: recall a message by its handle; success even if it was delivered or recalled already."""
         header = RecallMessageRequestHeader.decode(command.ext_fields)
         handle = read_handle(header.recall_handle)
         if handle is not None and (not handle.key or _MARKS.search(handle.key)):
@@ -74,11 +74,10 @@ class RecallProcessor(Serving):
             self.appender.append(self._message(channel, handle), RECALL_TAG)
         except (SendRefusedError, MessageRefusedError, OSError) as error:
             return answer(command, ResponseCode.SYSTEM_ERROR, f"recall failed, execute error: {error}", _FIELDS)
-        # Java's reply carries this text on success as well.
+        # Java's reply carries this text even on success.
         return answer(command, ResponseCode.SUCCESS, "not set any response code", {"msgId": handle.key, **_FIELDS})
 
     def _off(self) -> tuple[int, str] | None:
-        """Why this broker recalls nothing; None when it does."""
         if not self.config.recall_message:
             return ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden"
         if self.standing.is_slave:
@@ -88,7 +87,7 @@ class RecallProcessor(Serving):
         return None
 
     def _refusal(self, topic: str, handle: RecallHandle | None) -> tuple[int, str] | None:
-        """Why nothing of a topic is recalled by a handle; None when it is, or when it is no handle."""
+        """Returns why a recall is refused; None if it is allowed or the handle is invalid."""
         if self.topics.get(topic) is None:
             return ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{topic[:127]}] not exist"
         if handle is None:
@@ -103,7 +102,6 @@ class RecallProcessor(Serving):
         return None
 
     def _message(self, channel: Channel, handle: RecallHandle) -> MessageToStore:
-        """What takes the message back; raises SendRefusedError."""
         now_ms = self.runtime.unix_ms()
         properties = {
             TIMER_RECALLED_KEY: handle.key,

@@ -1,11 +1,12 @@
-"""Delivers delayed messages when they are due: one thread over the queues of the schedule topic, one queue a level.
+"""Delivers delayed messages when due: one thread over the queues of the schedule topic, one per level.
 
-A unit of such a queue carries in place of its tags code when the message is due by the wall clock. That clock may be
-set, and store times never go back: so a message also goes when it has been visible for its level's time by the
-monotonic clock, and no sooner where the wall clock was ahead. (RocketMQ delivers at once what is due in more than the
-level's time.) How far each level has been delivered
-stands in `config/delayOffset.json`, saved twice a second: what was delivered after the last save is delivered again
-after a crash, as in RocketMQ. Leaves out where a delayed message is put (`send.append`).
+A unit of such a queue has the delivery time by the wall clock in place of a tags code. That clock may be changed, and
+store times never go back. So a message is also delivered once it has been visible for its level's time by the monotonic
+clock, but not earlier if the wall clock was ahead. (RocketMQ delivers at once if the delivery time is more than the
+level's time away.)
+
+Each level's progress is in `config/delayOffset.json`, saved twice a second. As in RocketMQ, messages delivered after
+the last save are delivered again after a crash. Storing delayed messages: see `send.append`.
 
 Source: `ScheduleMessageService.java` 4.9.
 """
@@ -32,29 +33,29 @@ from longpoll_runtime.recoverable import FAULTS
 log = logging.getLogger(__name__)
 
 POLL_MS: Final = 100
-"""`DELAY_FOR_A_WHILE`: how often the levels are looked at."""
+"""`DELAY_FOR_A_WHILE`: interval between rounds."""
 SEEN_PARTS: Final = 64
-"""How often a level's end is noted in the time that it waits; the next note counts for what came in between."""
+"""Number of notes of a level's end within its delay; a note also covers the messages before it."""
 BATCH: Final = 256
-"""Messages of one level delivered before the others have their turn and all become visible."""
+"""Messages of one level delivered before the other levels get their turn and all become visible."""
 
 
 @define(slots=True, eq=False)
 class _Seen:
-    """When a level's messages were seen first. Invariant: `notes` have a moment, ns, and the end by then; both rise."""
+    """When a level's messages were first seen. Invariant: `notes` have a time, ns, and the end then; both increase."""
 
     level_ms: int
     notes: deque[tuple[int, int]] = field(factory=deque, init=False)
 
     def note(self, now_ns: int, offset: int, end: int) -> None:
-        """Note how far the queue goes by now, if messages from `offset` on, which goes next, were not seen yet."""
+        """Record the queue's end at this time, if messages from `offset` on, the next one, were not seen before."""
         self._forget_before(offset)
         last_ns, seen_end = self.notes[-1] if self.notes else (None, offset)
         if end > seen_end and (last_ns is None or now_ns - last_ns >= self.level_ms * 1_000_000 // SEEN_PARTS):
             self.notes.append((now_ns, end))
 
     def waited_ms(self, now_ns: int, offset: int) -> int:
-        """How long a message has been seen; nobody asks for one before it any more."""
+        """Returns how long a message has been seen; forgets earlier messages."""
         self._forget_before(offset)
         return (now_ns - self.notes[0][0]) // 1_000_000 if self.notes else 0
 
@@ -65,7 +66,7 @@ class _Seen:
 
 @define(slots=True, eq=False)
 class ScheduleService(ServiceThread):
-    """The schedule; `run` is one round of it."""
+    """The schedule; `run` does one round."""
 
     NAME = "schedule"
 
@@ -73,10 +74,10 @@ class ScheduleService(ServiceThread):
     appender: Appender
     offsets: DelayOffsets
     appended: Callable[[], None]
-    """Called after a round that appended something: it must become visible."""
+    """Called after a round, to make appended messages visible."""
     form: PropertiesForm = FORM_4_9
     levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
-    """How long each level waits; what stands in queues of further ones waits until these are there again."""
+    """The delay of each level; messages of removed levels wait until their level returns."""
     _seen: list[_Seen] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -93,7 +94,7 @@ class ScheduleService(ServiceThread):
                 wait_ms = POLL_MS
 
     def run(self) -> int:
-        """Deliver what is due; milliseconds until there may be more to do. Raises OSError."""
+        """Deliver due messages; returns the milliseconds until the next round. Raises OSError."""
         wait_ms = POLL_MS
         try:
             for level in range(1, len(self.levels_ms) + 1):
@@ -103,11 +104,11 @@ class ScheduleService(ServiceThread):
         return wait_ms
 
     def _run_level(self, level: int) -> int:
-        """Deliver what one level has due; milliseconds until its next message is, or the poll's."""
+        """Deliver one level's due messages; returns the milliseconds until its next message, or the poll's."""
         store, queue_id = self.store, level - 1
         end = store.visible_end(SCHEDULE_TOPIC, queue_id)
         known = self.offsets.by_level.get(level, 0)
-        # A store that lost its oldest files. One that lost its newest: see `opening.correct_positions`.
+        # For a store without its oldest files. Without its newest: see `opening.correct_positions`.
         offset = max(known, store.visible_start(SCHEDULE_TOPIC, queue_id))
         seen, level_ms = self._seen[queue_id], self.levels_ms[queue_id]
         now_ns = self.runtime.monotonic_ns()
@@ -139,8 +140,8 @@ class ScheduleService(ServiceThread):
         except MessageRefusedError as error:
             log.error("the delayed message at %d of the log cannot be delivered: %s", physical_offset, error)  # noqa: TRY400 - no fault of ours
         except (OSError, MemoryError):
-            # It may go well the next time.
+            # May succeed next time.
             raise
         except FAULTS:
-            # It would go wrong every time, and keep back all that its level has behind it.
+            # It would fail every time, and block the rest of its level.
             log.exception("the delayed message at %d of the log cannot be delivered and is dropped", physical_offset)

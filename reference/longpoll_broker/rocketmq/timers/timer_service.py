@@ -1,12 +1,13 @@
-"""Delivers messages of 5.x that wait for a time: one thread over the queue of the topic `rmq_sys_wheel_timer`.
+"""Delivers 5.x's timed messages: one thread over the queue of the topic `rmq_sys_wheel_timer`.
 
-A message goes one second after its property `TIMER_OUT_MS`, which is the first whole second that is not before the
-wished one. Messages of one second are looked at together: one that recalls others has them, and itself, go nowhere.
-How far this has come stands in `config/timerOffset.json`, saved twice a second: what was delivered after the last save
-is delivered again after a crash, as in RocketMQ. RocketMQ's own files (`timerwheel`, `timerlog`) are not written.
+A message is delivered one second after its property `TIMER_OUT_MS`: in the first whole second not before the requested
+time. Messages of one second are handled together: a recall removes the recalled messages and itself.
 
-Unlike RocketMQ's, which stops for good there, it passes over messages of this topic that wait for nothing. Leaves out
-how they come there (`send.timer_messages`). Source: `TimerMessageStore.java` 5.5.
+Progress is in `config/timerOffset.json`, saved twice a second. As in RocketMQ, messages delivered after the last save
+are delivered again after a crash. RocketMQ's files (`timerwheel`, `timerlog`) are not written. Unlike RocketMQ, which
+stops there for good, it skips invalid messages of this topic.
+
+Storing timed messages: see `send.timer_messages`. Source: `TimerMessageStore.java` 5.5.
 """
 
 from __future__ import annotations
@@ -46,18 +47,18 @@ log = logging.getLogger(__name__)
 
 POLL_MS: Final = 100
 READ_COUNT: Final = 256
-"""Messages that are read before it is looked whether the broker stops."""
+"""Messages read between two checks whether the broker stops."""
 SHOWN_COUNT: Final = 256
-"""Messages of one second that are delivered before they become visible: there may be a million."""
+"""Messages of one second delivered before they become visible: there may be a million."""
 
 
 _Entry: TypeAlias = tuple[int, int, int, str]
-"""A message that waits: `TIMER_OUT_MS`, queue offset, when it was read, and the topic that it goes to."""
+"""A waiting message: `TIMER_OUT_MS`, queue offset, time of reading, and target topic."""
 
 
 @define(slots=True, eq=False)
 class TimerService(ServiceThread):
-    """The timer; `run` is one round of it. Invariant: `_due` has what was read and not delivered."""
+    """The timer; `run` does one round. Invariant: `_due` lists the messages read and not delivered."""
 
     NAME = "timer"
 
@@ -65,7 +66,7 @@ class TimerService(ServiceThread):
     appender: Appender
     offsets: TimerOffsets
     appended: Callable[[], None]
-    """Called after a round that appended something: it must become visible."""
+    """Called after a round, to make appended messages visible."""
     form: PropertiesForm
     counts: TimerCounts = field(factory=TimerCounts)
     _due: list[_Entry] = field(factory=list, init=False)
@@ -74,7 +75,7 @@ class TimerService(ServiceThread):
     """A heap of the same queue offsets, and of some in `_gone`."""
     _gone: set[int] = field(factory=set, init=False)
     _read: int | None = field(default=None, init=False)
-    """The queue offset that is read next; None before the first round."""
+    """The next queue offset to read; None before the first round."""
 
     def _run(self) -> None:
         while not self._stop.wait(POLL_MS / 1000):
@@ -84,8 +85,8 @@ class TimerService(ServiceThread):
                 log.exception("messages that wait for a time could not be delivered; trying again")
 
     def run(self) -> None:
-        """Read what has come, and deliver what is due. Raises OSError."""
-        # What comes meanwhile is for the next round: who sends without end must not keep back what is due.
+        """Read new messages, and deliver due ones. Raises OSError."""
+        # Later messages wait for the next round, so that endless sends do not delay due messages.
         end = self.store.visible_end(TIMER_TOPIC, 0)
         while self._read_some(end):
             if self._stop.is_set():
@@ -98,7 +99,7 @@ class TimerService(ServiceThread):
             self.appended()
 
     def _read_some(self, end: int) -> bool:
-        """Note when messages before `end` are due; whether there are more."""
+        """Read messages before `end` and their times; returns whether there are more."""
         store, state = self.store, self.offsets
         start = min(max(state.first if self._read is None else self._read, store.visible_start(TIMER_TOPIC, 0)), end)
         stop = min(start + READ_COUNT, end)
@@ -116,7 +117,7 @@ class TimerService(ServiceThread):
         return stop < end
 
     def _due_at(self, offset: int) -> tuple[int | None, str]:
-        """When a message is due, None when it waits for no time, and the topic that it goes to."""
+        """Returns a message's delivery time, None without one, and its target topic."""
         record = self._record(offset)
         properties = {} if record is None else _properties(record)
         text = properties.get(TIMER_OUT_MS, "")
@@ -128,7 +129,7 @@ class TimerService(ServiceThread):
         return None if unit is None else self.store.read_record(unit[0])
 
     def _deliver_second(self) -> bool:
-        """Deliver the messages of the first second; false when they must wait for a topic that is being removed."""
+        """Deliver the messages of the first second; returns false if they must wait for a topic's deletion."""
         second_ms = self._due[0][0]
         taken = []
         while self._due and self._due[0][0] == second_ms:
@@ -140,7 +141,7 @@ class TimerService(ServiceThread):
             try:
                 self._deliver(entry, recalled)
             except (TopicLeavingError, OSError, MemoryError) as error:
-                # It may go well the next time; what went before it is told again by nobody.
+                # May succeed next time; the messages before it are not delivered again.
                 for left in taken[number:]:
                     heapq.heappush(self._due, left)
                 self._forget(taken[:number])
@@ -151,7 +152,7 @@ class TimerService(ServiceThread):
         while self._pending and self._pending[0] in self._gone:
             self._gone.discard(heapq.heappop(self._pending))
         read = self._read or 0
-        # One that was read late may be due before what was delivered already: it must not count as delivered.
+        # A message read late may be due before those delivered already, and must not count as delivered.
         delivered_ms = max(self.offsets.delivered_ms, second_ms)
         if self._due:
             delivered_ms = min(delivered_ms, self._due[0][0] - 1)
@@ -159,14 +160,13 @@ class TimerService(ServiceThread):
         return True
 
     def _forget(self, gone: Sequence[_Entry]) -> None:
-        """Note that these wait no more."""
         now_ms = self.runtime.unix_ms()
         self._gone.update(offset for _due_ms, offset, _read_ms, _topic in gone)
         for topic, count in Counter(topic for _due_ms, _offset, _read_ms, topic in gone).items():
             self.counts.add(topic, -count, now_ms)
 
     def _recalled(self, taken: Sequence[_Entry]) -> set[tuple[str, str]]:
-        """The topics and keys of messages that others of the same second recall."""
+        """Returns topics and keys of messages recalled by others of the same second."""
         found = set()
         for _due_ms, offset, _read_ms, _topic in taken:
             record = self._record(offset)

@@ -1,1 +1,1 @@
-"""Transactions: half messages, how they end, and the check-back with their producer."""
+"""Transactions: half messages, their end, and the check-back with their producer."""

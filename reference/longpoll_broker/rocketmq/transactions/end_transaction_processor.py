@@ -1,8 +1,8 @@
-"""Serves 37: a producer ends a transaction, and its prepared message is delivered or dropped.
+"""Serves code 37: a producer ends a transaction, and its prepared message is delivered or dropped.
 
-A prepared message waits in the half topic. Its end is written to the op topic, whose body names the half message's
-queue offset, so that a Java broker that opens the store knows which are ended. Leaves out asking producers about
-transactions that they never ended (`rocketmq.transactions.transaction_check`).
+A prepared message waits in the half topic. Its end is written to the op topic, with the half message's queue offset in
+the body, so that a Java broker that opens the store knows the ended ones. Check-backs: see
+`rocketmq.transactions.transaction_check`.
 
 Source: `EndTransactionProcessor.java`, `TransactionalMessageBridge.java` 4.9.
 """
@@ -50,7 +50,7 @@ class EndTransactionProcessor(Serving):
 
     @serves(RequestCode.END_TRANSACTION)
     def end(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
-        """37: deliver or drop a prepared message; one-way as clients send it, so errors are rarely heard."""
+        """37: deliver or drop a prepared message; clients send it one-way, so they rarely get errors."""
         header = EndTransactionRequestHeader.decode(command.ext_fields)
         if header.commit_or_rollback == UNDECIDED:
             return answer(command, ResponseCode.SUCCESS) if self.traits.answers_undecided else None
@@ -74,7 +74,7 @@ class EndTransactionProcessor(Serving):
         return answer(command, ResponseCode.SUCCESS)
 
     def _timed(self, message: MessageToStore) -> MessageToStore:
-        """The message as it waits for its time, if it wishes for one; raises SendRefusedError."""
+        """Returns the message as it waits for its time, if it has one; raises SendRefusedError."""
         if not self.traits.serves_timers:
             return message
         properties = read_properties(message.properties.decode("utf-8", "surrogatepass"))
@@ -94,7 +94,7 @@ class EndTransactionProcessor(Serving):
 
 
 def _problem(half: Record, header: EndTransactionRequestHeader) -> str | None:
-    """Why a record is not the prepared message that a producer means (`checkPrepareMessage`)."""
+    """Returns why a record is not the prepared message of a producer (`checkPrepareMessage`), or None."""
     if half.topic != HALF_TOPIC:
         return "Find prepared transaction message failed"
     properties = read_properties(half.properties.decode("utf-8", "surrogatepass"))

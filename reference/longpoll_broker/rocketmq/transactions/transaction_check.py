@@ -1,13 +1,13 @@
-"""Asks producers how transactions ended that they have begun and never ended (39).
+"""Checks back with producers about transactions that were never ended (39).
 
-Once a minute the half topic is gone through from where it was left, as far as the op topic does not say that a message
-is ended. One that is older than the time for an answer is put at the end of the half topic again, with the number of
-times that it was asked about, and a producer of its group is asked; its answer is a 37 about that copy. After fifteen
-times, or when the log is about to lose it, it goes to `TRANS_CHECK_MAX_TIME_TOPIC` instead. How far this has come are
-two offsets of the group `CID_RMQ_SYS_TRANS`, as in Java, which can go on with the store.
+Each minute it continues through the half topic and skips messages that are ended by the op topic. A message older than
+the time limit is appended to the half topic again, with its number of checks, and a producer of its group is asked; the
+answer is a 37 about that copy. After fifteen checks, or when the log is about to lose the message, it goes to
+`TRANS_CHECK_MAX_TIME_TOPIC`. As in Java, which can continue with the store, progress is two offsets of the group
+`CID_RMQ_SYS_TRANS`.
 
-As in Java a 37 that comes after its message was asked about may commit it a second time.
-`CHECK_IMMUNITY_TIME_IN_SECONDS` has no effect: docs/broker.md.
+As in Java, a 37 that arrives after a check may commit its message a second time. `CHECK_IMMUNITY_TIME_IN_SECONDS` has
+no effect: docs/broker.md.
 
 Source: `TransactionalMessageServiceImpl.check`, `AbstractTransactionalMessageCheckListener.sendCheckMessage`,
 `MessageDecoder.encode` 4.9.7.
@@ -50,15 +50,15 @@ log = logging.getLogger(__name__)
 GROUP: Final = "CID_RMQ_SYS_TRANS"
 GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 LOOKS_MAX: Final = 10_000
-"""Half messages looked at in one round; the next one comes at once when there are more."""
+"""Maximum half messages visited in one round; if there are more, the next round follows at once."""
 HOUR_MS: Final = 3_600_000
 
 
 class ProducerOf(Protocol):
-    """Finds a connection of a producer group that may be asked about a prepared message."""
+    """Finds a connection of a producer group to ask about a prepared message."""
 
     def __call__(self, group: str, half: Record, *, sender_first: bool) -> Channel | None:
-        """Another one each time, or the sender's; None when there is none."""
+        """Returns the next connection, or the sender's; None without one."""
         ...
 
 
@@ -67,24 +67,24 @@ class TransactionChecks:
     """The rounds over the half topic; one thread calls `run_if_due`."""
 
     ends: EndTransactionProcessor
-    """Where the answers go; its store and clock are ours."""
+    """The processor of the answers; its store and clock are used here."""
     config: BrokerConfig
     reserved_hours: int
-    """A message older than this is given up: the log may lose it (`fileReservedTime`)."""
+    """Age at which a message is given up, because the log may lose it (`fileReservedTime`)."""
     offsets: Offsets
     producer_of: ProducerOf
     _due_ns: int = field(init=False)
     _opaques: itertools.count[int] = field(factory=lambda: itertools.count(1), init=False)
 
     def __attrs_post_init__(self) -> None:
-        # After a restart producers need a moment to come back.
+        # After a restart producers need some time to reconnect.
         self._due_ns = self._next_ns()
 
     def _next_ns(self) -> int:
         return self.ends.runtime.monotonic_ns() + self.config.transaction_check_interval_ms * 1_000_000
 
     def run_if_due(self) -> None:
-        """Do a round if it is time for one; what it appends is not visible yet when this returns. Never on a slave."""
+        """Do a round if it is due; appended messages are not visible yet on return. Never on a slave."""
         now_ns = self.ends.runtime.monotonic_ns()
         if now_ns < self._due_ns or self.config.role == "SLAVE":
             return
@@ -98,12 +98,12 @@ class TransactionChecks:
         outbox.flush()
 
     def run(self, outbox: Outbox) -> bool:
-        """One round; whether there is more to do at once. Raises what an append raises; what was done stays done."""
+        """Do one round; returns whether there is more to do. Raises what an append raises; earlier work stays."""
         first, end = self._standing(HALF_TOPIC)
         if first == end:
             return False
         op_first, op_end = self._standing(OP_TOPIC)
-        # All of them: the end of the very first message may be the last one.
+        # All of them, because the first message's end may be the last one.
         ended = self._ended(op_first, op_end)
         halves = frozenset(ended.values())
         at = first
@@ -118,11 +118,10 @@ class TransactionChecks:
         return at == first + LOOKS_MAX
 
     def _standing(self, topic: str) -> tuple[int, int]:
-        """The next offset to look at, and the end."""
         start, end = self.ends.store.ends(topic, 0)
         known = self.offsets.query(topic, GROUP, 0) or 0
         if known > end:
-            # Anybody may commit for this group: what comes next would not be asked about.
+            # Any client may commit for this group: the next messages would never be checked.
             log.warning("the offset %d of %s is beyond its end: the checks go on at %d", known, topic, end)
             self._commit(topic, end)
         return min(max(known, start), end), end
@@ -132,7 +131,7 @@ class TransactionChecks:
             self.offsets.commit(topic, GROUP, 0, offset)
 
     def _ended(self, first: int, end: int) -> dict[int, int]:
-        """By each offset of the op topic the half message that it says is ended; -1 when it says none."""
+        """Returns, by offset of the op topic, the half message that it ends; -1 without one."""
         found = {}
         for offset in range(first, end):
             unit = self.ends.store.unit(OP_TOPIC, 0, offset)
@@ -142,9 +141,9 @@ class TransactionChecks:
         return found
 
     def _look(self, offset: int, outbox: Outbox) -> bool:
-        """Ask about one half message, or give it up; false when it is too young, and so are all after it.
+        """Check or give up one half message; returns false if it is too young, as are all after it.
 
-        One that cannot be asked about, for its properties are too long or no Unicode, must not keep the others back.
+        A message that cannot be checked, because of its properties, must not block the others.
         """
         try:
             return self._ask(offset, outbox)
@@ -182,7 +181,6 @@ class TransactionChecks:
         return True
 
     def _append(self, half: Record, topic: str, properties: dict[str, str]) -> PutResult:
-        """Append a half message again, with these properties."""
         copy = MessageToStore(
             topic=topic,
             queue_id=0,
@@ -199,9 +197,9 @@ class TransactionChecks:
         return self.ends.appender.append(copy, "")
 
     def _tell(self, half: Record, properties: dict[str, str], copy: PutResult, outbox: Outbox) -> None:
-        """39, one-way, to a producer of the group; the body is the message as it would be in its own topic."""
+        """Send 39, one-way, to a producer of the group; the body is the message as in its own topic."""
         group = properties.get(PRODUCER_GROUP, "")
-        # Every other question goes to the connection that has sent the message, however many others join its group.
+        # Every other check goes to the message's sender, however many others join its group.
         channel = self.producer_of(group, half, sender_first=int(properties[CHECK_TIMES]) % 2 == 1)
         if channel is None:
             log.info(
@@ -229,15 +227,15 @@ class TransactionChecks:
 
 
 # After the head (48 bytes, with the born host's place) | born host 8 or 20 | int64 store time | store host 8 or 20 |
-# int32 reconsume times | int64 prepared offset | int32 body size | body | int8 topic size | topic |
-# int16 properties size | properties.
+# int32 reconsume times | int64 prepared offset | int32 body size | body | int8 topic size | topic | int16 properties
+# size | properties.
 _LONG: Final = struct.Struct(">q")
 _BEFORE_BODY: Final = struct.Struct(">iqi")
 _SHORT: Final = struct.Struct(">h")
 
 
 def as_requested(half: Record, properties: dict[str, str], copy: PutResult, form: PropertiesForm) -> bytes:
-    """A half message's copy as a record of its own topic and queue."""
+    """Encode a half message's copy as a record of the original topic and queue."""
     queue_text = properties.get(REAL_QUEUE_ID, "0")
     queue_id = int(queue_text) if queue_text.isdecimal() and len(queue_text) < 10 else 0
     topic = properties.get(REAL_TOPIC, "").encode()[:127]

@@ -1,1 +1,1 @@
-"""Which messages a subscription takes: tags by their hash, SQL92 on properties."""
+"""Filters of subscriptions: tags by their hash, SQL92 on properties."""

@@ -1,14 +1,12 @@
-"""The SQL92 filters that groups have registered by their heartbeats, each with the version of its subscription.
+"""The SQL92 filters that groups registered by heartbeats, each with its subscription's version.
 
-They are kept beside the subscriptions, not in them: a subscription is replaced whatever it says, a filter only by an
-expression that compiles, and RocketMQ keeps a group's filters when its last member leaves. So a pull may find that
-there is none for its subscription (27), or one that is older than the subscription (28), or, in RocketMQ, one of
-members long gone that had a later version.
+They are separate from subscriptions: any subscription replaces the old one, but a filter needs an expression that
+compiles. RocketMQ also keeps filters when a group's last member leaves. So a pull may find no filter (code 27), one
+older than its subscription (28) or, in RocketMQ, a later version from members long gone.
 
-Leaves out the bit maps of `enableCalcFilterBitMap` and with them `consumerFilter.json`, which is kept for their sake.
-RocketMQ forgets a filter a day after its group; here the oldest of too many goes. RocketMQ compiles at the heartbeat,
-we at the first pull that needs it: an expression of an older version that follows one that does not compile is taken
-over by RocketMQ at once, here once a pull has found that the newer one does not compile.
+Differences from RocketMQ: it drops a filter a day after its group; here the oldest of too many goes. It compiles at the
+heartbeat; we compile at the first pull. So after an expression that does not compile, it accepts an older version at
+once; we accept it after a pull has failed. Bit maps (`enableCalcFilterBitMap`, `consumerFilter.json`) are absent.
 
 Source: `ConsumerFilterManager.java`, the same in 4.9.7 and 5.5.0, where each rule was tried.
 """
@@ -25,12 +23,12 @@ from longpoll_broker.shared.quota import Quota
 from longpoll_protocol.sizes import MIB
 
 ORPHAN_COUNT_MAX: Final = 10_000
-"""Most filters of groups without members; the oldest goes for one more."""
+"""Maximum filters of groups without members; then the oldest is removed."""
 
 FILTER_COST: Final = 100
-"""For how many characters a filter counts besides its text."""
+"""Characters that a filter counts in addition to its text."""
 EXPRESSIONS_SIZE_MAX: Final = 64 * MIB
-"""Most characters of all filters: they may stay when their group has no members."""
+"""Maximum characters of all filters, because they may outlive their groups."""
 
 Place = tuple[str, str]
 """Topic and group."""
@@ -38,53 +36,53 @@ Place = tuple[str, str]
 
 @define(slots=True, eq=False)
 class FilterData:
-    """One group's filter of one topic, compiled when a pull first asks for it."""
+    """One group's filter of one topic, compiled when a pull first needs it."""
 
     expression: str
     expression_type: str
     version: int
-    """The `subVersion` that it was last registered with."""
+    """The `subVersion` of its last registration."""
     with_parts: bool = False
-    """Whether it is of 5.x's language."""
+    """Whether it uses 5.x's language."""
     _filter: SqlFilter | None = field(default=None, init=False)
 
     @property
     def filter(self) -> SqlFilter:
-        """The compiled filter; two threads that are the first to ask compile it each, to the same end."""
+        """The compiled filter; two concurrent first reads both compile it, with the same result."""
         if self._filter is None:
             self._filter = sql_filter(self.expression, self.expression_type, with_parts=self.with_parts)
         return self._filter
 
     @property
     def is_known_bad(self) -> bool:
-        """Whether a pull has found that it does not compile."""
+        """Whether compilation for a pull has failed."""
         return self._filter is not None and self._filter.condition is None
 
 
 @define(slots=True, eq=False)
 class FilterTable:
-    """Every registered filter. Invariant: `_orphans` are those whose group has no members, the oldest first."""
+    """Every registered filter. Invariant: `_orphans` are those of groups without members, oldest first."""
 
     outlive_groups: bool = False
     """Whether a group's filters stay when its last member leaves."""
     with_parts: bool = False
-    """Whether expressions are of 5.x's language, which has CONTAINS, STARTSWITH and ENDSWITH."""
+    """Whether expressions use 5.x's language, with CONTAINS, STARTSWITH and ENDSWITH."""
     quota: Quota = field(factory=lambda: Quota("characters of filters", EXPRESSIONS_SIZE_MAX), init=False)
     _by_place: dict[Place, FilterData] = field(factory=dict, init=False)
     _orphans: dict[Place, None] = field(factory=dict, init=False)
 
     def get(self, topic: str, group: str) -> FilterData | None:
-        """The filter of a group for a topic; None when there is none, or one that does not compile."""
+        """Returns a group's filter of a topic; None without one that compiles."""
         known = self._by_place.get((topic, group))
         return None if known is None or known.filter.condition is None else known
 
     def register(  # noqa: PLR0917 - one caller
         self, topic: str, group: str, expression: str, expression_type: str, version: int, channel: Hashable = None
     ) -> None:
-        """Take over a heartbeat's expression, which is not of type TAG, if its version is later than the known one.
+        """Register a heartbeat's expression, of a type other than TAG, if its version is later than the known one.
 
-        One that does not compile takes the known one away, so that pulls are told; an empty one does nothing at all.
-        Nothing is compiled here: a heartbeat may bring any number of expressions, a pull asks for one.
+        An invalid expression replaces the known one, so that pulls get an error. An empty one is ignored. Nothing is
+        compiled here, because a heartbeat may bring many expressions and a pull needs one.
         """
         if not expression:
             return
@@ -96,7 +94,7 @@ class FilterTable:
             self._by_place[place] = FilterData(expression, expression_type, version, self.with_parts)
 
     def group_gone(self, group: str, topics: Iterable[str]) -> None:
-        """A group has lost its last member; these are the topics that it had subscribed to."""
+        """A group lost its last member; `topics` are its subscribed topics."""
         for topic in topics:
             self.unsubscribed(topic, group)
 

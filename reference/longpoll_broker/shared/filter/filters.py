@@ -1,7 +1,7 @@
-"""Which messages a subscription wants, as far as the broker can tell: from a tag's hash, or from the properties.
+"""Filters of subscriptions: by a tag's hash, or by properties.
 
-The hash decides about tags; two tags with one hash are told apart by the client. Leaves out the language of SQL92
-expressions (`sql92`), and who may use them (`pull`).
+The broker compares tags by hash; the client separates tags with equal hashes. The SQL92 language: see `sql92`.
+Permission to use it: see `hold.pull`.
 
 Sources: `FilterAPI.java`, `ExpressionMessageFilter.java`, `ConsumerFilterManager.build`; the string hash is Java's
 `String.hashCode`.
@@ -29,38 +29,38 @@ class ExpressionError(ValueError):
 
 @with_table
 class TagFilter(msgspec.Struct, frozen=True):
-    """A parsed subscription; shared by every pull that asks for the same."""
+    """A parsed tag subscription, shared by all pulls with the same one."""
 
     expression: str
     expression_type: str
     codes: frozenset[int]
-    """Hashes of the wanted tags; not looked at when `all_tags`."""
+    """Hashes of the subscribed tags; ignored with `all_tags`."""
     all_tags: bool
 
     def matches(self, tags_code: int | None) -> bool:
-        """Whether a message with this tag hash may be wanted; None means that the hash is not known."""
+        """Whether a message with this tag hash may match; None means an unknown hash."""
         return self.all_tags or tags_code is None or tags_code in self.codes
 
 
 @with_table
 class SqlFilter(msgspec.Struct, frozen=True):
-    """A subscription whose type is not TAG; shared likewise."""
+    """A subscription whose type is not TAG, shared in the same way."""
 
     expression: str
     expression_type: str
     condition: Expression | None
-    """None when it cannot be compiled: then a pull that brings it gets every message, as from RocketMQ."""
+    """None if it does not compile: then a pull that brings it gets every message, as from RocketMQ."""
     problem: str
-    """Why it cannot be compiled; empty when it can."""
+    """Why it does not compile; empty if it does."""
     over_limit: bool = False
-    """It is over a limit that RocketMQ does not have; a pull that brings it is refused."""
+    """Whether it exceeds a limit that RocketMQ does not have; a pull that brings it is refused."""
 
     def matches(self, _tags_code: int | None) -> bool:
-        """A tag hash says nothing here."""
+        """Always true: a tag's hash does not matter."""
         return True
 
     def matches_properties(self, lookup: Lookup) -> bool:
-        """Whether a message with these properties is wanted."""
+        """Whether a message with these properties matches."""
         return self.condition is None or self.condition.matches(lookup)
 
 
@@ -68,7 +68,7 @@ Filter: TypeAlias = TagFilter | SqlFilter
 
 
 def filter_of(expression: str | None, expression_type: str | None, *, with_parts: bool = False) -> Filter:
-    """The filter of a subscription; raises `ExpressionError` as `FilterAPI.build` throws."""
+    """Returns the filter of a subscription; raises `ExpressionError` where `FilterAPI.build` throws."""
     if is_tag_type(expression_type):
         return tag_filter(expression, expression_type)
     assert expression_type is not None
@@ -79,10 +79,10 @@ def filter_of(expression: str | None, expression_type: str | None, *, with_parts
 
 @lru_cache(maxsize=4096)
 def tag_filter(expression: str | None, expression_type: str | None) -> TagFilter:
-    """Parse tags; raises `ExpressionError` as `FilterAPI.build` throws.
+    """Parse tags; raises `ExpressionError` where `FilterAPI.build` throws.
 
-    An absent or empty tag expression means every tag. `||` separates tags, which are trimmed. The type is compared
-    as Java does: only an absent type or `TAG` has its tags parsed, so with the empty type nothing matches.
+    An absent or empty expression means every tag. `||` separates tags, which are trimmed. As in Java, only an absent
+    type or `TAG` has its tags parsed, so with the empty type nothing matches.
     """
     kind = TAG if expression_type is None else expression_type
     if kind != TAG:
@@ -93,7 +93,7 @@ def tag_filter(expression: str | None, expression_type: str | None) -> TagFilter
         return TagFilter(SUBSCRIBE_ALL, kind, frozenset(), all_tags=True)
     parts = expression.split("||")
     if not any(parts):
-        # Java's split drops trailing empty strings, and here nothing else is left.
+        # Java's split drops trailing empty strings, so nothing is left.
         raise ExpressionError("subString split error")
     tags = (part.strip() for part in parts)
     return TagFilter(expression, kind, frozenset(word_hash(tag) for tag in tags if tag), all_tags=False)
@@ -101,9 +101,9 @@ def tag_filter(expression: str | None, expression_type: str | None) -> TagFilter
 
 @lru_cache(maxsize=256)
 def sql_filter(expression: str, expression_type: str, *, with_parts: bool = False) -> SqlFilter:
-    """The filter of any other type: `FilterFactory` knows SQL92 alone, and what it cannot compile has no condition.
+    """Returns the filter of any other type; as in `FilterFactory`, only SQL92 compiles to a condition.
 
-    `with_parts` is 5.x's language, which has CONTAINS, STARTSWITH and ENDSWITH.
+    `with_parts` is 5.x's language, with CONTAINS, STARTSWITH and ENDSWITH.
     """
     if expression_type != SQL92:
         return SqlFilter(expression, expression_type, None, f"no filter is of type {expression_type[:64]}")
@@ -114,9 +114,9 @@ def sql_filter(expression: str, expression_type: str, *, with_parts: bool = Fals
 
 
 def is_as_said(wanted: Filter) -> bool:
-    """Whether a filter matches what its expression says.
+    """Whether a filter agrees with its expression.
 
-    Not where a heartbeat brought other hashes than those of its tags, or left the filtering to a filter server.
+    False if a heartbeat sent other hashes than those of its tags, or left the filtering to a filter server.
     """
     if isinstance(wanted, SqlFilter):
         return True

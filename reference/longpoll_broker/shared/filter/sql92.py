@@ -1,7 +1,7 @@
-"""SQL92 filters: an expression, compiled once to closures, and whether a message's properties match it.
+"""SQL92 filters: compiles an expression to closures that test a message's properties.
 
-Logic has three values; a message matches only when the outcome is TRUE. `docs/sql92.md` tells the language and where it
-differs from the standard's. Leaves out where properties are found in a record (`longpoll_protocol.log_record`).
+Logic has three values; a message matches only if the result is TRUE. `docs/sql92.md` describes the language and its
+differences from the standard. Properties in a record: see `longpoll_protocol.log_record`.
 
 Sources: the `evaluate` methods of `org.apache.rocketmq.filter.expression` 4.9 and 5.5, `ExpressionMessageFilter.java`.
 """
@@ -22,7 +22,7 @@ from longpoll_broker.shared.filter.sql92_values import EvaluationError, Value, c
 __all__ = ["Expression", "Lookup", "Sql92Error", "Sql92LimitError", "compile_expression"]
 
 Lookup: TypeAlias = Callable[[str], str | None]
-"""A message's property by its name; None when it has none."""
+"""Returns a message's property by name, or None."""
 Evaluate: TypeAlias = Callable[[Lookup], Value]
 
 _IS_PART: Final[dict[str, Callable[[str, str], bool]]] = {
@@ -44,10 +44,10 @@ class Expression:
 
     text: str
     evaluate: Evaluate
-    """TRUE, FALSE or None; raises EvaluationError."""
+    """Returns TRUE, FALSE or None; raises EvaluationError."""
 
     def matches(self, lookup: Lookup) -> bool:
-        """Whether a message with these properties is wanted; one that cannot be evaluated is not."""
+        """Whether a message with these properties matches; false if the evaluation fails."""
         try:
             return self.evaluate(lookup) is True
         except EvaluationError:
@@ -55,12 +55,12 @@ class Expression:
 
 
 def compile_expression(text: str, *, with_parts: bool = False) -> Expression:
-    """The compiled expression; `with_parts` in 5.x's language. Raises Sql92Error."""
+    """Compile an expression; `with_parts` for 5.x's language. Raises Sql92Error."""
     return Expression(text, evaluator(parse(text, with_parts=with_parts)))
 
 
 def evaluator(node: Node) -> Evaluate:  # noqa: C901, PLR0911 - one return a kind of node
-    """A function that gives a node's value; as deep as the tree, whose depth is limited."""
+    """Returns a function that computes a node's value; recursion is limited by the tree's depth."""
     if isinstance(node, tree.Literal):
         constant = node.value
         return lambda _lookup: constant
@@ -105,7 +105,7 @@ def _not(operand: Evaluate) -> Evaluate:
 
 
 def _logic(operands: tuple[Evaluate, ...], *, decides: bool) -> Evaluate:
-    """The first operand that is TRUE decides an OR, the first FALSE an AND; those after it are not evaluated."""
+    """The first TRUE operand decides an OR, the first FALSE one an AND; later operands are not evaluated."""
 
     def evaluate(lookup: Lookup) -> Value:
         outcome: Value = not decides
@@ -135,7 +135,7 @@ def _equal(left: Evaluate, right: Evaluate) -> Evaluate:
 
 
 def _relation(holds: Callable[[int, int], bool], left: Evaluate, right: Evaluate) -> Evaluate:
-    """Two properties are compared as doubles; a property and a number as the number's class."""
+    """Two properties compare as doubles; a property and a number as the number's class."""
 
     def evaluate(lookup: Lookup) -> Value:
         first = left(lookup)
@@ -162,7 +162,7 @@ def _in(node: In) -> Evaluate:
 
 
 def _part(node: tree.Part, operand: Evaluate) -> Evaluate:
-    """Of an empty text FALSE, and then the operand is not evaluated."""
+    """An empty text gives FALSE without evaluating the operand."""
     is_part, text, negated = _IS_PART[node.operator], node.text, node.negated
 
     def evaluate(lookup: Lookup) -> Value:

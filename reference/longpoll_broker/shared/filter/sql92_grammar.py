@@ -1,11 +1,10 @@
-"""The grammar of SQL92 filters: RocketMQ's, for `lark`'s LALR parser, which needs no recursion.
+"""The grammar of SQL92 filters: RocketMQ's, for `lark`'s LALR parser, which does not recurse.
 
-As in RocketMQ, NOT binds tighter than any comparison, there is no arithmetic but the sign, no LIKE and no `!=`, and
-parsing ends at the first token that cannot go on: what comes after it is not looked at (`a = 1 b ! c` is `a = 1`).
+As in RocketMQ, NOT binds tighter than any comparison. Arithmetic (except the sign), LIKE and `!=` do not exist. Parsing
+ends at the first token that does not fit, and ignores the rest (`a = 1 b ! c` is `a = 1`). 5.x has six more
+comparisons, of parts of a text, whose three words are reserved there.
 
-5.x has six more comparisons, of a text's parts, and their three words name no property there.
-
-Source: `SelectorParser.jj` 4.9 and 5.5, seen with their own jars.
+Source: `SelectorParser.jj` 4.9 and 5.5, tried with their jars.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ from longpoll_broker.shared.filter.sql92_tree import (
 )
 
 SIZE_MAX: Final = 4 * 1024
-"""Longest expression, characters: at worst a tenth of a second of parsing, once. Java has no limit but the frame's."""
+"""Maximum characters of an expression: at worst a tenth of a second of parsing, once. Java is limited by the frame."""
 
-# JavaCC takes the longest match and among equals the first. Here priorities say the same: a comment before a minus, a
-# float before a whole number (which never matches longer), a word of the language before an identifier.
+# JavaCC takes the longest match and, among equals, the first. Priorities have the same effect here: comment before
+# minus, float before integer (which is never longer), reserved word before identifier.
 _GRAMMAR: Final = r"""
 start: or_
 
@@ -114,7 +113,7 @@ BLANK: /[ \t\n\r\f]+/
 %ignore BLANK
 """
 GRAMMAR: Final = _GRAMMAR.replace("%(comparisons)s", "").replace("%(words)s", "")
-"""4.9's, and strict's."""
+"""The grammar of 4.9 and of strict."""
 GRAMMAR_5: Final = _GRAMMAR.replace(
     "%(comparisons)s",
     r"""    | comparison _CONTAINS STRING                   -> contains
@@ -134,7 +133,7 @@ _ENDSWITH.2: /(?ai:ENDSWITH)(?![A-Za-z0-9_$])/
 
 
 class _Builder(lark.Transformer[lark.Token, Node]):
-    """Builds the tree while the parser reduces; one method a rule or alias of the grammar."""
+    """Builds the tree while the parser reduces; one method per rule or alias of the grammar."""
 
     def start(self, nodes: list[Node]) -> Node:
         return as_boolean(nodes[0])
@@ -244,15 +243,15 @@ def _part(operator: str, parts: tuple[Node, str], *, negated: bool = False) -> P
 
 @functools.cache
 def _parser(*, with_parts: bool) -> lark.Lark:
-    # The basic lexer: the contextual one would take a word of the language for a property's name.
+    # The basic lexer: the contextual one would accept a reserved word as a property's name.
     grammar = GRAMMAR_5 if with_parts else GRAMMAR
     return lark.Lark(grammar, parser="lalr", lexer="basic", transformer=_Builder())
 
 
 def parse(expression: str, *, with_parts: bool = False) -> Node:
-    """The tree of an expression, a condition at its top; `with_parts` in 5.x's language.
+    """Parse an expression; returns the tree, whose root is a condition. `with_parts` is 5.x's language.
 
-    Raises Sql92Error and nothing else.
+    Raises only Sql92Error.
     """
     if len(expression) > SIZE_MAX:
         raise Sql92LimitError(f"the expression is over {SIZE_MAX} characters")
@@ -264,7 +263,7 @@ def parse(expression: str, *, with_parts: bool = False) -> Node:
     except UnexpectedCharacters as error:
         raise Sql92Error(f"no word begins at line {error.line}, column {error.column}") from None
     except UnexpectedToken as error:
-        # A token that cannot go on: as in RocketMQ it ends the expression, if it may end there.
+        # As in RocketMQ, a token that does not fit ends the expression, if it may end there.
         place = f"line {error.line}, column {error.column}"
     try:
         tree: Node = running.feed_token(lark.Token("$END", ""))

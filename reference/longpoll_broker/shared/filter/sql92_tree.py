@@ -1,10 +1,10 @@
-"""The syntax tree of an SQL92 filter and the rules that RocketMQ checks while it builds one.
+"""The syntax tree of an SQL92 filter, with RocketMQ's checks during construction.
 
-Each `make_...` is one `create...` of RocketMQ's expression classes: the same refusals, the same result. A chain of
-AND or OR is one node with many operands; every other nesting counts towards `DEPTH_MAX`, so that a walk through a
-tree may recurse.
+Each `make_...` corresponds to a `create...` of RocketMQ's expression classes: same refusals, same result. A chain of
+AND or OR is one node with many operands. All other nesting is limited by `DEPTH_MAX`, so functions on the tree may
+recurse.
 
-Leaves out the grammar (`sql92_grammar`) and the meaning of a tree (`sql92`).
+Grammar: see `sql92_grammar`. Evaluation: see `sql92`.
 
 Sources: `ComparisonExpression`, `LogicExpression`, `UnaryExpression`, `ConstantExpression` 4.9 and 5.5.
 """
@@ -19,9 +19,9 @@ from attrs import frozen
 from longpoll_broker.shared.filter.sql92_values import LONG_MAX, Value, compare
 
 DEPTH_MAX: Final = 128
-"""Deepest nesting; Java ends in a caught StackOverflowError at some thousands."""
+"""Maximum nesting; Java catches a StackOverflowError at some thousands."""
 DOUBLE_MIN: Final = 5e-324
-"""`Double.MIN_VALUE`: a constant below it, 0.0 too, is refused."""
+"""`Double.MIN_VALUE`: smaller constants, including 0.0, are refused."""
 
 
 class Sql92Error(ValueError):
@@ -29,12 +29,12 @@ class Sql92Error(ValueError):
 
 
 class Sql92LimitError(Sql92Error):
-    """An expression that is over a limit of ours; RocketMQ may well parse it."""
+    """An expression above a limit of ours; RocketMQ may accept it."""
 
 
 @frozen
 class Literal:
-    """A constant; NULL, TRUE and FALSE too."""
+    """A constant, including NULL, TRUE and FALSE."""
 
     value: Value
     depth: int = 0
@@ -42,7 +42,7 @@ class Literal:
 
 @frozen
 class Property:
-    """A message's property by its name; case counts."""
+    """A message's property by its name, case-sensitive."""
 
     name: str
     depth: int = 0
@@ -50,7 +50,7 @@ class Property:
 
 @frozen
 class Negate:
-    """Minus: of a number the negative, of anything else null."""
+    """Minus: negates a number; anything else becomes null."""
 
     operand: Node
     depth: int
@@ -58,7 +58,7 @@ class Negate:
 
 @frozen
 class Truth:
-    """A property where a boolean is needed: null when it is missing, else FALSE, for no property is a boolean."""
+    """A property where a boolean is needed: null if missing, else FALSE, because no property is a boolean."""
 
     operand: Property
     depth: int = 1
@@ -66,7 +66,7 @@ class Truth:
 
 @frozen
 class Not:
-    """NOT; of null null."""
+    """NOT; null stays null."""
 
     operand: Node
     depth: int
@@ -83,7 +83,7 @@ class Logic:
 
 @frozen
 class Equal:
-    """`=`, and with a NULL on the right IS NULL."""
+    """`=`; with NULL on the right, IS NULL."""
 
     left: Node
     right: Node
@@ -102,7 +102,7 @@ class Relation:
 
 @frozen
 class In:
-    """Whether a property is one of some texts."""
+    """Whether a property is one of these texts."""
 
     operand: Property
     texts: frozenset[str]
@@ -112,7 +112,7 @@ class In:
 
 @frozen
 class Part:
-    """Whether a text has another one in it, or begins or ends with it; of what is no text FALSE, negated too."""
+    """Whether a text contains, starts or ends with another; FALSE for anything but a text, even negated."""
 
     operator: str
     """CONTAINS, STARTSWITH or ENDSWITH."""
@@ -127,7 +127,7 @@ NULL: Final = Literal(None)
 
 
 def depth_over(*nodes: Node) -> int:
-    """The depth of a node over these. Raises Sql92Error."""
+    """Returns the depth of a node above these. Raises Sql92Error."""
     depth = 1 + max(node.depth for node in nodes)
     if depth > DEPTH_MAX:
         raise Sql92LimitError(f"the expression is nested over {DEPTH_MAX} deep; simplify it")
@@ -135,7 +135,7 @@ def depth_over(*nodes: Node) -> int:
 
 
 def is_boolean(node: Node) -> bool:
-    """Whether RocketMQ's class for it is a BooleanExpression."""
+    """Whether RocketMQ's class of the node is a BooleanExpression."""
     if isinstance(node, Literal):
         return node.value is None or isinstance(node.value, bool)
     return not isinstance(node, (Property, Negate))
@@ -214,7 +214,7 @@ def make_between(operand: Node, low: Node, high: Node) -> Logic:
 
 
 def make_not_between(operand: Node, low: Node, high: Node) -> Logic:
-    """`createNotBetween`: no order is asked for. Raises Sql92Error."""
+    """`createNotBetween`: accepts any order. Raises Sql92Error."""
     return make_logic("OR", [make_relation("<", operand, low), make_relation(">", operand, high)])
 
 

@@ -1,4 +1,4 @@
-"""Values of an SQL92 filter and how RocketMQ compares them: as Java does, class by class.
+"""Values of an SQL92 filter, compared class by class as in Java.
 
     In RocketMQ                  Here
     Integer                      int from -(2**31 - 1) to 2**31 - 1
@@ -8,13 +8,13 @@
     Boolean                      bool
     null (no such property)      None
 
-An integer constant is an Integer when it fits, and only constants and their negatives are numbers, so the magnitude
-alone tells Integer from Long: -2**31 is the negative of a Long.
+An integer constant is an Integer if it fits. Only constants and their negatives are numbers, so the magnitude alone
+separates Integer from Long: -2**31 is the negative of a Long.
 
-A text beside a number becomes a number of that number's class; when it is none, or out of its range, the whole
-expression fails (`EvaluationError`), which is not the same as unknown: `a > 3 OR TRUE` fails too.
+A text compared with a number is converted to that number's class. If this fails, or is out of range, the whole
+expression fails (`EvaluationError`). This is not the same as unknown: `a > 3 OR TRUE` fails too.
 
-Leaves out the expression's structure (`sql92_tree`, `sql92`).
+Structure of expressions: see `sql92_tree`, `sql92`.
 
 Sources: `ComparisonExpression.__compare` and `evaluate` 4.9; Java's `Integer.parseInt`, `Double.valueOf` and
 `Double.compare`.
@@ -31,9 +31,9 @@ Value: TypeAlias = int | float | str | bool | None
 INTEGER_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 _LONG_DIGITS: Final = 19
-"""Decimal digits of `LONG_MAX`: more significant ones cannot fit."""
+"""Decimal digits of `LONG_MAX`; more significant digits cannot fit."""
 _SHORT: Final = len(str(INTEGER_MAX))
-"""Fewer ASCII digits than this are a number of any class: no need to look closer."""
+"""Fewer ASCII digits than this fit any class, without further checks."""
 _ASTRAL_FIRST: Final = "\U00010000"
 
 _WHOLE: Final = re.compile(r"([+-]?)(\d+)")
@@ -45,7 +45,7 @@ _NAMED: Final = {
     for sign, factor in (("", 1), ("+", 1), ("-", -1))
 }
 _JAVA_BLANKS: Final = "".join(map(chr, range(0x21)))
-"""What `String.trim` takes away: every character up to the space."""
+"""Characters that `String.trim` removes: all up to the space."""
 
 
 class EvaluationError(ValueError):
@@ -53,9 +53,9 @@ class EvaluationError(ValueError):
 
 
 def compare(left: Value, right: Value) -> int:  # noqa: PLR0911 - Java's table of classes, one row a return
-    """Less than, equal to or greater than 0, as `__compare` says of two values that are not null.
+    """Compare two non-null values as `__compare` does; returns a number below, equal to or above 0.
 
-    Classes that cannot be compared give -1, whichever side they are on. Raises EvaluationError.
+    Classes that cannot be compared give -1 in either order. Raises EvaluationError.
     """
     assert left is not None
     assert right is not None
@@ -78,7 +78,7 @@ def compare(left: Value, right: Value) -> int:  # noqa: PLR0911 - Java's table o
 
 
 def compare_numbers(left: float, right: float) -> int:
-    """Integers as integers, anything else as `Double.compare`: NaN is equal to itself and above all, -0.0 below 0.0."""
+    """Compare integers as integers, others as `Double.compare`: NaN equals NaN and is the greatest, -0.0 < 0.0."""
     if isinstance(left, int) and isinstance(right, int):
         return (left > right) - (left < right)
     first, second = float(left), float(right)
@@ -92,7 +92,7 @@ def compare_numbers(left: float, right: float) -> int:
 
 
 def number_like(text: str, example: float) -> float:
-    """A text as a number of the example's class. Raises EvaluationError."""
+    """Convert a text to a number of the example's class. Raises EvaluationError."""
     if isinstance(example, float):
         return double_of(text)
     return whole_of(text, INTEGER_MAX if -INTEGER_MAX <= example <= INTEGER_MAX else LONG_MAX)
@@ -108,7 +108,7 @@ def whole_of(text: str, value_max: int) -> int:
     sign, digits = found.groups()
     if not digits.isascii():
         if max(digits) >= _ASTRAL_FIRST:
-            # Java looks at UTF-16 units, and half a digit is none.
+            # Java reads UTF-16 units, and half a digit is not a digit.
             raise EvaluationError("a text is no whole number")
         digits = "".join(str(int(digit)) for digit in digits)
     digits = digits.lstrip("0") or "0"

@@ -1,14 +1,13 @@
-"""The index: finds messages by topic and key (`IndexService.java` 4.9). It follows the log with a cursor of its own.
+"""The index: finds messages by topic and key (`IndexService.java` 4.9), and follows the log with a separate cursor.
 
-The files stand in `index/`, named by the time they were made, `yyyyMMddHHmmssSSS`; their order is that of the names.
-Nothing waits for the index: the flush thread moves the cursor, and a query moves it first. So a send does not pay for
-it, where RocketMQ writes it on the dispatch thread.
+The files in `index/` are named by their creation time, `yyyyMMddHHmmssSSS`, which gives their order. The flush thread
+moves the cursor, and a query moves it first. So sends do not wait for the index, unlike in RocketMQ, whose dispatch
+thread writes it.
 
-What a crash leaves is believed only where it cannot have changed since it was synced: a full file that the checkpoint
-knows, and never the newest. Everything after that is indexed again from the log. RocketMQ drops the same files, but
-indexes again only what its recovery dispatches.
+After a crash only full files that the checkpoint covers are kept, and never the newest. Everything later is indexed
+again from the log. RocketMQ drops the same files, but indexes only what its recovery dispatches.
 
-Leaves out the layout (`index_file`), reading records and locks (`message_store`).
+Layout: see `index_file`. Reading records: see `indexer`.
 """
 
 from __future__ import annotations
@@ -36,24 +35,24 @@ NAME_DIGITS: Final = 17
 KEYS: Final = "KEYS"
 UNIQUE_KEY: Final = "UNIQ_KEY"
 KEY_WORTH: Final = 128
-"""Characters of a key that are hashed in the time of one entry."""
+"""Characters of a key whose hashing takes as long as one entry."""
 WALKED_MAX: Final = 2048
-"""Entries that a search looks at in one turn: a millisecond or two."""
+"""Entries that a search visits in one turn, a millisecond or two."""
 
 
 class Keyed(NamedTuple):
-    """A record and the keys that it is found by."""
+    """A record and its keys."""
 
     physical_offset: int
     topic: str
     keys: Sequence[str]
     store_ms: int
     stop: int
-    """Where it ends in the log."""
+    """The record's end in the log."""
 
 
 def keys_of(sys_flag: int, properties: bytes) -> list[str]:
-    """The keys that a record is found by, the unique one first; a rolled-back message has none (`buildIndex`)."""
+    """Returns the keys of a record, the unique one first; a rolled-back message has none (`buildIndex`)."""
     if sys_flag & SYS_FLAG_TRANSACTION_MASK == SYS_FLAG_TRANSACTION_ROLLBACK:
         return []
     unique = property_of(properties, UNIQUE_KEY)
@@ -71,15 +70,15 @@ class Index:
     """
 
     def __init__(self, runtime: Runtime, directory: str, slot_count: int, entry_count: int) -> None:
-        """Map every file; raises StoreUserError when one has another length than these counts say."""
+        """Map every file; raises StoreUserError if a file's length does not match these counts."""
         self._runtime = runtime
         self._directory = directory
         self._counts = (slot_count, entry_count)
         self._files: tuple[IndexFile, ...] = ()
-        # The last message, and how many of its keys are in; not all of them after a full disk or a crash.
+        # The last message and the number of its indexed keys, which may be incomplete after a full disk or a crash.
         self._begun = (-1, 0)
         self.flushed_ms = 0
-        """Store timestamp of the last entry of the newest full file that is durable."""
+        """Store timestamp of the last entry in the newest durable full file."""
         try:
             self._load()
         except StoreUserError:
@@ -93,7 +92,7 @@ class Index:
         for name in names:
             path = f"{self._directory}/{name}"
             found = files.size(path)
-            # A crash between making a file and giving it its length leaves an empty one.
+            # A crash between creating a file and setting its length leaves an empty one.
             if found not in {0, size}:
                 raise StoreUserError(
                     f"{path} has {found} bytes, maxHashSlotNum={self._counts[0]} and maxIndexNum={self._counts[1]} "
@@ -101,7 +100,7 @@ class Index:
                 )
             made = IndexFile(files, path, *self._counts)
             if not made.is_plausible:
-                # Everything from there on is indexed again.
+                # Everything from this file on is indexed again.
                 _lines.error("%s is damaged: it and the files after it are made anew from the log", path)
                 later = [later for later in names if later >= name]
                 for each in later:
@@ -110,9 +109,9 @@ class Index:
             self._files = (*self._files, made)
 
     def forget_unsure(self, durable_ms: int, log_end: int) -> None:
-        """After a crash: keep the oldest files as far as they are sure, and remove the others; raises OSError.
+        """After a crash: keep the oldest files that are certainly intact, and remove the others; raises OSError.
 
-        Sure is a full file, not the newest, that was durable by the checkpoint and speaks of no record that was lost.
+        Intact is a full file, not the newest, that the checkpoint covers and that refers to no lost record.
         """
         kept = 0
         for file in self._files[:-1]:
@@ -124,9 +123,9 @@ class Index:
         self.flushed_ms = self._files[-1].header.end_ms if self._files else 0
 
     def go_on(self) -> int:
-        """Find out how many keys of the last message are in; its physical offset, -1 when there is none.
+        """Find how many keys of the last message are indexed; returns its physical offset, -1 without a message.
 
-        A message's keys may be in several files, of which a crash took the last.
+        A message's keys may be in several files, the last of which a crash removed.
         """
         offset, done = self.end_offset, 0
         for file in reversed(self._files):
@@ -138,7 +137,7 @@ class Index:
         return offset
 
     def remove_before(self, log_start: int) -> None:
-        """Remove files of which the log has no message any more, never the newest (`deleteExpiredFile`)."""
+        """Remove files whose messages are all gone from the log, but never the newest (`deleteExpiredFile`)."""
         gone = 0
         while gone < len(self._files) - 1 and self._files[gone].header.end_offset < log_start:
             gone += 1
@@ -146,7 +145,7 @@ class Index:
         self._remove(removed)
 
     def _remove(self, files: tuple[IndexFile, ...]) -> None:
-        # Not unmapped: a reader may be at work in one.
+        # Not unmapped, because readers may use it.
         for file in files:
             self._runtime.files.remove(file.path)
 
@@ -164,15 +163,15 @@ class Index:
 
     def _last(self) -> IndexFile | None:
         files = self._files
-        # A file without entries may be one that a crash left, or say nothing yet.
+        # A file without entries is new or left by a crash.
         return next((file for file in reversed(files) if file.header.entry_next > 1), None)
 
     def put(self, records: Sequence[Keyed], work_max: int) -> tuple[int, int]:
-        """Index records by their keys for about `work_max`; the work that it was, and how many are in with all keys.
+        """Index records for about `work_max` of work; returns the work done and the number of fully indexed records.
 
-        Called again with the first that is not, it goes on where it stopped. A key counts for one, and for one more
-        every `KEY_WORTH` characters, a record without any for one. When the disk becomes full the entries before stay,
-        and the next call meets the same; raises OSError when there are none.
+        A further call that starts with the first incomplete record continues. A key costs one, plus one per `KEY_WORTH`
+        characters; a record without keys costs one. On a full disk the earlier entries stay and the next call fails;
+        raises OSError when nothing was indexed.
         """
         keys: list[str] = []
         offsets: list[int] = []
@@ -209,7 +208,7 @@ class Index:
         return work, whole
 
     def _done(self, physical_offset: int) -> int:
-        """How many keys of a record are in that is not before the last one."""
+        """Returns how many keys are indexed of a record not before the last one."""
         return self._begun[1] if self._begun[0] == physical_offset else 0
 
     def _writable(self) -> IndexFile:
@@ -230,7 +229,7 @@ class Index:
                 made.begin_after(last)
             files.sync_directory(self._directory)
         except OSError:
-            # The next try gives it another name: this one would stay, empty, between full ones.
+            # The retry uses another name; otherwise this file would stay empty between full ones.
             if made is not None:
                 made.close()
             with contextlib.suppress(OSError):
@@ -240,7 +239,7 @@ class Index:
         return made
 
     def _next_name(self, last: IndexFile | None) -> str:
-        """The present time in UTC, but after the last file's name, whatever clock or time zone that was made by."""
+        """Returns the current UTC time, but after the last file's name even if the clock was set back."""
         now = dt.datetime.fromtimestamp(self._runtime.unix_ms() / 1000, dt.UTC)
         name = f"{now:%Y%m%d%H%M%S}{now.microsecond // 1000:03d}"
         if last is None:
@@ -257,10 +256,10 @@ class Index:
         *,
         is_meant: Callable[[int], bool] = lambda _physical_offset: True,
     ) -> Generator[None, None, list[int]]:
-        """Physical offsets of up to `count_max` messages, the newest ones, in log order (`queryOffset`).
+        """Find the newest messages with a key, up to `count_max`, in log order (`queryOffset`).
 
-        `is_meant` tells apart those of equal hash. It yields every `WALKED_MAX` entries, so that others can have their
-        turn.
+        Returns physical offsets. `is_meant` rejects other keys with an equal hash. Yields every `WALKED_MAX` entries,
+        so that other work can run.
         """
         (hashed,) = key_hashes([f"{topic}#{key}"])
         found: list[int] = []
@@ -280,7 +279,7 @@ class Index:
         return sorted(found)
 
     def flush(self) -> None:
-        """Make the newest file durable; the older ones are. Raises OSError."""
+        """Make the newest file durable; the older ones already are. Raises OSError."""
         if self._files:
             self._files[-1].flush()
 

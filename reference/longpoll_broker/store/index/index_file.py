@@ -1,4 +1,4 @@
-"""One file of the index: a hash table from a key to the messages that carry it (`IndexFile.java`, `IndexHeader.java`).
+"""One file of the index: a hash table from keys to messages (`IndexFile.java`, `IndexHeader.java`).
 
     Offset            Size  What (big-endian, signed)
     0                 8     store timestamp of the first message, ms
@@ -9,13 +9,13 @@
     36                4     number of the next entry; the first is 1, and entry 0 is never used
     40 + 4 s          4     slot s: number of its newest entry, 0 for none
     40 + 4 S + 20 n   20    entry n, S being the count of slots:
-      0               4       hash of the key, not negative
-      4               8       physical offset of the message
-      12              4       whole seconds from the first message to this one
-      16              4       number of the slot's entry before this one, 0 for none
+       0               4       hash of the key, not negative
+       4               8       physical offset of the message
+       12              4       whole seconds from the first message to this one
+       16              4       number of the slot's entry before this one, 0 for none
 
-A key's slot is its hash modulo S. A file made after a full one begins with that one's last message in its header. Keys
-of equal hash are not told apart: the indexer compares what was found. Leaves out which file is written (`index`).
+A key's slot is its hash modulo S. A new file begins with the last message of the full one before in its header. The
+caller distinguishes keys with equal hashes. Choice of the file: see `index`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SLOT: Final = struct.Struct(">i")
 ENTRY: Final = struct.Struct(">iqii")
 ENTRY_SIZE: Final = 20
 _PIECE_BITS: Final = 16
-"""Disk blocks are taken in pieces of 64 KiB: slots are written all over their part of the file."""
+"""Disk blocks are reserved in pieces of 64 KiB, because slots are written all over their part of the file."""
 _INT_MAX: Final = 2**31 - 1
 _pack_entry: Final = ENTRY.pack_into
 _pack_slot: Final = SLOT.pack_into
@@ -45,7 +45,7 @@ _unpack_slot: Final = SLOT.unpack_from
 
 
 Entry: TypeAlias = tuple[int, int, int]
-"""What is added: the hash of a key, the physical offset of its message, and the message's store timestamp, ms."""
+"""A new entry: the hash of a key, and its message's physical offset and store timestamp in ms."""
 
 
 @with_table
@@ -61,18 +61,18 @@ class IndexHeader(msgspec.Struct, frozen=True, gc=False):
 
 
 def key_hashes(keys: Sequence[str]) -> list[int]:
-    """What the index keeps of each key, which is written TOPIC#KEY (`IndexService.buildKey`, `indexKeyHashMethod`)."""
-    # The smallest number has no positive counterpart in Java and becomes 0.
+    """Returns the hashes of keys in the form TOPIC#KEY (`IndexService.buildKey`, `indexKeyHashMethod`)."""
+    # As in Java, the smallest number has no positive counterpart and becomes 0.
     return [abs(hashed) & _INT_MAX for hashed in java_hashes(keys)]
 
 
 def index_file_size(slot_count: int, entry_count: int) -> int:
-    """Bytes of a file with `slot_count` slots and room for `entry_count` entries, the unused one among them."""
+    """Bytes of a file with `slot_count` slots and `entry_count` entries, including the unused one."""
     return HEADER_SIZE + SLOT.size * slot_count + ENTRY_SIZE * entry_count
 
 
 def read_header(view: memoryview) -> IndexHeader:
-    """The header; a number of the next entry below 1 counts as 1, as in Java."""
+    """Read the header; a next entry number below 1 counts as 1, as in Java."""
     header = IndexHeader(*HEADER.unpack_from(view))
     if header.entry_next > 0:
         return header
@@ -80,14 +80,14 @@ def read_header(view: memoryview) -> IndexHeader:
 
 
 class IndexFile:
-    """One mapped file. Invariant: the entries below `header.entry_next` are whole and reached from their slots.
+    """One mapped file. Invariant: entries below `header.entry_next` are complete and reachable from their slots.
 
-    One thread writes. Others may read meanwhile: an entry is whole before a slot names it, the header follows last,
-    once for all that are added together. A reader looks at a slot first, and then how many entries there are.
+    One thread writes while others may read: an entry is complete before a slot refers to it, and the header is written
+    last, once per `put`. A reader reads a slot first, and then the number of entries.
     """
 
     def __init__(self, files: Files, path: str, slot_count: int, entry_count: int) -> None:
-        """Map the file, making it if needed; raises OSError, also for another length."""
+        """Map the file, creating it if needed; raises OSError, also for a different length."""
         self.path = path
         self._slot_count = slot_count
         self._entry_count = entry_count
@@ -99,34 +99,33 @@ class IndexFile:
         self._reserved: set[int] = set()
         """The pieces that have disk blocks."""
         self._entries_reserved = 0
-        """Up to where the entries have them."""
+        """The position up to which entries have disk blocks."""
         self._failed: OSError | None = None
         self.header = read_header(self._view)
         self._entry_next = self.header.entry_next
-        """As the header says, and ahead of it while several are added."""
+        """As in the header, and ahead of it during `put`."""
 
     @property
     def is_full(self) -> bool:
-        """Whether no further entry fits."""
+        """Whether the file has no room for another entry."""
         return self.header.entry_next >= self._entry_count
 
     @property
     def is_plausible(self) -> bool:
-        """Whether its header may be that of a file of these counts; another one leads outside of it."""
+        """Whether the header is valid for these counts; otherwise it would lead outside of the file."""
         header = self.header
         return 0 <= header.entry_next <= self._entry_count and 0 <= header.slot_count <= self._slot_count
 
     def begin_after(self, before: IndexFile) -> None:
-        """Begin a new file where a full one ends; raises OSError when the disk is full."""
+        """Begin a new file after a full one; raises OSError when the disk is full."""
         self._reserve(0, HEADER_SIZE)
         last = before.header
         self._write_header(IndexHeader(last.end_ms, last.end_ms, last.end_offset, last.end_offset))
 
     def put(self, entries: Sequence[Entry]) -> int:
-        """Add entries in the order of the log, as many as fit; how many.
+        """Add entries in log order, as many as fit; returns their number.
 
-        When the disk becomes full those before stay, and the next call meets the same; raises OSError when there are
-        none, and nothing is added then.
+        On a full disk the earlier entries stay and the next call fails. Raises OSError when none was added.
         """
         header, view = self.header, self._view
         number = first = header.entry_next
@@ -153,9 +152,9 @@ class IndexFile:
                     slots_used += 1
                 _pack_entry(view, position, hashed, physical_offset, seconds, before)
                 if number <= 1:
-                    # From here on: the first entry itself counts from where the file before ended.
+                    # From here on: the first entry itself counts from the previous file's end.
                     begin_ms, begin_offset = store_ms, physical_offset
-                # Before a slot names it, so that a reader who meets it there knows that it may follow.
+                # Before the slot refers to it, so that a concurrent reader accepts the entry.
                 self._entry_next = number + 1
                 _pack_slot(view, slot_position, number)
                 number += 1
@@ -175,7 +174,7 @@ class IndexFile:
         self._entry_next = header.entry_next
 
     def _reserve(self, position: int, size: int) -> int:
-        """Take disk blocks for a piece of the file before its first write; up to where it has them."""
+        """Reserve disk blocks for a part of the file before its first write; returns the end of the reserved part."""
         first, last = position >> _PIECE_BITS, position + size - 1 >> _PIECE_BITS
         for piece in range(first, last + 1):
             if piece not in self._reserved:
@@ -185,7 +184,7 @@ class IndexFile:
         return last + 1 << _PIECE_BITS
 
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
-        """Whether messages of that time may be here (`isTimeMatched`)."""
+        """Whether the file may have messages of that period (`isTimeMatched`)."""
         header = self.header
         return (
             (begin_ms < header.begin_ms and end_ms > header.end_ms)
@@ -194,9 +193,9 @@ class IndexFile:
         )
 
     def find(self, hashed: int, begin_ms: int, end_ms: int) -> Iterator[int | None]:
-        """Physical offsets of messages with a key of this hash, stored in that time to the second, newest first.
+        """Find messages with a key of this hash, stored in that period to the second; physical offsets, newest first.
 
-        None for each entry looked at in vain, of another key or another time: the caller counts the work.
+        Yields None for each visited entry of another key or time, so that the caller can count the work.
         """
         file_begin_ms = self.header.begin_ms
         (number,) = _unpack_slot(self._view, HEADER_SIZE + SLOT.size * (hashed % self._slot_count))
@@ -210,13 +209,13 @@ class IndexFile:
             if seconds < 0:
                 return
             yield physical_offset if found == hashed and begin_ms <= stored_ms <= end_ms else None
-            # An entry points back to an older one; in a damaged file it might point in circles.
+            # An entry points to an older one; in a damaged file it might form a cycle.
             if not 0 < before < number or stored_ms < begin_ms:
                 return
             number = before
 
     def last_entries(self) -> int:
-        """How many of the newest entries are of the last message."""
+        """Returns how many of the newest entries belong to the last message."""
         count = 0
         for number in range(self.header.entry_next - 1, 0, -1):
             position = self._entries_start + ENTRY_SIZE * number
@@ -226,7 +225,7 @@ class IndexFile:
         return count
 
     def flush(self) -> None:
-        """Make the file durable; raises OSError, and from then on: a later sync would not say what the disk lacks."""
+        """Make the file durable. Raises OSError, and always after a failed sync: a later one would hide lost data."""
         if self._failed is not None:
             raise sync_failed(self._failed, self.path)
         try:

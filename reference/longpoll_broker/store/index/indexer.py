@@ -1,6 +1,6 @@
-"""Keeps the index up to the log, and answers queries by key (`DefaultMessageStore.queryMessage` 4.9).
+"""Keeps the index up to date with the log, and answers queries by key (`DefaultMessageStore.queryMessage` 4.9).
 
-Leaves out when the cursor moves: the flush thread calls `build`, and every query does so first.
+The flush thread calls `build`, and every query does so first.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from longpoll_protocol.log_record import BLANK_SIZE_MIN, MAGIC_BLANK, SIZE_AND_M
 from longpoll_runtime import Lock
 
 QUERY_COUNT_MAX: Final = 64
-"""`maxMsgsNumBatch`: most messages that one query finds."""
+"""`maxMsgsNumBatch`: maximum messages that one query returns."""
 CATCH_UP_COUNT_MAX: Final = 20_000
-"""Most records, or keys of records, that a query indexes before it looks; the flush thread does the rest."""
+"""Maximum records, or keys of records, that a query indexes before its search; the flush thread does the rest."""
 TURN_COUNT: Final = 512
-"""As many of them are indexed in one turn: some milliseconds."""
+"""Records indexed in one turn: a few milliseconds."""
 STRETCH_SIZE: Final = 16 * 1024
-"""Bytes of the log looked at for keys at once: some microseconds."""
+"""Bytes of the log searched for keys at once: a few microseconds."""
 PASS_SIZE: Final = 64 * 1024 * 1024
-"""Most bytes passed over, or not, before the caller hears of it: some milliseconds."""
+"""Maximum bytes skipped before control returns to the caller: a few milliseconds."""
 RECORD_WORTH: Final = 4 * 1024
-"""Bytes that are looked at in the time of one record."""
+"""Bytes whose search takes as long as indexing one record."""
 HASHED_COUNT: Final = 64
-"""Keys that are hashed together, when there are as many."""
+"""Maximum keys hashed together."""
 _KEY: Final = b"KEY"
-"""In the name of both properties that hold keys, so a record without it need not be decoded."""
+"""Part of both property names with keys, so a record without it need not be decoded."""
 
 
 class Indexer:
@@ -44,27 +44,26 @@ class Indexer:
         self._index = index
         self._lock = lock
         self._begun: Keyed | None = None
-        """The record whose keys are not all in yet: what was split once need not be again in the next turn."""
+        """The record with only some keys indexed, kept so that it is split once."""
         self.cursor = 0
 
     def recover(self, *, crashed: bool, durable_ms: int) -> None:
-        """Keep of the index what is sure and go on after it; the log stands at its end already. Raises OSError."""
+        """Keep the intact part of the index and continue after it, once the log is recovered. Raises OSError."""
         index, log = self._index, self._log
         if crashed or index.end_offset >= log.end:
             index.forget_unsure(durable_ms, log.end)
-        # The last message is looked at again: some of its keys may be missing.
+        # The last message again: some of its keys may be missing.
         self.cursor = max(index.go_on(), log.start)
 
     def build(self, end: int, count_max: int) -> bool:
-        """Index about `count_max` records before `end`; whether that was all. Raises OSError, and can be repeated.
+        """Index about `count_max` records before `end`; returns whether that was all. Raises OSError; can be retried.
 
-        A record with many keys, or with long ones, or a long record counts for as many records; one with many keys may
-        be indexed in several calls.
-        `end` is behind a whole record, or a blank.
+        Records that are long, or have many or long keys, count as several; many keys may take several calls. `end` must
+        be the end of a record or a blank.
         """
         with self._lock:
             if not self._log.segments.segments:
-                # A copy that was told where its log begins, and has nothing of it yet.
+                # A copy whose begin was set, but that has no data yet.
                 return True
             count = 0
             while count < count_max and self.cursor < end:
@@ -73,11 +72,11 @@ class Indexer:
             return self.cursor >= end
 
     def _pass_some(self, end: int, work_max: int) -> int:
-        """Pass some records from the cursor on, as far as their keys can be indexed for `work_max`; the work."""
+        """Advance the cursor by some records, indexing keys for at most `work_max`; returns the work done."""
         cursor = self.cursor
         segment = self._log.segments.find(cursor)
         if segment is None:
-            # Removed since we looked where the log starts.
+            # Removed since the log's start was read.
             self.cursor = self._log.start
             return 1
         position = cursor - segment.start
@@ -97,9 +96,9 @@ class Indexer:
         return work + (self.cursor - cursor) // RECORD_WORTH
 
     def _keyed_records(self, segment: Segment, position: int, border: int, work_max: int) -> list[Keyed]:
-        """The records from `position` on that may have keys, up to one that has none or may be left to the next time.
+        """Returns the records from `position` on that may have keys, up to one that has none.
 
-        Together, for many keys are hashed at the cost of a few.
+        Together, because hashing many keys at once costs little more than a few. Also ends at the work limit.
         """
         view, start = segment.view, segment.start
         records: list[Keyed] = []
@@ -120,16 +119,16 @@ class Indexer:
         return records
 
     def _pass_keyless(self, segment: Segment, end: int) -> int:
-        """Pass over records in which nothing looks like a key, with a few looks at all their bytes.
+        """Skip records that contain no key, with a few searches over all their bytes.
 
-        Returns how many records that counts for.
+        Returns the number of records that this counts as.
         """
         position = self.cursor - segment.start
         border = min(end - segment.start, segment.size)
         stop = min(border, position + PASS_SIZE)
         key_at = _find_key(segment.view, position, stop)
         if key_at < 0 and stop == border:
-            # A record or a file ends here, so nobody needs to know where the others did.
+            # A record or a file ends here, so the other boundaries are not needed.
             self.cursor = segment.start + border
             return (border - position) // RECORD_WORTH
         passed, count = _whole_records(segment.view, position, stop if key_at < 0 else key_at)
@@ -137,7 +136,7 @@ class Indexer:
         return count
 
     def _keyed(self, physical_offset: int, record: bytes) -> Keyed:
-        """A record with its keys; without any where it is no whole record."""
+        """Returns a record with its keys; without keys if it is incomplete."""
         stop = physical_offset + len(record)
         part = keyed_part(record)
         if part is None:
@@ -151,11 +150,11 @@ class Indexer:
     def query(
         self, topic: str, key: str, count_max: int, stored_ms: tuple[int, int], log_end: int
     ) -> Generator[None, None, QueryResult]:
-        """The newest messages with a key of that topic, stored from the first to the second time.
+        """Find the newest messages with a key of that topic, stored between the two times.
 
-        It yields after some milliseconds of work, and so on until it returns: others can have their turn.
+        Yields after each few milliseconds of work, so that other work can run.
         """
-        # Without room for the index what it has is still an answer; the flush thread tells and tries again.
+        # Without disk space the existing index still gives an answer; the flush thread logs the error and retries.
         with contextlib.suppress(OSError):
             for _ in range(0, CATCH_UP_COUNT_MAX, TURN_COUNT):
                 if self.build(log_end, TURN_COUNT):
@@ -164,7 +163,10 @@ class Indexer:
         index, log = self._index, self._log
 
         def is_meant(physical_offset: int) -> bool:
-            """Whether a message has the key: others of equal hash may be of a topic that the asker must not read."""
+            """Whether a message has the key.
+
+            Others with an equal hash may belong to a topic that the client must not read.
+            """
             found = log.read(physical_offset)
             if not isinstance(found, Record):
                 return True
@@ -174,8 +176,8 @@ class Indexer:
         offsets = yield from index.find(topic, key, count, *stored_ms, is_meant=is_meant)
         if not offsets:
             return QueryResult([], 0, 0)
-        # As in Java an answer says how far the index is once something was found there, be it gone from the log. That
-        # Java then asks twice more for older ones changes nothing: what it asks with is the time of a message it lacks.
+        # As in Java, the answer gives the index's end if anything was found, even if the log has lost it. Java's two
+        # extra queries for older messages change nothing: they use the time of a missing message.
         records: list[memoryview] = []
         for physical_offset in offsets:
             found = log.read(physical_offset)
@@ -185,13 +187,13 @@ class Indexer:
         return QueryResult(records, index.end_ms, index.end_offset)
 
     def remove_before(self, log_start: int) -> None:
-        """Remove files that speak only of records that are gone; raises OSError."""
+        """Remove files that refer only to removed records; raises OSError."""
         with self._lock:
             self._index.remove_before(log_start)
 
     @property
     def flushed_ms(self) -> int:
-        """Store timestamp of the last entry of the newest full file that is durable (`indexMsgTimestamp`)."""
+        """Store timestamp of the last entry in the newest durable full file (`indexMsgTimestamp`)."""
         return self._index.flushed_ms
 
     def flush(self) -> None:
@@ -205,9 +207,9 @@ class Indexer:
 
 
 def _find_key(view: memoryview, start: int, stop: int) -> int:
-    """Where in `view[start:stop]` the first thing like a key begins; -1 when there is none."""
+    """Returns the position of the first possible key in `view[start:stop]`; -1 without one."""
     for at in range(start, stop, STRETCH_SIZE):
-        # A little of the next stretch too, for what lies across the border.
+        # With the first bytes of the next part, for a match across the border.
         found = bytes(view[at : min(at + STRETCH_SIZE + len(_KEY) - 1, stop)]).find(_KEY)
         if found >= 0:
             return at + found
@@ -215,7 +217,7 @@ def _find_key(view: memoryview, start: int, stop: int) -> int:
 
 
 def _whole_records(view: memoryview, start: int, stop: int) -> tuple[int, int]:
-    """(where the last record of `view[start:stop]` ends that lies there whole, how many they are)."""
+    """Returns the end of the last complete record in `view[start:stop]`, and their number."""
     at = start
     count = 0
     while at + BLANK_SIZE_MIN <= stop:

@@ -1,1 +1,1 @@
-"""The commit log: one file after the other, and what becomes of old ones."""
+"""The commit log: its files, copies, deletions and retention."""

@@ -1,8 +1,7 @@
 """The commit log: every record of every queue, in the order of arrival (`CommitLog.java` 4.9).
 
-A record is made as bytes and written with the others of its burst; one alone is a burst of one. The layout stands in
-`longpoll_protocol.log_record`.
-Leaves out locks (the facade's), the queue's own offsets (its caller's) and repair (`recovery`).
+A burst of encoded records is written at once. Record layout: see `longpoll_protocol.log_record`. Locks and queue
+offsets: see `message_store`. Repair: see `recovery`.
 """
 
 from __future__ import annotations
@@ -39,34 +38,33 @@ _HEADS: Final = {
     for born in (HOST_V4_SIZE, HOST_V6_SIZE)
     for store in (HOST_V4_SIZE, HOST_V6_SIZE)
 }
-"""From the size to the body's length, by the sizes of the born and the store host."""
+"""The fields from the size to the body's length, by the sizes of born host and store host."""
 _HEAD_V4: Final = _HEADS[HOST_V4_SIZE, HOST_V4_SIZE]
 _SHORT: Final = struct.Struct(">h")
 _MARK_SIZE: Final = SIZE_AND_MAGIC.size
 _HEAD_SIZE: Final = _HEAD_V4.size - 2 * HOST_V4_SIZE + _SHORT.size
-"""What every record has, but for hosts, body, topic and properties."""
+"""Bytes of every record, without hosts, body, topic and properties."""
 
 
 def size_of(message: MessageToStore) -> int:
-    """Bytes of the record that a message becomes."""
+    """Returns the bytes of a message's record."""
     return _HEAD_SIZE + _variable_size(message) + 1 + len(message.topic.encode())
 
 
 def _variable_size(message: MessageToStore) -> int:
-    """The bytes of a record that differ from message to message, but for the topic's."""
     return len(message.body) + len(message.born_host) + len(message.store_host) + len(message.properties)
 
 
 def encode_record(message: MessageToStore, topic_part: bytes, queue_offset: int, start: int, store_ms: int) -> bytes:
-    """The record of a message at a physical offset; `topic_part` is the topic with its length byte before it.
+    """Encode the record of a message at a physical offset; `topic_part` is the topic after its length byte.
 
     Raises MessageRefusedError for a number that does not fit its field.
     """
     body, properties = message.body, message.properties
     born_host, store_host = message.born_host, message.store_host
     body_size, properties_size = len(body), len(properties)
-    # A sender may claim any bit, but these two must be true of the hosts, or nobody can read the record and what comes
-    # after it. RocketMQ believes them.
+    # A sender may set any flag, but these two must match the hosts, or this record and those after it are unreadable.
+    # RocketMQ trusts the sender.
     sys_flag = message.sys_flag & ~HOST_BITS
     if len(born_host) == HOST_V4_SIZE == len(store_host):
         head = _HEAD_V4
@@ -91,9 +89,9 @@ def _out_of_range(error: struct.error) -> MessageRefusedError:
 
 
 class CommitLog:
-    """The mapped log. Invariant: bytes [segments.start, end) are whole records and blanks; `end` moves after them.
+    """The mapped log. Invariant: bytes [segments.start, end) are complete records and blanks; `end` moves last.
 
-    `start <= flushed_end <= end`, less what was never flushed because an older file was removed.
+    Also `start <= flushed_end <= end`, unless an unflushed old file was removed.
     """
 
     __slots__ = ("_segment", "end", "flushed_end", "segments")
@@ -101,7 +99,7 @@ class CommitLog:
     def __init__(
         self, files: Files, directory: str, file_size: int, *, lengthen: bool = False, store: str | None = None
     ) -> None:
-        """Map what is there; `end` is the last file's end until `recovery` has found the true one."""
+        """Map the files; `end` is the last file's end until `recovery` sets the true one."""
         self.segments = SegmentList(files, directory, file_size, lengthen=lengthen, store=store)
         loaded = self.segments.segments
         self.end = loaded[-1].stop if loaded else 0
@@ -110,44 +108,44 @@ class CommitLog:
 
     @property
     def start(self) -> int:
-        """Physical offset of the oldest byte that is still there."""
+        """Physical offset of the oldest byte on disk."""
         return self.segments.start
 
     def stand_at(self, end: int) -> None:
-        """Go on writing at `end`: recovery found that everything before it is whole; the rest is forgotten."""
+        """Continue at `end`, as recovery found, and forget the rest."""
         self.segments.truncate(end)
         self.end = end
         self.flushed_end = min(self.flushed_end, end)
         self._segment = None
 
     def sync_rest(self) -> None:
-        """Make the zeros after the end durable: else a cut might join a new record with an old one behind it."""
+        """Make the zeros after the end durable. Otherwise a torn new record might join an old one behind it."""
         segment = self.segments.find(self.end)
         if segment is not None:
             segment.sync(self.end - segment.start, segment.size)
 
     def write_anew(self, start: int) -> None:
-        """Have everything from `start` on written with the next flush.
+        """Mark everything from `start` on as unwritten, so that the next flush writes it.
 
-        A process that was killed may have met a sync that failed: the system then takes for written what no disk has.
+        After a failed sync of a killed process, the system may consider pages as written that are not on disk.
         """
         for segment in self.segments.segments:
             if start < segment.stop and segment.start < self.end:
                 segment.mapped.write_anew(max(0, start - segment.start), min(self.end - segment.start, segment.size))
 
     def check_names(self) -> None:
-        """Raise OSError where nothing that is appended could be kept: a sync failed, or a file is not to be found."""
+        """Raise OSError if appended data could not be kept: a sync failed, or a file is missing."""
         if self.segments.failed is not None:
             raise sync_failed(self.segments.failed, self.segments.directory)
         for segment in self.segments.segments[-1:]:
             segment.check_name()
 
     def append(self, message: MessageToStore, topic_part: bytes, queue_offset: int, store_ms: int) -> int:
-        """Write one record, a burst of one, at the end and return its physical offset.
+        """Write one record at the end and return its physical offset.
 
-        `topic_part` is the topic with its length byte before it. Raises OSError when the disk is full and
-        MessageRefusedError when no file can hold it or a number does not fit its field; the log is then as before, but
-        for a blank that may end a file, and no byte after its end has been touched.
+        `topic_part` is the topic after its length byte. Raises OSError when the disk is full, and MessageRefusedError
+        when no file can hold the record or a number does not fit its field. The log is then unchanged, except for a
+        blank that may end a file.
         """
         size = _HEAD_SIZE + _variable_size(message) + len(topic_part)
         segment, start = self._segment, self.end
@@ -159,34 +157,34 @@ class CommitLog:
 
     @property
     def sure_end(self) -> int:
-        """Physical offset up to which `append_records` may write: in the present file, with disk blocks taken."""
+        """Physical offset up to which `append_records` may write: within the current file and its disk blocks."""
         segment = self._segment
         if segment is None:
             return self.end
         return segment.start + min(segment.reserved_end, segment.size - BLANK_SIZE_MIN)
 
     def append_records(self, records: Sequence[Buffer]) -> None:
-        """Write whole records (`encode_record`) at the end; they reach no further than `sure_end`. Raises nothing."""
+        """Write complete records (`encode_record`) at the end, not beyond `sure_end`. Raises nothing."""
         content = b"".join(records)
         assert self.end + len(content) <= self.sure_end
         self._write(content)
 
     def begin_at(self, start: int) -> None:
-        """Have a log without files begin at `start`, where a file begins."""
+        """Set the begin of a log without files, at a file's start."""
         assert not self.segments.segments
         assert start % self.segments.size == 0
         self.end = self.flushed_end = start
 
     def append_copy(self, record: Buffer) -> None:
-        """Write one whole record of another log that ends where this one does; raises OSError.
+        """Write a record of another log that ends where this one does; raises OSError.
 
-        It leaves room for a blank in the file in which it stands there (`copies.next_piece`).
+        It leaves room for a blank in its file (`copies.next_piece`).
         """
         self.make_room(len(record))
         self._write(record)
 
     def append_blank(self, blank: Buffer) -> None:
-        """End the present file with a blank of another log, which fills it; raises OSError."""
+        """End the current file with another log's blank, which fills it; raises OSError."""
         segment = self.segments.find(self.end) or self.segments.append(self.end)
         position = self.end - segment.start
         assert position + len(blank) == segment.size
@@ -198,7 +196,6 @@ class CommitLog:
         self.end = segment.stop
 
     def _write(self, content: Buffer) -> None:
-        """Write whole records at the end, where there is room for them."""
         segment = self._segment
         assert segment is not None
         view, start = segment.view, self.end
@@ -206,12 +203,12 @@ class CommitLog:
         position = start - segment.start
         mark_stop = position + _MARK_SIZE
         view[mark_stop : stop - segment.start] = content[_MARK_SIZE:]
-        # Size and magic of the first go last: a process killed before it leaves zeros, and so no record of the burst.
+        # The first size and magic go last: if the process is killed before, the burst leaves no record.
         view[position:mark_stop] = content[:_MARK_SIZE]
         self.end = stop
 
     def make_room(self, size: int) -> None:
-        """Have the next `size` bytes, of several records, in one file and on the disk; raises as `append` does."""
+        """Reserve `size` bytes for several records in one file and on disk; raises as `append` does."""
         segment = self._segment
         if segment is None or self.end + size + BLANK_SIZE_MIN > segment.stop:
             segment = self._room_for(size)
@@ -220,7 +217,7 @@ class CommitLog:
             segment.reserve(position, position + size)
 
     def _room_for(self, size: int) -> Segment:
-        """The segment to write `size` bytes to; ends the present one with a blank if they do not fit."""
+        """Returns the segment for `size` bytes; ends the current one with a blank if they do not fit."""
         assert size >= FIXED_SIZE
         if size + BLANK_SIZE_MIN > self.segments.size:
             raise MessageRefusedError(
@@ -241,12 +238,12 @@ class CommitLog:
         return segment
 
     def next_file(self, physical_offset: int) -> int:
-        """Where the file after the one of this offset begins (`rollNextFile`)."""
+        """Returns the start of the file after the one with this offset (`rollNextFile`)."""
         size = self.segments.size
         return physical_offset + size - physical_offset % size
 
     def slice(self, physical_offset: int, size: int) -> memoryview | None:
-        """`size` bytes of the log; None when they are not (or no longer) there (`CommitLog.getMessage`)."""
+        """Returns `size` bytes of the log; None if they are not there (`CommitLog.getMessage`)."""
         segment = self.segments.find(physical_offset)
         if segment is None or physical_offset + size > min(self.end, segment.stop) or size <= 0:
             return None
@@ -254,7 +251,7 @@ class CommitLog:
         return segment.view[position : position + size]
 
     def read(self, physical_offset: int) -> Record | Damage | int | None:
-        """What stands at an offset: a record, damage, or the offset after a blank; None outside [start, end).
+        """Read an offset: a record, damage, or the offset after a blank; None outside [start, end).
 
         The offset after a blank is the start of the next file.
         """
@@ -270,7 +267,7 @@ class CommitLog:
         return decode(segment.view, position, segment.size, physical_offset)
 
     def flush(self) -> int:
-        """Make everything written so far durable; returns up to where."""
+        """Make all written bytes durable; returns the durable end."""
         end = self.end
         if self.flushed_end < end:
             self.segments.flush(self.flushed_end, end)

@@ -1,12 +1,12 @@
-"""Which topics and queues were deleted, and where the log ended then: a crash must not bring their queues back.
+"""Deleted topics and queues, with the log's end at the deletion, so that a crash does not restore them.
 
-A deleted topic's records stay in the log, and recovery dispatches records again. So the deletion itself is made
-durable first, in `deletedTopics.json`, a file that RocketMQ does not know; its own deleted queues return after a crash.
-An entry goes when no recovery can reach records that old.
+A deleted topic's records stay in the log, and recovery would dispatch them again. So the deletion is made durable
+first, in `deletedTopics.json`, a file unknown to RocketMQ; there deleted queues return after a crash. An entry is
+removed when no recovery can reach such old records.
 
     {"Topic": physical offset of the log's end when it was deleted, "Topic/3": that of one queue, ...}
 
-Leaves out removing files (`queue_table`).
+Removing files: see `queue_table`.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ NAME: Final = "deletedTopics.json"
 
 
 def queue_name(topic: str, queue_id: int) -> str:
-    """The name of one queue's deletion; no topic has a name with such a mark."""
+    """The name of one queue's deletion; topic names contain no slash."""
     return f"{topic}/{queue_id}"
 
 
 def topic_of(name: str) -> str:
-    """The topic that a deletion is of."""
+    """The topic of a deletion."""
     return name.partition("/")[0]
 
 
 class Deletions:
-    """Invariant: what `ends` says is on the disk, and no queue lists a record of such a name from before its end."""
+    """The deletions. Invariant: `ends` is durable, and no queue lists an older record of such a name."""
 
     __slots__ = ("_directory", "_files", "_path", "ends")
 
     def __init__(self, files: Files, directory: str) -> None:
-        """Read the file; raises StoreUserError when it is there and not as we write it."""
+        """Read the file; raises StoreUserError if its content is invalid."""
         self._files = files
         self._directory = directory
         self._path = f"{directory}/{NAME}"
@@ -53,23 +53,23 @@ class Deletions:
                 ) from None
 
     def add(self, names: Collection[str], log_end: int, safe_start: int, left: Container[str]) -> None:
-        """Note deletions, durably; forget those before `safe_start`, where a recovery would begin. Raises OSError.
+        """Add deletions durably; drop those before `safe_start`, where a recovery would begin. Raises OSError.
 
-        Those of topics that have files `left` are kept.
+        Deletions of topics in `left`, whose files still exist, are kept.
         """
         known = self.ends
         ends = {name: end for name, end in known.items() if end > safe_start or topic_of(name) in left}
         try:
             self._write({**ends, **dict.fromkeys(names, log_end)})
         except OSError:
-            # It may stand there all the same, and what the topic gets from now on would go with the next opening.
+            # The write may have succeeded; then the next opening would delete the topic's new messages.
             with contextlib.suppress(OSError):
                 self._write(known)
                 self._files.sync_directory(self._directory)
             raise
 
     def limit(self, log_end: int) -> None:
-        """After a crash the log may end before a deletion: what is written there from now on is no deleted topic's.
+        """After a crash, limit deletions to the log's end: later records do not belong to the deleted topics.
 
         Raises OSError.
         """
@@ -78,13 +78,13 @@ class Deletions:
             self._write(ends)
 
     def forget_before(self, cursor: int, left: Container[str]) -> None:
-        """Forget deletions that everything from `cursor` on comes after, unless files are `left`. Raises OSError."""
+        """Drop deletions before `cursor`, except those with files `left`. Raises OSError."""
         ends = {name: end for name, end in self.ends.items() if end > cursor or topic_of(name) in left}
         if ends != self.ends:
             self._write(ends)
 
     def covers(self, topic: str, queue_id: int, physical_offset: int) -> bool:
-        """Whether the queue, or its topic, was deleted after the record at this offset was stored."""
+        """Whether the queue or its topic was deleted after the record at this offset was stored."""
         ends = self.ends
         if not ends:
             return False

@@ -1,9 +1,8 @@
-"""Heads of records where one may begin anywhere: which of them are worth a checksum, so that the work stays linear.
+"""Limits checksum work during searches for record heads, so that a search takes linear time.
 
-Behind damage a record is found by the mark in its head. What somebody sent may be full of such marks, each with a size
-that reaches to one common end, and the checksum of each is over all of it: 256 KiB, 512 KiB and 1 MiB of them took a
-start 0.07, 0.24 and 0.9 s. So what checksums may cost is bounded by what was looked through. Leaves out who looks
-(`store.recovery`, `store.inspect`).
+After damage, a record is found by the magic in its head. A message body may be full of such heads, each with a size up
+to a common end, and each checksum covers all of it: 256 KiB, 512 KiB and 1 MiB of them took 0.07, 0.24 and 0.9 s at
+start. So checksums are limited in proportion to the bytes searched. Searches: see `store.recovery`, `store.inspect`.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from longpoll_protocol.log_record import FIXED_SIZE, HEAD, HEAD_SIZE
 from longpoll_protocol.sizes import MIB
 
 SPARE_SIZE: Final = 64 * MIB
-"""Bytes of checksums that a search has in any case: several of the largest records."""
+"""Bytes of checksums that a search may always compute: several of the largest records."""
 TIMES: Final = 4
-"""And as many more for each byte that was looked through."""
+"""Additional bytes of checksums per byte searched."""
 
 
 def claimed_size(view: memoryview, at: int, physical_offset: int) -> int:
-    """How long a record is by its head, which has to say where it is and to end in time; 0 for what is no head."""
+    """Returns a record's length by its head, which must have the right offset and end in time; otherwise 0."""
     if at < 0 or len(view) - at < HEAD_SIZE:
         return 0
     head = HEAD.unpack_from(view, at)
@@ -32,16 +31,16 @@ def claimed_size(view: memoryview, at: int, physical_offset: int) -> int:
 
 @define(slots=True, eq=False)
 class ChecksumBudget:
-    """What is left for checksums of a search. Invariant: it is not below 0."""
+    """The remaining checksum budget of a search. Invariant: not below 0."""
 
     left: int = SPARE_SIZE
 
     def passed(self, size: int) -> None:
-        """Count bytes that were looked through."""
+        """Count searched bytes."""
         self.left += TIMES * size
 
     def may(self, size: int) -> bool:
-        """Whether as many bytes may be checked; counts them if so: one size that rotted uses nothing up."""
+        """Whether `size` bytes may be checked; subtracts them if so. A too large size costs nothing."""
         if size > self.left:
             return False
         self.left -= size

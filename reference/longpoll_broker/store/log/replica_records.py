@@ -1,10 +1,10 @@
-"""What another store's log holds, checked before it may stand in this one: whole records, and the blanks between files.
+"""Checks the records and blanks of another store's log before they are copied.
 
-A copy is the log byte for byte, so each piece must be whole, say its own physical offset, pass its checksum and leave
-its file as the other store left it. Leaves out whose queue a record belongs to (`message_store`) and where the bytes
-come from (`rocketmq.replication.follower`).
+A copy is byte-exact, so each piece must be complete, contain its own physical offset, pass its checksum and fit its
+file as in the other store. Queues of records: see `store.replica_append`. Origin of the bytes: see
+`rocketmq.replication.follower`.
 
-Source: `DefaultMessageStore.appendToCommitLog`, `CommitLog.appendData`, which look at nothing.
+Source: `DefaultMessageStore.appendToCommitLog`, `CommitLog.appendData`, which check nothing.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from longpoll_protocol.log_record import (
 from longpoll_protocol.sizes import KIB
 
 OVERHEAD_SIZE_MAX: Final = 64 * KIB
-"""What a record has beside its body, at most: properties, topic, and less than 200 bytes of numbers."""
+"""Maximum bytes of a record besides its body: properties, topic, and under 200 bytes of numbers."""
 
 BATCH_OVERHEAD_SIZE_MAX: Final = HEADER_SIZE_MAX // 33 * 256 + OVERHEAD_SIZE_MAX
-"""What the records of a batch have beside their bodies and properties, which are in its own body, at most.
+"""Maximum bytes of a batch's records besides its body, which contains their bodies and properties.
 
-Less than 256 bytes each, the topic among them, of as many as have their ids of 32 characters in one answer's header.
+Under 256 bytes per record, with its topic, for as many records as have their 32-character ids in one answer.
 """
 
 
 class CopyRefusedError(StoreError):
-    """Bytes of another store's log cannot follow what this one has; nothing of them was written."""
+    """Another store's bytes cannot follow this log; none of them were written."""
 
 
 def next_piece(content: memoryview, physical_offset: int, file_size: int, body_size_max: int) -> Record | int | None:
-    """The first record of `content`, which begins at `physical_offset`, or the size of a blank there.
+    """Returns the first record of `content`, which begins at `physical_offset`, or the size of a blank.
 
-    None when more bytes are needed to tell. Raises CopyRefusedError for what is neither.
+    Returns None when more bytes are needed. Raises CopyRefusedError for anything else.
     """
     if len(content) < SIZE_AND_MAGIC.size:
         return None
@@ -53,7 +53,7 @@ def next_piece(content: memoryview, physical_offset: int, file_size: int, body_s
             f"there is {problem} at {physical_offset} of the other log: the two logs differ before it, or their file "
             f"sizes differ (mappedFileSizeCommitLog is {file_size} here)"
         )
-    # A blank is left where a whole batch did not fit.
+    # A blank may be as large as a batch that did not fit.
     size_max = body_size_max + (BATCH_OVERHEAD_SIZE_MAX if magic == MAGIC_BLANK else OVERHEAD_SIZE_MAX)
     if size > size_max:
         what = "blank" if magic == MAGIC_BLANK else "record"
@@ -75,7 +75,7 @@ def next_piece(content: memoryview, physical_offset: int, file_size: int, body_s
 
 
 def _problem(size: int, magic: int, rest: int) -> str | None:
-    """Why what begins so cannot stand where a file has `rest` bytes left; None when it can."""
+    """Returns why a piece cannot be where a file has `rest` bytes left; None if it can."""
     if magic == MAGIC_BLANK:
         return None if size == rest else f"a blank of {size} bytes where a file has {rest} left"
     if magic not in {MAGIC_V1, MAGIC_V2}:

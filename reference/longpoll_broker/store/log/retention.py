@@ -1,9 +1,9 @@
-"""Which of the log's oldest files may go: by age at certain hours or on a filling disk, by force on a full one.
+"""Which of the log's oldest files may be removed: by age at certain hours or on a filling disk, or on a full disk.
 
-Rules, as RocketMQ's: only whole files from the oldest on, never the newest, at most ten at a time. A file is as old as
-its last change. Ours also keeps what no queue lists yet or no disk has.
+RocketMQ's rules: only whole files, oldest first, never the newest, at most ten at a time. A file's age counts from its
+last change. We also keep messages that no queue lists yet or that are not durable.
 
-Leaves out removing (`MessageStore.remove_expired`) and when it is asked (`upkeep.retention`).
+Removal: see `MessageStore.remove_expired`. Times of checks: see `upkeep.retention`.
 
 Source: `DefaultMessageStore.CleanCommitLogService`, `MappedFileQueue.deleteExpiredFileByTime`, `UtilAll.isItTimeToDo`.
 """
@@ -20,12 +20,12 @@ from longpoll_broker.store.segment import Segment
 REMOVED_COUNT_MAX: Final = 10
 """`DELETE_FILES_BATCH_MAX`."""
 FORCE_RATIO: Final = 0.85
-"""`diskSpaceCleanForciblyRatio`: over this share of used disk age no longer counts."""
+"""`diskSpaceCleanForciblyRatio`: above this share of used disk, age no longer counts."""
 HOUR_MS: Final = 3_600_000
 
 
 def is_hour(delete_when: str, now_ms: int) -> bool:
-    """Whether the present hour, in the machine's time zone, is one of those in a text like `04` or `04;16`."""
+    """Whether the current local hour is in a list like `04` or `04;16`."""
     hour = dt.datetime.fromtimestamp(now_ms / 1000).astimezone().hour
     return hour in {int(text) for text in delete_when.split(";")}
 
@@ -40,10 +40,10 @@ def count_expired(
     changed_ms: Callable[[str], int],
     at_any_hour: bool = False,
 ) -> int:
-    """How many of the oldest files may go now.
+    """Returns how many of the oldest files may be removed now.
 
-    `needed_from` is the physical offset from which on the log is still needed; `used_ratio` the share of the disk that
-    is used, 0 to 1; `changed_ms` gives a file's last change. `at_any_hour` has old files go now.
+    `needed_from` is the physical offset from which the log is still needed. `used_ratio` is the used share of the disk,
+    0 to 1. `changed_ms` returns a file's last change. `at_any_hour` removes old files now.
     """
     at_once = config.clean_forcibly and used_ratio > FORCE_RATIO
     if not (at_once or at_any_hour or used_ratio > config.disk_ratio_max / 100 or is_hour(config.delete_when, now_ms)):

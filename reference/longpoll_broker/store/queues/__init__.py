@@ -1,1 +1,1 @@
-"""The consume queues: where each message of a queue stands in the log."""
+"""Consume queues: the log offsets of each queue's messages."""

@@ -1,14 +1,13 @@
-"""One queue of a topic: a sequence of 20-byte units that point into the commit log (`ConsumeQueue.java` 4.9).
+"""A consume queue: a sequence of 20-byte units that point into the commit log (`ConsumeQueue.java` 4.9).
 
     Offset  Size  What (big-endian, signed)
     0       8     physical offset of the record in the commit log
-    8       4     size of the record, bytes; above 0 in every unit that is written
-    12      8     tags code: the hash of the TAGS property, or when a delayed message is due; or an address in the
-                  extended queue, where there is one
+    8       4     size of the record, bytes; above 0 in every written unit
+    12      8     tags code: the hash of the TAGS property, the delivery time of a delayed message, or an address in
+                  the extended queue
 
-Unit n of the queue stands at byte 20 n of its files, so the message at a queue offset is found without a search. A
-queue whose first message does not have offset 0 (its older ones were deleted with the log) begins with pre-blank
-units {0, 7FFFFFFF, 0}. Leaves out what the extended units hold (`consume_queue_ext`).
+Unit n is at byte 20 n of the queue's files, so a queue offset needs no search. A queue whose oldest messages were
+deleted with the log begins with pre-blank units {0, 7FFFFFFF, 0}. Extended units: see `consume_queue_ext`.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ PRE_BLANK: Final = UNIT.pack(0, PRE_BLANK_SIZE, 0)
 
 
 class ConsumeQueue:
-    """One mapped queue. Invariant: units [0, offset_end) that are still on disk are written; `offset_end` moves after.
+    """One mapped queue. Invariant: units [0, offset_end) on disk are written; `offset_end` moves after the write.
 
-    `offset_end` is the visible end (`getMaxOffsetInQueue`), `offset_min` the least offset whose record the log may
-    still hold. One dispatcher writes; any thread reads. `offset_next` is what the next appended message gets; it runs
-    ahead of `offset_end` and changes under the append lock. Units before `room_end` have their files and disk blocks,
-    so a message with such an offset becomes visible whatever room the disk has.
+    `offset_end` is the visible end (`getMaxOffsetInQueue`); `offset_min` the least offset whose record may still exist.
+    One dispatcher writes; any thread reads. `offset_next` is the next appended message's offset; it is ahead of
+    `offset_end` and changes under the append lock. Units before `room_end` have files and disk blocks, so their
+    messages become visible even on a full disk.
     """
 
     __slots__ = (
@@ -65,7 +64,7 @@ class ConsumeQueue:
         *,
         follows_log: bool = False,
     ) -> None:
-        """Over the files that are there; `offset_end` is the last one's end until `recovery` has found the true one.
+        """Open the files; `offset_end` is the last file's end until `recovery` sets the true one.
 
         With `follows_log` a queue whose records are all gone begins at its end.
         """
@@ -81,17 +80,17 @@ class ConsumeQueue:
         self.offset_next = self.offset_end
         self.room_end = 0
         self.physical_end = -1
-        # How often a record was put that stood here already: RocketMQ gives one that names its own queue two numbers.
+        # Number of skipped duplicates: RocketMQ gives a record that names its own queue two offsets.
         self.passed_over = 0
         self.flushed_offset = self.offset_end
         self._segment: Segment | None = None
         self._segment_offset = 0
 
     def may_list(self, offset: int, physical_offset: int) -> bool:
-        """Whether a record that begins there may be the message of an offset: the log has room for those before it.
+        """Whether a record at `physical_offset` may have this queue offset: the log must have room before it.
 
-        Units may be gone that the disk lost; but none stood for a record of less than the smallest one's size. What
-        stands here already may stand here: `put` passes it over.
+        Units may be lost, but each had a record of at least the smallest size. An existing offset is accepted: `put`
+        skips it.
         """
         if offset < self.offset_end:
             return offset >= 0
@@ -99,7 +98,7 @@ class ConsumeQueue:
         return ahead * FIXED_SIZE <= physical_offset - max(self.physical_end, 0)
 
     def make_room(self, count: int) -> None:
-        """Have files and disk blocks for the units of the next `count` messages; the caller holds the append lock.
+        """Reserve files and disk blocks for the next `count` units; the caller holds the append lock.
 
         Raises OSError.
         """
@@ -115,9 +114,9 @@ class ConsumeQueue:
             self.room_end = (segment.start + segment.reserved_end) // UNIT_SIZE
 
     def put(self, arrival: Arrival) -> bool:
-        """Write the unit of a message and show it; false when it is there already.
+        """Write a message's unit and make it visible; returns false if it exists already.
 
-        A gap before it is filled with pre-blank units. Raises OSError when the disk is full; nothing is then shown.
+        Fills a gap before it with pre-blank units. Raises OSError when the disk is full; nothing becomes visible then.
         """
         offset = arrival.offset_end - 1
         if offset != self.offset_end:
@@ -138,7 +137,7 @@ class ConsumeQueue:
         segment.is_dirty = True
         UNIT.pack_into(segment.view, position, physical_offset, size, tags_code)
         self.physical_end = physical_offset + size
-        # Last: from here on readers see the unit.
+        # Last, because it makes the unit visible to readers.
         self.offset_end = offset + 1
         return True
 
@@ -152,12 +151,12 @@ class ConsumeQueue:
         return segment
 
     def _fill_gap(self, offset: int) -> None:
-        """Write pre-blank units up to `offset` (`ConsumeQueue.fillPreBlank`); the unit behind them shows them."""
+        """Write pre-blank units up to `offset` (`ConsumeQueue.fillPreBlank`); the next unit makes them visible."""
         start = self.offset_end
         if not self.segments.segments:
-            # The file that holds the offset is the queue's first; what lies before that file is not there at all.
+            # The file with the offset is the queue's first; earlier files do not exist.
             start = self._segment_for(offset).start // UNIT_SIZE
-            # Before the disk can be full: a second try finds a file here and goes on from its start.
+            # Before the disk can be full: a retry finds the file and continues from its start.
             self.offset_min, self.offset_end = offset, start
         elif start > self.segments.start // UNIT_SIZE:
             _lines.error(
@@ -175,9 +174,9 @@ class ConsumeQueue:
             start += count
 
     def units_from(self, offset: int) -> memoryview | None:
-        """The written units from `offset` to the end of its file (`getIndexBuffer`); None when its file is gone.
+        """Returns the written units from `offset` to the end of its file (`getIndexBuffer`); None if the file is gone.
 
-        Raises OSError where the file is not mapped and cannot be.
+        Raises OSError if the file cannot be mapped.
         """
         end = self.offset_end
         segment = self.segments.find(offset * UNIT_SIZE)
@@ -190,12 +189,12 @@ class ConsumeQueue:
         return view[offset * UNIT_SIZE - segment.start : stop - segment.start]
 
     def unit(self, offset: int) -> tuple[int, int, int] | None:
-        """(physical offset, size, tags code) at a queue offset; None when there is none."""
+        """Returns (physical offset, size, tags code) at a queue offset; None without one."""
         units = self.units_from(offset)
         return UNIT.unpack_from(units, 0) if units is not None else None
 
     def first_unit(self) -> tuple[int, int, int] | None:
-        """The first unit of the oldest file that points to a record, written or not yet looked at; None without one."""
+        """Returns the oldest file's first unit that points to a record, visible or not; None without one."""
         for segment in self.segments.segments:
             for unit in UNIT.iter_unpack(segment.view):
                 if unit[1] <= 0:
@@ -205,22 +204,22 @@ class ConsumeQueue:
         return None
 
     def next_file_offset(self, offset: int) -> int:
-        """The first queue offset of the file after the one that holds, or would hold, `offset` (`rollNextFile`)."""
+        """Returns the first queue offset of the file after the one for `offset` (`rollNextFile`)."""
         count = self.segments.size // UNIT_SIZE
         return offset + count - offset % count
 
     def correct_min(self, log_start: int) -> None:
         """Move `offset_min` to the first unit whose record the log still has (`correctMinOffset`).
 
-        As in Java only the oldest file is searched, and the minimum stays where it is when nothing is found there:
-        that of a queue whose last record is gone, too, unless it `follows_log`.
+        As in Java, only the oldest file is searched. Without a match the minimum stays, even if the last record is
+        gone, unless the queue `follows_log`.
         """
         segments = self.segments.segments
         if not segments:
             return
         first_offset = segments[0].start // UNIT_SIZE
         if log_start == 0 and self.offset_end > first_offset:
-            # All records are there: no file need be mapped to see that.
+            # All records exist, so no file needs to be mapped.
             self.offset_min = first_offset
             return
         last = self.segments.find((self.offset_end - 1) * UNIT_SIZE)
@@ -237,13 +236,13 @@ class ConsumeQueue:
                 return
 
     def remove_before(self, log_start: int) -> None:
-        """Remove the oldest files whose records the log lost, never the newest, and move the minimum. Raises OSError.
+        """Remove the oldest files without records, never the newest, and move the minimum. Raises OSError.
 
-        As `ConsumeQueue.deleteExpiredFile`, which looks at each file's last unit.
+        As `ConsumeQueue.deleteExpiredFile`, which reads each file's last unit.
         """
         gone = 0
         for segment in self.segments.segments[:-1]:
-            # The next file may be there before this one is full.
+            # The next file may exist before this one is full.
             is_full = segment.stop <= self.offset_end * UNIT_SIZE
             if not is_full or UNIT.unpack_from(segment.view, segment.size - UNIT_SIZE)[0] >= log_start:
                 break
@@ -256,13 +255,13 @@ class ConsumeQueue:
             self.extended.remove_before(unit[2])
 
     def tags_code(self, unit: tuple[int, int, int]) -> int | None:
-        """The tags code that a unit says or leads to; None when it leads nowhere."""
+        """Returns the tags code in a unit or at its address; None for an invalid address."""
         if not is_address(unit[2]):
             return unit[2]
         return self.extended.tags_code(unit[2]) if self.extended is not None else None
 
     def stand_at(self, offset: int, physical_end: int) -> None:
-        """Go on writing at `offset`: recovery found that the units before it are good; the rest is forgotten."""
+        """Continue at `offset`, as recovery found, and forget the rest."""
         self.segments.truncate(offset * UNIT_SIZE)
         self.offset_end = self.offset_next = offset
         self.room_end = 0
@@ -273,7 +272,7 @@ class ConsumeQueue:
             self.extended.stand_after(self._last_address())
 
     def _last_address(self) -> int | None:
-        """The newest unit's address in the extended queue; older ones are asked when that has none."""
+        """Returns the newest address in the extended queue; searches backwards through the units."""
         for segment in reversed(self.segments.segments):
             for offset in range(min(segment.stop, self.offset_end * UNIT_SIZE) // UNIT_SIZE - 1, -1, -1):
                 position = offset * UNIT_SIZE - segment.start
@@ -285,11 +284,11 @@ class ConsumeQueue:
         return None
 
     def segment_lists(self) -> list[SegmentList]:
-        """Its files, and those of the extended queue if there is one."""
+        """The files of the queue and of its extended queue, if any."""
         return [self.segments] if self.extended is None else [self.segments, self.extended.segments]
 
     def flush(self) -> None:
-        """Make every unit written so far durable."""
+        """Make every written unit durable."""
         end = self.offset_end
         if self.extended is not None:
             self.extended.flush()

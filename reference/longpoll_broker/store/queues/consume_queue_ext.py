@@ -1,7 +1,7 @@
-"""What a consume-queue unit has no room for (`ConsumeQueueExt.java` 4.9): with `enableConsumeQueueExt` only.
+"""The extended consume queue (`ConsumeQueueExt.java` 4.9), used only with `enableConsumeQueueExt`.
 
-The unit's tags code is then an address in here: -2^63 plus the byte where the extended unit begins. Those are the
-numbers up to -2^31 - 1, which no hash of a tag can be.
+A unit's tags code is then an address here: -2^63 plus the byte where the extended unit begins. No tag's hash is in this
+range, up to -2^31 - 1.
 
     Offset  Size  Extended unit (big-endian, signed)
     0       2     size of the unit, 20 at least
@@ -10,9 +10,8 @@ numbers up to -2^31 - 1, which no hash of a tag can be.
     18      2     size of the bit map
     20      n     bit map: which SQL filters would take the message (`enableCalcFilterBitMap`)
 
-Four bytes of a file stay free: where the next unit does not fit, -1 stands in two of them and the rest is skipped.
-
-Leaves out bit maps of our own: SQL filters look at the message itself, and a bit map that is there is passed over.
+Four bytes of a file stay free: where the next unit does not fit, two of them contain -1 and the rest is skipped. We
+write no bit maps, because SQL filters read the message; existing ones are ignored.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from longpoll_broker.store.segment import SegmentList
 UNIT: Final = struct.Struct(">hqqh")
 UNIT_SIZE_MIN: Final = 20
 ADDRESS_MAX: Final = -(2**31) - 1
-"""The greatest number that is an address (`MAX_ADDR`)."""
+"""The greatest address (`MAX_ADDR`)."""
 END_MARK: Final = struct.Struct(">h")
 END_SIZE: Final = 4
 """`END_BLANK_DATA_LENGTH`."""
@@ -44,7 +43,7 @@ class ConsumeQueueExt:
     __slots__ = ("end", "flushed_end", "segments")
 
     def __init__(self, segments: SegmentList) -> None:
-        """Over the files that are there; `stand_after` finds the true end."""
+        """Open the files; `stand_after` finds the true end."""
         assert segments.size > UNIT_SIZE_MIN + END_SIZE
         self.segments = segments
         loaded = segments.segments
@@ -52,7 +51,7 @@ class ConsumeQueueExt:
         self.flushed_end = self.end
 
     def put(self, tags_code: int, store_ms: int) -> int:
-        """Write a unit and give its address; raises OSError when the disk is full."""
+        """Write a unit and return its address; raises OSError when the disk is full."""
         segment = self.segments.find(self.end) or self.segments.append(self.end)
         position = self.end - segment.start
         if position + UNIT_SIZE_MIN + END_SIZE > segment.size:
@@ -69,12 +68,12 @@ class ConsumeQueueExt:
         return _ADDRESS_ZERO + segment.start + position
 
     def tags_code(self, address: int) -> int | None:
-        """The tags code at an address; None when there is no unit."""
+        """Returns the tags code at an address; None without a unit."""
         found = self._unit(address)
         return found[1] if found is not None else None
 
     def matching(self, matches: Callable[[int], bool]) -> Callable[[int], bool]:
-        """A test of tags codes that also understands addresses; as in Java, one that leads nowhere matches."""
+        """Returns a tags-code test that also resolves addresses; as in Java, an invalid one matches."""
 
         def matches_too(tags_code: int) -> bool:
             found = self.tags_code(tags_code) if is_address(tags_code) else tags_code
@@ -95,7 +94,7 @@ class ConsumeQueueExt:
         return (size, tags_code, store_ms, map_size) if is_whole else None
 
     def stand_after(self, address: int | None) -> None:
-        """Go on writing after the unit of an address, or at the start; the rest is forgotten. Raises OSError."""
+        """Continue after the unit at an address, or at the start, and forget the rest. Raises OSError."""
         start = address - _ADDRESS_ZERO if address is not None else self.segments.start
         found = self._unit(address) if address is not None else None
         self.end = start + (found[0] if found is not None else 0)
@@ -103,14 +102,14 @@ class ConsumeQueueExt:
         self.flushed_end = min(self.flushed_end, self.end)
 
     def remove_before(self, address: int) -> None:
-        """Remove files that end before the unit of an address, never the newest; raises OSError."""
+        """Remove files that end before the unit at an address, never the newest; raises OSError."""
         start = address - _ADDRESS_ZERO
         gone = sum(segment.stop < start for segment in self.segments.segments[:-1])
         if gone:
             self.segments.remove(gone)
 
     def flush(self) -> None:
-        """Make every unit written so far durable; raises OSError."""
+        """Make every written unit durable; raises OSError."""
         end = self.end
         if self.flushed_end < end:
             self.segments.flush(self.flushed_end, end)

@@ -1,8 +1,8 @@
-"""Messages that further queues list as well: multi-dispatch, on which light queues (`%LMQ%...`) are built.
+"""Multi-dispatch: messages that additional queues list too, as light queues (`%LMQ%...`) need.
 
-A producer names the queues in the property `INNER_MULTI_DISPATCH`; the store adds `INNER_MULTI_QUEUE_OFFSET`, the
-message's offset in each, so that a dispatcher that only has the record can list it there again. Leaves out who may name
-which queue (`send.send_processor`) and waking those who wait there, which is the dispatcher's as for any queue.
+A producer names the queues in the property `INNER_MULTI_DISPATCH`. The store adds `INNER_MULTI_QUEUE_OFFSET`, the
+message's offset in each, so that the dispatcher can list the record again. Checks of the names: see
+`send.inner_queues`.
 
 Sources: `MultiDispatch.wrapMultiDispatch`, `ConsumeQueue.multiDispatchLmqQueue`, `checkMultiDispatchQueue` 4.9.
 """
@@ -32,14 +32,14 @@ from longpoll_protocol.properties import (
 SEPARATOR: Final = ","
 _MARK: Final = INNER_OFFSETS.encode()
 _OFFSET: Final = re.compile("[0-9]{1,19}")
-"""Longer numbers are no long's, and thousands of digits are nothing that Python reads."""
+"""Longer numbers do not fit a long, and Python refuses thousands of digits."""
 
 Place = tuple[str, int, int]
 """A queue by topic and id, and an offset in it."""
 
 
 def with_offsets(message: MessageToStore, offsets: Sequence[int]) -> MessageToStore:
-    """The message with its offset in each of its inner queues, its properties written in the form that they have.
+    """Add the message's offset in each inner queue to its properties, in their existing form.
 
     Raises MessageRefusedError when they do not fit.
     """
@@ -53,19 +53,19 @@ def with_offsets(message: MessageToStore, offsets: Sequence[int]) -> MessageToSt
 
 
 def inner_queue_id(topic: str, queue_id: int, *, light: bool) -> int:
-    """The queue id of an inner queue: a light topic has one queue, any other as many as the message's own."""
+    """Returns an inner queue's id: 0 for a light topic, otherwise the id of the message's own queue."""
     return 0 if light and topic.startswith(LMQ_PREFIX) else queue_id
 
 
 def is_inner_place(record: Record, place: Place) -> bool:
-    """Whether a further queue lists a record at an offset, with light queues or without."""
+    """Whether an additional queue lists a record at an offset, with or without light queues."""
     return any(place in inner_places(record, light=light) for light in (False, True))
 
 
 def inner_places(record: Record, *, light: bool) -> list[Place]:
-    """Where a record is listed besides its own queue; nowhere when its properties do not say it whole.
+    """Returns the places of a record in additional queues; none if its properties are incomplete.
 
-    A name that may not become a path is passed over: a broker that did not know the property stored it as it came.
+    Skips names that are unsafe as paths: a broker without this feature stored the property unchecked.
     """
     if _MARK not in record.properties or record.topic.startswith(RETRY_PREFIX):
         return []

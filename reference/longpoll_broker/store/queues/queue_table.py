@@ -1,6 +1,6 @@
-"""The consume queues of a store by topic and id: found in the directory on opening, made with their first message.
+"""The consume queues of a store by topic and id: found on opening, created with their first message.
 
-Leaves out locks (the facade's) and what a queue holds (`consume_queue`).
+Locks: see `message_store`. Queues: see `consume_queue`.
 
 Source: `DefaultMessageStore.consumeQueueTable`.
 """
@@ -19,15 +19,15 @@ from longpoll_broker.store.segment import Maps, SegmentList
 from longpoll_runtime import Files, Lock
 
 OTHER_MAPS: Final = 4096
-"""Maps that are left to the program itself, to the log and the index."""
+"""Maps reserved for the program, the log and the index."""
 MAPS_MAX: Final = 16_384
-"""Most files of queues that are mapped: each costs some kilobytes, most of them in the kernel's page tables."""
+"""Maximum mapped files of queues: each costs some kilobytes, mostly in the kernel's page tables."""
 MAPS_MIN: Final = 1
-"""And least: a queue whose file is mapped for every message works."""
+"""Minimum: a queue works even if its file is mapped for every message."""
 
 
 class Topic:
-    """A topic that has been written or found: its bytes as a record carries them, and its queues."""
+    """A topic: its name as encoded in records, and its queues."""
 
     __slots__ = ("part", "queues")
 
@@ -38,10 +38,10 @@ class Topic:
 
 
 class QueueTable:
-    """Invariant: a queue stands here once, and its directory is `consumequeue/TOPIC/QUEUE`.
+    """The queues. Invariant: each queue occurs once, and its directory is `consumequeue/TOPIC/QUEUE`.
 
-    What was left there of a deleted topic is removed before a queue is made, and a topic that is `leaving` is in
-    `topics` no more and gets no queues. Writers hold the owner's lock; readers need none.
+    Leftovers of a deleted topic are removed before a queue is created. A topic in `leaving` is not in `topics` and gets
+    no queues. Writers hold the owner's lock; readers need none.
     """
 
     __slots__ = (
@@ -59,9 +59,9 @@ class QueueTable:
     )
 
     def __init__(self, files: Files, directory: str, config: StoreConfig, guard: Lock, *, lengthen: bool) -> None:
-        """An empty table; with `lengthen`, after a crash, a newest file that is too short is filled up.
+        """Create an empty table; with `lengthen`, after a crash, a newest file that is too short is extended.
 
-        `guard` is held for a moment where a queue gets or loses a file.
+        `guard` is held briefly when a queue gets or loses a file.
         """
         self._files = files
         self._guard = guard
@@ -72,9 +72,9 @@ class QueueTable:
         self._lengthen = lengthen
         self.topics: dict[str, Topic] = {}
         self.leaving: dict[str, Topic] = {}
-        """Those that are being deleted: their files are still there."""
+        """Topics being deleted, whose files still exist."""
         self._left: dict[str, list[ConsumeQueue]] = {}
-        """By topic the queues of a deleted one whose files could not be removed."""
+        """Queues of deleted topics whose files could not be removed, by topic."""
         self._maps = Maps(min(max(files.maps_max() - OTHER_MAPS, MAPS_MIN), MAPS_MAX))
 
     def load(self) -> None:
@@ -85,22 +85,20 @@ class QueueTable:
                     self.make(name, int(queue_name))
 
     def _listed(self, path: str) -> list[str]:
-        """The names in a directory; none for a file, which somebody left there."""
         try:
             return self._files.list(path)
         except NotADirectoryError:
             return []
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue, if it is known."""
+        """Returns the queue, if it is known."""
         known = self.topics.get(topic)
         return known.queues.get(queue_id) if known is not None else None
 
     def make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, made if need be; its files come with its first unit.
+        """Find or create a queue; its files are created with its first unit.
 
-        Raises OSError where the files of a deleted topic of this name are still there, for what they list is not its;
-        TopicLeavingError while it is being deleted.
+        Raises OSError if files of a deleted topic of this name remain, and TopicLeavingError while it is being deleted.
         """
         known = self.topics.get(topic)
         if known is None:
@@ -110,7 +108,7 @@ class QueueTable:
             known = self.topics[topic] = Topic(topic)
         queue = known.queues.get(queue_id)
         if queue is None:
-            # Of a topic that is known as well: single queues of it may have been removed.
+            # Also for a known topic: some of its queues may have been deleted.
             self.remove_left(topic)
             name, config = f"{topic}/{queue_id}", self._config
             extended = None
@@ -134,14 +132,14 @@ class QueueTable:
         )
 
     def all(self) -> list[ConsumeQueue]:
-        """Every queue, also of topics that are leaving."""
+        """Every queue, including those of topics being deleted."""
         topics = (*self.topics.copy().values(), *self.leaving.copy().values())
         return [queue for topic in topics for queue in list(topic.queues.values())]
 
     def leave(self, topic: str, queue_ids: AbstractSet[int] | None = None) -> None:
-        """Have nobody find a topic or make it again while it is being deleted; nothing for one that is not there.
+        """Hide a topic during its deletion, so that it is neither found nor created; ignores an unknown one.
 
-        With `queue_ids` only these of its queues leave, unless there are no others.
+        With `queue_ids` only these queues are hidden, unless the topic has no others.
         """
         if topic in self.topics:
             leaving = Topic(topic)
@@ -149,12 +147,12 @@ class QueueTable:
             self.leaving[topic] = leaving
 
     def stay(self, topic: str) -> None:
-        """Take that back: a topic that was leaving is as it was."""
+        """Undo `leave`."""
         leaving = self.leaving.pop(topic)
         self.topics.setdefault(topic, leaving).queues.update(leaving.queues)
 
     def forget(self, topic: str, queue_ids: AbstractSet[int] | None = None) -> list[ConsumeQueue]:
-        """Take a topic out, or only these of its queues; those that there were, whose files are still there."""
+        """Remove a topic, or these of its queues, from the table; returns them, with their files still in place."""
         known = self.topics.get(topic)
         if known is None:
             return []
@@ -163,9 +161,9 @@ class QueueTable:
         return [known.queues.pop(queue_id) for queue_id in known.queues.keys() & queue_ids]
 
     def remove_files(self, queues: list[ConsumeQueue]) -> None:
-        """Remove the files of queues for good: no power cut brings their names back.
+        """Remove the files of queues permanently, even after a power cut.
 
-        Raises OSError when that failed with some; the others are removed all the same, and those are `left`.
+        Raises OSError if some cannot be removed: these are `left`, and the others are removed.
         """
         failed: OSError | None = None
         left: dict[str, list[ConsumeQueue]] = {}
@@ -182,11 +180,11 @@ class QueueTable:
 
     @property
     def left(self) -> AbstractSet[str]:
-        """The deleted topics of which there are still files."""
+        """The deleted topics that still have files."""
         return self._left.keys()
 
     def remove_left(self, topic: str) -> None:
-        """Remove what is left of a deleted topic, if there is any; raises OSError when it still cannot be."""
+        """Remove the remaining files of a deleted topic, if any; raises OSError if this fails again."""
         queues = self._left.pop(topic, None)
         if queues is not None:
             self.remove_files(queues)
@@ -196,7 +194,7 @@ class QueueTable:
         for segments in queue.segment_lists():
             try:
                 segments.remove()
-                # Also where nothing was left to remove: the try before may have failed here.
+                # Even if nothing was left to remove: the earlier attempt may have failed here.
                 if self._files.exists(segments.directory):
                     self._files.sync_directory(segments.directory)
             except OSError as error:

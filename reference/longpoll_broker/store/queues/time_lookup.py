@@ -1,9 +1,7 @@
-"""Which message of a queue was stored nearest to a time: 4.9's rule (`ConsumeQueue.getOffsetInQueueByTime`).
+"""Finds the message of a queue stored nearest to a time, by 4.9's rule (`ConsumeQueue.getOffsetInQueueByTime`).
 
-A message stored at that very time wins; else the nearer of the two around it, the earlier on a tie; beyond the last
-message the last one. Java first picks one file by its modification time; we search the whole queue.
-
-Leaves out 5.x's rule (`rocketmq.tables.time_search`).
+An exact match wins, else the nearer neighbour, the earlier one on a tie; after the last message the last one. Java
+first picks one file by its modification time; we search the whole queue. 5.x's rule: see `rocketmq.tables.time_search`.
 """
 
 from __future__ import annotations
@@ -12,9 +10,9 @@ from collections.abc import Callable
 
 
 def nearest_offset(first: int, last: int, store_ms_of: Callable[[int], int | None], time_ms: int) -> int:
-    """The offset from `first` to `last` stored nearest to `time_ms`; 0 when there is none.
+    """Returns the offset from `first` to `last` stored nearest to `time_ms`; 0 when there is none.
 
-    `store_ms_of` gives a message's store time, which grows with the offset; None for one that is gone.
+    `store_ms_of` returns a message's store time, which grows with the offset; None for a removed message.
     """
     low, high = first, last
     left = right = -1

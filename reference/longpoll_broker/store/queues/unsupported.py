@@ -1,6 +1,7 @@
-"""Names the parts of a store that we do not read: batch queues, compacted topics and RocksDB of RocketMQ 5.x.
+"""Finds unsupported parts of a store: batch queues, compacted topics and RocksDB of RocketMQ 5.x.
 
-What they hold is in no other part, so such a store is never sound to `verify`, and a broker does not begin with it.
+Their contents exist nowhere else, so `verify` never accepts such a store, and a broker refuses to open it.
+
 Sources: `StorePathConfigHelper.java`, `RocksDBConsumeQueueStore.java`, `RocksDBConfigManager.java` 5.5.
 """
 
@@ -20,24 +21,24 @@ _PARTS: Final = {
     "compaction": "compacted topics",
 }
 _ROCKSDB_FILE: Final = "CURRENT"
-"""In every directory of RocksDB."""
+"""A file in every RocksDB directory."""
 
 
 @frozen
 class Unsupported:
-    """A directory below the store, and what it holds."""
+    """A directory below the store, and its contents."""
 
     path: str
     what: str
 
 
 def unsupported_parts(files: Files, directory: str) -> list[Unsupported]:
-    """What a broker cannot read, by path; directories without anything in them do not count. Raises OSError."""
+    """Returns the parts that a broker cannot read, by path, except empty directories. Raises OSError."""
     return sorted(_found(files, directory), key=lambda part: part.path)
 
 
 def unsupported_extensions(files: Files, directory: str) -> list[Unsupported]:
-    """The extended consume queues, which only a broker with `enableConsumeQueueExt` reads. Raises OSError."""
+    """Returns the extended consume queues, which need `enableConsumeQueueExt`. Raises OSError."""
     is_there = bool(_names(files, f"{directory}/{EXTENDED}"))
     return [Unsupported(EXTENDED, "extended consume queues")] if is_there else []
 
@@ -53,7 +54,6 @@ def _found(files: Files, directory: str) -> Iterator[Unsupported]:
 
 
 def _names(files: Files, path: str) -> list[str]:
-    """The names in a directory; none for a file."""
     try:
         return files.list(path)
     except NotADirectoryError:

@@ -17,7 +17,7 @@ from longpoll_judge.columns.lookup import is_one_of
 from longpoll_judge.columns.queue_log import NEVER, Integers
 from longpoll_judge.contract.clause import PULL_RESULTS, SHORT_POLLING_MS, STOPPED_MS, STOPPING_MS, UNHELD_MS
 from longpoll_judge.contract.result import HELD_AS_ASKED
-from longpoll_judge.evidence.lives import NEITHER
+from longpoll_judge.evidence.generations import NEITHER
 from longpoll_judge.rules.answers import NO_NEW_MSG, OFFSET_ILLEGAL
 from longpoll_judge.rules.pulls.connections import next_closes_of
 from longpoll_judge.rules.queue_case import Booleans, Case, Explanation, Suspects, ms, suspects

@@ -1,15 +1,14 @@
-"""The engine on Spark: four named stages, whose tasks read the parts of the history themselves.
+"""Judges on Spark: a pipeline of named stages from scans of the history to rows of findings and counts.
 
-| stage | a row in | rows out | exchange |
+| stage | scan | then | exchange |
 | --- | --- | --- | --- |
-| look over slices | a slice | its events, moments and overview | none |
-| judge pulls | a window: some stretches of time | result rows, requests that are left, keys of requests | none |
-| compare requests | the keys | those that two windows have | by range of keys |
-| judge sends, ends and commits | a rule | its outcome | none |
+| survey splits | `longpoll-splits`: statistics of each input split | | none |
+| judge pulls | `longpoll-events`: requests and logs | judge groups of queues, window by window | by queue group |
+| compare requests | rows of the stage before, persisted | requests that two groups judged | by key of request |
+| judge sends, ends and commits | a row for each rule | each rule reads the parts itself | none |
 
-No event passes through the JVM: an exchange of whole events costs some four microseconds of processor time each, and
-to judge one less than one. What is judged: `sweep`, `rest`. The session: `session`. Parts must lie where
-every worker and the driver can read them.
+What is judged: `queue_groups`, `wide_pulls`, `rules`. The session: `session`. Parts must lie where every worker and
+the driver can read them.
 """
 
 from __future__ import annotations
@@ -26,101 +25,52 @@ from attrs import define, field, frozen
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
-from longpoll_judge.columns.exchange import decode, encode, joined
-from longpoll_judge.columns.keys import NO_KEYS, RANGE_KEYS, Keys, ranges_of, repeated, request_keys
+from longpoll_judge.columns.keys import NO_KEYS, Keys
 from longpoll_judge.columns.memory import keep_freed_memory
 from longpoll_judge.evidence.survey import Context, Survey
 from longpoll_judge.read.arrow import compute
 from longpoll_judge.read.schema import fill
-from longpoll_judge.read.source import Slice
-from longpoll_judge.run.overview import Extent, Overview, overview_of, read_again
-from longpoll_judge.run.plan import STRETCH_EVENTS, Plan
-from longpoll_judge.run.rest import Outcome, Rule, judge_rest
+from longpoll_judge.read.source import InputSplit
+from longpoll_judge.run.overview import Extent, Overview, read_again
+from longpoll_judge.run.queue_verdict import queue_rows
 from longpoll_judge.run.spark.cluster import Running, failures_told, open_cluster, stage, with_settings
+from longpoll_judge.run.spark.code_archive import Batches, Function, Work, travelling
+from longpoll_judge.run.spark.queue_groups import (
+    FAULTY,
+    JUDGED_KEY,
+    LEFT,
+    LEFT_KEY,
+    PULL_COLUMNS,
+    SWEPT,
+    QueueGroups,
+    faulty_queues,
+    group_judge,
+    left_events,
+    queue_groups,
+)
+from longpoll_judge.run.spark.scan import SPLITS, ddl_of, event_reader, event_schema, read_statistics, scan
 from longpoll_judge.run.spark.session import unclosed_sockets_ignored
-from longpoll_judge.run.spark.travel import Batches, Work, travelling
-from longpoll_judge.run.sweep import Stretches, sweep
 from longpoll_judge.run.tally import Tally
-from longpoll_judge.run.verdict import RESULT_SCHEMA, queue_rows
+from longpoll_judge.run.wide_pulls import Outcome, Rule, judge_rest
+from longpoll_judge.run.window_sweep import WindowReader
+from longpoll_judge.run.windows import WINDOW_EVENTS, WindowPlan
 
 _SHUFFLE_PARTITIONS_MIN: Final = 16
-TASK_SLICES: Final = 16
-"""About the number of slices that one task looks over, or stretches that it sweeps: a task has a cost of its own."""
-LEFT: Final = "left"
-FAULTY: Final = "faulty"
-KEYS: Final = "keys"
-"""Kinds of rows of a window besides those of `RESULT_SCHEMA`: events of requests that are left, the names of queues
-whose log may be at fault, and keys of requests; `bucket` is the range that these are of."""
-PACKED: Final = pa.schema([*RESULT_SCHEMA, ("content", pa.binary())])
-SLICES: Final = pa.schema(
-    [
-        ("slice", pa.int64()),
-        ("events", pa.int64()),
-        ("first_ns", pa.int64()),
-        ("last_ns", pa.int64()),
-        ("overview", pa.binary()),
-    ]
-)
+TASK_SPLITS: Final = 16
+"""About the number of splits that one task reads: a task has a cost of its own."""
 OUTCOMES: Final = pa.schema([("rule", pa.int64()), ("findings", pa.int64()), ("outcome", pa.binary())])
-_SQL_TYPES: Final = {pa.int64(): "bigint", pa.string(): "string", pa.binary(): "binary"}
 
 
-def _ddl(schema: pa.Schema) -> str:
-    return ", ".join(f"{column.name} {_SQL_TYPES[column.type]}" for column in schema)
-
-
-def _each(batches: Batches) -> Iterator[int]:
-    """The numbers that a task was given."""
-    keep_freed_memory()
-    for batch in batches:
-        yield from batch.column(0).to_pylist()
-
-
-def _looker(slices: Sequence[Slice]) -> Work:
-    """What a task does with the numbers of its slices: it gives an overview of each."""
-
-    def look(batches: Batches) -> Iterator[pa.RecordBatch]:
-        for number in _each(batches):
-            overview = overview_of(slices[number])
-            count, first_ns, last_ns, _sum = overview.extent
-            row = [number, count, first_ns, last_ns, msgspec.msgpack.encode(overview)]
-            yield pa.RecordBatch.from_arrays([pa.array([value]) for value in row], schema=SLICES)
-
-    return look
-
-
-def _sweeper(stretches: Stretches, runs: Sequence[tuple[int, int]], context: Context, held: Keys, ranges: int) -> Work:
-    """What a task does with the numbers of its windows."""
-
-    def packed(kind: str, bucket: int, content: bytes) -> pa.RecordBatch:
-        row = [[kind], [bucket], [1], [""], [content]]
-        return pa.RecordBatch.from_arrays(
-            [pa.array(value, column.type) for value, column in zip(row, PACKED, strict=True)], schema=PACKED
-        )
-
-    def sweep_all(batches: Batches) -> Iterator[pa.RecordBatch]:
-        for number in _each(batches):
-            groups: list[Keys] = []
-            swept = sweep(stretches, runs[number], context, held, groups.append)
-            nothing = pa.nulls(len(swept.rows), pa.binary())
-            yield from swept.rows.append_column("content", nothing).cast(PACKED).to_batches()
-            yield packed(LEFT, 0, encode(swept.rest))
-            yield packed(FAULTY, 0, msgspec.msgpack.encode(sorted(swept.faulty)))
-            for place, keys in enumerate(ranges_of(np.sort(np.concatenate([NO_KEYS, *groups])), ranges)):
-                yield packed(KEYS, place, keys.tobytes())
-
-    return sweep_all
-
-
-def _ruler(slices: Sequence[Slice], extents: Sequence[Extent], rules: Sequence[Rule], context: Context) -> Work:
+def _ruler(splits: Sequence[InputSplit], extents: Sequence[Extent], rules: Sequence[Rule], context: Context) -> Work:
     """What a task does with the numbers of its rules."""
 
     def tables() -> Iterator[tuple[int, pa.Table]]:
-        for number, part in enumerate(slices):
+        for number, part in enumerate(splits):
             yield number, fill(read_again(part, extents[number]))
 
     def judge(batches: Batches) -> Iterator[pa.RecordBatch]:
-        for number in _each(batches):
+        keep_freed_memory()
+        for number in (number for batch in batches for number in batch.column(0).to_pylist()):
             outcome = rules[number](tables, context)
             row = [number, len(outcome.findings), msgspec.msgpack.encode(outcome)]
             yield pa.RecordBatch.from_arrays([pa.array([value]) for value in row], schema=OUTCOMES)
@@ -130,122 +80,122 @@ def _ruler(slices: Sequence[Slice], extents: Sequence[Extent], rules: Sequence[R
 
 @define
 class SparkReading:
-    """A history that is looked over once, and swept then."""
+    """A history whose splits are surveyed first, and whose events are judged then."""
 
     _running: Running
     _parallel: int
-    _slices: Sequence[Slice]
-    _stretch_events: int
+    _splits: Sequence[InputSplit]
+    _window_events: int
     _overviews: list[Overview] = field(factory=list)
 
     def surveys(self) -> Iterator[Survey]:
-        """See `job.Reading.surveys`."""
-        with stage(self._running, f"look over {len(self._slices)} slices"), unclosed_sockets_ignored():
-            rows = self.looked_over().toArrow()
-        for row in np.argsort(rows["slice"].to_numpy()).tolist():
+        """See `pipeline.Reading.surveys`."""
+        with stage(self._running, f"survey {len(self._splits)} splits"), unclosed_sockets_ignored():
+            rows = self.statistics().toArrow()
+        for row in np.argsort(rows["split"].to_numpy()).tolist():
             content = rows["overview"][row].as_buffer()
             self._overviews.append(msgspec.msgpack.decode(content, type=Overview))
             yield self._overviews[-1].survey
 
-    def looked_over(self) -> DataFrame:
-        """A row a slice, of `SLICES`."""
-        count = len(self._slices)
-        tasks = min(count, max(count // TASK_SLICES, self._parallel))
-        return self._map("slice", count, tasks, _looker(self._slices), SLICES)
+    def statistics(self) -> DataFrame:
+        """A row of `SPLITS` for each split."""
+        parts = self._parts(list(enumerate(self._splits)))
+        return scan(self._running.session, "longpoll-splits", SPLITS, parts, self._shipped(read_statistics))
+
+    def events(self, plan: WindowPlan) -> DataFrame:
+        """The events of requests and logs with the columns `PULL_COLUMNS`, and the window that each is in."""
+        window = {number: window for window, numbers in enumerate(plan.windows) for number in numbers}
+        read = [(window[number], part, self._overviews[number].extent) for number, part in enumerate(self._splits)]
+        schema, reader = event_schema(PULL_COLUMNS), self._shipped(event_reader(PULL_COLUMNS))
+        return scan(self._running.session, "longpoll-events", schema, self._parts(read), reader)
+
+    def judged(
+        self,
+        plan: WindowPlan,
+        context: Context,
+        held: Keys = NO_KEYS,
+        *,
+        unplaced: bool,
+        groups: QueueGroups | None = None,
+    ) -> DataFrame:
+        """Rows of `SWEPT`: what comes of all pulls but those with a key in `held`."""
+        groups = groups or queue_groups(plan, self._parallel, unplaced=unplaced)
+        work = self._shipped(group_judge(groups, plan, context, held, unplaced=unplaced))
+        return groups.keyed(self.events(plan)).mapInArrow(work, ddl_of(SWEPT))
 
     def tables(self) -> Iterator[tuple[int, pa.Table]]:
-        """See `job.Reading.tables`; they are read by the driver."""
-        for number, part in enumerate(self._slices):
+        """See `pipeline.Reading.tables`; the driver reads them."""
+        for number, part in enumerate(self._splits):
             yield number, fill(read_again(part, self._overviews[number].extent))
 
     def outcomes(self, rules: Sequence[Rule], context: Context) -> list[Outcome]:
-        """See `job.Reading.outcomes`; each rule is a task."""
+        """See `pipeline.Reading.outcomes`; each rule is a task."""
         extents = [overview.extent for overview in self._overviews]
-        found = self._map("rule", len(rules), len(rules), _ruler(self._slices, extents, rules, context), OUTCOMES)
+        work = self._shipped(_ruler(self._splits, extents, rules, context))
+        numbers = self._running.session.range(0, len(rules), 1, max(len(rules), 1)).withColumnRenamed("id", "rule")
         with stage(self._running, "judge sends, ends and commits"), unclosed_sockets_ignored():
-            rows = found.toArrow().sort_by("rule")
+            rows = numbers.mapInArrow(work, ddl_of(OUTCOMES)).toArrow().sort_by("rule")
         return [msgspec.msgpack.decode(outcome.as_buffer(), type=Outcome) for outcome in rows["outcome"]]
 
     def verdicts(self, context: Context, *, unplaced: bool) -> pa.Table:
-        """See `job.Reading.verdicts`."""
-        plan = Plan(self._overviews, self._stretch_events)
-        slices, extents = self._slices, [overview.extent for overview in self._overviews]
-        stretches = Stretches(plan, lambda number: read_again(slices[number], extents[number]), unplaced)
-        if not plan.stretches:
+        """See `pipeline.Reading.verdicts`."""
+        plan = WindowPlan(self._overviews, self._window_events)
+        if not plan.windows:
             return queue_rows([])
-        tally, rest, faulty, held = self._sweep(stretches, context, NO_KEYS)
-        if len(held):
-            tally, rest, faulty, _held = self._sweep(stretches, context, held)
-        tally.add(judge_rest(stretches, rest, plan.uneven | faulty, context))
+        rows, again = self._swept(plan, context, NO_KEYS, unplaced=unplaced)
+        if len(again):
+            rows, _again = self._swept(plan, context, again, unplaced=unplaced)
+        kind = rows["kind"]
+        tally = Tally()
+        tally.add(rows.filter(compute.invert(compute.is_in(kind, value_set=pa.array([LEFT, FAULTY])))))
+        left = left_events(rows.filter(compute.equal(kind, LEFT)))
+        faulty = plan.uneven | faulty_queues(rows.filter(compute.equal(kind, FAULTY)))
+        splits, extents = self._splits, [overview.extent for overview in self._overviews]
+        windows = WindowReader(plan, lambda number: read_again(splits[number], extents[number]), unplaced)
+        tally.add(judge_rest(windows, left, faulty, context))
         tally.add(queue_rows(plan.queues))
         return tally.rows()
 
-    def _sweep(
-        self, stretches: Stretches, context: Context, held: Keys
-    ) -> tuple[Tally, pa.Table, frozenset[tuple[str, str, int]], Keys]:
-        """Sweep all stretches; also the keys of requests whose events were judged apart from each other."""
-        runs = runs_of(len(stretches.plan.stretches), self._parallel)
-        ranges = max(1, sum(overview.survey.event_count for overview in self._overviews) // (2 * RANGE_KEYS))
-        swept = self._map("window", len(runs), len(runs), _sweeper(stretches, runs, context, held, ranges), PACKED)
-        if ranges > 1:
-            swept = swept.persist(StorageLevel.MEMORY_AND_DISK)
-        tally, rest, faulty, groups = Tally(), [], set(), []
-        with stage(self._running, f"judge pulls in {len(runs)} windows"), unclosed_sockets_ignored():
-            told = (swept.filter(f"kind <> '{KEYS}'") if ranges > 1 else swept).toArrow()
-        is_packed = compute.is_valid(told["content"])
-        tally.add(told.filter(compute.invert(is_packed)).select(RESULT_SCHEMA.names))
-        packed = told.filter(is_packed)
-        for kind, content in zip(packed["kind"].to_pylist(), packed["content"], strict=True):
-            if kind == LEFT:
-                rest.append(decode(content.as_buffer()))
-            elif kind == KEYS:
-                groups.append(np.frombuffer(content.as_buffer(), dtype=np.uint64))
-            else:
-                faulty |= {tuple(name) for name in msgspec.msgpack.decode(content.as_buffer())}
-        left = joined(rest)
-        keys = np.unique(request_keys(left, np.arange(len(left))))
-        if ranges == 1:
-            return tally, left, frozenset(faulty), repeated([*groups, keys])
-        again = self._repeated(swept, keys, ranges)
+    def _swept(self, plan: WindowPlan, context: Context, held: Keys, *, unplaced: bool) -> tuple[pa.Table, Keys]:
+        """The rows of all groups without keys; and the keys of requests whose events two groups have judged or left."""
+        swept = self.judged(plan, context, held, unplaced=unplaced).persist(StorageLevel.MEMORY_AND_DISK)
+        with stage(self._running, f"judge pulls in {len(plan.windows)} windows"), unclosed_sockets_ignored():
+            rows = swept.where(f"kind NOT IN ('{JUDGED_KEY}', '{LEFT_KEY}')").toArrow()
+        with stage(self._running, "compare requests of queue groups"), unclosed_sockets_ignored():
+            keys = repeated_keys(swept).toArrow()
         swept.unpersist()  # not after a failure: Spark may be busy or gone then, and ends with its session anyway
-        return tally, left, frozenset(faulty), again
+        return rows, np.asarray(keys["key"].to_numpy(), dtype=np.int64).view(np.uint64)
 
-    def _repeated(self, swept: DataFrame, others: Keys, ranges: int) -> Keys:
-        """The keys that two runs have told, or that are among the others too."""
-        other_ranges = ranges_of(others, ranges)
+    def _parts(self, numbered: Sequence[object]) -> list[bytes]:
+        """Some splits of each task."""
+        count = len(numbered)
+        tasks = max(min(count, max(count // TASK_SPLITS, self._parallel)), 1)
+        borders = np.linspace(0, count, tasks + 1).astype(int).tolist()
+        return [msgspec.msgpack.encode(numbered[start:end]) for start, end in pairwise(borders)]
 
-        def find(rows: pa.Table) -> pa.Table:
-            groups = [np.frombuffer(content.as_buffer(), dtype=np.uint64) for content in rows["content"]]
-            found = repeated([*groups, other_ranges[rows["bucket"][0].as_py()]])
-            return pa.table({"key": pa.array(found.view(np.int64))})
-
-        work = find if self._running.is_here else travelling(find)
-        shared = swept.filter(f"kind = '{KEYS}'").groupBy("bucket").applyInArrow(work, "key bigint")
-        with stage(self._running, "compare requests of windows"), unclosed_sockets_ignored():
-            keys = shared.toArrow()
-        return np.asarray(keys["key"].to_numpy(), dtype=np.int64).view(np.uint64)
-
-    def _map(self, name: str, count: int, partitions: int, work: Work, schema: pa.Schema) -> DataFrame:
-        """The rows that tasks give for the numbers from 0 to count, which the plan calls by this name."""
-        numbers = self._running.session.range(0, count, 1, max(partitions, 1)).withColumnRenamed("id", name)
-        return numbers.mapInArrow(work if self._running.is_here else travelling(work), _ddl(schema))
+    def _shipped(self, work: Function) -> Function:
+        """The work, with our packages where the workers may have none."""
+        return work if self._running.is_here else travelling(work)
 
 
-def runs_of(stretches: int, parallel: int) -> list[tuple[int, int]]:
-    """The stretches as runs of about equal length, a multiple of `parallel` of them if there are enough."""
-    wanted = -(-max(stretches // TASK_SLICES, 1) // parallel) * parallel
-    borders = np.linspace(0, stretches, min(wanted, stretches) + 1).astype(int).tolist()
-    return list(pairwise(borders))
+def repeated_keys(swept: DataFrame) -> DataFrame:
+    """The keys of requests that were judged twice, or judged and left."""
+    keys = swept.where(f"kind IN ('{JUDGED_KEY}', '{LEFT_KEY}')")
+    judged = keys.selectExpr(
+        "key", f"IF(kind = '{JUDGED_KEY}', 1L, 0L) AS judged", f"IF(kind = '{LEFT_KEY}', 1, 0) AS is_left"
+    )
+    counted = judged.groupBy("key").agg({"judged": "sum", "is_left": "max"})
+    return counted.where("`sum(judged)` > 0 AND `sum(judged)` + `max(is_left)` > 1").select("key")
 
 
 @frozen
 class SparkEngine:
-    """Looks over slices and sweeps stretches as Spark jobs."""
+    """Surveys splits and judges events as Spark jobs."""
 
     running: Running
     parallel: int
     """How many tasks run at once."""
-    stretch_events: int = STRETCH_EVENTS
+    window_events: int = WINDOW_EVENTS
 
     @property
     def session(self) -> SparkSession:
@@ -253,10 +203,10 @@ class SparkEngine:
         return self.running.session
 
     @contextmanager
-    def read(self, slices: Sequence[Slice]) -> Iterator[SparkReading]:
-        """See `job.Engine.read`; a failure is told where it happens, so that who follows may judge again."""
+    def read(self, splits: Sequence[InputSplit]) -> Iterator[SparkReading]:
+        """See `pipeline.Engine.read`; a failure is told where it happens, so that who follows may judge again."""
         with failures_told():
-            yield SparkReading(self.running, self.parallel, slices, self.stretch_events)
+            yield SparkReading(self.running, self.parallel, splits, self.window_events)
 
 
 @contextmanager

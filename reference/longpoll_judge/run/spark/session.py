@@ -39,11 +39,9 @@ _STOP_SECONDS: Final = 20
 PYTHON: Final = "spark.pyspark.python"
 """The setting that names the workers' Python; PySpark itself looks at an environment variable."""
 OF_QUERIES: Final = {
-    # a record is a piece of some MB: more of them at once would not fit the buffers
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "32",
-    "spark.sql.inMemoryColumnarStorage.batchSize": "16",
-    "spark.sql.inMemoryColumnarStorage.compressed": "false",
-    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    # Below this, Spark adds up the size of a batch after each row, which takes the square of its rows for lists.
+    "spark.sql.execution.arrow.maxBytesPerBatch": str((1 << 31) - 1),
 }
 """What the engine's jobs want of a session, also of one that is not its own."""
 
@@ -69,6 +67,8 @@ def _settings(directory: Path, master: str, given: Mapping[str, str]) -> SparkCo
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -Dderby.system.home={directory}",
         "spark.python.worker.reuse": "true",
+        # A busy host starts Python late; Spark sees a worker that ends by its exit.
+        "spark.python.authenticate.socketTimeout": "600s",
     }
     return conf.setAll(list((own | OF_QUERIES | dict(given)).items()))
 

@@ -48,11 +48,11 @@ def of_findings(result: Result) -> Drawn:
 
 
 def gather(result: Result, tables: Tables, pulls_max: int = PULLS_MAX) -> Drawn:
-    """The events to draw of a record; every slice is read four times.
+    """The events to draw of a record; every split is read four times.
 
     Args:
         result: What was found, which says where to look.
-        tables: Every slice's number and events.
+        tables: Every split's number and events.
         pulls_max: Most pulls that are drawn.
     """
     focus_ns = int(result.findings[0].window_start_ms * MS) if result.findings else 0
@@ -64,7 +64,7 @@ def gather(result: Result, tables: Tables, pulls_max: int = PULLS_MAX) -> Drawn:
         pulls_in_all += len(rows)
         receipts.add(number, rows, _distances(table, rows, focus_ns, named))
     asked = list(events_at(tables, receipts.named()).values())
-    # An answer stands after its request, or a little before it, and in any slice.
+    # An answer stands after its request, or a little before it, and in any split.
     requests = {event["request"] for event in asked}
     kept = _Nearest(pulls_max * len(OF_REQUEST))
     log = _Nearest(LOG_EVENTS_MAX)
@@ -87,14 +87,14 @@ def _pair(event: Event) -> tuple[str, str]:
 
 @define
 class _Nearest:
-    """The places (slice, row) with the least distances; never more than twice `most` of them at a time."""
+    """The places (split, row) with the least distances; never more than twice `most` of them at a time."""
 
     most: int
     places: Rows = field(factory=lambda: np.empty((0, 2), dtype=np.int64))
     distances: Rows = field(factory=lambda: np.empty(0, dtype=np.int64))
 
     def add(self, number: int, rows: Rows, distances: Rows) -> None:
-        """Rows of one slice, of which the nearest stay."""
+        """Rows of one split, of which the nearest stay."""
         best = np.argsort(distances, kind="stable")[: self.most]
         new = np.column_stack((np.full(len(best), number, dtype=np.int64), rows[best]))
         together = np.concatenate((self.distances, distances[best]))
@@ -104,7 +104,7 @@ class _Nearest:
 
     def named(self) -> set[tuple[int, int]]:
         """The same places as pairs."""
-        return {(slice_number, row) for slice_number, row in self.places.tolist()}
+        return {(split_number, row) for split_number, row in self.places.tolist()}
 
 
 def _requests(finding: Finding) -> Iterable[str]:

@@ -1,11 +1,11 @@
 """Decide parts of a condition by trying every value of the few variables that they read.
 
-A part that reads few variables has few cases. Where a guard is known to hold, only the cases that it allows count. A
-part that comes out the same in all of them is a constant. So what the law claims of single steps mostly disappears
-before an engine runs. Sound for every state in range, reachable or not; leaves out parts that read many variables.
+Only cases that the guard allows count. A part with the same value in all its cases becomes a constant, so most claims
+about single steps are decided before an engine runs. Sound for every state in range, reachable or not. Parts that read
+many variables are left as they are.
 
-Each variable is an axis of its own, and a part's cases are an array with an axis of length one for each variable that
-it does not read: numpy's broadcasting joins parts.
+Each variable is an array axis. A part's cases are an array with length 1 in each axis that it does not read, so numpy's
+broadcasting joins parts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AXES_MAX: Final = 32
 
 
 def decided(term: Bool, guard: Bool, ranges: Ranges) -> Bool:
-    """A term that is equal wherever the guard holds, with the parts that are constant there written as constants."""
+    """A term that equals this one wherever the guard holds, with the parts that are constant there replaced."""
     names = sorted(variables_of(term))
     if len(names) > AXES_MAX:
         return term
@@ -67,7 +67,6 @@ class _Trial:
         return node if node.op in {"var", "const", "parameter", "true", "false"} else rebuild(node.op, args)
 
     def _possible(self, cases: Cases, guards: list[tuple[Bool, Cases | None]]) -> Cases:
-        """The cases that the guard's parts allow, of those parts that read nothing else."""
         possible: Cases = np.ones((1,) * cases.ndim, dtype=bool)
         for _, allowed in guards:
             if allowed is not None and np.broadcast_shapes(allowed.shape, cases.shape) == cases.shape:

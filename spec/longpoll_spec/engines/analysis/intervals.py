@@ -1,6 +1,6 @@
-"""The least and greatest value of a term over the variables' ranges: how wide a column has to be.
+"""The least and greatest value of a term over the ranges of its variables: how wide a column must be.
 
-Interval arithmetic: sound, not tight. Leaves out relations between variables.
+Interval arithmetic: sound, not tight. Relations between variables are ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def column_type(model: Model, terms: Iterable[Term]) -> np.dtype[Any]:
     for kind in _COLUMN_TYPES:
         if np.iinfo(kind).min <= lower and upper <= np.iinfo(kind).max:
             return np.dtype(kind)
-    raise BoundsError("these bounds count further than 32 bits; lower --messages or --requests")
+    raise BoundsError("these bounds need integers of more than 32 bits; lower --messages or --requests")
 
 
 def ranges_of(model: Model) -> Mapping[str, Interval]:

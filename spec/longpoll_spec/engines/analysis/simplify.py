@@ -1,9 +1,9 @@
 """Decide comparisons before an engine runs: sums that cancel, and ranges that leave only one answer.
 
-A sum is written as a constant plus multiples of atoms. A choice between two sums that differ by a constant is an atom
-of its condition: `ite(c, x + 1, x)` is x plus one times c. So what a step adds and takes away cancels, and most of what
-the law claims of single steps is decided while the law is compiled. Equal in meaning by test; leaves out everything
-that needs to know which states are reachable.
+A sum is a constant plus multiples of atoms. A choice between two sums that differ by a constant is an atom of its
+condition: `ite(c, x + 1, x)` is x plus one times c. So the additions and subtractions of a step cancel, which decides
+most claims about single steps. Tests show that the result is equal in meaning. Which states are reachable is not
+considered.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _COMPARISONS: Final = frozenset({"lt", "le", "eq"})
 
 
 def _verdict(op: str, low: int, high: int) -> Bool | None:
-    """What is known of `left op right` when left - right lies from low to high."""
+    """Decide `left op right` if `low <= left - right <= high`; None if undecided."""
     always = high < 0 if op == "lt" else high <= 0 if op == "le" else low == high == 0
     never = low >= 0 if op == "lt" else low > 0 if op == "le" else low > 0 or high < 0
     return TRUE if always else FALSE if never else None
@@ -53,7 +53,7 @@ class Simplifier:
     kept: list[Term] = field(factory=list)
 
     def simplify(self, term: Bool) -> Bool:
-        """An equal term in which every comparison that can be decided is."""
+        """An equal term in which every decidable comparison is decided."""
         for node in nodes(term):
             if id(node) not in self.terms:
                 self.kept.append(node)

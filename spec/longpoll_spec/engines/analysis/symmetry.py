@@ -1,12 +1,12 @@
-"""Requests are interchangeable, and queues are: seen to be so in a law's text, not assumed.
+"""Check that requests are interchangeable, and queues too, instead of assuming it.
 
-Renaming two requests, or two queues, must turn the set of actions into itself, and each statement into itself, up to
-the order of `and` and `or`. Where it does, what is proved of one choice is proved of every choice, and only choices
-that differ in kind are left. Where it does not (a slip in one instance) nothing is left out.
+Swapping two requests, or two queues, must map the set of actions to itself, and each statement to itself, up to the
+order of `and` and `or`. If it does, a proof for one choice holds for all, and only choices that differ in kind are
+left. If not (a mutant in one instance), no choice is left out.
 
-A request's number stands in names only: `phase_0`. A queue's number stands in names, `log_end_q0`, and is the value of
-variables that say so (`Variable.numbers_queues`): what is compared with such a variable, or assigned to it, is renamed
-too. Leaves out counting orbits of states: see `orbits`.
+A request's number occurs only in names: `phase_0`. A queue's number occurs in names, `log_end_q0`, and as the value of
+variables that declare it (`Variable.numbers_queues`). What is compared with such a variable, or assigned to it, is
+renamed too. Orbits of states: see `orbits`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ORDERED: Final = frozenset({"lt", "le", "add", "sub"})
 
 @frozen
 class Renaming:
-    """New numbers for requests and for queues; one that is not in its map keeps its number."""
+    """New numbers for requests and for queues; a number that is not in its map stays the same."""
 
     requests: Mapping[int, int] = {}
     queues: Mapping[int, int] = {}
@@ -44,7 +44,7 @@ class Renaming:
         return name
 
     def actor(self, actor: Actor) -> Actor:
-        """The actor that `actor` is after renaming."""
+        """The actor after renaming."""
         if isinstance(actor, int):
             return self.requests.get(actor, actor)
         queue = queue_acting(actor)
@@ -55,7 +55,7 @@ NOBODY: Final = Renaming()
 
 
 def slot_of(name: str) -> int | None:
-    """The request that a variable belongs to; None if it belongs to none."""
+    """The request that a variable belongs to, if any."""
     found = _SLOT.search(name)
     return None if found is None else int(found[1])
 
@@ -67,14 +67,14 @@ def queue_of(name: str) -> int | None:
 
 
 def queue_acting(actor: Actor) -> int | None:
-    """The queue that an actor is; None if it is something else."""
+    """The queue that an actor stands for; None for other actors."""
     found = _QUEUE_ACTOR.match(actor) if isinstance(actor, str) else None
     return None if found is None else int(found[1])
 
 
 @define(eq=False)
 class _Numbered:
-    """What is known under one renaming. Invariant: a node that has a number is kept, so its id stays its own."""
+    """Results under one renaming. Invariant: a node that has a number is kept alive, so its id stays unique."""
 
     kept: list[Term] = field(factory=list)
     plain: dict[int, int] = field(factory=dict)
@@ -85,9 +85,9 @@ class _Numbered:
 
 @define
 class Shapes:
-    """One number for each term up to the order of what commutes. Invariant: equal numbers are equal shapes.
+    """Numbers the terms, ignoring the order of operands that commute. Invariant: equal numbers mean equal shapes.
 
-    A node of an integer has two numbers: as a quantity, and as the number of a queue, in which constants are renamed.
+    An integer node has two numbers: one as a quantity, one as the number of a queue, in which constants are renamed.
     """
 
     numbering: frozenset[str] = frozenset()
@@ -96,7 +96,7 @@ class Shapes:
     """How many queues there are."""
     numbers: dict[tuple[object, ...], int] = field(factory=dict)
     numbered: dict[tuple[object, ...], _Numbered] = field(factory=dict)
-    """Renaming -> what is known under it: terms share most of their nodes."""
+    """Renaming -> its results: terms share most of their nodes."""
 
     def number(self, term: Term, renaming: Renaming = NOBODY, *, of_queue: bool = False) -> int:
         """The number of a term after renaming."""
@@ -111,7 +111,7 @@ class Shapes:
             op = node.op
             renames = queues if named and kept else plain
             parts: list[object] = [
-                # What a number of a queue is only ordered against, such as the end of its range, is a quantity.
+                # A queue's number that is only compared by order, such as with the end of its range, is a quantity.
                 (renames if op == "eq" or id(arg) in naming else plain)[id(arg)]
                 if isinstance(arg, (Int, Bool))
                 else arg
@@ -136,7 +136,7 @@ class Shapes:
         return node.op == "var" and node.args[0] in self.numbering
 
     def _is_no_order(self, node: Term, named: list[Term]) -> bool:
-        """Whether a comparison with a constant comes out the same for every queue's number: it asks for none, say."""
+        """Whether a comparison with a constant has the same result for every queue's number."""
         left, right = node.args
         other = right if any(left is each for each in named) else left
         if len(named) != 1 or other.op != "const":
@@ -170,13 +170,12 @@ class Shapes:
 
 
 def _sum(node: Term, sums: Mapping[int, list[tuple[int, int]]], plain: Mapping[int, int]) -> list[tuple[int, int]]:
-    """The (number, sign) of everything that is added up; the order says nothing."""
     left, right = (sums.get(id(arg), [(plain[id(arg)], 1)]) for arg in node.args)
     return [*left, *((number, sign if node.op == "add" else -sign) for number, sign in right)]
 
 
 def _choice(node: Term, conditions: Mapping[int, int], branches: Mapping[int, int]) -> list[object]:
-    """The numbers of a choice; cases of one term's value exclude each other, so their order says nothing."""
+    """The numbers of a choice; cases of one term's value exclude each other, so their order has no meaning."""
     condition, then, otherwise = node.args
     cases, tried = [(conditions[id(condition)], branches[id(then)])], {condition}
     while otherwise.op == "ite" and all(_excludes(otherwise.args[0], other) for other in tried):
@@ -187,7 +186,6 @@ def _choice(node: Term, conditions: Mapping[int, int], branches: Mapping[int, in
 
 
 def _excludes(first: Bool, second: Bool) -> bool:
-    """Whether both compare one term with different constants."""
     if not first.op == second.op == "eq":
         return False
     (one, constant), (other, different) = first.args, second.args
@@ -195,7 +193,7 @@ def _excludes(first: Bool, second: Bool) -> bool:
 
 
 def generators(model: Model) -> Iterator[Renaming]:
-    """Renamings of which every renaming of requests and queues is made: a swap and a rotation of each."""
+    """Generators of all renamings of requests and queues: a swap and a rotation of each."""
     requests, queues = (list(_swap_and_rotation(each)) for each in (model.bounds.requests, model.bounds.queues))
     yield from (Renaming(requests=each) for each in requests)
     yield from (Renaming(queues=each) for each in queues)
@@ -209,7 +207,7 @@ def _swap_and_rotation(count: int) -> Iterator[dict[int, int]]:
 
 
 def is_symmetric(model: Model, statements: Iterable[Bool]) -> bool:
-    """Whether renaming turns the model's actions, and each of the statements, into themselves."""
+    """Whether renaming maps the model's actions, and each of the statements, to themselves."""
     shapes = Shapes(frozenset(each.name for each in model.variables if each.numbers_queues), model.bounds.queues)
     wanted = list(statements)
     actions = {shapes.of_action(action, NOBODY) for action in model.actions}
@@ -223,7 +221,7 @@ def is_symmetric(model: Model, statements: Iterable[Bool]) -> bool:
 
 
 def slots_of(term: Term) -> list[int]:
-    """The requests that a term speaks of, in order."""
+    """The requests that a term mentions, in order."""
     return sorted({int(found[1]) for name in variables_of(term) if (found := _SLOT.search(name))})
 
 

@@ -1,10 +1,10 @@
 """Terms as numpy source over byte columns: one function that expands a chunk of packed states.
 
-For a chunk it unpacks every variable into a column, evaluates every guard once for the whole chunk, and then works only
-on the rows where an action is enabled. There the guard is known to hold, so what it says about a variable (`phase is
-taken`) is put into the effect as a constant and folds. A successor is the old state with the changed bits flipped.
-A column that is not read any more is given up at once: the next one takes its place in the cache. The source is plain
-text with a few constants, so it can be sent to another process.
+It unpacks every variable into a column, evaluates every guard once for the whole chunk, and then works only on the rows
+where an action is enabled. There the guard holds, so its facts about a variable (`phase is taken`) become constants in
+the effect. A successor is the old state with the changed bits flipped. A column is freed after its last use, so the
+next one reuses its place in the cache. The source is plain text with a few constants, so it can be sent to another
+process.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from longpoll_spec.model import Action, Model, Property, Said
 from longpoll_spec.terms import FALSE, TRUE, Bool, Term, const, substitute
 
 Found: TypeAlias = tuple[int, int | None, int, int]
-"""(property index, index of the closing action or None, column of the least state that decides it, how many do)."""
+"""(property index, index of the closing action or None, column of the least deciding state, number of deciding
+states).
+"""
 Weigh: TypeAlias = Callable[[Rows], int]
-"""How many states the columns of a chunk count for: `len` where each counts for one."""
+"""The number of states that the columns of a chunk count for: `len` if each counts for one."""
 Make: TypeAlias = Callable[[int, Words, Rows], Words]
 """(action index, chunk, columns in which the action is enabled): copies of these, which become their successors."""
 Expand: TypeAlias = Callable[[Words, Sequence[bool], Weigh, Make, list[int], list[Found]], None]
@@ -33,7 +35,7 @@ Expand: TypeAlias = Callable[[Words, Sequence[bool], Weigh, Make, list[int], lis
 
 
 def expand_of(model: Model, layout: Layout, properties: Sequence[Property]) -> Expand:
-    """The function that expands a chunk of states and looks at the properties on the way."""
+    """The function that expands a chunk of states and checks the properties on the way."""
     return _expand_of(Said(model, tuple(properties)), layout)
 
 
@@ -70,7 +72,7 @@ def _closing(model: Model, properties: Sequence[Property]) -> Mapping[str, list[
 
 
 def _expand_action(chunk: Scope, index: int, action: Action, closing: Sequence[tuple[int, Bool]]) -> None:
-    """Find the rows where the action is enabled, look at what it would break, and make its successors."""
+    """Find the rows where the action is enabled, check the properties it could break, and make its successors."""
     writer = chunk.writer
     everywhere = action.guard is TRUE
     rows = writer.local("arange(words.shape[1])" if everywhere else f"flatnonzero({chunk.value(action.guard)})")
@@ -89,7 +91,6 @@ def _expand_action(chunk: Scope, index: int, action: Action, closing: Sequence[t
 
 
 def _look(scope: Scope, number: int, closing: int | None, decisive: Bool, rows: str) -> None:
-    """While a property is open, find the least state that decides it."""
     writer = scope.writer
     decisive = writer.simplifier.simplify(decisive)
     if decisive is FALSE:
@@ -107,7 +108,7 @@ def _look(scope: Scope, number: int, closing: int | None, decisive: Bool, rows: 
 
 
 def _flips(scope: Scope, action: Action, known: Mapping[str, Term]) -> Iterator[tuple[int, str]]:
-    """(word, what to exclusive-or it with): a constant, and one for each lane with a bit that depends on the row."""
+    """(word, source of the value to XOR it with): a constant, and one for each lane whose bits depend on the row."""
     writer = scope.writer
     fixed: dict[int, int] = {}
     lanes: dict[tuple[int, int], list[str]] = {}
@@ -135,7 +136,7 @@ def _flips(scope: Scope, action: Action, known: Mapping[str, Term]) -> Iterator[
 
 
 def _facts(guard: Bool) -> dict[str, Term]:
-    """What the guard says of single variables, as constants."""
+    """The values that the guard fixes for single variables, as constants."""
     known: dict[str, Term] = {}
     for part in guard.args if guard.op == "and" else (guard,):
         if part.op == "var":

@@ -1,8 +1,8 @@
-"""Counterexamples rebuilt from the levels of a search, backwards and all at once.
+"""Rebuild counterexamples backwards from the levels of a search, all at once.
 
-A search that keeps no parents has for each level the states that are first reached so deep. From a witness's state the
-least state of the level before that leads to it is looked for, and so on to the first state: one pass over the levels
-serves every witness. The choice does not depend on how the search was shared. Leaves out looking through a level.
+A search without parent pointers keeps, for each level, the states first reached at that depth. From a witness's state
+this finds the least state in the previous level that leads to it, and so on to the first state. One pass over the
+levels serves every witness. The result does not depend on how workers shared the search.
 """
 
 from __future__ import annotations

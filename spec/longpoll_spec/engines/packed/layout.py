@@ -1,10 +1,10 @@
-"""Where each variable stands in a packed state: exact keys, in as many 64-bit words as the bounds need.
+"""Where each variable is stored in a packed state: exact keys, in as many 64-bit words as the bounds need.
 
 | unit  | holds                                                                       |
 |-------|-----------------------------------------------------------------------------|
-| word  | eight lanes; lane k is bits 8k to 8k+7 of the word                           |
-| lane  | whole fields, so that a chunk of states unpacks as byte columns              |
-| field | one variable, as its value less its lower end, lowest bit first               |
+| word  | eight lanes; lane k is bits 8k to 8k+7 of the word                          |
+| lane  | whole fields, so that a chunk of states unpacks as byte columns             |
+| field | one variable, as its value less its lower end, lowest bit first             |
 
 Nothing is hashed or cut off: equal words are equal states.
 """
@@ -31,7 +31,7 @@ LANES: Final = WORD_BITS // LANE_BITS
 
 @frozen
 class Field:
-    """The place of one variable. Two are equal where name and place are: terms are not compared."""
+    """The place of one variable. Equal if name and place are equal: terms are not compared."""
 
     variable: Variable = field(eq=attrgetter("name"))
     word: int
@@ -40,7 +40,7 @@ class Field:
 
     @property
     def mask(self) -> int:
-        """Its bits, when it is shifted down to the lowest."""
+        """Its bits, shifted down to bit 0."""
         return (1 << _width(self.variable)) - 1
 
     @property
@@ -91,7 +91,7 @@ class Layout:
 
 @frozen
 class Group:
-    """The bits that one request has: all in one word, and alike for all requests."""
+    """The bits of one request: all in one word, in the same layout for all requests."""
 
     word: int
     shift: int
@@ -118,10 +118,10 @@ def layout_of(model: Model) -> Layout:
 
 
 def grouped_layout_of(model: Model) -> tuple[Layout, tuple[Group, ...], int]:
-    """A layout in which each request's variables are one group of bits, alike for all requests.
+    """A layout in which each request's variables are one group of bits, in the same layout for all requests.
 
-    Gives the layout, the groups, and the bits of a group. A field may reach into the next lane, none into the next
-    word. Raises `BoundsError` as `layout_of` does, and where a request has more bits than a word.
+    Returns the layout, the groups, and the bits of a group. A field may reach into the next lane, but not into the next
+    word. Raises `BoundsError` as `layout_of` does, and if a request needs more bits than a word.
     """
     slots = [[each for each in model.variables if slot_of(each.name) == slot] for slot in range(model.bounds.requests)]
     shelf = _Shelf()
@@ -144,7 +144,7 @@ def grouped_layout_of(model: Model) -> tuple[Layout, tuple[Group, ...], int]:
 
 
 class _Shelf:
-    """Bits given away one after the other. Invariant: nothing is given that reaches into the next word."""
+    """Allocates bits one after another. Invariant: no allocation crosses a word boundary."""
 
     at: int = 0
 

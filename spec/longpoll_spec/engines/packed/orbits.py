@@ -1,13 +1,13 @@
-"""Explore one state for all that differ only in which request or which queue is which, and count them all the same.
+"""Symmetry reduction: explore one state for all that differ only in the numbering of requests or queues.
 
-Requests and queues are interchangeable (`symmetry` sees that in the law's text), so every state that renaming them
-makes of a state behaves as it does. A renaming of queues moves bits and maps numbers, one of requests moves their
-groups of bits. Kept is, over all renamings of queues, the least of the states whose groups are sorted. It counts
-for all the states that it stands for: the number of renamings, divided by the number of those that leave it as it is.
+Requests and queues are interchangeable (`symmetry` checks that), so all renamings of a state behave alike. A renaming
+of queues moves bits and maps numbers; one of requests moves their groups of bits. The canonical state is, over all
+renamings of queues, the least of the states whose groups are sorted. It counts for all the states in its orbit: the
+number of renamings, divided by the number of those that leave it unchanged.
 
-| bits                       | hold                                                                          |
-|----------------------------|-------------------------------------------------------------------------------|
-| the lowest                 | what no request has                                                           |
+| bits                       | hold                                                                           |
+|----------------------------|--------------------------------------------------------------------------------|
+| the lowest                 | variables that belong to no request                                            |
 | a group for every request  | the request's variables, in the same order for all; all of a group in one word |
 """
 
@@ -33,14 +33,14 @@ from longpoll_spec.errors import SymmetryError
 from longpoll_spec.model import Action, Actor, Model, Property
 
 QUEUES_MAX: Final = 4
-"""Most queues: four have 24 renamings, each of which is tried for every state."""
+"""The most queues: four have 24 renamings, and each is tried for every state."""
 BLOCK_STATES: Final = 1 << 15
-"""Words sorted inside at once: their groups stay in the second-level cache."""
+"""Words sorted at once: their groups stay in the second-level cache."""
 
 
 @frozen
 class Orbits:
-    """What renaming does to the bits of a state."""
+    """The effect of each renaming on the bits of a state."""
 
     model: Model
     layout: Layout
@@ -57,7 +57,7 @@ class Orbits:
         return len(self.groups)
 
     def canonical(self, words: Words) -> Words:
-        """Put in place of each state the one that stands for it."""
+        """Replace each state by its canonical one."""
         for start in range(0, words.shape[1], BLOCK_STATES):
             self._fold(words[:, start : start + BLOCK_STATES])
         return words
@@ -72,7 +72,6 @@ class Orbits:
                 np.copyto(word, other, where=better)
 
     def _sort(self, words: Words) -> None:
-        """Put every request's group in its place: the greatest last."""
         groups = self._groups(words)
         for low, high in _comparators(self.requests):
             groups[low], groups[high] = np.minimum(groups[low], groups[high]), np.maximum(groups[low], groups[high])
@@ -82,15 +81,14 @@ class Orbits:
             words[place.word] |= group << np.uint64(place.shift)
 
     def _others(self, word: int) -> np.uint64:
-        """The bits of a word that no request has."""
         taken = sum(((1 << self.width) - 1) << place.shift for place in self.groups if place.word == word)
         return np.uint64(~taken & ((1 << WORD_BITS) - 1))
 
     def sizes(self, words: Words) -> npt.NDArray[np.int64]:
         """How many states each canonical state stands for.
 
-        A renaming of both kinds leaves it as it is if that of the queues does once the groups are sorted again, with
-        any of the arrangements of equal groups.
+        A renaming of both kinds leaves a state unchanged if its renaming of queues does once the groups are sorted
+        again. Any arrangement of equal groups counts.
         """
         sizes = np.full(words.shape[1], math.factorial(self.requests) * len(self.renamings), dtype=np.int64)
         alike = np.ones(words.shape[1], dtype=np.int64)
@@ -109,9 +107,9 @@ class Orbits:
         return [(words[place.word] >> np.uint64(place.shift)) & mask for place in self.groups]
 
     def spread(self, fired: Sequence[int]) -> list[int]:
-        """What every instance fired in all states, from what it fired in the canonical ones, each by its size.
+        """The transitions of every instance over all states, from the weighted counts over the canonical states.
 
-        Over a whole orbit every request and every queue does what every other does, so they share alike.
+        Over a whole orbit every request does the same as every other, and so does every queue, so they share equally.
         """
         kinds: dict[tuple[object, ...], list[int]] = {}
         for index, action in enumerate(self.model.actions):
@@ -120,16 +118,15 @@ class Orbits:
         shared = list(fired)
         for alike in kinds.values():
             each, rest = divmod(sum(fired[index] for index in alike), len(alike))
-            assert not rest, f"{self.model.actions[alike[0]].name} does not fire alike for every request"
+            assert not rest, f"{self.model.actions[alike[0]].name} does not fire equally for every request"
             for index in alike:
                 shared[index] = each
         return shared
 
     def run_through(self, words: Sequence[int], closing: Action | None) -> list[Action]:
-        """A run of the law through these canonical states, one after the other, and then the closing step.
+        """A run of the specification through these canonical states in order, then the closing step.
 
-        The states on the way are the law's own: at each the action is chosen that leads to a state which the next
-        canonical word stands for.
+        The states on the way are real ones: each action leads to a state that the next canonical word stands for.
         """
         state, actions = self.model.initial, list[Action]()
         for word in words[1:]:
@@ -167,22 +164,22 @@ class Orbits:
 
 
 def _kind_of(actor: Actor) -> Actor:
-    """What `actor` stays under every renaming: a request, a queue, or else itself."""
+    """What every renaming maps `actor` to: the word for a request or a queue, otherwise the actor itself."""
     return "request" if isinstance(actor, int) else "queue" if queue_acting(actor) is not None else actor
 
 
 def _comparators(count: int) -> Iterator[tuple[int, int]]:
-    """Pairs to put in order, one after the other, so that `count` things end up sorted: odd-even transposition."""
+    """A sorting network for `count` items, as pairs to compare one after another: odd-even transposition sort."""
     for round_ in range(count):
         for low in range(round_ % 2, count - 1, 2):
             yield low, low + 1
 
 
 def orbits_of(model: Model, properties: Sequence[Property]) -> Orbits:
-    """The orbits of a law under renaming of requests and queues.
+    """The orbits of a model under renaming of requests and queues.
 
-    Raises `SymmetryError` if the law or a property tells them apart or there are too many queues, `BoundsError` if a
-    request needs more than a word.
+    Raises `SymmetryError` if the model or a property distinguishes them or there are too many queues, `BoundsError` if
+    a request needs more than a word.
     """
     queues = model.bounds.queues
     if queues > QUEUES_MAX:
@@ -191,7 +188,7 @@ def orbits_of(model: Model, properties: Sequence[Property]) -> Orbits:
     if not is_symmetric(model, [decide(item.term) for item in properties]):
         unlike = next((item.name for item in properties if not is_symmetric(model, [decide(item.term)])), "")
         what = unlike if is_symmetric(model, []) else "the law"
-        raise SymmetryError(f"{what} tells requests or queues apart under this policy; check it without --symmetry")
+        raise SymmetryError(f"{what} distinguishes requests or queues under this policy; check it without --symmetry")
     layout, groups, width = grouped_layout_of(model)
     orders = permutations(range(queues))
     renamings = tuple(moves_of(layout, Renaming(queues=dict(enumerate(order)))) for order in orders)

@@ -1,7 +1,7 @@
-"""A part of a packed search: the states that one process owns, level by level, and what follows from them.
+"""A part of a packed search: the states that one process owns, level by level, and their successors.
 
-Alone in a search it owns every state; one of several workers owns the states whose heads lie in its own range. Leaves
-out who owns what and when a level ends (the search decides that), and how states are kept (`store`).
+Alone, it owns every state; one of several workers owns the states whose heads lie in its range. The search decides
+ownership and the end of a level; `store` keeps the states.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ class Store(Protocol):
     """Where a part keeps its states, mixed."""
 
     def take(self, words: Words) -> None:
-        """Take in states, sorted by heads, each once: those not seen before are the next level's."""
+        """Add states, sorted by heads, without duplicates; the new ones belong to the next level."""
 
     def next_level(self) -> Words:
-        """Go on to the next level: gives its states."""
+        """Go on to the next level; returns its states."""
         ...
 
     def level(self, depth: int) -> Words:
-        """The states that are first reached by `depth` actions."""
+        """The states first reached by `depth` actions."""
         ...
 
 
 @frozen
 class Stretch:
-    """What expanding a stretch of a level gave."""
+    """The result of expanding a batch of a level."""
 
     fired: list[int]
     """Transitions by action instance."""
     found: list[tuple[int, int | None, int]]
     """(property index, index of the closing action or None, key)."""
     over: bool
-    """Nothing of the level is left."""
+    """The whole level is expanded."""
 
 
 @define
 class Successors:
-    """Where expanding puts what it makes. Invariant: the first `used` columns of `words` are made."""
+    """Buffer for successors. Invariant: the first `used` columns of `words` are filled."""
 
     words: Words
     used: int = 0
@@ -69,10 +69,8 @@ class Successors:
 
 @define
 class _Traced(Successors):
-    """The same, with where each came from."""
-
     sources: list[tuple[int, Rows]] = field(factory=list)
-    """(action index, columns of the chunk), as often as successors were made."""
+    """(action index, columns of the chunk), once per action that made successors."""
 
     def make(self, index: int, words: Words, rows: Rows) -> Words:
         self.sources.append((index, rows))
@@ -91,7 +89,7 @@ class _Traced(Successors):
 class Part:
     """The states of one process.
 
-    With `orbits` a state stands for all that renaming makes of it, and the counts are of them all.
+    With `orbits` a state stands for all its renamings, and counts include them all.
     """
 
     expand: Expand
@@ -103,45 +101,45 @@ class Part:
     chunk_states: int = field(factory=lambda: CHUNK_STATES)
     stretch_states: int = field(factory=lambda: STRETCH_STATES)
     new_store: Callable[[], Store] | None = None
-    """Makes the store when the search begins; without one states are held in memory."""
+    """Makes the store when the search begins; by default states are held in memory."""
     number: int = 0
-    """Which share of all heads is this part's: from 0 to `shares` - 1."""
+    """The index of this part's range of heads, from 0 to `shares` - 1."""
     shares: int = 1
-    """The number of shares that all heads are cut into."""
+    """The number of ranges."""
     store: Store = field(init=False)
     here: Words = field(init=False)
     """The level that is being expanded."""
     expanded: int = 0
-    """States of it whose successors were found."""
+    """The number of its states already expanded."""
     successors: Successors | None = None
 
     @property
     def most(self) -> int:
-        """No stretch gives more states than this."""
+        """The most states that one batch yields."""
         return self.stretch_states + self.chunk_states * self.actions
 
     def begin(self) -> None:
-        """Make the store: in the process that is to use it."""
+        """Make the store, in the process that uses it."""
         table = WordTable(self.words, number=self.number, shares=self.shares)
         self.store = HeldStore(table) if self.new_store is None else self.new_store()
 
     def take(self, words: Words) -> None:
-        """Take in mixed states, sorted by heads, each once."""
+        """Add mixed states, sorted by heads, without duplicates."""
         self.store.take(words)
 
     def next_level(self) -> int:
-        """Go on to the next level; gives how many states it counts for here."""
+        """Go on to the next level; returns how many states it counts for here."""
         self.go_on_with(self.store.next_level())
         if self.orbits is None:
             return int(self.here.shape[1])
         return sum(int(self.orbits.sizes(chunk).sum()) for chunk in self._chunks(self.here))
 
     def go_on_with(self, states: Words) -> None:
-        """Have these mixed states expanded next."""
+        """Expand these mixed states next."""
         self.here, self.expanded = states, 0
 
     def stretch(self, still_open: Sequence[bool]) -> tuple[Stretch, Words]:
-        """Expand the next states of the level; gives their successors as mixed states, sorted by heads, each once."""
+        """Expand the next states of the level; returns their successors mixed, sorted by heads, without duplicates."""
         fired = [0] * self.actions
         found: list[tuple[int, int | None, int]] = []
         made = self._successors()
@@ -156,16 +154,16 @@ class Part:
         return Stretch(fired, found, over=self.expanded >= level.shape[1]), words
 
     def _successors(self) -> Successors:
-        """Room for a stretch, which is used again and again: only what is written to becomes memory."""
+        """A reused buffer for a batch: only pages written to take memory."""
         if self.successors is None:
             self.successors = Successors(np.empty((self.words, self.most), dtype=np.uint64))
         self.successors.used = 0
         return self.successors
 
     def before(self, keys: Iterable[int], depth: int) -> dict[int, tuple[int, int]]:
-        """For each key its (source key, action index): the least state of the level `depth` that leads to it.
+        """For each key its (source key, action index): the least state of level `depth` that leads to it.
 
-        What no state here leads to is left out.
+        Keys without a source here are missing from the result.
         """
         return self.sources(keys, self._chunks(self.store.level(depth)))
 
@@ -182,7 +180,7 @@ class Part:
         return sources
 
     def _leading_to(self, wanted: Words, chunk: Words) -> Iterator[tuple[int, int, int]]:
-        """(column of `wanted`, key of the state of the chunk, action index) for every step to what is wanted."""
+        """(column of `wanted`, key of the state of the chunk, action index) for every step to a wanted state."""
         made = _Traced(np.empty((self.words, chunk.shape[1] * self.actions), dtype=np.uint64))
         self.expand(chunk, [False] * self.properties, len, made.make, [0] * self.actions, [])
         columns = find(mixed(self._kept(made.words[:, : made.used])), wanted)
@@ -194,11 +192,9 @@ class Part:
         return (self._chunk(level, start) for start in range(0, level.shape[1], self.chunk_states))
 
     def _chunk(self, level: Words, start: int) -> Words:
-        """The next states of a level from `start`, as they are when they are not mixed."""
         return unmixed(level[:, start : start + self.chunk_states].copy())
 
     def _kept(self, words: Words) -> Words:
-        """The states that stand for these."""
         return words if self.orbits is None else self.orbits.canonical(words)
 
     def _weigh(self, chunk: Words) -> Weigh:

@@ -1,6 +1,6 @@
-"""What a renaming of queues does to packed states: bits of a queue's variables move, and numbers of queues are mapped.
+"""The effect of a renaming of queues on packed states: bits of a queue's variables move, numbers of queues are mapped.
 
-Leaves out requests, whose groups of bits are sorted instead (`orbits`), and everything that the renaming leaves alone.
+Requests are handled by sorting their groups of bits (`orbits`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ class QueueMoves:
 
     renaming: Renaming
     moves: tuple[tuple[Field, Field], ...]
-    """(from, to): a field's bits go where the renamed variable has its own, as they are."""
+    """(from, to): a field's bits move unchanged to the field of the renamed variable."""
     maps: tuple[tuple[Field, Words], ...]
-    """(field, old value -> new one): what holds the number of a queue."""
+    """(field, old value -> new one): fields that hold the number of a queue."""
     rest: Words
-    """The bits of each word that stay, one row a word."""
+    """The bits of each word that stay in place, one row per word."""
 
     def of(self, words: Words) -> Words:
         """The states after renaming, as a new array."""
@@ -36,7 +36,7 @@ class QueueMoves:
 
 
 def moves_of(layout: Layout, renaming: Renaming) -> QueueMoves:
-    """What this renaming of queues does to states of this layout."""
+    """The moves of this renaming of queues in states of this layout."""
     places = {place.variable.name: place for place in layout.fields}
     renamed = [(place, places[renaming.name(place.variable.name)]) for place in layout.fields]
     moves = tuple((old, new) for old, new in renamed if old is not new)

@@ -1,10 +1,9 @@
 """The packed engine: a state is a few 64-bit words, a level of the search is an array of them.
 
-The states seen are kept twice: as levels, from which counterexamples are rebuilt backwards without a parent for each
-state, and in a table that holds whole states, or, where memory is limited, as sorted runs. Keys are exact. What one
-process does is in `partition`, how several share a search in `workers`, what goes to disk in `spill`.
-Of several shortest counterexamples the one with the least states is given, so that it is the same one however the
-search was shared.
+States are kept twice: as levels, from which counterexamples are rebuilt without parent pointers, and in a table of
+whole states (sorted runs where memory is limited). Keys are exact. See `partition` for one process, `workers` for
+several, `spill` for the disk. Of several shortest counterexamples the one with the least states is returned, so the
+result does not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ NAME: Final = "packed"
 
 @define
 class _Alone:
-    """A search without other processes: what a crew is for several."""
+    """A search in one process, with the interface of a crew."""
 
     part: Part
     interrupted: bool = False
@@ -58,7 +57,7 @@ class _Alone:
         return self.part.before(keys, depth)
 
     def close(self) -> None:
-        """Nothing is to be ended."""
+        """Do nothing: there is no process to end."""
 
 
 @define
@@ -75,7 +74,7 @@ class _Search:
     complete: bool = False
 
     def grow(self, first: int, limit: int | None, report: Report | None) -> None:
-        """Expand level after level until nothing is new, or the limit is reached."""
+        """Expand level after level until there are no new states, or the limit is reached."""
         self.fired = [0] * len(self.model.actions)
         self.crew.begin(first)
         level = self.crew.next_level()
@@ -89,7 +88,7 @@ class _Search:
         self.complete = not self.crew.interrupted
 
     def _expand(self, level: int, report: Report | None) -> bool:
-        """Expand the level that counts for `level` states; gives whether all of it was expanded."""
+        """Expand the level that counts for `level` states; returns whether all of it was expanded."""
         over = False
         still_open = [self.ledger.is_open(item) for item in range(len(self.ledger.properties))]
         while not over and not self.crew.interrupted:
@@ -104,7 +103,7 @@ class _Search:
         return over
 
     def transitions(self) -> list[int]:
-        """What each action instance fired."""
+        """The transitions of each action instance."""
         return self.fired if self.orbits is None else self.orbits.spread(self.fired)
 
     def runs_to(self, witnesses: Sequence[Witness]) -> list[list[Action]]:
@@ -122,12 +121,12 @@ def explore(
     workers: int = 1,
     memory_mb: int | None = None,
 ) -> Exploration:
-    """Explore the model; Ctrl-C ends it with what is known so far.
+    """Explore the model; Ctrl-C ends the search and returns the results so far.
 
-    With `symmetry` one state is explored for all that renaming requests and queues makes of it; counts are of them all,
-    and `SymmetryError` is raised where they are not interchangeable. More than one of `workers` are processes that
-    share the search; `EngineLimitError` is raised if one is lost. Told how many megabytes of memory there are, it keeps
-    states on disk, and raises `MemoryShortError` if that is too little. `BoundsError` is raised for an unbounded log.
+    `symmetry` explores one state per orbit; counts include the whole orbit. It raises `SymmetryError` if requests or
+    queues are not interchangeable. `workers` is the number of processes; `EngineLimitError` is raised if one dies.
+    `memory_mb` limits memory and keeps states on disk; `MemoryShortError` is raised if it is too little. `BoundsError`
+    is raised for an unbounded log.
     """
     began = time.perf_counter()
     orbits = orbits_of(model, properties) if symmetry else None
@@ -165,7 +164,7 @@ def explore(
 def program_mb() -> int:
     """The memory that this process has now, in megabytes.
 
-    Not the most that it has had: Linux counts from what the process had that started this one (`ru_maxrss`).
+    Not its maximum (`ru_maxrss`): on Linux that includes the parent's memory before the exec.
     """
     resident_pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
     return resident_pages * resource.getpagesize() >> 20

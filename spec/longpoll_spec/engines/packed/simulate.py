@@ -1,12 +1,11 @@
-"""The simulator: random runs of the law, many at once, for bounds that are too large to explore.
+"""The simulator: many random runs at once, for bounds that are too large to explore.
 
-It can find that a property is violated, or that something is reached; that something holds it never finds. All runs of
-a batch take their steps together: the packed engine's function expands the states that they are in, and of what is
-enabled each run takes one step at random. What the environment may do (time, consumers, faults: whatever nobody waits
-for) is drawn for each run anew, so that a run without a stop, say, gets deep (Groce et al., Swarm Testing, ISSTA 2012).
+It can show that a property is violated or that a state is reached, but never that a property holds. All runs of a batch
+step together: the packed engine expands their states, and each run takes one enabled step at random. For each run some
+actions of the environment (time, consumers, faults: all that are not urgent) are left out at random. A run without
+`stop`, for example, gets deep (Groce et al., Swarm Testing, ISSTA 2012).
 
-Leaves out shortest counterexamples: a run is the shortest among those that were tried, less the steps that it does
-not need.
+A reported run is the shortest of those tried, without the steps that it does not need.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ NAME: Final = "simulate"
 RUNS: Final = 40_000
 STEPS: Final = 40
 LEFT_OUT: Final = 0.25
-"""The chance that a run leaves out an action for which time does not wait."""
+"""The chance that a run leaves out an action that is not urgent."""
 BATCH_RUNS: Final = 4096
-"""Runs that take their steps together."""
+"""Runs that step together."""
 _NOBODY: Final = -1
 """The action of a run that has ended."""
 
 
 @define
 class _Choice(Successors):
-    """Of everything that a run can do, one step at random. Invariant: `chosen` is uniform over what came so far.
+    """One random step for each run. Invariant: `chosen` is uniform over the steps offered so far.
 
-    What the run has been drawn to leave out is only chosen where there is nothing else.
+    A left-out action is chosen only if there is no other.
     """
 
     random: np.random.Generator = field(kw_only=True)
@@ -54,9 +53,9 @@ class _Choice(Successors):
     actions: npt.NDArray[np.int16] = field(kw_only=True)
     """The index of the action that each run takes."""
     among: npt.NDArray[np.int64] = field(kw_only=True)
-    """How many steps each run was offered and may well take."""
+    """The number of acceptable steps offered to each run."""
     reluctant: npt.NDArray[np.int64] = field(kw_only=True)
-    """How many it was offered that it leaves out."""
+    """The number of offered steps that the run leaves out."""
 
     def make(self, index: int, words: Words, rows: Rows) -> Words:
         """See `compile.Make`."""
@@ -92,7 +91,7 @@ class _Simulation:
     runs: int = 0
 
     def batch(self, runs: int, report: Report | None) -> None:
-        """Try `runs` runs from the first state, each until it can do nothing more or has taken all its steps."""
+        """Try `runs` runs from the first state, each until no action is enabled or it has taken all its steps."""
         taken = np.full((self.steps, runs), _NOBODY, dtype=np.int16)
         states = np.repeat(words_of([self.layout.pack(self.model.initial)], self.layout.words), runs, axis=1)
         numbers = np.arange(runs)
@@ -131,7 +130,6 @@ class _Simulation:
         return choice, hits
 
     def _left_out(self, runs: int) -> npt.NDArray[np.bool_]:
-        """For each action, whether a run leaves it out."""
         names = list(dict.fromkeys(action.name for action in self.model.actions if not action.urgent))
         drawn = dict(zip(names, self.random.random((len(names), runs)) < LEFT_OUT, strict=True))
         kept = np.zeros(runs, dtype=bool)
@@ -145,7 +143,7 @@ class _Simulation:
             self.found[item] = [self.model.actions[index] for index in run]
 
     def runs_to(self, _witnesses: Sequence[Witness]) -> list[list[Action]]:
-        """The runs to the ledger's witnesses, without the steps that what is violated does not need."""
+        """The runs to the ledger's witnesses, without unneeded steps."""
         stated = self.ledger.properties
         return [
             run if stated[item].kind == "sometimes" else shorten(self.model, stated[item], run)
@@ -163,10 +161,10 @@ def explore(
     steps: int = STEPS,
     seed: int = 0,
 ) -> Exploration:
-    """Try `runs` random runs of at most `steps` steps; equal seeds give equal runs. Ctrl-C ends it with what is known.
+    """Try `runs` random runs of at most `steps` steps; equal seeds give equal runs. Ctrl-C keeps the results so far.
 
-    Counts are of what was seen: different states, steps taken, the longest run. Nothing holds and nothing is
-    unreached: what was not decided is unknown. Past `limit_states` no more runs begin.
+    Counts cover what was seen: distinct states, steps taken, longest run. Undecided properties are `unknown`. Past
+    `limit_states` no more runs begin.
     """
     began = time.perf_counter()
     layout = layout_of(model)

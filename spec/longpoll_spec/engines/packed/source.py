@@ -1,6 +1,6 @@
-"""The source text of packed columns: which local holds which term's column, where it is made and where it is given up.
+"""The source text of packed columns: which local holds which term's column, where it is made and freed.
 
-Leaves out what is to be computed (`compile`): this writes terms, one local a column.
+Writes terms, one local per column; `compile` decides what to compute.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOCAL: Final = re.compile(r"\bx\d+\b")
 
 @frozen
 class Source:
-    """One function's text and the constants it names: plain values, so that any process can make the function."""
+    """One function's text and its constants: plain values, so that any process can compile the function."""
 
     lines: tuple[str, ...]
     column: str
@@ -66,7 +66,7 @@ def _depth(line: str) -> int:
 
 
 def given_up(lines: Sequence[str]) -> list[str]:
-    """The lines, with each local given up after its last use: at the end of the block where that stands, if deeper."""
+    """The lines, with each local freed after its last use, or at the end of the block if that use is nested deeper."""
     born: dict[str, int] = {}
     last: dict[str, int] = {}
     for number, line in enumerate(lines):
@@ -102,11 +102,11 @@ class Writer:
     """(word, lane) -> the local that holds it."""
 
     def line(self, text: str) -> None:
-        """One more line."""
+        """Write one line."""
         self.lines.append((INDENT * self.depth if self.lines else "") + text)
 
     def local(self, text: str) -> str:
-        """A new local that holds this."""
+        """A new local that holds this expression."""
         self.locals_made += 1
         name = f"x{self.locals_made}"
         self.line(f"{name} = {text}")
@@ -125,7 +125,7 @@ class Writer:
         return name
 
     def as_byte(self, text: str, *, truth: bool) -> str:
-        """A column's low bits as unsigned bytes, ready to be shifted inside a lane."""
+        """A column's low bits as unsigned bytes, ready to be shifted within a lane."""
         return f"{text}.view(u8)" if truth or self.column.itemsize == 1 else f"{text}.astype(u8)"
 
     def unpacked(self, name: str) -> str:
@@ -145,22 +145,18 @@ class Writer:
         return self.lanes[word, lane]
 
     def _typed(self, bits: str, *, truth: bool) -> str:
-        """Bytes as a column."""
         if truth:
             return f"{bits}.view(bool)"
         return f"{bits}.view(i8)" if self.column.itemsize == 1 else f"{bits}.astype(column)"
 
     def source(self) -> Source:
-        """What was written."""
+        """The finished source."""
         return Source(tuple(given_up(self.lines)), self.column.name, self.constants)
 
 
 @define
 class Scope:
-    """Which local holds which node's column. With `rows` its columns are those rows of the outer scope's columns.
-
-    Invariant: `nodes` keeps every named node alive, so that an identity names one node.
-    """
+    """Maps nodes to the locals that hold their columns; with `rows`, a column has those rows of the outer one."""
 
     writer: Writer
     outer: Scope | None = None
@@ -170,9 +166,9 @@ class Scope:
     masks: dict[int, str] = field(factory=dict)
 
     def known(self, term: Term) -> str | None:
-        """The local that holds the column already, if one does.
+        """The local that already holds the column, if any.
 
-        What an outer scope has for more rows is fetched for these rows, into this scope: an outer scope's names must
+        A column of the outer scope is copied for these rows into this scope, because a local of the outer scope must
         not be bound inside a branch.
         """
         scope: Scope | None = self
@@ -198,7 +194,7 @@ class Scope:
         return self._bind(term, self._text(term))
 
     def _variable(self, term: Term) -> str:
-        """A variable is unpacked once, before anything else; every other scope knows it by then."""
+        """Variables are unpacked once, before everything else, so every scope finds them."""
         assert self.outer is None, f"{term.args[0]} was not unpacked"
         return self._bind(term, self.writer.unpacked(term.args[0]))
 
@@ -217,13 +213,13 @@ class Scope:
                 return f"{self.value(left)} {_SIGNS[term.op]} {self.value(right)}"
 
     def _choice(self, term: Term) -> str:
-        """One of two by bits: several plain operations on columns are faster than one `where`."""
+        """Select with bit operations: several plain operations on columns are faster than one `where`."""
         condition, then, otherwise = (self.value(arg) for arg in term.args)
         mask = condition if isinstance(term, Bool) else self.mask(term.args[0])
         return f"{otherwise} ^ (({then} ^ {otherwise}) & {mask})"
 
     def change(self, new: Term, old: Term) -> str:
-        """The bits in which two terms differ; a choice that keeps the old value differs where it does not."""
+        """The bits in which two terms differ; a choice that keeps the old value differs only in its other case."""
         if new.op == "ite" and isinstance(new, Int) and any(branch is old for branch in new.args[1:]):
             condition, then, otherwise = new.args
             mask = self.mask(condition)
@@ -235,7 +231,7 @@ class Scope:
         return f"{self.value(new)} ^ {self.value(old)}"
 
     def mask(self, condition: Term) -> str:
-        """A column of the columns' type with every bit set where the condition holds, and none elsewhere."""
+        """A column of the columns' type, all bits set where the condition holds, else zero."""
         held = self.masks.get(id(condition))
         if held is None:
             truth = self.value(condition)
@@ -245,7 +241,7 @@ class Scope:
         return held
 
     def _conjunction(self, term: Term) -> str:
-        """Several negations are one negation of an alternative: fewer passes over the columns."""
+        """Several negations become one negation of a disjunction: fewer passes over the columns."""
         negated = [arg for arg in term.args if arg.op == "not"]
         plain = [self.value(arg) for arg in term.args if arg.op != "not"]
         if negated:

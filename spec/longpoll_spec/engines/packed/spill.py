@@ -1,15 +1,14 @@
-"""How a packed search keeps its states when `memory_mb` limits its memory: sorted runs on disk.
+"""Keep the states of a packed search within `memory_mb`: sorted runs on disk.
 
-What is new in a level is known when the level ends: the candidates, which were put down as sorted runs, are gone
-through range by range of heads, each small enough for memory, and what no earlier run has is the next level. Runs of
-states seen are merged so that there are few and each is more than twice the next.
+Candidates of a level are written as sorted runs. At the end of the level they are read range by range of heads, each
+range small enough for memory; states that no earlier run has form the next level. Runs of seen states are merged, so
+there are few and each is more than twice the next.
 
 | file                                     | holds                                                          |
 |------------------------------------------|----------------------------------------------------------------|
-| one run, without a name in the directory | word 0 of every state, room, word 1 of every state, room, ...   |
+| one run, without a name in the directory | word 0 of every state, room, word 1 of every state, room, ...  |
 
-A file without a name goes with the process, however that ends. Leaves out how much memory there is (`plan_of`'s caller
-says so) and the columns of a chunk, which the plan only estimates.
+An unnamed file disappears with the process, however that ends. The plan only estimates the columns of a chunk.
 """
 
 from __future__ import annotations
@@ -33,25 +32,25 @@ CHUNK_STATES_MAX: Final = 1 << 16
 CHUNK_STATES_MIN: Final = 1 << 8
 STRETCH_STATES_MAX: Final = 6 << 20
 COLUMNS_BYTES: Final = 1 << 10
-"""What the columns of a state in a chunk take at most at one time: about a thousand are alive at once, a byte each."""
+"""Bytes that the columns of one state in a chunk take at once: about a thousand are alive, a byte each."""
 COPIES: Final = 4
-"""Copies of a state that are alive while states are sorted and sought."""
+"""Copies of a state that are alive during sorting and lookup."""
 
 
 @frozen
 class Plan:
-    """How many states a process has in memory at one time, each way."""
+    """How many states a process holds in memory for each purpose."""
 
     chunk_states: int
     stretch_states: int
     sorted_states: int
-    """Candidates that are kept until they are sorted and written, and states of one range that are sought."""
+    """Candidates kept until they are sorted and written, and states of one range that are looked up."""
 
 
 def plan_of(memory_mb: int, program_mb: int, workers: int, words: int, actions: int) -> Plan:
-    """Share a limit between processes, and in each between its chunk, its stretch and its store.
+    """Divide a limit between processes, and within each between its chunk, its batch and its store.
 
-    Raises `MemoryShortError` where the least of all does not fit.
+    Raises `MemoryShortError` if the minimum does not fit.
     """
     state_bytes = words * WORD_BYTES
     chunk_bytes = state_bytes * actions + COLUMNS_BYTES
@@ -64,7 +63,7 @@ def plan_of(memory_mb: int, program_mb: int, workers: int, words: int, actions: 
         )
     share = (memory_mb - program_mb) * MEGABYTE // workers
     chunk = min(CHUNK_STATES_MAX, max(CHUNK_STATES_MIN, share // 3 // chunk_bytes))
-    # The least chunk may be more than a third: the other two parts share what it leaves.
+    # The smallest chunk may be more than a third: the other two parts share the rest.
     left = min(share // 3, (share - chunk * chunk_bytes) // 2)
     sorted_ = left // (state_bytes * COPIES)
     return Plan(chunk, min(STRETCH_STATES_MAX, sorted_), sorted_)
@@ -72,7 +71,7 @@ def plan_of(memory_mb: int, program_mb: int, workers: int, words: int, actions: 
 
 @define
 class _Run:
-    """A file that is being written. Invariant: the first `states` columns are whole, and room is left up to `room`."""
+    """A file being written. Invariant: the first `states` columns are whole, and room is reserved up to `room`."""
 
     width: int
     room: int
@@ -85,7 +84,7 @@ class _Run:
             named.truncate(self.width * self.room * WORD_BYTES)
 
     def append(self, words: Words) -> None:
-        """Write states behind those that are there; `MemoryShortError` if the disk is full."""
+        """Append states; raises `MemoryShortError` if the disk is full."""
         for row, word in enumerate(words):
             self._write(np.ascontiguousarray(word), (row * self.room + self.states) * WORD_BYTES)
         self.states += words.shape[1]
@@ -102,7 +101,7 @@ class _Run:
             ) from error
 
     def close(self) -> Words:
-        """The states, as pages of the file that the system may take back."""
+        """The states, as mapped pages that the system may drop."""
         try:
             if not self.states:
                 return no_words(self.width)
@@ -121,7 +120,7 @@ class SpillStore:
     seen: list[Words] = field(factory=list)
     levels: list[Words] = field(factory=list)
     coming: list[Words] = field(factory=list)
-    """Candidates of the next level in memory, and on disk."""
+    """Candidates of the next level, in memory and on disk."""
     written: list[Words] = field(factory=list)
 
     def take(self, words: Words) -> None:
@@ -148,14 +147,13 @@ class SpillStore:
         return self.levels[depth]
 
     def _note(self, level: Words) -> None:
-        """A new run of states seen; runs that are not more than twice the next become one."""
+        """Add a run of seen states; runs that are not more than twice the next are merged."""
         if level.shape[1]:
             self.seen.append(level)
         while len(self.seen) > 1 and self.seen[-2].shape[1] <= 2 * self.seen[-1].shape[1]:
             self.seen[-2:] = [self._sorted_run(self.seen[-2:])]
 
     def _sorted_run(self, parts: Sequence[Words]) -> Words:
-        """One run of several sorted parts."""
         run = _Run(self.width, sum(part.shape[1] for part in parts))
         for _, pieces in ranges(parts, self.sorted_states):
             run.append(merged(pieces, self.width))
@@ -163,9 +161,9 @@ class SpillStore:
 
 
 def ranges(parts: Sequence[Words], sorted_states: int) -> Iterator[tuple[int, list[Words]]]:
-    """(the first head, what each part has) of ranges of heads, one after the other, each small enough to sort.
+    """Yield (the first head, the states of each part) for consecutive ranges of heads, each small enough to sort.
 
-    Parts are sorted by heads. Mixed heads lie evenly, so equal ranges are about equal in number.
+    Parts are sorted by heads. Mixed heads are uniform, so equal ranges hold about equal numbers.
     """
     parts = [part for part in parts if part.shape[1]]
     if not parts:
@@ -179,13 +177,12 @@ def ranges(parts: Sequence[Words], sorted_states: int) -> Iterator[tuple[int, li
 
 
 def not_in(states: Words, runs: Sequence[Words], low: int) -> Words:
-    """The states that are in no run; they and the runs are sorted by heads, and no state's is less than `low`."""
+    """The states that are in no run; they and the runs are sorted by heads, and no head is less than `low`."""
     for run in runs:
         states = taken(states, np.flatnonzero(find(states, _from(run, low, states)) < 0))
     return states
 
 
 def _from(seen: Words, low: int, states: Words) -> Words:
-    """The part of a run in which these states could be."""
     high = int(states[0, -1]) + 1 if states.shape[1] else low
     return seen[:, lesser(seen, low) : lesser(seen, high)]

@@ -1,6 +1,6 @@
-"""How a packed search keeps its states in memory: a table of those seen, and the levels.
+"""Keep the states of a packed search in memory: a table of seen states, and the levels.
 
-Leaves out disks: see `spill`.
+States on disk: see `spill`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from longpoll_spec.engines.packed.words import Words, joined
 
 @define
 class HeldStore:
-    """Everything in memory. Invariant: `levels[d]` has the states that are first reached by d actions."""
+    """All states in memory. Invariant: `levels[d]` has the states first reached by d actions."""
 
     seen: WordTable
     levels: list[Words] = field(factory=list)

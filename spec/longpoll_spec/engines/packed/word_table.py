@@ -1,8 +1,8 @@
-"""The set of states seen, as an open-addressing table that takes in many states at once.
+"""The set of seen states, as an open-addressing table with batch insertion.
 
-A slot holds all words of a state, so membership is exact. Inside, states are mixed (`words`): the upper bits of the
-head say where to begin to look, so that sorted states are looked for in the order of the slots, and many cache misses
-are under way at once. Leaves out taking states away: a state once seen stays seen.
+A slot holds all words of a state, so membership is exact. States are stored mixed (`words`): the upper bits of the head
+give the first slot to probe. Sorted states are therefore probed in slot order, with many cache misses in flight. States
+are never removed.
 """
 
 from __future__ import annotations
@@ -18,41 +18,40 @@ from longpoll_spec.engines.packed.words import WORD_BITS, Words, differ, first_h
 Slots: TypeAlias = npt.NDArray[np.int64]
 """Numbers of slots."""
 LOAD_MAX: Final = 0.6
-"""The part of the slots that may be in use: beyond it chains grow long."""
+"""The maximum load: beyond it probe sequences get long."""
 SLOTS_FIRST_BITS: Final = 14
 SLOTS_BITS_BIG: Final = 24
 """A table of 2**24 slots or more grows twofold, a smaller one fourfold."""
 BLOCK_STATES: Final = 1 << 16
-"""States looked for at once: the columns made on the way stay in the second-level cache."""
+"""States probed at once: the temporary columns stay in the second-level cache."""
 BLOCK_SLOTS: Final = 1 << 20
-"""Slots that are moved at once to a bigger table."""
+"""Slots moved at once to a larger table."""
 _FREE: Final = np.uint64(0)
-"""The head of a free slot. A state with this head is held beside the slots."""
+"""The head of a free slot. A state with this head is kept outside the slots."""
 _NEXT: Final = np.int64(1)
 
 
 @define
 class WordTable:
-    """A growing set of mixed states. Invariant: from where a state's chain begins to its own slot no slot is free."""
+    """A growing set of mixed states. Invariant: no slot is free between the start of a chain and its states' slots."""
 
     width: int = 1
-    """Words of a state."""
+    """Words per state."""
     bits: int = SLOTS_FIRST_BITS
     number: int = 0
-    """Which share of all heads this table's states have (`words.first_head`): from 0 to `shares` - 1."""
+    """The index of this table's range of heads (`words.first_head`), from 0 to `shares` - 1."""
     shares: int = 1
-    """The number of shares that all heads are cut into."""
+    """The number of ranges."""
     slots: Words = field(init=False)
     used: int = 0
     headless: set[int] = field(factory=set)
-    """The keys of states whose head is that of a free slot: of one word there is one such state."""
+    """Keys of states whose head equals that of a free slot; with one word there is one such state."""
 
     def __attrs_post_init__(self) -> None:
-        """Begin empty."""
         self.slots = np.zeros((self.width, 1 << self.bits), dtype=np.uint64)
 
     def add(self, words: Words) -> Words:
-        """Take in mixed states, sorted by heads, each once; gives those that were new."""
+        """Add mixed states, sorted by heads, without duplicates; returns the new ones."""
         self._make_room(words.shape[1])
         headless = int(np.searchsorted(words[0], _FREE, side="right"))
         new = [self._add_headless(words[:, :headless])]
@@ -68,7 +67,7 @@ class WordTable:
         return taken(words, np.array(new, dtype=np.intp))
 
     def _put(self, words: Words) -> Words:
-        """Look for sorted states all at once, slot after slot; what comes to a free slot is new and put there."""
+        """Probe for sorted states at once, slot after slot; a state that reaches a free slot is new and put there."""
         new: list[Words] = []
         last = np.int64(self.slots.shape[1] - 1)
         at = self._first_slots(words[0])
@@ -89,7 +88,7 @@ class WordTable:
         return joined(new, self.width)
 
     def _first_slots(self, heads: Words) -> Slots:
-        """Where the chains of these heads begin: the share, spread over all slots; a greater head begins no earlier."""
+        """The first slots of these heads' chains: the range spread over all slots, in the order of heads."""
         if self.shares > 1:
             heads = (heads - np.uint64(first_head(self.number, self.shares))) * np.uint64(self.shares)
         return (heads >> np.uint64(WORD_BITS - self.bits)).view(np.int64)
@@ -104,12 +103,12 @@ class WordTable:
             self._move(before)
 
     def _move(self, before: Words) -> None:
-        """Put everything from smaller slots into these, from the first to the last.
+        """Move everything from smaller slots into these, from first to last.
 
-        States between two free slots have their chains' beginnings there too, so from one such stretch to the next
-        heads only grow. States that come sorted are put each into the first slot from its beginning that is behind the
-        one before it: the slots between are full, as the table wants it. Left for the end is what stood before the
-        first free slot, and what would go over the end.
+        States between two free slots start their chains there too, so heads only grow from one such group to the next.
+        Each sorted state goes into the first slot of its chain that is behind the state before it: the slots between
+        are full, as the invariant requires. Last come the states before the first free slot, and those that would pass
+        the end.
         """
         heads, slots = before[0], self.slots.shape[1]
         begin = int((heads == _FREE).argmax())
@@ -132,17 +131,14 @@ class WordTable:
 
 
 def _held(slots: Words) -> Words:
-    """The states in slots."""
     return taken(slots, np.flatnonzero(slots[0]))
 
 
 def _sorted(words: Words) -> Words:
-    """The states by their heads."""
     return taken(words, words[0].argsort()) if len(words) > 1 else np.sort(words)
 
 
 def _first_of_each(at: Slots) -> npt.NDArray[np.bool_]:
-    """Of states that come to one slot, which follow one another, the first."""
     first = np.ones(at.size, dtype=bool)
     np.not_equal(at[1:], at[:-1], out=first[1:])
     return first

@@ -1,12 +1,12 @@
-"""Packed states as columns of 64-bit words: what the packed and the Spark engine do with many of them at once.
+"""Packed states as columns of 64-bit words: batch operations for the packed and the Spark engine.
 
-| array   | shape                        | column                                                                |
-|---------|------------------------------|-----------------------------------------------------------------------|
-| `Words` | (words a state, states)      | one state; word k has bits 64k to 64k+63 of its key                   |
+| array   | shape                        | column                                               |
+|---------|------------------------------|------------------------------------------------------|
+| `Words` | (words a state, states)      | one state; word k has bits 64k to 64k+63 of its key  |
 
-A key is the whole state as one Python integer, of any width: equal keys are equal states. Where states are looked for
-they are `mixed`: a bijection that leaves words 1 and up as they are and spreads every bit of the state over word 0, the
-head, which then says where to look. Nothing is ever decided by the head alone.
+A key is the whole state as one Python integer of any width: equal keys are equal states. For lookup, states are
+`mixed`: a bijection that keeps words 1 and up and spreads every bit of the state over word 0, the head, which then
+gives the place to look. Equality is never decided by the head alone.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def key_of(words: Words, column: int) -> int:
 
 
 def no_words(width: int) -> Words:
-    """No state at all."""
+    """An empty array."""
     return np.empty((width, 0), dtype=np.uint64)
 
 
 def joined(parts: Iterable[Words], width: int) -> Words:
-    """All columns, one part after the other."""
+    """All columns, one part after another."""
     return np.concatenate([no_words(width), *parts], axis=1)
 
 
@@ -57,7 +57,7 @@ def taken(words: Words, rows: Rows) -> Words:
 
 
 def mixed(words: Words) -> Words:
-    """The states with every bit spread over their heads, in place; different states stay different, and 0 stays 0."""
+    """Spread every bit of the states over their heads, in place; a bijection that maps 0 to 0."""
     head = words[0]
     _stir(head, words[1:])
     head ^= head >> _FOLD
@@ -66,7 +66,7 @@ def mixed(words: Words) -> Words:
 
 
 def unmixed(words: Words) -> Words:
-    """The states that `mixed` made these of, in place."""
+    """The inverse of `mixed`, in place."""
     head = words[0]
     head *= _FACTOR_INVERSE
     head ^= head >> _FOLD
@@ -75,17 +75,17 @@ def unmixed(words: Words) -> Words:
 
 
 def first_head(number: int, shares: int) -> int:
-    """The first head of share `number`, where all heads are cut into `shares`: 0 for number 0, 2**64 for `shares`."""
+    """The first head of range `number` of `shares` equal ranges: 0 for number 0, 2**64 for `shares`."""
     return (number << WORD_BITS) // shares
 
 
 def lesser(words: Words, head: int) -> int:
-    """How many states, sorted by heads, have a lesser head than one that may be 2**64."""
+    """How many states, sorted by heads, have a head less than `head`, which may be 2**64."""
     return words.shape[1] if head >> WORD_BITS else int(words[0].searchsorted(np.uint64(head)))
 
 
 def _stir(head: Words, rest: Words) -> None:
-    """Exclusive-or the head with what the other words alone give, which done twice is nothing."""
+    """XOR the head with a function of the other words; doing it twice is the identity."""
     if not rest.size:
         return
     stirred = np.zeros_like(head)
@@ -97,13 +97,13 @@ def _stir(head: Words, rest: Words) -> None:
 
 
 def merged(parts: Iterable[Words], width: int) -> Words:
-    """The states of parts that are sorted by heads, sorted, each once."""
-    # NumPy's stable sort takes sorted stretches as they are and merges them, which is ten times as fast here.
+    """Merge parts that are sorted by heads, without duplicates."""
+    # NumPy's stable sort merges sorted runs, which is ten times as fast here.
     return distinct(joined(parts, width), "stable")
 
 
 def distinct(words: Words, kind: Literal["quicksort", "stable"] = "quicksort") -> Words:
-    """The states sorted by their heads, each once; may use the given array for it. `kind` is NumPy's."""
+    """The states sorted by their heads, without duplicates; may overwrite the given array. `kind` is NumPy's."""
     if len(words) == 1:
         words[0].sort(kind=kind)
     else:
@@ -119,13 +119,13 @@ def distinct(words: Words, kind: Literal["quicksort", "stable"] = "quicksort") -
 
 
 def _interleaved(words: Words) -> bool:
-    """Whether different states have one head, so that sorting by heads may leave equal ones apart."""
+    """Whether different states share a head, so that sorting by heads may leave equal states apart."""
     alike = np.flatnonzero(words[0, 1:] == words[0, :-1])
     return any(bool((word[1:].take(alike) != word[:-1].take(alike)).any()) for word in words[1:])
 
 
 def differ(words: Words, others: Words) -> npt.NDArray[np.bool_]:
-    """For each column whether the states in it are different."""
+    """For each column, whether the states in it differ."""
     apart: npt.NDArray[np.bool_] = words[0] != others[0]
     for word, other in zip(words[1:], others[1:], strict=True):
         apart |= word != other
@@ -133,7 +133,7 @@ def differ(words: Words, others: Words) -> npt.NDArray[np.bool_]:
 
 
 def less(words: Words, others: Words) -> npt.NDArray[np.bool_]:
-    """For each column whether its key is less than the other's."""
+    """For each column, whether its key is less than the other's."""
     is_less: npt.NDArray[np.bool_] = words[0] < others[0]
     for word, other in zip(words[1:], others[1:], strict=True):
         is_less = (word < other) | ((word == other) & is_less)
@@ -141,7 +141,7 @@ def less(words: Words, others: Words) -> npt.NDArray[np.bool_]:
 
 
 def least(words: Words, rows: Rows) -> int:
-    """The column with the least key of these."""
+    """The column among these with the least key."""
     for word in words[::-1]:
         values = word.take(rows)
         rows = rows.compress(values == values.min())
@@ -149,7 +149,7 @@ def least(words: Words, rows: Rows) -> int:
 
 
 def find(states: Words, among: Words) -> Rows:
-    """For each state its column in `among`, which is sorted by heads; -1 where it is not there."""
+    """For each state its column in `among`, which is sorted by heads; -1 if absent."""
     found = np.full(states.shape[1], -1, dtype=np.intp)
     open_ = np.arange(states.shape[1])
     at = among[0].searchsorted(states[0])

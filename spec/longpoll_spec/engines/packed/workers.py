@@ -1,14 +1,14 @@
-"""Workers of a packed search: processes that each own a range of heads and go on level by level together.
+"""Workers of a packed search: processes that each own a range of heads and go through the levels in lockstep.
 
-| step   | every worker                                                                                    |
-|--------|-------------------------------------------------------------------------------------------------|
-| expand | expands a stretch of its level, and lays the sorted successors into its tray, cut by owner       |
-| take   | takes in what lies for it in every tray, which says what is new                                  |
-| level  | goes on to the next level, when nobody has anything left to expand                               |
+| step   | every worker                                                                                |
+|--------|---------------------------------------------------------------------------------------------|
+| expand | expands a batch of its level and puts the sorted successors into its tray, cut by owner     |
+| take   | takes its states from every tray and adds the new ones                                      |
+| level  | goes on to the next level, once all workers have expanded everything                        |
 
-The foreman's answer to all of a step is the next step, so no tray is written while it is read. Trays are anonymous
-memory shared by fork: nothing is left behind, however a process ends. A worker whose foreman is gone sees the end of
-its pipe and ends too. Leaves out platforms without fork: they are refused.
+The foreman starts a step when all workers have answered the last one, so no tray is written while it is read. Trays are
+anonymous memory shared by fork: nothing is left behind, however a process ends. A worker whose foreman is gone sees the
+end of its pipe and exits. Platforms without fork are refused.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from longpoll_spec.errors import EngineLimitError, MemoryShortError
 WORKERS_MAX: Final = 64
 WORD_BYTES: Final = WORD_BITS // 8
 INSTEAD: Final = "use --memory-mb, --symmetry, --max-states or smaller bounds"
-"""What to do where memory is short."""
+"""What to do if memory is short."""
 PATIENCE_S: Final = 5.0
-"""How long a worker that was told to end may take before it is killed."""
+"""Seconds a worker may take to exit before it is killed."""
 
 
 @frozen
 class _Tray:
-    """What one worker made in a stretch. `cuts[k]` to `cuts[k + 1]` are the states that worker k owns."""
+    """The successors of one worker's batch. `cuts[k]` to `cuts[k + 1]` are the states that worker k owns."""
 
     cuts: npt.NDArray[np.uint64]
     words: Words
@@ -55,15 +55,15 @@ def _tray(workers: int, states: int, words: int) -> _Tray:
 
 @frozen
 class _Worker:
-    """What a worker process has: its part of the search, the trays of all workers and the pipe to the foreman."""
+    """A worker process: its part of the search, the trays of all workers and the pipe to the foreman."""
 
     part: Part
     trays: tuple[_Tray, ...]
     pipe: Connection
 
     def work(self) -> None:
-        """Answer step after step until the foreman says or is the end."""
-        # Ctrl-C is the foreman's: it goes to the whole group, and the foreman still has questions then.
+        """Answer the foreman's steps until it sends the end or is gone."""
+        # Ctrl-C reaches the whole group, but the foreman handles it and still needs answers then.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         while True:
             try:
@@ -81,7 +81,7 @@ class _Worker:
             self.pipe.send(answer)
 
     def expand(self, still_open: Sequence[bool]) -> Stretch:
-        """Lay the next stretch's successors into the tray."""
+        """Put the next batch's successors into the tray."""
         made, words = self.part.stretch(still_open)
         tray = self.trays[self.part.number]
         ends = np.array([first_head(number, len(self.trays)) for number in range(1, len(self.trays))], dtype=np.uint64)
@@ -91,13 +91,13 @@ class _Worker:
         return made
 
     def take(self) -> None:
-        """Take in what is this worker's in every tray."""
+        """Add this worker's states from every tray."""
         for tray in self.trays:
             start, end = (int(cut) for cut in tray.cuts[self.part.number : self.part.number + 2])
             self.part.take(tray.words[:, start:end].copy())
 
     def begin(self, first: int) -> None:
-        """Take in the first state, if it is this worker's."""
+        """Add the first state, if this worker owns it."""
         self.part.begin()
         words = mixed(words_of([first], self.part.words))
         begin, end = (first_head(number, len(self.trays)) for number in (self.part.number, self.part.number + 1))
@@ -109,43 +109,43 @@ class _Worker:
         return self.part.next_level()
 
     def before(self, keys: Sequence[int], depth: int) -> dict[int, tuple[int, int]]:
-        """Look for states that lead to these."""
+        """Find states that lead to these."""
         return self.part.before(keys, depth)
 
 
 @define
 class Workers:
-    """The foreman's view of the workers. Invariant: `owing` are the workers that were asked and have not answered."""
+    """The foreman's view of the workers. Invariant: `owing` are the workers that have not answered yet."""
 
     workers: list[ForkProcess]
     pipes: list[Connection]
     owing: set[int] = field(factory=set)
     interrupted: bool = False
-    """Ctrl-C came while the workers were working; what they did then is counted all the same."""
+    """Ctrl-C came while the workers were working; their results still count."""
 
     def begin(self, first: int) -> None:
-        """Take in the first state."""
+        """Add the first state."""
         self._ask("begin", first)
 
     def next_level(self) -> int:
-        """Go on to the next level; gives how many states it counts for."""
+        """Go on to the next level; returns how many states it counts for."""
         return sum(self._ask("next_level"))
 
     def stretch(self, still_open: Sequence[bool]) -> list[Stretch]:
-        """Expand the next states of the level and take in what follows from them."""
+        """Expand the next states of the level and add their successors."""
         made: list[Stretch] = self._ask("expand", list(still_open))
         self._ask("take")
         return made
 
     def before(self, keys: Sequence[int], depth: int) -> dict[int, tuple[int, int]]:
-        """For each key the least state of the level `depth` that leads to it, with the index of the action."""
+        """For each key the least state of level `depth` that leads to it, with the index of the action."""
         sources: dict[int, tuple[int, int]] = {}
         for found in self._ask("before", keys, depth):
             sources |= {key: min(source, sources.get(key, source)) for key, source in found.items()}
         return sources
 
     def close(self) -> None:
-        """End every worker, and those that do not end by force."""
+        """Stop every worker, by force if necessary."""
         for pipe in self.pipes:
             try:
                 pipe.send(("end",))
@@ -161,7 +161,6 @@ class Workers:
             pipe.close()
 
     def _ask(self, *question: object) -> list[Any]:
-        """The answers of all workers to one question, in their order."""
         self._collect()  # answers that an interrupted question still had to get
         for number, pipe in enumerate(self.pipes):
             self.owing.add(number)
@@ -210,7 +209,7 @@ class Workers:
 
 
 def workers_of(part: Part, workers: int) -> Workers:
-    """A crew of `workers` processes, each with a part like this empty one; `EngineLimitError` where they cannot be."""
+    """A crew of `workers` processes, each with a copy of this empty part; raises `EngineLimitError` if impossible."""
     if not 1 <= workers <= WORKERS_MAX:
         raise EngineLimitError(f"--workers must be from 1 to {WORKERS_MAX}, not {workers}")
     if "fork" not in multiprocessing.get_all_start_methods():
@@ -240,9 +239,9 @@ def workers_of(part: Part, workers: int) -> Workers:
 
 
 def _start(process: ForkProcess) -> None:
-    """Fork. A worker uses nothing that another thread of this process could hold, which later Pythons warn of.
+    """Fork. A worker uses nothing that another thread of this process could hold, which later Pythons warn about.
 
-    It is born deaf to Ctrl-C, so that there is no moment in which that could end it.
+    It starts with Ctrl-C ignored, so there is no window in which Ctrl-C could end it.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -254,7 +253,7 @@ def _start(process: ForkProcess) -> None:
 
 
 def _run(worker: _Worker, foreman_ends: Sequence[Connection]) -> None:
-    """A worker's life. The foreman's ends of the pipes are not its own: open here they would hide the foreman's end."""
+    """Run the worker in its process. It first closes the foreman's pipe ends, which would hide the foreman's exit."""
     for pipe in foreman_ends:
         pipe.close()
     worker.work()

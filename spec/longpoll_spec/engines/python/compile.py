@@ -1,7 +1,7 @@
-"""Terms as Python source over a tuple of integers: one function for all successors, one for each question.
+"""Terms as Python source over a tuple of integers: one function for all successors, one per question.
 
-Truth values are 0 and 1 in the tuple. A node that is used more than once becomes a local where a function is eager;
-guards always do, since `tick` asks for them again.
+Truth values are 0 and 1 in the tuple. A node used more than once becomes a local in an eager function; guards always
+do, because `tick` uses them again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LEAVES: Final = frozenset({"var", "const", "parameter", "true", "false"})
 
 
 def source(term: Term, names: Mapping[int, str]) -> str:
-    """The term as a Python expression; a node with a local's name is written as that."""
+    """The term as a Python expression; a node with a local is written as the local's name."""
     known = names.get(id(term))
     if known is not None:
         return known
@@ -53,7 +53,7 @@ def _source(term: Term, args: Sequence[str]) -> str:
 
 
 def successors(model: Model) -> Successors:
-    """The function that gives every (index of an enabled action, state after it), in the law's order."""
+    """The function from a state to every (index of an enabled action, state after it), in the order of the spec."""
     lines = ["def successors(state):", _unpack(model.variables), "    found = []"]
     names: dict[int, str] = {}
     for index, action in enumerate(model.actions):
@@ -78,7 +78,7 @@ def _value(term: Term | None, variable: Variable, names: Mapping[int, str]) -> s
 
 
 def question(model: Model, term: Bool) -> Question:
-    """The function that tells whether the term is true in a state."""
+    """The function that evaluates the term in a state."""
     lines = ["def question(state):", _unpack(model.variables)]
     names: dict[int, str] = {}
     lines += _shared([term], names)
@@ -90,7 +90,7 @@ def question(model: Model, term: Bool) -> Question:
 def questions(
     model: Model, properties: Sequence[Property]
 ) -> tuple[dict[int, Question], dict[int, list[tuple[int, Question]]]]:
-    """What decides each property: property index -> a question about a state; action index -> those about its steps."""
+    """The questions that decide each property: by property index about a state, by action index about its steps."""
     labels = {action.label: index for index, action in enumerate(model.actions)}
     here: dict[int, Question] = {}
     closing: dict[int, list[tuple[int, Question]]] = {}
@@ -104,7 +104,7 @@ def questions(
 
 
 def step_of(model: Model, action: Action) -> StepFunction:
-    """The function that gives the state after the action, None where it is not enabled."""
+    """The function from a state to the state after the action, or None where it is not enabled."""
     lines = ["def step(state):", _unpack(model.variables)]
     names: dict[int, str] = {}
     lines += _shared([action.guard], names)
@@ -118,7 +118,6 @@ def step_of(model: Model, action: Action) -> StepFunction:
 
 
 def _shared(terms: Sequence[Term], names: dict[int, str]) -> Iterator[str]:
-    """A local for every node that is used more than once and has none yet."""
     uses = Counter(id(arg) for node in nodes(*terms) for arg in node.args if isinstance(arg, Term))
     for node in nodes(*terms):
         if uses[id(node)] > 1 and node.op not in _LEAVES and id(node) not in names:
@@ -139,5 +138,5 @@ def _define(name: str, lines: Sequence[str]) -> Any:
 
 @lru_cache(maxsize=1 << 11)
 def _compiled(name: str, text: str) -> CodeType:
-    """Remembered by its text: of one law the same questions are compiled for each search."""
+    """Cached by its text: searches of one model ask the same questions."""
     return compile(text, f"<law: {name}>", "exec")

@@ -1,13 +1,12 @@
-"""Progress: no run that is fair leaves a pull without its answer for ever.
+"""Progress: no fair run leaves a pull unanswered for ever.
 
-That every deadline is kept in ticks is safety, and says nothing if nobody ticks: a run may append, show and cut back a
-message again and again. What is assumed of a run is fairness (`law.fairness_of`); here every run is looked for that
-is fair and in which one pull stays open from some moment on. Such a run stays at last in one strongly connected part of
-the states in which the pull is open, and each part is asked whether fairness allows that (Emerson and Lei, 1987).
+That every deadline is kept in ticks is a safety property, which is empty if time stops: a run may append, show and
+truncate a message for ever. The fairness assumed is `law.fairness_of`. This module searches for a fair run in which one
+pull stays open from some point on. Such a run ends up in one strongly connected part of the states in which the pull is
+open; for each part it checks whether fairness allows staying there (Emerson and Lei, 1987).
 
-A run may also do nothing for ever, as in TLA+: each state is a part of its own at least, and a step that changes
-nothing is no step of an action. Leaves out proofs, which need no bounds, and large spaces: the states are in Python's
-memory.
+A run may also stutter for ever, as in TLA+: each state is a part, and a step that changes nothing is not a step of an
+action. Bounds must be small: the states are in Python's memory.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Unanswered:
     request: int
     states: tuple[Packed, ...]
     steps: tuple[str, ...]
-    """The labels of what may happen among those states, each once; none if nothing does."""
+    """The labels of the steps among those states, each once; empty for a run that stutters."""
 
 
 def unanswered(model: Model, fairness: Fairness | None = None) -> Unanswered | None:
@@ -52,7 +51,7 @@ def unanswered(model: Model, fairness: Fairness | None = None) -> Unanswered | N
 
 
 def graph_of(model: Model) -> Graph:
-    """Every state that a run reaches, with the steps from it that change something; `STILL` is a tick that does not."""
+    """Every reachable state with its steps that change something; `STILL` marks a tick that changes nothing."""
     step, labels = successors(model), [action.label for action in model.actions]
     graph: dict[Packed, list[Step]] = {}
     waiting = [model.initial]
@@ -67,14 +66,13 @@ def graph_of(model: Model) -> Graph:
 
 
 def _fair_parts(graph: Graph, within: set[Packed], fairness: Fairness) -> Iterator[set[Packed]]:
-    """Each part of `within` in which a run can stay for ever and be fair."""
     for part in parts_of(graph, within):
         taken = {label for state in part for label, after in graph[state] if after in part}
         if not fairness.time_passes or TICK in taken:
             if _is_weakly_fair(graph, part, taken, fairness.weak):
                 yield part
         else:
-            # Without a tick only what time does not change any more may go on.
+            # Without a tick, only states in which time changes nothing can go on.
             still = {state for state in part if _is_still(graph[state])}
             for rest in parts_of(graph, still):
                 moves = {label for state in rest for label, after in graph[state] if after in rest}
@@ -83,18 +81,17 @@ def _fair_parts(graph: Graph, within: set[Packed], fairness: Fairness) -> Iterat
 
 
 def _is_weakly_fair(graph: Graph, part: set[Packed], taken: set[str], weak: Iterable[str]) -> bool:
-    """Whether each of these is taken in the part, or cannot be in some state of it."""
     always = set.intersection(*({label for label, _ in graph[state]} for state in part))
     return all(label in taken or label not in always for label in weak)
 
 
 def _is_still(steps: Sequence[Step]) -> bool:
-    """Whether a tick can come and would change nothing; `graph_of` keeps such a step under a name of its own."""
+    """Whether a tick is enabled and changes nothing; `graph_of` records such a step as `STILL`."""
     return any(label == STILL for label, _ in steps)
 
 
 def parts_of(graph: Graph, within: set[Packed]) -> Iterable[set[Packed]]:
-    """The strongly connected parts of some states (Tarjan, 1972; with a stack of its own, for runs are long)."""
+    """The strongly connected components of some states (Tarjan, 1972), with an explicit stack because runs are long."""
     number: dict[Packed, int] = {}
     least: dict[Packed, int] = {}
     stack: list[Packed] = []
@@ -127,7 +124,6 @@ def parts_of(graph: Graph, within: set[Packed]) -> Iterable[set[Packed]]:
 
 
 def _is_news(state: Packed, number: Mapping[Packed, int], on_stack: set[Packed]) -> bool:
-    """Whether a step there tells something: to a state not seen yet, or to one of a part that is not whole yet."""
     return state not in number or state in on_stack
 
 

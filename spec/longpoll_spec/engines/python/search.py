@@ -1,6 +1,6 @@
-"""The Python engine: breadth-first over tuples, with parents kept. Plain, and what the faster engines must equal.
+"""The Python engine: breadth-first over tuples, with parents kept. Plain and slow; the faster engines must agree.
 
-Leaves out speed. Every level's states are found before the next level begins, so a first witness is a shortest one.
+A level is finished before the next begins, so the first witness is a shortest one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Search:
     ledger: Ledger
     successors: Successors
     here: dict[int, Question]
-    """Property index -> the question that, answered yes, decides it in a state."""
+    """Property index -> the question that decides it when true in a state."""
     closing: dict[int, list[tuple[int, Question]]]
     """Action index -> (property index, the question that decides it for the step)."""
     parents: dict[Packed, tuple[Packed, int] | None] = field(factory=dict)
@@ -44,7 +44,7 @@ class _Search:
         self._ask_here(first)
 
     def grow(self, limit: int | None, report: Report | None) -> None:
-        """Expand level after level until nothing is new, or the limit is reached."""
+        """Expand level after level until there are no new states, or the limit is reached."""
         while self.level:
             following: list[Packed] = []
             for number, state in enumerate(self.level):
@@ -75,7 +75,7 @@ class _Search:
             del self.here[item]
 
     def progress(self, frontier: int) -> Progress:
-        """How far this search has got."""
+        """The progress so far."""
         return Progress(len(self.parents), self.fired.total(), self.depth, frontier)
 
     def runs_to(self, witnesses: Sequence[Witness]) -> list[list[Action]]:
@@ -83,7 +83,6 @@ class _Search:
         return [self._run_to(witness) for witness in witnesses]
 
     def _run_to(self, witness: Witness) -> list[Action]:
-        """The run to a witness, by its parents."""
         chosen = [] if witness.closing is None else [witness.closing]
         assert isinstance(witness.state, tuple)
         parent = self.parents[witness.state]
@@ -96,7 +95,7 @@ class _Search:
 def explore(
     model: Model, properties: Sequence[Property], *, report: Report | None = None, limit_states: int | None = None
 ) -> Exploration:
-    """Explore the model; Ctrl-C ends it with what is known so far."""
+    """Explore the model; Ctrl-C ends the search and returns the results so far."""
     began = time.perf_counter()
     search = _Search(model, Ledger(properties), successors(model), *questions(model, properties))
     compiled = time.perf_counter()

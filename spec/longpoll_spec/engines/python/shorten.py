@@ -1,6 +1,6 @@
-"""A run without the steps that it does not need: what is left out one by one, as long as the run still shows the same.
+"""Shorten a run: remove steps one by one as long as the run still shows the same property.
 
-Leaves out finding the shortest run of all, which only exploring can (see `minimise` for which of those is shown).
+The shortest run of all needs an exploration (see `minimise`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from longpoll_spec.model import Action, Model, Property
 
 
 def shorten(model: Model, item: Property, run: Sequence[Action]) -> list[Action]:
-    """A run that ends in a state, or with a step, that breaks the property, of which no single step can be left out."""
+    """A run to a state or step that breaks the property, from which no single step can be removed."""
     step, breaks = successors(model), question(model, ~item.here)
     closing = {label: question(model, condition) for label, condition in item.closing}
     index = {action.label: number for number, action in enumerate(model.actions)}
@@ -29,7 +29,6 @@ def shorten(model: Model, item: Property, run: Sequence[Action]) -> list[Action]
 def _breaks(
     step: Successors, here: Question, closing: dict[str, Question], state: Packed, run: Sequence[tuple[int, str]]
 ) -> bool:
-    """Whether the run can be taken, and its end breaks the property."""
     for number, (index, label) in enumerate(run, start=1):
         is_last = number == len(run)
         following = next((after for found, after in step(state) if found == index), None)

@@ -1,14 +1,14 @@
-"""Proof for any number of requests: a cutoff, found in the text of the law, and the proof there and at the least.
+"""Proof for any number of requests: derive a cutoff from the specification, then prove it at the few sizes that matter.
 
 Each question of a proof by induction asks for a state: some statements hold in it, a step is enabled, and the step
-breaks a statement. The question names at most two requests, who acts and whom the statement is about, and speaks of
-the rest by quantifiers only (`quantifiers`). If any number of requests has such a state, take away every request that
-is neither named nor the witness of a quantifier: what is left is such a state of the law with fewer requests. Or give a
-request that is not named a twin, for requests are not compared: that is one with more. So where neither the cutoff,
-named + witnesses, has one, nor a number so small that all may be named, no number has. Why this is sound, and what of
-it is checked: docs/decisions/0003-proofs.md.
+breaks a statement. The question names at most two requests, the acting one and the one that the statement is about, and
+refers to the others only by quantifiers (`quantifiers`). Suppose such a state exists with some number of requests.
+Remove every request that is neither named nor the witness of a quantifier: the result is such a state with fewer
+requests. Or duplicate a request that is not named, which is possible because requests are not compared: the result has
+one more. So it is enough to exclude such a state at the cutoff, named + witnesses, and at the small numbers where all
+requests may be named. Why this is sound, and which part of it is checked: docs/decisions/0003-proofs.md.
 
-Leaves out what cannot be read so: it is unknown, never proved.
+Terms that cannot be read in this way leave the proof unknown.
 """
 
 from __future__ import annotations
@@ -43,23 +43,26 @@ from longpoll_spec.specification import properties_of, specification_of
 from longpoll_spec.terms import FALSE, TRUE, Bool, Effect, Term, after, variables_of
 
 READ: Final = 12
-"""Requests for which the law is read: two named ones leave enough to tell "every other" from "some others"."""
+"""The number of requests at which the spec is read: besides two named ones, enough to tell "every other" from
+"some".
+"""
 CUTOFF_MAX: Final = READ - 1
-"""A greater cutoff is not proved: the law is compared with itself only for fewer requests than it is read at."""
+"""A greater cutoff is not proved: the spec is compared with itself only below the number it is read at."""
 WORLD: Final = attrs.evolve(PLAIN, queues=2, tags=2, aspects=frozenset(ASPECTS) - {"lateness"})
-"""The world of a proof unless another is named: two queues that share all threads, two tags, and every aspect but the
-counters of lateness, which take the place of what is stated of ticks."""
+"""The default bounds of a proof: two queues that share all threads, two tags, and every feature except the counters of
+lateness. Properties in ticks replace those.
+"""
 ModelOf = Callable[[Bounds], Model]
 Found = dict[Bounds, dict[str, Obligation | None]]
-"""Bounds -> property -> what exploring them says of it: a run that breaks it, or None. Worlds have many in common."""
+"""Bounds -> property -> the result of exploring them: a run that breaks it, or None. Shared between worlds."""
 Outcomes = Mapping[tuple[str, StepName], Outcome]
 Made = dict[tuple[int, frozenset[str]], tuple[Outcomes, set[str]]]
-"""(number of requests, statements that may be inductive) -> the outcomes there, and which statements are inductive."""
+"""(number of requests, candidate statements) -> the outcomes there, and which statements are inductive."""
 
 
 @frozen
 class Statements:
-    """The law at one number of requests, with what a proof is about."""
+    """The model at one number of requests, with the statements of a proof."""
 
     model: Model
     stated: tuple[Property, ...]
@@ -67,7 +70,7 @@ class Statements:
 
     @property
     def candidates(self) -> list[Property]:
-        """What may be inductive: statements about states."""
+        """The statements about states, which may be inductive."""
         return [item for item in (*self.stated, *self.helping) if not item.closing]
 
     @property
@@ -78,9 +81,9 @@ class Statements:
 
 @frozen
 class AnyProof:
-    """A proof for any number. `proved_at` has the numbers of requests that are enough.
+    """A proof for any number of requests. `proved_at` has the numbers of requests that are enough.
 
-    It is empty, and `why_not` a reason, where the text does not allow it.
+    It is empty, with the reason in `why_not`, if the specification does not allow such a proof.
     """
 
     proof: Proof
@@ -94,7 +97,7 @@ class AnyProof:
 
 
 def statements_of(model_of: ModelOf, requests: int, world: Bounds = PLAIN) -> Statements:
-    """The law at a number of requests; its messages, timeout and scan period are open."""
+    """The model at a number of requests; its messages, timeout and scan period are open."""
     model = model_of(attrs.evolve(world, requests=requests))
     stated = properties_of(model)
     helping = [item for item in stated if item.kind == "inductive" and not item.closing]
@@ -114,17 +117,17 @@ def prove_any(
     seen: Found | None = None,
     record: Record | None = None,
 ) -> AnyProof:
-    """As `smt.prove`, for any number of requests; `model_of` is for a law with a planted slip.
+    """As `smt.prove`, for any number of requests; `model_of` makes the model, such as a mutant.
 
-    `seen` keeps what was explored for the proof of the same law in another world. `record` gets each question at each
-    number of requests as SMT-LIB. Raises `UnknownPropertyError`.
+    `seen` shares explorations of the same specification between worlds. `record` gets each question at each number of
+    requests as SMT-LIB. Raises `UnknownPropertyError`.
     """
     began = time.perf_counter()
     make = model_of or (lambda bounds: specification_of(policy, bounds))
     read = statements_of(make, READ, world)
     needed = select(read.stated, names)
     limits: dict[str, Any] = {"timeout_s": timeout_s, "depth_max": depth_max, "report": report, "seen": seen}
-    # What two requests can break is broken for any number, and the rest need not wait for it.
+    # A property that two requests can break is broken for any number, without waiting for the rest.
     two, stated = statements_of(make, REQUESTS_IN_RUNS, world), [item.name for item in needed]
     made: Made = {}
     few = _joined([_at(two, {item.name for item in two.candidates}, stated, timeout_s, made=made, record=record)[0]])
@@ -162,9 +165,9 @@ def _at_each(
     made: Made | None = None,
     record: Record | None = None,
 ) -> tuple[list[Outcomes], tuple[int, ...]]:
-    """The outcomes at each number of requests that is needed, and these numbers.
+    """The outcomes at each needed number of requests, and these numbers.
 
-    The same statements are inductive at each. The law is compared with itself there too.
+    The same statements are inductive at each. The model is also compared with itself there.
     """
     say = report or (lambda _text: None)
     kept = {item.name for item in read.candidates}
@@ -173,8 +176,8 @@ def _at_each(
         say("how many requests are enough")
         numbers = numbers_of(read, kept, rests)
         cutoff, found, before = numbers[-1], [], kept
-        # In the smallest world and in the largest one the text is compared at every number, in the others where it is
-        # proved: what differs at a number between would differ in one of those two.
+        # The smallest and the largest world compare the specification at every number, the others only where they
+        # prove. A difference at a number between would appear in one of those two.
         every = attrs.evolve(read.model.bounds, requests=PLAIN.requests) in (PLAIN, WORLD)
         for requests in range(1, cutoff + 1) if every else numbers:
             smaller = statements_of(make, requests, read.model.bounds)
@@ -198,21 +201,21 @@ def _at(
 ) -> tuple[Outcomes, set[str]]:
     """The outcomes at one number of requests, and which of the wanted statements are inductive there.
 
-    What `made` has is not asked again: with the same statements wanted the questions are the same.
+    Results in `made` are reused: the same wanted statements give the same questions.
     """
     key = law.model.bounds.requests, frozenset(wanted)
     before = {} if made is None else made
     if key not in before:
         before[key] = _asked(law, wanted, needed, timeout_s, record)
     rows, kept = before[key]
-    # What is needed later is part of what was needed first.
+    # The statements needed later are among those needed first.
     return {row: outcome for row, outcome in rows.items() if row[0] in kept or row[0] in needed}, kept
 
 
 def _asked(
     law: Statements, wanted: set[str], needed: Sequence[str], timeout_s: float, record: Record | None
 ) -> tuple[Outcomes, set[str]]:
-    # The law read is symmetric (`numbers_of`), and this is what is left of it with fewer requests (`compare`).
+    # The model at READ requests is symmetric (`numbers_of`), so its restriction to fewer requests is too (`compare`).
     prover: Prover = prover_of(law.model, law.all, timeout_s, symmetric=True, record=record)
     found = induction(prover, [item for item in law.candidates if item.name in wanted])
     kept = {item.name for item in found.kept}
@@ -228,7 +231,6 @@ def _asked(
 
 
 def _joined(by_size: Sequence[Outcomes]) -> list[Obligation]:
-    """One obligation for all numbers of requests: it is proved if it is at each."""
     whole: dict[tuple[str, StepName], Outcome] = {}
     for outcomes in by_size:
         for key, outcome in outcomes.items():
@@ -251,16 +253,16 @@ def _runs(
     report: Report | None,
     seen: Found | None = None,
 ) -> Iterator[Obligation]:
-    """For each name the run that breaks it, or that none is known: what two requests cannot break is unknown here.
+    """For each name a run that breaks it; unknown if two requests cannot break it.
 
-    A run is looked for where the least can happen besides: in a world with one aspect, before the whole. All of these
-    are explored. A solver then unrolls runs of the plain world, or, where nothing was to be explored, of all of these.
+    Smaller worlds, with one feature each, are tried before the whole one, because their runs are shorter. Each is
+    explored. Then a solver unrolls runs of the plain world; if nothing could be explored, of all of them.
     """
     found = {name: Obligation(name, "bounded", "unknown", 0.0) for name in names}
     places: Iterable[Bounds] = worlds_within(world)
     if depth_max >= DEPTH_MAX:
         found.update(_explored(make, world, names, report, {} if seen is None else seen))
-        # A solver unrolls few steps of a world with features: what exploring does not find there is left open.
+        # A solver unrolls few steps in a world with features, so what exploration does not find there stays open.
         places = [PLAIN]
     for smaller in places:
         model = make(attrs.evolve(smaller, requests=REQUESTS_IN_RUNS))
@@ -279,7 +281,7 @@ def _runs(
 def _explored(
     make: ModelOf, world: Bounds, names: Sequence[str], report: Report | None, seen: Found
 ) -> Iterator[tuple[str, Obligation]]:
-    """What exploring breaks, in the first of the smaller worlds in which it does."""
+    """The violations found by exploration, each in the first of the smaller worlds that shows it."""
     left = list(names)
     for smaller in worlds_within(world):
         known = seen.setdefault(smaller, {})
@@ -298,7 +300,7 @@ def _explored(
 
 
 def worlds_within(world: Bounds) -> Iterator[Bounds]:
-    """The plain world, those with one of the aspects of `world`, and itself."""
+    """The plain world, the worlds with one feature of `world`, and `world`."""
     yield PLAIN
     for each in (TIMEOUTS["timeout"], *EXPLORATIONS.values()):
         if each.aspects <= world.aspects and each.queues <= world.queues and each.tags <= world.tags:
@@ -308,33 +310,32 @@ def worlds_within(world: Bounds) -> Iterator[Bounds]:
 
 
 def compare(read: Statements, smaller: Statements, rests: Rests) -> None:
-    """Nothing if the law read is, with fewer requests, the law of fewer; raises `NotUniformError` where it is not."""
+    """Check that the model restricted to fewer requests is the model of fewer; raises `NotUniformError` otherwise."""
     fewer = smaller.model.bounds.requests
     dropped = frozenset(range(fewer, read.model.bounds.requests))
 
     def same(what: str, named: Iterable[int], term: Term, other: Term | None) -> None:
         if rests.but(*named).restricted(term, dropped) is not other:
-            raise NotUniformError(f"{what} is another with {fewer} requests")
+            raise NotUniformError(f"{what} differs with {fewer} requests")
 
     actions = {each.label: each for each in read.model.actions if not dropped & set(each.actors)}
     others = {each.label: each for each in smaller.model.actions}
     if list(actions) != list(others):
-        raise NotUniformError(f"there are other actions with {fewer} requests")
+        raise NotUniformError(f"the actions differ with {fewer} requests")
     for label, action in actions.items():
         for what, named, term, other in _said(action, others[label], dropped):
             same(what, named, term, other)
     if [item.name for item in read.all] != [item.name for item in smaller.all]:
-        raise NotUniformError(f"there are other statements with {fewer} requests")
+        raise NotUniformError(f"the statements differ with {fewer} requests")
     for item, here in zip(read.all, smaller.all, strict=True):
         for what, named, term, other in _stated(item, here, actions):
             same(what, named, term, other)
     first = [(each.name, id(each.first)) for each in read.model.variables if not dropped & _slot(each.name)]
     if first != [(each.name, id(each.first)) for each in smaller.model.variables]:
-        raise NotUniformError(f"the first state is another with {fewer} requests")
+        raise NotUniformError(f"the first state differs with {fewer} requests")
 
 
 def _conditions(item: Property) -> Mapping[str, Bool]:
-    """Under which condition each step breaks a property."""
     found: dict[str, Bool] = {}
     for label, condition in item.closing:
         found[label] = found.get(label, FALSE) | condition
@@ -344,7 +345,6 @@ def _conditions(item: Property) -> Mapping[str, Bool]:
 def _said(
     action: Action, other: Action, dropped: frozenset[int]
 ) -> Iterator[tuple[str, tuple[int, ...], Term, Term | None]]:
-    """Each term of an action with the requests it names, and what the other has in its place: None if nothing."""
     actors = tuple(_requests(action))
     yield action.label, actors, action.guard, other.guard
     for name in dict.fromkeys((*action.effect, *other.effect)):
@@ -357,12 +357,11 @@ def _said(
 def _stated(
     item: Property, other: Property, actions: Mapping[str, Action]
 ) -> Iterator[tuple[str, tuple[int, ...], Term, Term]]:
-    """Each term of a statement with the requests it names, and what the other has in its place."""
     yield item.name, (), item.here, other.here
     mine, theirs = _conditions(item), _conditions(other)
     for label in dict.fromkeys((*mine, *theirs)):
         if label in actions:
-            # A condition that is never true is left out of a property, and may be so of one of both.
+            # A condition that is never true is left out of a property, possibly in only one of the two.
             named = tuple(_requests(actions[label]))
             yield f"{item.name} at {label}", named, mine.get(label, FALSE), theirs.get(label, FALSE)
 
@@ -370,11 +369,11 @@ def _stated(
 def numbers_of(read: Statements, kept: Iterable[str], rests: Rests) -> tuple[int, ...]:
     """The numbers of requests at which a proof is one for any number, in order; the last is the cutoff.
 
-    The cutoff is the greatest number that a question needs: the requests it names and the witnesses of its quantifiers.
-    With fewer a request that is not named can be doubled, up to the cutoff, where there is one: so what is left are the
-    numbers at which a question may name them all.
+    The cutoff is the greatest number that a question needs: its named requests and the witnesses of its quantifiers.
+    With fewer, an unnamed request can be duplicated up to the cutoff. If there is no unnamed one, the question may name
+    all requests, so those numbers must be proved too.
 
-    Raises `NotUniformError` if a question speaks of the rest otherwise, or needs more than `CUTOFF_MAX`.
+    Raises `NotUniformError` if a question refers to the rest in another way, or needs more than `CUTOFF_MAX`.
     """
     if not is_symmetric(read.model, [item.term for item in read.all]):
         raise NotUniformError("requests are not interchangeable")
@@ -386,7 +385,7 @@ def numbers_of(read: Statements, kept: Iterable[str], rests: Rests) -> tuple[int
         if named not in standing:
             standing[named] = {found for each in assumed for found in rest.witnesses(each, 1)}
         witnesses = standing[named] | rest.witnesses(helps, 1) | rest.witnesses(harms, -1)
-        # One of the rest stays in any case: what is said of each of them without naming it needs one to be said of.
+        # Keep at least one unnamed request: a statement about each of the rest needs one to be about.
         cutoff = max(cutoff, len(named) + max(1, len(witnesses)))
     if cutoff > CUTOFF_MAX:
         raise NotUniformError(f"{cutoff} requests would be needed, more than {CUTOFF_MAX}")
@@ -395,7 +394,7 @@ def numbers_of(read: Statements, kept: Iterable[str], rests: Rests) -> tuple[int
 
 
 def _questions(read: Statements, kept: Iterable[str]) -> Iterator[tuple[frozenset[int], Bool, Bool]]:
-    """Every question of the proof: (requests named, what is true in the state asked for, what is false in it)."""
+    """Every question of the proof: (requests named, condition true in the state, condition false in it)."""
     inductive = set(kept)
     start: Effect = {variable.name: variable.first for variable in read.model.variables}
     by_label = {action.label: action for action in read.model.actions}

@@ -1,11 +1,10 @@
-"""Refutation by unrolling: a run of a given number of steps, from the first state, that breaks a property.
+"""Refutation by unrolling: find a run of a given number of steps, from the first state, that breaks a property.
 
-Bounded model checking (Biere and others, 1999) over unbounded messages, any timeout and any period of the scan that are
-not less than the bounds'. Lengths are tried in turn, so the first run
-found is a shortest one, and it is given as the token that every engine can replay. What induction has proved of every
-reachable state is asserted in the solver at each moment: it changes no answer and saves most of the time.
+Bounded model checking (Biere and others, 1999) over unbounded messages and any timeout and scan period not below those
+of the bounds. Lengths are tried in turn, so the first run found is shortest; its token replays in every engine.
+Statements proved by induction are asserted for every step: this changes no result and saves most of the time.
 
-Leaves out proving: a property without a counterexample up to the greatest length is `unknown` here.
+A property without a counterexample up to the greatest length is `unknown` here.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ Report: TypeAlias = Callable[[str], None]
 
 @frozen
 class Refutation:
-    """What unrolling says of one property. No token: none up to `depth` steps, where `exhausted`, else time ran out."""
+    """The result for one property. Without a token: no run up to `depth` steps if `exhausted`, else time ran out."""
 
     depth: int
     seconds: float
@@ -41,7 +40,7 @@ class Refutation:
 
 @define
 class _Unrolling:
-    """A run being made longer. Invariant: `choices[k][i]` says that step k + 1 is action i, and exactly one i is."""
+    """A growing run. Invariant: `choices[k][i]` says that step k + 1 is action i; exactly one i is true."""
 
     model: Model
     lemmas: Sequence[Bool]
@@ -51,7 +50,7 @@ class _Unrolling:
     choices: list[list[Any]] = field(factory=list)
 
     def __attrs_post_init__(self) -> None:
-        # A switch is not open here: its aspect is in the token's bounds, where it is on.
+        # Switches are fixed here: a token's bounds say whether their feature is on.
         switches = {each.args[0] for each in SWITCHES.values()}
         opened = open_parameters(self.model)
         self.parameters = {name: constant for name, constant in opened.items() if name not in switches}
@@ -63,13 +62,12 @@ class _Unrolling:
         self.frames.append(Frame({each.name: meaning(each.first) for each in self.model.variables}, self.parameters))
 
     def _least(self) -> Iterable[tuple[Any, int]]:
-        """Each parameter with the least value that bounds can give it."""
         bounds, state = self.model.bounds, self.model.state
         least = {state.hold_ticks.args[0]: bounds.hold_ticks, state.scan_ticks.args[0]: bounds.scan_ticks}
         return [(constant, least[name]) for name, constant in self.parameters.items()]
 
     def lengthen(self) -> None:
-        """One more step, by any action."""
+        """Add one step, by any action."""
         moment = len(self.frames)
         before, after = self.frames[-1], frame_of(self.model, f"@{moment}", self.parameters)
         chosen = [z3.Bool(f"{action.label}@{moment}") for action in self.model.actions]
@@ -82,7 +80,7 @@ class _Unrolling:
         self.choices.append(chosen)
 
     def breaking(self, item: Property) -> Any:
-        """That the property is false at the last moment, or that the last step is one that it forbids."""
+        """The property is false at the last step, or the last step is one that it forbids."""
         bad = [self.frames[-1].meaning(~item.here)]
         if self.choices:
             chosen = {action.label: choice for action, choice in zip(self.model.actions, self.choices[-1], strict=True)}
@@ -91,7 +89,7 @@ class _Unrolling:
         return z3.Or(*bad)
 
     def ask(self, item: Property, timeout_s: float) -> tuple[str, str | None]:
-        """Whether a run of this very length breaks the property: `sat` with its token, `unsat` or `unknown`."""
+        """Whether a run of exactly this length breaks the property: `sat` with its token, `unsat` or `unknown`."""
         self.solver.push()
         self.solver.set("timeout", max(1, round(timeout_s * 1000)))
         self.solver.add(self.breaking(item))
@@ -101,7 +99,6 @@ class _Unrolling:
         return answer, token
 
     def _token_in(self, solution: Any, item: Property) -> str:
-        """The run of a solution, under the timeout and the period that it needs."""
         state = self.model.state
         hold, scan = (
             value_in(solution, self.parameters[term.args[0]]) for term in (state.hold_ticks, state.scan_ticks)
@@ -120,7 +117,7 @@ class _Unrolling:
 
 @define
 class _Search:
-    """One property's search. Invariant: no run of `depth` steps or fewer breaks it, while it is not decided."""
+    """The search for one property. Invariant: while undecided, no run of at most `depth` steps breaks it."""
 
     item: Property
     depth: int = -1
@@ -128,7 +125,7 @@ class _Search:
     decided: Refutation | None = None
 
     def go_on(self, unrolling: _Unrolling, timeout_s: float) -> None:
-        """Ask for one more length, if there is time left."""
+        """Try one more length, if there is time left."""
         began = time.perf_counter()
         left_s = timeout_s - self.seconds
         answer, token = unrolling.ask(self.item, left_s) if left_s > 0 else ("unknown", None)
@@ -150,9 +147,9 @@ def refute(
     lemmas: Sequence[Bool] = (),
     report: Report | None = None,
 ) -> Mapping[str, Refutation]:
-    """Look for a shortest run of at most `depth_max` steps that breaks each property; `timeout_s` is for each.
+    """Search for a shortest run of at most `depth_max` steps that breaks each property; `timeout_s` is per property.
 
-    `lemmas` must be true of every reachable state. `report` hears of each length before it is tried.
+    `lemmas` must be true of every reachable state. `report` gets each length before it is tried.
     """
     unrolling = _Unrolling(model, lemmas)
     unrolling.start()

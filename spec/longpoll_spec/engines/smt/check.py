@@ -1,7 +1,6 @@
-"""One question to z3, whose answer is never Ctrl-C in disguise.
+"""One call of z3, with Ctrl-C reported as Ctrl-C.
 
-While z3 thinks, SIGINT is its own: it gives up the question, answers `unknown`, and Python never hears of the signal.
-Leaves out which question is put to z3, and what becomes of the answer.
+During the call z3 handles SIGINT itself: it aborts, answers `unknown`, and Python does not see the signal.
 """
 
 from __future__ import annotations

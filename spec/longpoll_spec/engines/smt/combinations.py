@@ -31,15 +31,15 @@ from longpoll_spec.terms import variables_of
 ModelOf: TypeAlias = Callable[[Bounds], Model]
 Features: TypeAlias = frozenset[str]
 FEATURES: Final = ("queues", "tags", *(name for name in ASPECTS if name not in {*SWITCHES, "lateness"}))
-"""Whatever the text can branch on. Of queues and tags there are two, or one."""
+"""Everything that the specification can branch on. A world has one or two queues, and one or two tags."""
 TOGETHER: Final = 3
-"""Every combination of so many features of one question is taken by some world."""
+"""Every combination of this many features of one question is covered by some world."""
 REQUESTS: Final = 2
-"""Requests for which the text is built: one that acts and another."""
+"""The number of requests for which the terms are built: one that acts and another."""
 
 
 def world_with(features: Iterable[str]) -> Bounds:
-    """The world with these features, and with what only restricts, which the proof leaves open."""
+    """The world with these features and the purely restrictive ones, which the proof leaves open."""
     on = frozenset(features)
     return attrs.evolve(
         PLAIN,
@@ -63,10 +63,10 @@ WORLDS: Final[Mapping[str, Bounds]] = MappingProxyType(
         "whole": WORLD,
     }
 )
-"""The worlds that have a name of their own. Any other is named by its features, such as `crash+queues`.
+"""The named worlds. Any other is named by its features, such as `crash+queues`.
 
-`bare` has several queues and nothing else. `uncut` is the whole one without queues that lose messages: of those the
-specification promises less.
+`bare` has several queues and no other feature. `uncut` is the whole one without truncation of queues: for truncated
+queues the specification promises less.
 """
 
 
@@ -78,15 +78,15 @@ class Question:
     statement: str
     features: Features
     assumed: bool = True
-    """Whether the proof of any other statement may rest on this one: it is about states."""
+    """Whether the proof of another statement may assume this one: it is about states."""
 
 
 @frozen
 class NotTaken:
-    """A combination of features that some questions contain and no world takes."""
+    """A combination of features that some questions contain and no world covers."""
 
     features: tuple[str, ...]
-    """Those that the questions contain."""
+    """The features that the questions contain."""
     on: tuple[str, ...]
     """Those of them that are on."""
     questions: tuple[str, ...]
@@ -94,14 +94,14 @@ class NotTaken:
 
 
 def questions_of(make: ModelOf) -> tuple[Question, ...]:
-    """Every question of a proof, in any world, with its features; `make` gives the law under bounds."""
+    """Every question of a proof, in any world, with its features; `make` gives the model under bounds."""
     return _Reader(make).questions()
 
 
 def worlds_of(questions: Iterable[Question]) -> Mapping[str, Bounds]:
-    """The named worlds, and those that together take every combination of `TOGETHER` features of a question.
+    """The named worlds, and others that together cover every combination of `TOGETHER` features of a question.
 
-    The choice is greedy: next comes the world that takes most, of equals the one with fewest features.
+    Greedy: the next world covers the most new combinations; ties go to the fewest features.
     """
     left = {
         (frozenset(chosen), on)
@@ -123,10 +123,10 @@ def worlds_of(questions: Iterable[Question]) -> Mapping[str, Bounds]:
 def not_taken(
     questions: Iterable[Question], worlds: Iterable[Bounds], names: Collection[str] = ()
 ) -> tuple[NotTaken, ...]:
-    """The combinations of all features of a question that no world takes.
+    """The combinations of all features of a question that no world covers.
 
-    With `names` only the questions on which the proof of these properties rests count: their own, and those of every
-    statement that a proof by induction assumes.
+    With `names`, only the questions that the proof of these properties rests on count: their own, and those of every
+    statement that an induction assumes.
     """
     taken = [features_of(world) for world in worlds]
     by_features: dict[Features, list[str]] = {}
@@ -152,13 +152,14 @@ def _left(wanted: set[tuple[Features, Features]], world: Features) -> set[tuple[
 
 
 Place: TypeAlias = tuple[str, ...]
-"""Where a term stands in the text: `guard` and an action, `value` and an action and a variable, `says` and a statement,
-`breaks` and an action and a statement."""
+"""The place of a term: `guard` and an action, `value` and an action and a variable, `says` and a statement, or `breaks`
+and an action and a statement.
+"""
 
 
 @define
 class _Reader:
-    """Reads the text with each feature on and off. Invariant: `texts` keeps every law read, so equal terms stay one."""
+    """Builds the terms with each feature on and off. Invariant: `texts` keeps every model, so equal terms stay one."""
 
     make: ModelOf
     texts: dict[Features, Mapping[Place, frozenset[object]]] = field(factory=dict)
@@ -192,7 +193,6 @@ class _Reader:
         )
 
     def _features(self) -> Mapping[Place, Features]:
-        """Place -> the features with which its text is another than without."""
         found: dict[Place, set[str]] = {}
         for base in map(features_of, WORLDS.values()):
             for name in FEATURES:
@@ -220,7 +220,7 @@ class _Reader:
         for item in law.all:
             for part in parts_of(item.here):
                 names = {_without_number(name) for name in variables_of(part)}
-                # A range is one part a variable, and speaks of no other.
+                # `in_range` is split into one statement per variable.
                 statement = f"{item.name} {next(iter(names))}" if item.name == "in_range" else item.name
                 self.read_by.setdefault(statement, set()).update(names)
                 yield ("says", statement), id(part)
@@ -229,6 +229,5 @@ class _Reader:
 
 
 def _without_number(variable: str) -> str:
-    """A variable's name without the number of its request or queue."""
     stem, _, number = variable.rpartition("_")
     return stem if stem and number.removeprefix("q").isdigit() else variable

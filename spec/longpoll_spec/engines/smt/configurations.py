@@ -1,11 +1,11 @@
-"""The worlds of a proof for any number of requests, and the proof in each of them.
+"""The worlds of a proof for any number of requests, and the proof in each.
 
-An aspect that adds something may also excuse something: of a queue that is cut back less is promised. So there is not
-one world that says all, and the theorem is shown in several. What only restricts, a limit to how many are held or an
-executor that refuses only beside another request, is a choice within a world (`variables.SWITCHES`): a parameter that
-the proof leaves open. What is proved in a world must not be proved in vain: `vacuity` come about in it.
+A feature that adds behaviour may also weaken a promise: less is promised of a truncated queue. So no single world
+covers everything, and the theorem is proved in several. Purely restrictive features, such as a limit on held requests
+or an executor that rejects only next to another request, are parameters that the proof leaves open
+(`variables.SWITCHES`). No proof may hold vacuously: each world must show its `vacuity`.
 
-Leaves out how it is proved (`any_number`), and which worlds there are (`combinations`).
+The proof: `any_number`. The choice of worlds: `combinations`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from longpoll_spec.specification import specification_of
 
 @frozen
 class WorldProof:
-    """What was proved in one world, and what comes about in it."""
+    """The proof in one world, and the situations that occur in it."""
 
     name: str
     world: Bounds
@@ -39,25 +39,25 @@ class WorldProof:
 
     @property
     def in_vain(self) -> tuple[Situation, ...]:
-        """What has to come about and was not seen to."""
+        """The required situations that were not observed."""
         return tuple(each for each in self.situations if each.found != "reached")
 
     @property
     def whole(self) -> Answer:
-        """The proof's verdict; what is proved where something never comes about is unknown."""
+        """The proof's verdict; unknown if a required situation never occurs."""
         verdict = self.found.proof.whole
         return "unknown" if verdict == "proved" and self.in_vain else verdict
 
 
 def chosen(names: Sequence[str], *, any_number: bool, changes: Mapping[str, Any]) -> Mapping[str, Bounds]:
-    """The worlds of these names; with `changes` to a world's bounds one called `own`.
+    """The worlds of these names; with `changes` to a world's bounds, one world called `own`.
 
-    Without names and changes: the plain one for a given number of requests, and for any number none, which leaves the
-    choice to the text. Raises `UnknownWorldError`, also where more than one world is named and only one can be.
+    Without names and changes: the plain one for a given number of requests; for any number none, which leaves the
+    choice to `combinations`. Raises `UnknownWorldError`, also if several worlds are named where only one is possible.
     """
     named = {name: world_named(name) for name in names}
     if len(named) > 1 and (changes or not any_number):
-        raise UnknownWorldError("name one world: only `--requests any` without a world of your own takes several")
+        raise UnknownWorldError("name one world: only `--requests any` without changed bounds accepts several")
     if changes:
         begins = next(iter(named.values())) if named else WORLDS["whole" if any_number else "plain"]
         return {"own": attrs.evolve(begins, **changes)}
@@ -86,10 +86,10 @@ def prove_worlds(
     model_of: ModelOf | None = None,
     record: Record | None = None,
 ) -> list[WorldProof]:
-    """As `any_number.prove_any`, in each of the worlds. A property that is named is proved where it is stated.
+    """As `any_number.prove_any`, in each of the worlds. A named property is proved wherever it is stated.
 
-    Without worlds they are chosen from the text: some world takes every combination of three features that a question
-    contains. Raises `UnknownPropertyError` for what no world states.
+    By default the worlds are chosen so that every combination of three features of a question is covered. Raises
+    `UnknownPropertyError` for a property that no world states.
     """
     wanted = list(names)
     make = model_of or (lambda bounds: specification_of(policy, bounds))
@@ -120,13 +120,13 @@ def prove_worlds(
 
 
 def worst(proofs: Sequence[WorldProof]) -> Answer:
-    """The verdict of all worlds: refuted in one is refuted, and proved is proved in each."""
+    """The verdict over all worlds: refuted if refuted in one, proved only if proved in each."""
     found = {each.whole for each in proofs}
     return "refuted" if "refuted" in found else "unknown" if "unknown" in found else "proved"
 
 
 def verdicts(proofs: Sequence[WorldProof]) -> Mapping[str, Answer]:
-    """Property -> its worst verdict in the worlds that state it; where something never comes about it is unknown."""
+    """Property -> its worst verdict in the worlds that state it; unknown if a required situation never occurs."""
     worse: Mapping[Answer, int] = {"proved": 0, "unknown": 1, "refuted": 2}
     found: dict[str, Answer] = {}
     for each in proofs:
@@ -139,9 +139,9 @@ def verdicts(proofs: Sequence[WorldProof]) -> Mapping[str, Answer]:
 
 
 def unstated(proofs: Sequence[WorldProof]) -> Mapping[str, Sequence[str]]:
-    """World -> the properties that other worlds state and this one does not, or whose text its features leave empty.
+    """World -> the properties that it does not state, or that hold vacuously there, although other worlds state them.
 
-    Such a property is true of any state at all here, and says something elsewhere: it is not proved here.
+    Such a property is not proved in this world.
     """
     says_something = {name for each in proofs for name in _says(each)}
     every = list(dict.fromkeys(name for each in proofs for name in each.found.proof.needed))
@@ -164,7 +164,6 @@ def _in_world(name: str, report: Report | None) -> Report | None:
 
 
 def _kept(found: AnyProof) -> frozenset[str]:
-    """The statements that were proved, of every state."""
     proof = found.proof
     broken = {row.property_name for row in proof.obligations if row.verdict != "proved"}
     return frozenset(row.property_name for row in proof.obligations) - broken

@@ -1,9 +1,8 @@
-"""Refutation by exploring: runs that break a property, looked for under small bounds before a solver unrolls any.
+"""Refutation by exploring: search small bounds for runs that break a property, before a solver unrolls any.
 
-To go through a hundred thousand states takes a second, and many a run that breaks something is longer than a solver
-reaches in a minute. So the world of a proof is explored as far as that, with two requests, one or two messages and a
-timeout of one tick or three; where that does not come to all states random runs follow. What is found is a token like
-any other. Leaves out saying that there is none: what is not found here is unknown.
+A hundred thousand states take a second, and many violating runs are longer than a solver reaches in a minute. So the
+world of a proof is explored up to that size, with two requests, one or two messages and a timeout of one tick or three.
+If that does not reach all states, random runs follow. A run is reported as a token. Finding none decides nothing.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ Report: TypeAlias = Callable[[str], None]
 STATES: Final = 200_000
 """A search ends with the level in which the number of its states reaches this."""
 SIZES: Final = ((1, 1), (1, 3), (2, 1))
-"""(messages, ticks of a timeout), one after the other: one tick hides a deadline that is set anew."""
+"""(messages, ticks of a timeout), tried in order: one tick hides a deadline that is restarted."""
 RANDOM: Final[Mapping[str, Any]] = {"engine": "simulate", "runs": 16_384, "steps": 40}
 
 
 def explored(
     model_of: ModelOf, world: Bounds, requests: int, names: Sequence[str], report: Report | None = None
 ) -> Mapping[str, Refutation]:
-    """Those of the named properties that a run breaks in the world, each with the first run that was found.
+    """The named properties that a run breaks in the world, each with the first run found.
 
-    `model_of` gives the law under bounds, of which names that it does not state are passed over; `report` hears of each
-    search before it begins.
+    `model_of` gives the model under bounds; names that it does not state are ignored. `report` gets each search before
+    it begins.
     """
     found: dict[str, Refutation] = {}
     for bounds in _small(world, requests):

@@ -1,11 +1,12 @@
-"""Proof by induction: which statements every step preserves, and what follows from those.
+"""Proof by induction: which statements every step preserves, and what follows from them.
 
-Statements are candidates. One that the first state breaks, or that some step breaks from a state in which all the other
-candidates hold, is given up with the state and step that show it (a counterexample to induction: it need not be
-reachable), and the rest is tried again without it. What is left is inductive as a whole, so true of every reachable
-state (Flanagan and Leino's Houdini). An effect is substituted into the statement, so one moment is enough.
+Statements are candidates. A candidate is dropped if the first state breaks it, or if some step breaks it from a state
+in which all other candidates hold. The state and step that show this are kept (a counterexample to induction, which
+need not be reachable). The rest is tried again until nothing is dropped. The remaining candidates are inductive
+together, so true of every reachable state (Flanagan and Leino's Houdini). Effects are substituted into the statement,
+so one copy of the variables is enough.
 
-Leaves out runs from the first state (`bounded`).
+Runs from the first state: see `bounded`.
 """
 
 from __future__ import annotations
@@ -26,31 +27,31 @@ from longpoll_spec.terms import TRUE, Bool, after, variables_of
 Answer: TypeAlias = Literal["proved", "refuted", "unknown"]
 Report: TypeAlias = Callable[[str], None]
 Record: TypeAlias = Callable[[str], None]
-"""Takes each question as SMT-LIB text that ends with `(check-sat)`: unsat is proved."""
+"""Takes each question as SMT-LIB text that ends with `(check-sat)`: unsat means proved."""
 _ANSWERS: Final[Mapping[str, Answer]] = {"unsat": "proved", "sat": "refuted", "unknown": "unknown"}
 _FROM_BEST: Final[tuple[Answer, ...]] = ("proved", "unknown", "refuted")
 
 
 @frozen
 class Counterexample:
-    """A state in which every statement in use holds, and what is then wrong. It need not be reachable."""
+    """A state in which every assumed statement holds, and what is wrong after it. It need not be reachable."""
 
     state: tuple[int, ...]
     parameters: Mapping[str, int]
     action: Action | None
-    """The step that breaks the statement; None where the state itself does."""
+    """The step that breaks the statement; None if the state itself does."""
 
 
 @frozen
 class Outcome:
-    """What came of one obligation."""
+    """The result of one obligation."""
 
     verdict: Answer = "proved"
     seconds: float = 0.0
     counterexample: Counterexample | None = None
 
     def also(self, other: Outcome) -> Outcome:
-        """Both together: the worse verdict, the first counterexample, the time of both."""
+        """The conjunction: the worse verdict, the first counterexample, the total time."""
         worse = max(self, other, key=lambda outcome: _FROM_BEST.index(outcome.verdict))
         found = self.counterexample or other.counterexample
         return Outcome(worse.verdict, self.seconds + other.seconds, found)
@@ -58,17 +59,17 @@ class Outcome:
 
 @frozen
 class Induction:
-    """The statements that are inductive together, with what it took, and those that were given up."""
+    """The statements that are inductive together with their outcomes, and those that were dropped."""
 
     kept: tuple[Property, ...]
     initial: Mapping[str, Outcome]
     inductive: Mapping[str, Outcome]
-    """For a statement that was given up: why, in the round in which it was."""
+    """For a dropped statement: why, in the round in which it was dropped."""
 
 
 @define
 class Prover:
-    """Asks one solver. Invariant: the solver's assertions are `assumed`, and nothing else between two questions."""
+    """Queries one solver. Invariant: between two questions the solver's assertions are exactly `assumed`."""
 
     model: Model
     timeout_ms: int
@@ -79,7 +80,7 @@ class Prover:
     solver: Any = field(factory=solver_of)
 
     def assume(self, statements: Sequence[Property]) -> None:
-        """From now on every question is asked of states in which these statements hold."""
+        """Assume these statements in every later question."""
         self.assumed = statements
         self.solver = solver_of()
         self.solver.set("timeout", self.timeout_ms)
@@ -93,11 +94,11 @@ class Prover:
         return self._ask(after(statement, start), None)
 
     def state(self, statement: Bool) -> Outcome:
-        """Whether every state that is left satisfies the statement."""
+        """Whether every state that satisfies the assumptions satisfies the statement."""
         return self._all(self._ask(part, None) for part in parts_of(statement) if self._is_needed(None, part))
 
     def steps(self, statement: Bool, actions: Iterable[Action]) -> Outcome:
-        """Whether every step from a state that is left leads to one that satisfies the statement."""
+        """Whether every step from a state that satisfies the assumptions leads to one that satisfies the statement."""
         return self._all(
             self._ask(action.guard.implies(after(part, action.effect)), action)
             for action in actions
@@ -106,7 +107,7 @@ class Prover:
         )
 
     def no_step(self, action: Action, condition: Bool) -> Outcome:
-        """Whether the step is never possible where the condition holds."""
+        """Whether the step is never enabled where the condition holds."""
         return self._ask(~(action.guard & condition), action) if self._is_needed(action) else Outcome()
 
     def _is_needed(self, action: Action | None, part: Bool | None = None) -> bool:
@@ -152,9 +153,9 @@ def prover_of(
     symmetric: bool | None = None,
     record: Record | None = None,
 ) -> Prover:
-    """A prover for a model whose timeout and scan period are open. `properties` are all it will be asked about.
+    """A prover for a model whose timeout and scan period are open. `properties` are all that it will be asked about.
 
-    Whether requests are interchangeable is looked for in the text unless the caller has seen it already.
+    Symmetry of requests is checked here unless the caller already knows it.
     """
     frame = frame_of(model, parameters=open_parameters(model))
     if symmetric is None:
@@ -163,7 +164,7 @@ def prover_of(
 
 
 def induction(prover: Prover, candidates: Sequence[Property], report: Report | None = None) -> Induction:
-    """The largest part of the candidates that is inductive."""
+    """The largest inductive subset of the candidates."""
     say = report or (lambda _text: None)
     initial = {item.name: prover.first_state(item.here) for item in candidates}
     left = [item for item in candidates if initial[item.name].verdict == "proved"]
@@ -182,7 +183,7 @@ def induction(prover: Prover, candidates: Sequence[Property], report: Report | N
 
 
 def implied(prover: Prover, item: Property) -> Outcome:
-    """Whether the property follows from what the prover assumes: of every state, and of every step it speaks of."""
+    """Whether the property follows from the assumptions, in every state and for every step it mentions."""
     labels = {action.label: action for action in prover.model.actions}
     whole = prover.state(item.here)
     for label, condition in item.closing:
@@ -192,5 +193,5 @@ def implied(prover: Prover, item: Property) -> Outcome:
 
 
 def parts_of(statement: Bool) -> tuple[Bool, ...]:
-    """The statements whose conjunction this is."""
+    """The conjuncts of this statement."""
     return statement.args if statement.op == "and" else (statement,)

@@ -1,12 +1,12 @@
 """The proving engine: every property of a policy for R requests, any number of messages, any timeout and scan period.
 
-For each property: the first state satisfies it, every step preserves it (`inductive`), or it follows from what is
-inductive (`implies`). Of a property that cannot be proved so a run that breaks it is looked for (`bounded`): it is a
-token that replays anywhere, and where there is none the property is unknown. A counterexample to induction says nothing
-about the broker by itself: its state need not be reachable.
+A property is proved if the first state satisfies it and every step preserves it (`inductive`), or if it follows from
+inductive statements (`implies`). Otherwise a run that breaks it is searched for (`bounded`); its token replays in every
+engine. If none is found the property is unknown. A counterexample to induction alone proves nothing about the broker,
+because its state need not be reachable.
 
-Leaves out proofs for any number of requests at once (`any_number`): R is given. An idle request takes no part, so a run
-with fewer requests is a run with R, and counterexamples are looked for with one request, then two.
+R is given; for any number of requests see `any_number`. An idle request does nothing, so a run with fewer requests is a
+run with R. Counterexamples are searched for with one request, then two.
 """
 
 from __future__ import annotations
@@ -42,40 +42,41 @@ StepName: TypeAlias = Literal["initial", "inductive", "implies", "bounded"]
 Report: TypeAlias = Callable[[str], None]
 REQUESTS: Final = 8
 TIMEOUT_S: Final = 10.0
-"""For one question to the solver, and for the whole search for a run that breaks one property."""
+"""Seconds per solver question, and for the whole search for a run that breaks one property."""
 DEPTH_MAX: Final = 13
-"""Steps of the longest run that is unrolled; the deepest known race of a policy takes 11 (strict-clone: 12). A
-lower `depth_max` leaves out longer runs altogether: nothing is explored then."""
+"""Steps of the longest run that is unrolled; the deepest known race of a policy takes 11 (strict-clone: 12). A lower
+`depth_max` excludes longer runs, so nothing is explored then.
+"""
 REQUESTS_IN_RUNS: Final = 2
 PLAIN: Final = Bounds("proof", messages=None)
-"""The world of a proof: its messages are not counted, and it has one queue, one tag and no aspect."""
+"""The plain bounds of a proof: an unbounded log, one queue, one tag, no features."""
 
 
 @frozen
 class Obligation:
-    """One thing that was to be shown, and what came of it."""
+    """One thing to prove, and its result."""
 
     property_name: str
     step: StepName
     verdict: Answer
     seconds: float
     token: str | None = None
-    """The run that breaks the property; of a `bounded` obligation only."""
+    """The run that breaks the property, for a `bounded` obligation."""
     depth: int | None = None
-    """Steps of that run, or of the longest runs of which none breaks it; of a `bounded` obligation only."""
+    """For a `bounded` obligation: steps of that run, or of the longest runs tried."""
     counterexample: Counterexample | None = None
 
 
 @frozen
 class Proof:
-    """The result for one policy. `stated` are the properties it is about, in the law's order."""
+    """The result for one policy. `stated` are its properties, in the order of the spec."""
 
     model: Model
     stated: tuple[Property, ...]
     seconds: float
     obligations: tuple[Obligation, ...]
     given_up: Mapping[str, Outcome]
-    """Statements of the strengthening that this policy does not keep, and why: harmless where the rest is enough."""
+    """Dropped statements of the strengthening, and why; harmless if the rest is enough."""
 
     def verdict(self, name: str) -> Answer:
         """Proved if its last obligation is; refuted only by a run from the first state."""
@@ -91,7 +92,7 @@ class Proof:
 
     @property
     def by_construction(self) -> tuple[str, ...]:
-        """Those of the needed properties that the text leaves nothing to say here: true, and not for being proved."""
+        """The needed properties that hold vacuously: the specification contains nothing that could break them."""
         return tuple(item.name for item in self.stated if item.by_construction)
 
     @property
@@ -103,7 +104,7 @@ class Proof:
 
 @define
 class _Case:
-    """A proof being made. Invariant: `rows` has every obligation tried, in order."""
+    """A proof in progress. Invariant: `rows` has every obligation tried, in order."""
 
     prover: Prover
     made: Induction
@@ -131,7 +132,7 @@ class _Case:
         self.rows.append(Obligation(item.name, step, outcome.verdict, outcome.seconds, counterexample=found))
 
     def add_run(self, name: str, refutation: Refutation) -> None:
-        """The obligation of a search for runs."""
+        """Add the obligation of a search for runs."""
         verdict: Answer = "unknown" if refutation.token is None else "refuted"
         self.rows.append(Obligation(name, "bounded", verdict, refutation.seconds, refutation.token, refutation.depth))
 
@@ -147,11 +148,10 @@ def prove(
     report: Report | None = None,
     record: Record | None = None,
 ) -> Proof:
-    """Prove the named `always` properties of a policy, all of them for no names, or find runs that break them.
+    """Prove the named `always` properties of a policy, by default all, or find runs that break them.
 
-    `world` says how many queues and tags there are and which aspects; `report` hears what is being tried, and
-    `record` gets each question of the induction as SMT-LIB. Raises
-    `BoundsError` and `UnknownPropertyError`.
+    `world` gives the number of queues and tags and the features. `report` gets the current step, `record` each question
+    of the induction as SMT-LIB. Raises `BoundsError` and `UnknownPropertyError`.
     """
     model = specification_of(policy, attrs.evolve(world, requests=requests))
     return prove_model(model, names=names, timeout_s=timeout_s, depth_max=depth_max, report=report, record=record)
@@ -168,9 +168,9 @@ def prove_model(
     smaller: Callable[[Bounds], Model] | None = None,
     record: Record | None = None,
 ) -> Proof:
-    """As `prove`, for any model, such as one with a planted slip, and any strengthening.
+    """As `prove`, for any model, such as a mutant, and any strengthening.
 
-    `smaller` makes the same model with fewer requests, in which runs are looked for.
+    `smaller` makes the same model with fewer requests, in which runs are searched for.
     """
     began = time.perf_counter()
     stated = [item for item in properties_of(model) if item.kind == "always"]
@@ -194,7 +194,6 @@ def prove_model(
 
 
 def _inductive_of(model: Model) -> list[Property]:
-    """The law's own inductive statements that are about states; those about steps say what `in_range` says."""
     return [item for item in properties_of(model) if item.kind == "inductive" and not item.closing]
 
 
@@ -204,7 +203,7 @@ def _why(made: Induction, item: Property) -> Outcome:
 
 @frozen
 class _Runs:
-    """How runs are looked for: by exploring, then by unrolling, with one request and with two for the rest."""
+    """Searches for runs: by exploring, then by unrolling, with one request and then with two for the rest."""
 
     world: Bounds
     model_of: Callable[[Bounds], Model]
@@ -237,6 +236,5 @@ class _Runs:
 
 
 def _again(model: Model, stated: Sequence[Property], made: Induction) -> list[Bool]:
-    """What was proved inductive, said of a model with fewer requests; proved of more it is true of fewer."""
     kept = {item.name for item in made.kept}
     return [item.here for item in (*stated, *strengthening_of(model)) if item.name in kept]

@@ -1,13 +1,13 @@
-"""Terms that speak of all requests, read as quantifiers: over the requests that are not named, "the rest".
+"""Read terms about all requests as quantifiers over the requests that are not named, "the rest".
 
-In a term some requests are named (who acts, whom a statement is about). A junction in which every other request has
-the same part, up to renaming, says "for every" or "for some" of the rest. This is seen in the text: a term in which
-the rest is spoken of in any other way, such as one request compared with another, or one spared, is refused.
+A term names some requests: the acting one, or the one a statement is about. A conjunction or disjunction in which every
+other request has the same part, up to renaming, means "for every" or "for some" of the rest. Terms that refer to the
+rest in any other way are refused: comparing two requests, or treating one differently.
 
-Two things follow for a term that is so read. `restricted`: what it says where fewer requests exist. `witnesses`: which
-of its quantifiers need a request of their own for the term to stay true when the other requests are taken away.
+Two functions use this. `restricted` gives the term's meaning where fewer requests exist. `witnesses` gives the
+quantifiers that need a request to stay true when the other requests are removed.
 
-Leaves out proving: see `any_number`.
+The proof that uses it: see `any_number`.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from longpoll_spec.engines.analysis.symmetry import Renaming, Shapes, slot_of
 from longpoll_spec.terms import Bool, Int, Term, nodes, rebuild
 
 Polarity: TypeAlias = int
-"""1 where the term helps by being true, -1 by being false, 0 where either may matter."""
+"""1 if the term helps by being true, -1 by being false, 0 if either may matter."""
 Witness: TypeAlias = tuple[str, int]
-"""A quantifier: its junction, and the shape of what it says of one request."""
+"""A quantifier: its junction, and the shape of the part for one request."""
 _JUNCTIONS: Final = frozenset({"and", "or"})
 
 
 class NotUniformError(Exception):
-    """A term speaks of the rest otherwise than by a quantifier; no proof for any number can rest on it."""
+    """A term refers to the rest other than by a quantifier, so no proof for any number can use it."""
 
 
 @define(eq=False)
 class Rest:
     """Reads terms in which the requests of `rest` are not named.
 
-    Invariant: `free_in` has, for each term read, the requests of the rest that it names itself, outside quantifiers,
-    and `quantified` the quantifiers of each junction read. The term is kept beside its answer, so its id stays its own.
+    Invariant: for each term read, `free_in` has the requests of the rest that it names outside quantifiers, and
+    `quantified` the quantifiers of each junction. The term is stored with its result, so its id stays unique.
     """
 
     rest: frozenset[int]
@@ -45,7 +45,7 @@ class Rest:
     quantified: dict[int, Mapping[int, Sequence[Term]]] = field(factory=dict)
     dropped: frozenset[int] = frozenset()
     left: dict[int, Term] = field(factory=dict)
-    """What is left of each node without those that were dropped last: the next term shares most of its nodes."""
+    """Cache: node -> the node without the requests dropped last."""
 
     def free(self, term: Term) -> frozenset[int]:
         """The requests of the rest that a term names outside quantifiers."""
@@ -55,13 +55,13 @@ class Rest:
         return self.free_in[id(term)][1]
 
     def closed(self, term: Term) -> None:
-        """Nothing if the term speaks of the rest by quantifiers only; raises `NotUniformError`."""
+        """Check that the term refers to the rest by quantifiers only; raises `NotUniformError`."""
         odd = self.free(term)
         if odd:
-            raise NotUniformError(f"request {min(odd)} is not treated as the others are")
+            raise NotUniformError(f"request {min(odd)} is not treated like the others")
 
     def restricted(self, term: Term, dropped: frozenset[int]) -> Term:
-        """The term where the requests of `dropped`, which are of the rest, do not exist; raises `NotUniformError`."""
+        """The term where the requests of `dropped`, part of the rest, do not exist; raises `NotUniformError`."""
         self.closed(term)
         if self.dropped != dropped:
             self.dropped, self.left = dropped, {}
@@ -78,7 +78,7 @@ class Rest:
         return made[id(term)]
 
     def witnesses(self, term: Term, polarity: Polarity) -> set[Witness]:
-        """The quantifiers of a term that need a request of their own; raises `NotUniformError`."""
+        """The quantifiers of a term that need a witness; raises `NotUniformError`."""
         self.closed(term)
         found: set[Witness] = set()
         pending, seen = [(term, polarity)], set()
@@ -87,7 +87,7 @@ class Rest:
             if (id(node), sign) in seen:
                 continue
             seen.add((id(node), sign))
-            # "For every" is kept when requests are taken away, "for some" when its witness stays.
+            # "For every" stays true when requests are removed, "for some" if its witness stays.
             if node.op in _JUNCTIONS and sign != (1 if node.op == "and" else -1):
                 found |= {(node.op, shape) for shape in self._quantifiers(node)}
             pending += _inside(node, sign)
@@ -104,7 +104,6 @@ class Rest:
         return self._named_by(parts)
 
     def _quantifiers(self, junction: Term) -> Mapping[int, Sequence[Term]]:
-        """Shape -> the parts of a junction that say it, one for every request of the rest."""
         if id(junction) not in self.quantified:
             by_shape: dict[int, list[Term]] = {}
             for part in junction.args:
@@ -124,7 +123,7 @@ class Rest:
 
 @define
 class Rests:
-    """One reader for each choice of named requests among `requests`, kept because a term is read often."""
+    """One cached reader for each choice of named requests among `requests`."""
 
     requests: int
     made: dict[frozenset[int], Rest] = field(factory=dict)
@@ -136,7 +135,6 @@ class Rests:
 
 
 def _inside(node: Term, sign: Polarity) -> Sequence[tuple[Term, Polarity]]:
-    """The terms inside a term, each with how its truth bears on the whole."""
     parts = [arg for arg in node.args if isinstance(arg, (Int, Bool))]
     match node.op:
         case "and" | "or":

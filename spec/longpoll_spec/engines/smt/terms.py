@@ -1,6 +1,6 @@
-"""The z3 meaning of terms: integers without bounds, truth values, and parameters that are open unless they are fixed.
+"""Terms as z3 expressions: unbounded integers, truth values, and parameters that are open unless fixed.
 
-One `Frame` is one moment: it has a z3 constant for each variable. Leaves out asking the solver.
+One `Frame` has a z3 constant for each variable at one step.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _MEANINGS: Final[Mapping[str, Callable[..., Any]]] = {
 
 @define(eq=False)
 class Frame:
-    """The variables at one moment. Invariant: `known` has each translated term beside its meaning, so its id stays."""
+    """The variables at one step. Invariant: `known` keeps each translated term alive, so its id is unique."""
 
     variables: Mapping[str, Any]
-    """Variable name -> z3 constant (or, at the first moment of a run, z3 value)."""
+    """Variable name -> z3 constant (in the first state of a run, z3 value)."""
     parameters: Mapping[str, Any]
-    """Parameter name -> z3 constant; one that is not named here has its own value."""
+    """Parameter name -> z3 constant; a parameter that is missing keeps its value."""
     known: dict[int, tuple[Term, Any]] = field(factory=dict)
 
     def meaning(self, term: Term) -> Any:
-        """The term's z3 expression at this moment."""
+        """The term's z3 expression at this step."""
         for node in nodes(term, done=self.known):
             self.known[id(node)] = (node, self._meaning(node))
         return self.known[id(term)][1]
@@ -60,7 +60,7 @@ class Frame:
 
 
 def frame_of(model: Model, suffix: str = "", parameters: Mapping[str, Any] | None = None) -> Frame:
-    """The variables of a model at one moment, each as a z3 constant named after it."""
+    """The variables of a model at one step, each as a z3 constant named after it."""
     made = {
         variable.name: (z3.Bool if variable.truth else z3.Int)(variable.name + suffix) for variable in model.variables
     }
@@ -68,19 +68,19 @@ def frame_of(model: Model, suffix: str = "", parameters: Mapping[str, Any] | Non
 
 
 def open_parameters(model: Model) -> dict[str, Any]:
-    """A z3 constant for each parameter of the law."""
+    """A z3 constant for each parameter of the specification."""
     return {term.args[0]: z3.Int(term.args[0]) for term in model.state.parameters}
 
 
 def plausible(parameters: Mapping[str, Any]) -> list[Any]:
-    """What is known of open parameters: a pull waits for a tick at least, as the scan does; a switch is on or off."""
+    """The constraints on open parameters: hold time and scan period are at least one tick, a switch is on or off."""
     switches = {term.args[0] for term in SWITCHES.values()}
     known = [z3.And(constant >= 0, constant <= 1) for name, constant in parameters.items() if name in switches]
     return known + [constant >= 1 for name, constant in parameters.items() if name not in switches]
 
 
 def becomes(model: Model, effect: Effect, before: Frame, after: Frame) -> list[Any]:
-    """What an effect says of the moment after a step; a variable that it does not name keeps its value."""
+    """The constraints of an effect on the state after a step; a variable that it does not name keeps its value."""
     return [
         after.variables[variable.name] == before.meaning(effect.get(variable.name, variable.term))
         for variable in model.variables
@@ -88,18 +88,18 @@ def becomes(model: Model, effect: Effect, before: Frame, after: Frame) -> list[A
 
 
 def solver_of() -> Any:
-    """A new solver, which leaves Ctrl-C to Python: z3 would swallow it and answer unknown."""
+    """A new solver that leaves Ctrl-C to Python; z3 would swallow it and answer unknown."""
     solver = z3.Solver()
     solver.set("ctrl_c", False)
     return solver
 
 
 def value_in(solution: Any, constant: Any) -> int:
-    """The value that a z3 solution gives to a constant; truth is 0 or 1, and what does not matter is the least."""
+    """The value of a constant in a z3 solution; truth is 0 or 1, an unconstrained value is the least."""
     value = solution.eval(constant, model_completion=True)
     return int(z3.is_true(value)) if z3.is_bool(value) else int(value.as_long())
 
 
 def state_in(model: Model, solution: Any, frame: Frame) -> tuple[int, ...]:
-    """The state that a z3 solution gives to a moment."""
+    """The state that a z3 solution gives to a frame."""
     return tuple(value_in(solution, frame.variables[variable.name]) for variable in model.variables)

@@ -1,10 +1,10 @@
-"""What has to come about in the world of a proof, so that nothing in it is proved in vain.
+"""Check that the proofs in a world do not hold vacuously: the situations that must occur in it.
 
-A theorem about what never happens says nothing. So each proof for any number of requests is followed by a look for
-runs: every action of its world happens, and so does everything that the law says must sometimes be (`reached`). A
-situation that no run shows is put to the solver: it may be ruled out by what was proved, or only not have been found.
+A theorem about what never happens says nothing. So after each proof for any number of requests this searches for runs:
+every action of the world must occur, and every `sometimes` property must be reached (`reached`). A situation that no
+run shows goes to the solver, which tells whether the proved statements exclude it or it was only not found.
 
-Leaves out numbers of requests: two are enough for each situation, and more would only hide that.
+Two requests are used: enough for each situation.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Found: TypeAlias = Literal["reached", "not found", "excluded"]
 ModelOf: TypeAlias = Callable[[Bounds], Model]
 REQUESTS: Final = 2
 REQUESTS_EXCLUDED: Final = 3
-"""Requests for which a situation is ruled out: one more than a run has."""
+"""The number of requests for which a situation is excluded: one more than a run has."""
 MESSAGES: Final = 2
 NOTHING_WRONG: Final = frozenset({"append", "flush", "make_visible", "next_pull", "tick"})
-"""What happens of itself where nothing goes wrong; in some policies time waits for more of it than in others."""
+"""The actions of a run without faults; in some policies more of them are urgent than in others."""
 TRIES: Final = (
     (True, 512, 40),
     (False, 512, 40),
@@ -40,12 +40,12 @@ TRIES: Final = (
     (False, 40_960, 60),
     (True, 81_920, 80),
 )
-"""(nothing goes wrong, random runs, steps of each), until every situation has been reached."""
+"""(without faults, random runs, steps of each), until every situation is reached."""
 
 
 @frozen
 class Situation:
-    """Something that has to come about, and whether it does."""
+    """A situation that must occur, and whether it does."""
 
     name: str
     sentence: str
@@ -55,9 +55,9 @@ class Situation:
 
 
 def situations_of(make: ModelOf, world: Bounds, proved: Iterable[str], timeout_s: float) -> tuple[Situation, ...]:
-    """Every situation of a world; `make` gives its law under bounds, and `proved` names what is true of all its states.
+    """Every situation of a world; `make` gives the model under bounds, `proved` names what is true of all its states.
 
-    What restricts the world is a choice in a proof, so it is looked at without that, and with it.
+    A restriction of the world is a choice in a proof, so situations are checked with and without it.
     """
     free = attrs.evolve(world, aspects=world.aspects - set(SWITCHES))
     stated: dict[str, Property] = {}
@@ -84,9 +84,9 @@ def _sometimes(model: Model) -> dict[str, Property]:
 
 
 def _runs(model: Model, sought: Sequence[Property]) -> Iterable[tuple[str, str]]:
-    """(situation, token of a run that shows it) of those that random runs come to; equal models give equal runs.
+    """(situation, token of a run) for the situations that random runs reach; equal models give equal runs.
 
-    Those in which nothing goes wrong get deepest, so they come first.
+    Runs without faults get deepest, so they come first.
     """
     left = list(sought)
     for seed, (quiet, runs, steps) in enumerate(TRIES):
@@ -100,7 +100,7 @@ def _runs(model: Model, sought: Sequence[Property]) -> Iterable[tuple[str, str]]
 
 
 def _quiet(model: Model) -> Model:
-    """The model in which nothing goes wrong, what time waits for left as it is: its runs are runs of the model."""
+    """The model without faults, with the same urgency: its runs are runs of the model."""
     kept = [
         each if each.urgent or each.name in NOTHING_WRONG else attrs.evolve(each, guard=FALSE) for each in model.actions
     ]
@@ -110,7 +110,7 @@ def _quiet(model: Model) -> Model:
 def _excluded(
     make: ModelOf, worlds: Iterable[Bounds], names: Sequence[str], proved: frozenset[str], timeout_s: float
 ) -> set[str]:
-    """The situations that no state has in which everything holds that was proved, whatever the parameters are."""
+    """The situations that no state satisfies together with the proved statements, for any parameters."""
     possible: set[str] = set()
     for bounds in dict.fromkeys(worlds):
         model = make(attrs.evolve(bounds, requests=REQUESTS_EXCLUDED, messages=None))

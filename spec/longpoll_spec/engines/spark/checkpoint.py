@@ -1,15 +1,15 @@
-"""The directory of a search on Spark: whole levels, and what is known when the last of them is.
+"""The directory of a search on Spark: whole levels, and the state of the search after the last one.
 
-| in the directory | holds                                                                                        |
-|------------------|----------------------------------------------------------------------------------------------|
-| `search.json`    | which law, the levels that are whole, transitions and witnesses so far; replaced all at once  |
-| `level-D`        | runs (`sorted_runs`) of the states first reached by D actions, cut into shares                |
-| `seen`           | the same runs, merged (`visited`)                                                            |
-| `made`           | what the step that is under way made; it begins anew after a kill                            |
-| `answers`        | what the tasks of a step answered                                                            |
-| `lock`           | nothing; the driver that searches here has it locked                                         |
+| in the directory | holds                                                                                         |
+|------------------|-----------------------------------------------------------------------------------------------|
+| `search.json`    | the model, the whole levels, transitions and witnesses so far; replaced atomically            |
+| `level-D`        | runs (`sorted_runs`) of the states first reached by D actions, cut into shards                |
+| `seen`           | the same runs, merged (`visited`)                                                             |
+| `made`           | output of the current step; starts empty after a kill                                         |
+| `answers`        | answers of the tasks of a step                                                                |
+| `lock`           | nothing; locked by the driver that searches here                                              |
 
-The driver and every worker must see the same directory. Leaves out Spark.
+The driver and every worker must see the same directory.
 """
 
 from __future__ import annotations
@@ -40,13 +40,11 @@ LOCK_FILE: Final = "lock"
 
 @with_table
 class _State(msgspec.Struct, kw_only=True):
-    """What `search.json` holds."""
-
     format_version: int = FORMAT
     law: str
-    """Names the law, its bounds and the properties that are judged."""
+    """Identifies the model, its bounds and the properties checked."""
     shares: int
-    """How many shares all heads are cut into: each is a task of every step."""
+    """The number of shards of all heads: each is a task of every step."""
     levels: list[int]
     """States of each whole level."""
     expanded: int = 0
@@ -59,14 +57,14 @@ class _State(msgspec.Struct, kw_only=True):
 
 @define
 class Checkpoint:
-    """A directory. Invariant: every level in `levels` of the state is whole, and nothing else is believed."""
+    """A directory. Invariant: every level in `levels` of the state is whole, and no other level is used."""
 
     path: Path
     state: _State = field(init=False)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """While the block lasts nobody else searches here; raises `CheckpointError` where somebody does."""
+        """Lock the directory for the block; raises `CheckpointError` if another search has it."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = (self.path / LOCK_FILE).open("w")
@@ -82,13 +80,13 @@ class Checkpoint:
             yield
 
     def unusable(self, error: OSError) -> CheckpointError:
-        """What to tell of a directory that cannot be read or written."""
+        """The error for a directory that cannot be read or written."""
         return CheckpointError(f"cannot use {self.path}: {error.strerror}; fix this, or use another --checkpoint")
 
     def open(self, law: str, first: Words, actions: int, shares: int) -> None:
-        """Go on with what is there, which keeps its shares, or begin with the first states, mixed.
+        """Resume the search in the directory, with its number of shards, or begin with the first states, mixed.
 
-        Raises `CheckpointError` if something else is there.
+        Raises `CheckpointError` if the directory belongs to another search.
         """
         file = self.path / STATE_FILE
         try:
@@ -122,7 +120,7 @@ class Checkpoint:
         return state
 
     def save(self) -> None:
-        """Write what is known; a reader sees the old file or the new one."""
+        """Write the state; a reader sees the old file or the new one."""
         fresh = self.path / f"{STATE_FILE}.new"
         fresh.write_bytes(msgspec.json.encode(self.state))
         fresh.replace(self.path / STATE_FILE)
@@ -133,22 +131,21 @@ class Checkpoint:
 
     @property
     def made(self) -> Path:
-        """The directory of what a step makes."""
+        """The directory of a step's output."""
         return self.path / MADE
 
     @property
     def answers(self) -> Path:
-        """The directory of what the tasks of a step answer."""
+        """The directory of the answers of a step's tasks."""
         return self.path / ANSWERS
 
     def empty(self, directory: Path) -> Path:
-        """A directory in which is nothing, whatever was there."""
+        """The directory, emptied."""
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir()
         return directory
 
     def _count(self, depth: int) -> int:
-        """The states of a level that are there; a damaged file has none."""
         try:
             return count(runs_in(self.level(depth)))
         except ValueError:
@@ -160,12 +157,12 @@ class Checkpoint:
         return self.state.expanded == len(self.state.levels)
 
     def ledger_into(self, ledger: Ledger) -> None:
-        """Note the witnesses that are known."""
+        """Note the known witnesses."""
         for item, depth, closing, key in self.state.witnesses:
             ledger.note(item, Witness(int(key, 16), depth, closing))
 
     def expanded(self, told: Sequence[Told], ledger: Ledger) -> None:
-        """Take in what expanding the last level told, with the level that it made."""
+        """Record the results of expanding the last level, with the new level."""
         depth = self.state.expanded
         for each in told:
             self.state.fired = [before + more for before, more in zip(self.state.fired, each.fired, strict=True)]

@@ -1,7 +1,7 @@
-"""Terms as Spark columns: the law's guards and effects as expressions over rows that are states.
+"""Terms as Spark columns: guards and effects as expressions over rows that are states.
 
-A row has a column for every variable, integers as `int` and truth values as `boolean`. So a recorded or computed set of
-steps is checked where it lies, by one filter. Leaves out exploring (`spark`), which works on packed words instead.
+A row has a column for every variable, integers as `int` and truth values as `boolean`. So one filter checks a recorded
+or computed set of steps in place. Exploration uses packed words instead (`search`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MEANINGS: Final[Mapping[str, Callable[..., Any]]] = {
 
 
 def state_ddl(model: Model, prefix: str = "") -> str:
-    """The columns of a state, in Spark's words."""
+    """The columns of a state as Spark DDL."""
     kinds = ((f"{prefix}{each.name}", "boolean" if each.truth else "int") for each in model.variables)
     return ", ".join(f"{name} {kind}" for name, kind in kinds)
 
@@ -44,7 +44,7 @@ class Columns:
     prefix: str = ""
     made: dict[int, Column] = field(factory=dict)
     kept: list[Term] = field(factory=list)
-    """What `made` names, so that an identity stays one node's."""
+    """Keeps the nodes in `made` alive, so that identities stay unique."""
 
     def of(self, term: Term) -> Column:
         """The term as a column."""
@@ -69,18 +69,18 @@ class Columns:
 
 
 def guard_column(action: Action) -> Column:
-    """Whether the action may happen in the row's state."""
+    """Whether the action is enabled in the row's state."""
     return Columns().of(action.guard)
 
 
 def effect_columns(action: Action) -> dict[str, Column]:
-    """Variable -> its value after the action; a variable that is not named keeps its own."""
+    """Variable -> its value after the action; a variable that is not named keeps its value."""
     columns = Columns()
     return {name: columns.of(term) for name, term in action.effect.items()}
 
 
 def legal_step(model: Model, before: str = "before_", after: str = "after_") -> Column:
-    """Whether some action leads from the row's one state to its other; their columns have these prefixes."""
+    """Whether some action leads from the row's first state to its second; their columns have these prefixes."""
     columns = Columns(before)
     return reduce(operator.or_, (_is_step(model, action, columns, after) for action in model.actions))
 

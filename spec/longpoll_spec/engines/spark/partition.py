@@ -1,12 +1,11 @@
-"""What a Spark worker does for one share of a search: it expands its states, or takes in what is new to it.
+"""The work of a Spark worker for one shard: expand its states, or add the states that are new to it.
 
-| step   | reads                               | writes                                                           |
-|--------|-------------------------------------|------------------------------------------------------------------|
-| expand | the share's states of a level       | their successors of every share, sorted, in `made`                 |
-| take   | the share's part of all that is there | what no earlier level has, as the share's states of the next level |
+| step   | reads                                 | writes                                                             |
+|--------|---------------------------------------|--------------------------------------------------------------------|
+| expand | the shard's states of a level         | their successors in every shard, sorted, in `made`                 |
+| take   | the shard's part of all successors    | those in no earlier level, as the shard's states of the next level |
 
-Everything is the packed engine's own: the expanding function, which travels as text, and the sorted runs. Nothing is
-shuffled by Spark. Leaves out when a level ends (`search`), and Spark.
+It uses the packed engine's expanding function, sent as text, and its sorted runs. Spark shuffles nothing.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ MADE: Final = "made"
 SORTED_STATES: Final = 4 << 20
 """States that a task sorts at once."""
 _parts: dict[tuple[tuple[str, ...], int], Part] = {}
-"""Text of an expanding function, and how much it makes at once -> its part: a worker process compiles it once."""
+"""Cache of a worker process: (text of an expanding function, batch size) -> its compiled part."""
 
 
 @with_table
 class Told(msgspec.Struct, frozen=True):
-    """What expanding some states noticed. Keys are hexadecimal: JSON's numbers are not exact."""
+    """The results of expanding some states. Keys are hexadecimal, because JSON numbers are not exact."""
 
     fired: list[int]
     """Transitions by action instance."""
@@ -43,7 +42,7 @@ class Told(msgspec.Struct, frozen=True):
     """(property index, index of the closing action or None, key)."""
 
     def with_stretch(self, stretch: Stretch) -> Told:
-        """The same and what a stretch gave."""
+        """These results and those of a batch."""
         fired = [before + more for before, more in zip(self.fired, stretch.fired, strict=True)]
         found = [(item, closing, f"{key:x}") for item, closing, key in stretch.found]
         return Told(fired, [*self.found, *found])
@@ -59,10 +58,10 @@ class Sources(msgspec.Struct, frozen=True):
 
 @frozen
 class Partition:
-    """One share of a search, as a worker gets it."""
+    """One shard of a search, as sent to a worker."""
 
     directory: Path
-    """The search's, which the driver and all workers see."""
+    """The search's directory, which the driver and all workers see."""
     shares: int
     source: Source
     words: int
@@ -72,7 +71,7 @@ class Partition:
     sorted_states: int = field(factory=lambda: SORTED_STATES)
 
     def part(self) -> Part:
-        """The part of this process that expands by this law."""
+        """The part of this process that expands this model."""
         name = (self.source.lines, self.stretch_states)
         if name not in _parts:
             expand = self.source.function("expand")
@@ -82,7 +81,7 @@ class Partition:
         return _parts[name]
 
     def expand(self, share: int, depth: int, still_open: Sequence[bool]) -> Told:
-        """Expand the share's states of a level."""
+        """Expand the shard's states of a level."""
         part, made, number = self.part(), self.directory / MADE, 0
         told = Told([0] * self.actions, [])
         for run in runs_in(level_in(self.directory, depth), share):
@@ -95,7 +94,7 @@ class Partition:
         return told
 
     def take(self, share: int, depth: int) -> None:
-        """Write the share's states of a level: what was made, less what the levels before it have."""
+        """Write the shard's states of a level: the successors less those in earlier levels."""
         seen = Visited(self.directory, share, self.sorted_states).runs(depth - 1)
         made = [of_share(run, share, self.shares) for run in runs_in(self.directory / MADE)]
         for number, (low, pieces) in enumerate(ranges(made, self.sorted_states)):
@@ -103,14 +102,14 @@ class Partition:
             write_run(level_in(self.directory, depth), share, number, not_in(states, seen, low))
 
     def before(self, keys: Sequence[int], depth: int, share: int) -> Sources:
-        """For each key the least of the share's states of a level that leads to it, if one does."""
+        """For each key the least of the shard's states of a level that leads to it, if any."""
         runs = runs_in(level_in(self.directory, depth), share)
         found = self.part().sources(keys, (chunk for run in runs for chunk in _chunks(run)))
         return Sources([(f"{key:x}", f"{source:x}", index) for key, (source, index) in found.items()])
 
 
 def sources_in(several: Iterable[Sources]) -> dict[int, tuple[int, int]]:
-    """For each key that is named the least state that leads to it, with the index of the action."""
+    """For each key the least state that leads to it, with the index of the action."""
     sources: dict[int, tuple[int, int]] = {}
     for name, text, action in (row for each in several for row in each.rows):
         key, source = int(name, 16), (int(text, 16), action)

@@ -1,11 +1,10 @@
-"""The Spark engine: the packed engine's work, shared by the tasks of any cluster that Spark runs on.
+"""The Spark engine: the packed engine's work, divided between the tasks of any cluster that Spark runs on.
 
-A state is exact 64-bit words, the same as in the packed engine. All heads are cut into shares, and a level takes two
-jobs with a task a share: one expands the share's states, one takes in what is new to it (`partition`). Spark says who
-does what and does it again elsewhere where a worker is lost; states go by files in a directory that all see, so nothing
-is shuffled, and a search that was killed goes on from the last whole level, with the same result. A small level the
-driver expands itself, by the same functions. Leaves out making a session, and symmetry. Workers need this package
-installed.
+A state is exact 64-bit words, as in the packed engine. Heads are divided into shards, and each level takes two jobs
+with one task per shard: one expands the shard's states, one adds the states new to it (`partition`). Spark schedules
+the tasks and retries them where a worker is lost. States are passed as files in a directory that all see, so nothing is
+shuffled. A killed search resumes from the last whole level with the same result. The driver expands small levels itself
+with the same functions. Workers need this package; there is no symmetry reduction.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from longpoll_spec.model import Action, Model, Property
 NAME: Final = "spark"
 TASKS_A_CORE: Final = 2
 HERE_STATES_MAX: Final = 200_000
-"""A level of no more states the driver expands itself: a job takes longer to be made than they do."""
+"""The driver expands a level of at most this many states itself: starting a job would take longer."""
 _FAULT_CHARACTERS_MAX: Final = 300
 Work: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _Answer = TypeVar("_Answer")
@@ -48,7 +47,7 @@ _Answer = TypeVar("_Answer")
 
 @define
 class _Search:
-    """A breadth-first search. Invariant: what counts is in `checkpoint`, and a step counts when it is whole."""
+    """A breadth-first search. Invariant: all results are in `checkpoint`, and a step counts only when it is whole."""
 
     model: Model
     ledger: Ledger
@@ -58,7 +57,7 @@ class _Search:
     travelling: Callable[[Work], Work]
 
     def grow(self, limit: int | None, report: Report | None) -> None:
-        """Expand level after level until nothing is new, or the limit is reached."""
+        """Expand level after level until there are no new states, or the limit is reached."""
         state = self.checkpoint.state
         while not self.checkpoint.is_complete and (limit is None or sum(state.levels) < limit):
             self._expand(state.expanded)
@@ -66,7 +65,6 @@ class _Search:
                 report(Progress(sum(state.levels), sum(state.fired), len(state.levels) - 1, state.levels[-1]))
 
     def _expand(self, depth: int) -> None:
-        """Expand a level; write the next."""
         share, coming = self.share, depth + 1
         still_open = [self.ledger.is_open(item) for item in range(len(self.ledger.properties))]
         is_here = self.checkpoint.state.levels[depth] <= HERE_STATES_MAX
@@ -78,7 +76,7 @@ class _Search:
         self.checkpoint.empty(made)
 
     def _by_shares(self, do: Callable[[int], _Answer], kind: type[_Answer], is_here: bool) -> list[_Answer]:
-        """What is given for each share, in any order: here, or by a task each."""
+        """The result for each shard, in any order: computed here, or by one task each."""
         shares = self.checkpoint.state.shares
         if is_here:
             return [do(number) for number in range(shares)]
@@ -121,14 +119,14 @@ def explore(
     report: Report | None = None,
     limit_states: int | None = None,
 ) -> Exploration:
-    """Explore the model on a session; Ctrl-C ends it with what is known of whole levels.
+    """Explore the model on a session; Ctrl-C ends the search and returns the results of whole levels.
 
-    `parallel` tasks run at once, where a session cannot say it (Spark Connect). What workers are to do goes through
-    `travelling` first, which has it bring this package along to workers that lack it.
+    `parallel` is the number of tasks at once, where the session cannot report it (Spark Connect). Functions for workers
+    pass through `travelling` first, which adds this package for workers that lack it.
 
-    Levels are written to `checkpoint`, and a search that is there already goes on; without one they go to a directory
-    that ends with the search, which only a local master can share. `seconds` are those of this call. Raises
-    `CheckpointError`, `SparkFailedError`, and `BoundsError` as the packed engine does.
+    Levels are written to `checkpoint`, and a search found there resumes. By default they go to a temporary directory,
+    which only a local master can share. `seconds` counts this call only. Raises `CheckpointError`, `SparkFailedError`,
+    and `BoundsError` as the packed engine does.
     """
     began = time.perf_counter()
     layout = layout_of(model)
@@ -167,7 +165,7 @@ def explore(
 
 @contextmanager
 def _fault_told(checkpoint: Checkpoint) -> Iterator[None]:
-    """Spark's faults, and the disk's, as one line."""
+    """Report faults of Spark and the disk as one line."""
     try:
         yield
     except (PySparkException, Py4JError) as error:
@@ -178,7 +176,7 @@ def _fault_told(checkpoint: Checkpoint) -> Iterator[None]:
 
 
 def _directory(session: SparkSession, checkpoint: Path | None) -> Any:
-    """Where levels go: a context that gives the path."""
+    """A context with the path of the levels."""
     if checkpoint is not None:
         return nullcontext(checkpoint.absolute())
     if not _master(session).startswith("local"):
@@ -187,7 +185,7 @@ def _directory(session: SparkSession, checkpoint: Path | None) -> Any:
 
 
 def _master(session: SparkSession) -> str:
-    """The session's master; "" for one of Spark Connect, which has none."""
+    """The session's master; "" for Spark Connect, which has none."""
     try:
         return session.sparkContext.master or ""
     except PySparkException:
@@ -208,6 +206,6 @@ def _temporary_directory() -> Iterator[Path]:
 
 
 def _name_of(source: Source, properties: Sequence[str]) -> str:
-    """Names a law with its bounds, and what is judged: the text of both, digested."""
+    """Identifies a model with its bounds and properties: a digest of both."""
     constants = [f"{name}={value!r}" for name, value in sorted(source.constants.items())]
     return hashlib.sha256("\n".join([*source.lines, *constants, *properties]).encode()).hexdigest()

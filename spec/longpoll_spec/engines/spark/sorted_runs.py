@@ -1,14 +1,13 @@
-"""Sorted runs of states as files that the driver and every worker map: what a search on Spark is kept in.
+"""Sorted runs of states as files that the driver and every worker map: the storage of a search on Spark.
 
-A run is a NumPy array of the form `Words`, mixed and sorted by heads, each state once. A directory has runs of every
-share of all heads (`words.first_head`), under names that say whose they are:
+A run is a NumPy array of the form `Words`, mixed, sorted by heads, without duplicates. A directory has runs of every
+shard of the heads (`words.first_head`):
 
-| file                | holds                                                          |
-|---------------------|----------------------------------------------------------------|
-| `share-Q-N.npy`     | run N of the states whose heads lie in share Q                  |
+| file                | holds                                              |
+|---------------------|----------------------------------------------------|
+| `share-Q-N.npy`     | run N of the states whose heads lie in shard Q     |
 
-A file is there whole or not at all, and one that is written again has the same states in it: so a task that Spark tries
-twice does no harm. Leaves out what the runs are for.
+A file appears whole or not at all, and writing it again gives the same states: a task that Spark retries does no harm.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def write_run(directory: Path, share: int, number: int, words: Words) -> None:
 
 @contextmanager
 def whole(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to that is under its name when the block ends: whole, or not at all."""
+    """A file to write to; it gets its name when the block ends, whole or not at all."""
     fresh = path.with_name(f"new-{uuid.uuid4().hex}")
     with fresh.open("wb") as file:
         yield file
@@ -42,19 +41,19 @@ def whole(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_cut(directory: Path, words: Words, shares: int) -> None:
-    """Write mixed states, sorted by heads, as one run a share."""
+    """Write mixed states, sorted by heads, as one run per shard."""
     for share in range(shares):
         write_run(directory, share, 0, of_share(words, share, shares))
 
 
 def of_share(words: Words, share: int, shares: int) -> Words:
-    """Those of sorted states whose heads lie in a share."""
+    """The sorted states whose heads lie in a shard."""
     first, end = (lesser(words, first_head(number, shares)) for number in (share, share + 1))
     return words[:, first:end]
 
 
 def runs_in(directory: Path, share: int | None = None) -> list[Words]:
-    """The runs of a share, or of all, as pages that the system may take back; raises ValueError for a damaged one."""
+    """The runs of a shard, or of all, as mapped pages that the system may drop; raises ValueError for a damaged one."""
     return [_mapped(file) for file in sorted(directory.glob(f"share-{'*' if share is None else share}-*.npy"))]
 
 
@@ -66,5 +65,5 @@ def _mapped(file: Path) -> Words:
 
 
 def count(runs: Iterable[Words]) -> int:
-    """How many states they have."""
+    """The number of states in the runs."""
     return sum(run.shape[1] for run in runs)

@@ -1,12 +1,11 @@
-"""What a share of a search has seen: its runs of all levels, merged so that there are few.
+"""The states that a shard of a search has seen: its runs of all levels, merged so that there are few.
 
-| directory         | holds                                                               |
-|-------------------|---------------------------------------------------------------------|
-| `level-D`         | the states of one level                                              |
-| `seen/Q/A-B`      | what share Q has of the levels A to B, in fewer runs                  |
+| directory         | holds                                                         |
+|-------------------|---------------------------------------------------------------|
+| `level-D`         | the states of one level                                       |
+| `seen/Q/A-B`      | the states of shard Q in levels A to B, in fewer runs         |
 
-Only levels that are whole are merged, and they stay: a directory under `seen` that is missing is made again, or done
-without. Leaves out what is new (`partition`).
+Only whole levels are merged, and they stay: a directory missing under `seen` is made again or not needed.
 """
 
 from __future__ import annotations
@@ -24,22 +23,22 @@ from longpoll_spec.engines.spark.sorted_runs import count, runs_in, write_run
 
 SEEN: Final = "seen"
 Span: TypeAlias = tuple[int, int]
-"""The first and the last of levels that follow one another."""
+"""The first and the last of consecutive levels."""
 
 
 def level_in(directory: Path, depth: int) -> Path:
-    """Where the level of a depth is."""
+    """The directory of a level."""
     return directory / f"level-{depth}"
 
 
 @frozen
 class Visited:
-    """What one share has seen of a search's directory."""
+    """The states that one shard has seen."""
 
     directory: Path
     share: int
     sorted_states: int
-    """How many states are sorted at once."""
+    """The number of states sorted at once."""
 
     @property
     def _merged(self) -> Path:
@@ -57,7 +56,7 @@ class Visited:
         return [run for span in spans for run in self._runs(span)]
 
     def _spans(self, last: int) -> list[Span]:
-        """The levels up to the last one, as few spans as there are by now: nothing later was ever merged."""
+        """The levels up to the last one, in as few merged spans as exist."""
         made, spans, begin = self._made(), [], 0
         while begin <= last:
             spans.append((begin, max((end for first, end in made if first == begin), default=begin)))
@@ -79,7 +78,7 @@ class Visited:
         return count(self._runs(span))
 
     def _merge(self, spans: list[Span]) -> None:
-        """Put what two spans have into one directory, which is there whole or not at all."""
+        """Merge two spans into one directory, which appears whole or not at all."""
         fresh = self._merged / f"new-{uuid.uuid4().hex}"
         fresh.mkdir(parents=True)
         runs = [run for span in spans for run in self._runs(span)]

@@ -1,6 +1,6 @@
-"""The specification as a book: a page for each action and each aspect, and the differences between two policies.
+"""The specification as a book: a page for each action and each feature, and the differences between two policies.
 
-`formula` writes terms as MathML, `reads_and_writes` says who reads and writes what, `chapters` puts the pages together,
-and `differences` tells two policies apart. Made from the law's own text like docs/spec.md, which has it all on one
-page. Leaves out what slips show, which is given to it.
+`formula` writes terms as MathML, `reads_and_writes` finds which actions read and write which variables, `chapters`
+builds the pages, and `differences` compares two policies. Derived from the specification like docs/spec.md, which has
+it all on one page. The results of mutants are passed in.
 """

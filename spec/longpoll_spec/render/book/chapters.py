@@ -1,6 +1,6 @@
-"""The pages of the book as Markdown with MathML in it, for Sphinx and MyST.
+"""The pages of the book as Markdown with MathML, for Sphinx and MyST.
 
-Leaves out what slips show (`Slipped` is given) and where the pages lie in a site.
+The results of mutants are passed in (`Slipped`).
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ SEVERAL: Final = {
     "queues": "Several queues share one dispatcher and one scanner.",
     "tags": "A message has a tag, and a pull wants one.",
 }
-"""The aspects that are switched on by number."""
+"""The features that are switched on by number."""
 WORLDS: Final[Mapping[str, Bounds]] = {
     **EXPLORATIONS,
     "lateness": Bounds("lateness", requests=2, messages=1, aspects=frozenset({"lateness"})),
 }
-"""Each aspect -> a world with it. That of lateness finds bounds on answers, and no exploration of its own is pinned."""
+"""Each feature -> bounds with it. `lateness` finds bounds on answers; no exploration of it is pinned."""
 
 
 @frozen
 class Slipped:
-    """One planted slip, and what became of it."""
+    """One mutant, and its result."""
 
     action: str
     what: str
     policy: str
     bounds: str
     broken: str
-    """The property that a run breaks, or what differs else."""
+    """The property that a run breaks, or another difference."""
     steps: int | None
     proof: str
 
 
 def pages(slips: Sequence[Slipped]) -> dict[str, str]:
-    """Place in the book -> text."""
+    """Path in the book -> text."""
     made = {
         "state.md": _state(),
         "phases.md": _phases(),
@@ -76,29 +76,28 @@ def pages(slips: Sequence[Slipped]) -> dict[str, str]:
 
 
 def _names() -> list[str]:
-    """The actions that some preset has."""
     return [name for name in ACTION_NAMES if name in reads_and_writes()]
 
 
 def _index() -> Lines:
     yield from ("# The law as a book", "")
     yield (
-        "Made from the law's own text, as [the law in full](../spec.md) is, which has all of it on one page. "
-        "It says what may happen; [findings](../findings.md) tells what it found."
+        "Generated from the specification, like [the law in full](../spec.md), which has all of it on one page. "
+        "Results: [findings](../findings.md)."
     )
     yield ""
     chapters = {
-        "state": "What a state is: each variable, and who reads and writes it.",
+        "state": "The state: each variable, and the actions that read and write it.",
         "phases": "The phases of a request, as a picture.",
-        "actions/index": "What may happen: a page for each action.",
-        "aspects/index": "What a world may have besides: a page for each aspect.",
-        "properties": "What must hold, as formulas.",
+        "actions/index": "The actions, one page each.",
+        "aspects/index": "The features, one page each.",
+        "properties": "The properties, as formulas.",
         "policies": "The knobs of every preset side by side.",
         "differences/index": "Two policies side by side, action by action.",
     }
     yield from (f"- [{name.partition('/')[0].capitalize()}]({name}.md): {said}" for name, said in chapters.items())
     yield ""
-    yield "A variable with a dash is its value after the step. `r` is the request that takes part, `s` any."
+    yield "A variable with a prime is its value after the step. `r` is the acting request, `s` any request."
     yield from toctree(chapters)
 
 
@@ -124,7 +123,11 @@ def _variables(policy: Policy, bounds: Bounds) -> frozenset[str]:
 
 
 def _phases() -> Lines:
-    yield from ("# The phases of a request", "", "Who moves a request from which phase to which, found in the effects.")
+    yield from (
+        "# The phases of a request",
+        "",
+        "The actions that move a request from one phase to another, derived from their effects.",
+    )
     pictures: dict[tuple[PhaseChange, ...], list[str]] = {}
     for name, policy in PRESETS.items():
         pictures.setdefault(phase_changes_of(model_of(policy)), []).append(name)
@@ -137,7 +140,7 @@ def _actions() -> Lines:
     yield from (
         "# Actions",
         "",
-        "An action may happen where its guard holds, and then all of its effect happens at once.",
+        "An action is enabled where its guard holds; its effect happens atomically.",
     )
     yield ""
     rows = ((f"[`{name}`]({name}.md)", _sentences(name)[0], _presets(name)) for name in _names())
@@ -146,7 +149,6 @@ def _actions() -> Lines:
 
 
 def _worlds(name: str) -> Iterator[tuple[str, Bounds]]:
-    """Where an action is told: without aspects; where it exists with one only, with that."""
     if any(action_lines(name, policy, OPEN) for policy in PRESETS.values()):
         yield "", OPEN
         return
@@ -195,7 +197,6 @@ def _marked(names: Iterable[str]) -> str:
 
 
 def _texts(name: str, aspect: str, bounds: Bounds) -> Lines:
-    """Guard and effect, once for all presets that have the same."""
     groups: dict[tuple[str, ...], list[Policy]] = {}
     for policy in PRESETS.values():
         lines = action_lines(name, policy, bounds)
@@ -215,22 +216,21 @@ def _texts(name: str, aspect: str, bounds: Bounds) -> Lines:
 
 
 def _by_aspects(name: str) -> Lines:
-    """Where an aspect gives the action another text in `strict`."""
     strict = PRESETS["strict"]
     before = action_lines(name, strict, OPEN)
     found = [each for each, size in WORLDS.items() if action_lines(name, strict, opened(size)) not in ((), before)]
     if before and found:
         yield from ("## With an aspect", "")
         listed = ", ".join(f"[{each}](../aspects/{each}.md)" for each in found)
-        yield from (f"In `strict` its text is another one with {listed}.", "")
+        yield from (f"In `strict` it differs with {listed}.", "")
 
 
 def _could_break(name: str) -> Lines:
     found = broken_by().get(name, {})
     yield from ("## Properties that it could break", "")
     yield (
-        "It writes what they read, or they speak of this step; whether it ever does is what exploring and proofs say. "
-        "Those that hold by construction are left out."
+        "It writes variables that they read, or they are about this step; exploring and proofs show whether it does. "
+        "Properties that hold vacuously are left out."
     )
     yield ""
     for each, presets in found.items():
@@ -243,9 +243,9 @@ def _slipped(name: str, slips: Sequence[Slipped]) -> Lines:
     own = [slip for slip in slips if slip.action == name]
     yield from ("## Slips", "")
     if not own:
-        yield from ("None of this action is pinned.", "")
+        yield from ("No mutant of this action is pinned.", "")
         return
-    yield from ("What becomes of a small mistake in its text ([the zoo](../../zoo.md) tells how they are found).", "")
+    yield from ("The results of small mistakes in it ([the zoo](../../zoo.md) describes how they are found).", "")
     rows = (
         (
             slip.what,
@@ -265,12 +265,10 @@ def _aspect_names() -> list[str]:
 
 def _aspects() -> Lines:
     names = _aspect_names()
-    yield from ("# Aspects", "", "Each is explored by itself, and all of them together are proved.", "")
-    yield from ("Lateness only measures: its counts take the place of what is stated of ticks.", "")
+    yield from ("# Aspects", "", "Each is explored alone, and all together are proved.", "")
+    yield from ("Lateness only measures: its counts replace the properties in ticks.", "")
     said = {**ASPECTS, **SEVERAL}
-    yield from table(
-        ("aspect", "what is in the world with it"), ((f"[{name}]({name}.md)", said[name]) for name in names)
-    )
+    yield from table(("aspect", "what it adds to the model"), ((f"[{name}]({name}.md)", said[name]) for name in names))
     yield from toctree(names)
 
 
@@ -311,12 +309,12 @@ def _own_properties(name: str) -> Lines:
             if each.name not in without:
                 own.setdefault(each.name, each)
     if own:
-        yield from ("## Properties that are stated only so", "")
+        yield from ("## Properties that exist only so", "")
         yield from table(("property", "sentence"), ((f"`{each.name}`", each.sentence) for each in own.values()))
 
 
 def _properties() -> Lines:
-    yield from ("# Properties", "", "As formulas of `strict`, or of the first preset in which they are stated.", "")
+    yield from ("# Properties", "", "As formulas of `strict`, or of the first preset that has them.", "")
     told: set[str] = set()
     for policy in PRESETS.values():
         for size in (PLAIN, *WORLDS.values()):

@@ -1,6 +1,6 @@
-"""Two policies side by side: the knobs in which they differ, and each action whose text is not the same.
+"""Compare two policies: the knobs in which they differ, and each action that differs.
 
-Leaves out what follows for the properties, which exploring and proving say.
+What this means for the properties is found by exploring and proving.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from longpoll_spec.policy import Policy, knob_values
 from longpoll_spec.render.spec_actions import OPEN, action_lines, opened
 
 PLAIN: Final = ""
-"""The world without aspects."""
+"""No features."""
 Pair = tuple[str, str]
-"""A line of the one and of the other; empty where it has none there."""
+"""Corresponding lines of the two; empty where one has none."""
 
 
 @frozen
 class Changed:
-    """One action whose text differs."""
+    """One action that differs."""
 
     action: str
     aspect: str
-    """With which it differs so; `PLAIN` where it does without any."""
+    """The feature with which it differs; `PLAIN` if it differs without any."""
     pairs: tuple[Pair, ...]
 
 
 @frozen
 class Difference:
-    """All that two policies differ in."""
+    """All differences between two policies."""
 
     first: Policy
     second: Policy
@@ -44,14 +44,13 @@ class Difference:
 
 
 def difference(first: Policy, second: Policy) -> Difference:
-    """What the second has otherwise than the first."""
+    """How the second differs from the first."""
     values = ((knob, *(str(getattr(each, knob)).lower() for each in (first, second))) for knob in knob_values())
     knobs = tuple((knob, one, other) for knob, one, other in values if one != other)
     return Difference(first, second, knobs, tuple(_changed(first, second)))
 
 
 def _changed(first: Policy, second: Policy) -> Iterator[Changed]:
-    """Each action's differences without aspects, and then those that an aspect adds."""
     for name in ACTION_NAMES:
         told: set[Pair] = set()
         for aspect, bounds in {PLAIN: OPEN, **{each: opened(size) for each, size in EXPLORATIONS.items()}}.items():
@@ -67,7 +66,7 @@ def _pairs(name: str, first: Policy, second: Policy, bounds: Bounds) -> list[Pai
 
 
 def aligned(first: Sequence[str], second: Sequence[str]) -> Iterator[Pair]:
-    """The lines of two texts, those that are the same beside each other."""
+    """The lines of two texts, equal ones paired."""
     for kind, start, end, other_start, other_end in SequenceMatcher(None, first, second, autojunk=False).get_opcodes():
         left, right = list(first[start:end]), list(second[other_start:other_end])
         if kind != "equal":

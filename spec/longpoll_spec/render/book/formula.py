@@ -1,7 +1,7 @@
-"""Terms in mathematical notation, as MathML: what a browser shows without any script.
+"""Terms in mathematical notation, as MathML: a browser shows it without scripts.
 
-What is said of both requests is said once, of every one or of some, as in the project's own words (`readable`), whose
-reader this asks for names. Leaves out the page around a formula.
+A statement about both requests is written once, for every request or for some, as in `readable`, whose reader provides
+the names.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _OPPOSITE: Final = {"lt": "≥", "le": ">"}
 _INDEXED: Final = re.compile(r"(.*)\[(.*)\]")
 _SPACE: Final = "&#160;"
 Row = tuple[str, str]
-"""What stands before a line of a formula, and the line."""
+"""The prefix of a line of a formula, and the line."""
 
 
 def _text(words: str) -> str:
-    """Words; their spaces at the ends stay, which MathML would take away."""
+    """Words; spaces at their ends are kept, which MathML would remove."""
     return f"<mtext>{escape(words).replace(' ', _SPACE)}</mtext>"
 
 
@@ -40,7 +40,7 @@ def _row(*parts: str) -> str:
 
 
 def name(shown: str, *, after: bool = False) -> str:
-    """A variable as a symbol: `phase[r]` has its request below it, and what it is after the step a dash."""
+    """A variable as a symbol: `phase[r]` has its request as subscript, and its value after the step a prime."""
     found = _INDEXED.fullmatch(shown)
     symbol = f"<mi>{escape(found[1] if found else shown)}</mi>"
     below = _text(found[2]) if found else ""
@@ -49,7 +49,7 @@ def name(shown: str, *, after: bool = False) -> str:
 
 
 def formula_reader(model: Model) -> Reader:
-    """The reader by whose names the formulas of a model are written."""
+    """The reader that names things in the formulas of a model."""
     named = [(term, each) for each, term in named_terms(model.state).items() if term is not TRUE]
     return reader_of(model, named)
 
@@ -125,7 +125,7 @@ def _quantified(reader: Reader, term: Term, every: str) -> str:
 
 
 def guard_rows(reader: Reader, guard: Bool) -> Iterator[Row]:
-    """A guard, a row for each of its parts."""
+    """A guard, one row per part."""
     if guard is TRUE:
         yield _text("when"), _sign("⊤")
         return
@@ -136,7 +136,7 @@ def guard_rows(reader: Reader, guard: Bool) -> Iterator[Row]:
 
 
 def effect_rows(reader: Reader, action: Action, variables: Mapping[str, Variable]) -> Iterator[Row]:
-    """An effect, a row for each variable and each case of its new value; what stays as it is is left out."""
+    """An effect, one row per variable and case of its new value; unchanged variables are left out."""
     first = True
     for variable, term in action.effect.items():
         if term.op == "var" and term.args[0] == variable:
@@ -185,5 +185,5 @@ def math(rows: Sequence[Row]) -> str:
 
 
 def shown_name(variable: str) -> str:
-    """A variable as the book's pages call it: the same for every request and every queue."""
+    """A variable's name in the book: the same for every request and every queue."""
     return f"{stem(variable)}[r]" if stem(variable) != variable else re.sub(r"_q\d+$", "", variable)

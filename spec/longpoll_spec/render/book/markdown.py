@@ -1,7 +1,4 @@
-"""The pieces that pages of the book are written with: tables, raw HTML, links, lists, and two texts side by side.
-
-Leaves out what is said.
-"""
+"""Markdown building blocks of the book: tables, raw HTML, links, lists, and two texts side by side."""
 
 from __future__ import annotations
 
@@ -12,12 +9,12 @@ Lines = Iterator[str]
 
 
 def toctree(names: Iterable[str]) -> Lines:
-    """The list of pages that Sphinx puts at the left."""
+    """The list of pages in Sphinx's sidebar."""
     yield from ("", "```{toctree}", ":hidden:", "", *names, "```")
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Lines:
-    """A table; what stands in a cell may have strokes in it."""
+    """A table; bars in cells are escaped."""
     yield f"| {' | '.join(heads)} |"
     yield f"| {' | '.join('---' for _ in heads)} |"
     yield from (f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
@@ -31,7 +28,7 @@ def raw(html: str) -> Lines:
 
 
 def links(names: Iterable[str], folder: str) -> str:
-    """Links to pages of a folder, by their names, or that there is none."""
+    """Links to pages of a folder, by their names; a remark if there are none."""
     return ", ".join(f"[`{name}`]({folder}{name}.md)" for name in names) or "none"
 
 

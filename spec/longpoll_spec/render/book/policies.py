@@ -1,7 +1,4 @@
-"""The pages of the book about policies: the knobs of every preset, and any two presets side by side.
-
-Leaves out how differences are found (`differences`).
-"""
+"""The pages of the book about policies: the knobs of every preset, and any two presets side by side."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from longpoll_spec.render.book.markdown import Lines, table, toctree, two
 
 
 def pages() -> dict[str, Lines]:
-    """Place in the book -> lines."""
+    """Path in the book -> lines."""
     pairs = combinations(PRESETS.values(), 2)
     made = {f"differences/{_pair(*pair)}.md": _sides(difference(*pair)) for pair in pairs}
     return made | {"policies.md": _policies(), "differences/index.md": _differences()}

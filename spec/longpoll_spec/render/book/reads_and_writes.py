@@ -1,6 +1,7 @@
-"""Who reads and who writes which variable, and which properties an action could break by that.
+"""Which actions read and write which variable, and which properties an action could break.
 
-Read from the terms: over each preset without aspects, and over each aspect. Leaves out whether it ever does.
+Computed from the terms of each preset without features, and with each feature. Whether an action does break one is not
+checked.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from longpoll_spec.terms import Term, nodes
 
 @frozen
 class ReadsAndWrites:
-    """What one action touches, by the names that the book's pages have."""
+    """What one action reads and writes, by the names used in the book."""
 
     reads: frozenset[str]
     writes: frozenset[str]
 
 
 def variables_in(terms: Iterable[Term]) -> set[str]:
-    """The variables that some of the terms name."""
+    """The variables in these terms."""
     return {str(node.args[0]) for node in nodes(*terms) if node.op == "var"}
 
 
@@ -39,12 +40,12 @@ def written_by(action: Action) -> set[str]:
 
 
 def read_by(action: Action) -> set[str]:
-    """The variables that an action's guard asks of, or from which its effect makes a value."""
+    """The variables that an action's guard or its effect's new values read."""
     return variables_in([action.guard, *(action.effect[name] for name in written_by(action))])
 
 
 def worlds() -> Iterator[tuple[Policy, Bounds]]:
-    """What is asked: every preset without aspects, and with each."""
+    """Every preset without features, and with each."""
     for policy in PRESETS.values():
         yield policy, OPEN
         yield from ((policy, opened(bounds)) for bounds in EXPLORATIONS.values())
@@ -52,7 +53,7 @@ def worlds() -> Iterator[tuple[Policy, Bounds]]:
 
 @cache
 def reads_and_writes() -> Mapping[str, ReadsAndWrites]:
-    """Action -> what it touches in some preset or with some aspect."""
+    """Action -> what it reads and writes in some preset or with some feature."""
     reads: dict[str, set[str]] = {}
     writes: dict[str, set[str]] = {}
     for policy, bounds in worlds():
@@ -64,17 +65,17 @@ def reads_and_writes() -> Mapping[str, ReadsAndWrites]:
 
 @cache
 def statements(policy: Policy, bounds: Bounds) -> tuple[Property, ...]:
-    """What is stated of a policy under these bounds, for two requests and any number of messages."""
+    """The properties of a policy under these bounds, for two requests and any number of messages."""
     return tuple(properties_of(specification_of(policy, opened(bounds))))
 
 
 def breakable(action: Action, statement: Property, read: set[str]) -> bool:
-    """Whether an action may make a statement false: it writes what is read there, or is the step that is spoken of.
+    """Whether an action could make a statement false: it writes a variable that is read, or is the forbidden step.
 
     Args:
         action: The action.
         statement: What must hold.
-        read: The variables that the statement's own part about a state asks of.
+        read: The variables that the statement's own part about a state reads.
     """
     spoken_of = any(label == action.label for label, _ in statement.closing)
     return spoken_of or not read.isdisjoint(written_by(action))

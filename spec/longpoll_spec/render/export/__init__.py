@@ -1,1 +1,1 @@
-"""The law and its runs in the languages of other checkers: Promela, TLA+ and ITF."""
+"""The specification and its runs in the languages of other checkers: Promela, TLA+ and ITF."""

@@ -1,14 +1,14 @@
 """A trace in the Informal Trace Format, which Apalache writes and the TLA+ tools around it read.
 
-| field     | content                                                                                          |
-|-----------|--------------------------------------------------------------------------------------------------|
-| `#meta`   | what the trace is; of a state: its number, and the action that led to it                         |
-| `params`  | the law's open parameters: constants of the TLA+ module, here with their values                  |
-| `vars`    | the variables, by the names of the TLA+ export                                                   |
-| `states`  | one object for each state, from the first on: each variable's value                              |
+| field     | content                                                                                   |
+|-----------|-------------------------------------------------------------------------------------------|
+| `#meta`   | the trace's description; in a state: its number, and the action that led to it            |
+| `params`  | the open parameters: constants of the TLA+ module, here with their values                 |
+| `vars`    | the variables, by the names of the TLA+ export                                            |
+| `states`  | one object per state, from the first on: each variable's value                            |
 
 An integer is `{"#bigint": "3"}` and a truth value a JSON one, as in the export. The parameters are set in the first
-state. Source: Apalache's ADR-015. Leaves out `loop`: our traces are finite.
+state. Source: Apalache's ADR-015. There is no `loop`: our traces are finite.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from longpoll_spec.render.notation import parameters_of
 
 
 def render(trace: Trace, token: str) -> dict[str, Any]:
-    """The trace as what JSON can hold."""
+    """The trace as JSON-compatible data."""
     parameters = parameters_of(trace.model)
     return {
         "#meta": {

@@ -1,21 +1,20 @@
-"""The law as JANI: one JSON file that other checkers read, and that an interpreter of a few hundred lines runs.
+"""The specification as JANI: one JSON file that other checkers read, and that a small interpreter can run.
 
-One automaton with one location, one edge for each action instance, under the label that the law gives it. A property
-is a question about reaching: of what must hold, that no state that breaks it is reached; of what must be found, that
-one is. The law has no probabilities, so of each the greatest probability is 0 or 1.
+One automaton with one location, and one edge per action instance, under its label. A property is a reachability
+question: for `always`, that no violating state is reached; for `sometimes`, that one is. The specification has no
+probabilities, so every maximum probability is 0 or 1.
 
-| of JANI              | is of the law                                                                      |
+| in JANI              | content                                                                            |
 |----------------------|------------------------------------------------------------------------------------|
-| `metadata.version`   | `FORMAT_VERSION`: of what a reader of this file rests on                           |
-| `actions`            | the labels; their comments say sentence, place in RocketMQ, thread, slips          |
+| `metadata.version`   | `FORMAT_VERSION`, for readers of this file                                         |
+| `actions`            | the labels; their comments give sentence, location in RocketMQ, thread, mutants    |
 | `constants`          | the open parameters with their values, and words such as PHASE_HELD                |
 | `variables`          | the state, with ranges, first values and sentences                                 |
 | `properties`         | every property, by its name                                                        |
-| `edges`              | guard and effect; the parts of a guard are what is joined by `∧` at its top        |
+| `edges`              | guard and effect; the parts of a guard are joined by `∧` at its top                |
 
-The assignments of an edge are simultaneous, as in the law. The type is `mdp`, since Storm takes no `lts`. Source:
-jani-spec.org, version 1 of the format, without any of its optional features. Leaves out fairness, of which JANI knows
-nothing.
+The assignments of an edge are simultaneous, as in the specification. The type is `mdp`, because Storm does not accept
+`lts`. Source: jani-spec.org, version 1 of the format, without optional features. JANI has no fairness.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from longpoll_spec.threads import thread_of
 
 JANI_VERSION: Final = 1
 FORMAT_VERSION: Final = "1"
-"""Goes up when a reader of the file has to change; new comments, or a law with other actions, leave it as it is."""
+"""Increased when readers of the file have to change; new comments or actions leave it as it is."""
 AUTOMATON: Final = "law"
 LOCATION: Final = "here"
 Expression: TypeAlias = "bool | int | str | dict[str, Any]"
@@ -42,16 +41,16 @@ _SIGNS: Final = {"and": "∧", "or": "∨", "lt": "<", "le": "≤", "eq": "=", "
 
 
 def jani_of(model: Model, properties: Sequence[Property], slips: Mapping[str, Sequence[str]] | None = None) -> str:
-    """The model and its properties as JANI text. `slips`: label -> mistakes that are planted in that action, in words.
+    """The model and its properties as JANI text. `slips`: label -> mutants of that action, in words.
 
-    An open log is an `int` without an end, which can be run and not explored.
+    An open log becomes an unbounded `int`, which can be run but not explored.
     """
     document = {
         "jani-version": JANI_VERSION,
         "name": name_of(model),
         "metadata": {
             "version": FORMAT_VERSION,
-            "description": f"The law of broker long polling, {setting_of(model)}.",
+            "description": f"The specification of broker long polling, {setting_of(model)}.",
         },
         "type": "mdp",
         "features": [],
@@ -66,7 +65,7 @@ def jani_of(model: Model, properties: Sequence[Property], slips: Mapping[str, Se
 
 
 def _laid_out(document: Mapping[str, Any]) -> str:
-    """JSON with a line for each thing that has a name, so that two exports can be compared by eye."""
+    """JSON with one line per named thing, so that exports can be compared by eye."""
     lines = ["{"]
     for key, value in document.items():
         comma = "" if key == "system" else ","
@@ -110,7 +109,7 @@ def _constants(model: Model) -> Iterator[dict[str, Any]]:
 
 
 def _variable(variable: Variable, model: Model) -> dict[str, Any]:
-    # Its end and its first value may be a parameter, which then is a constant of the file if the actions read it.
+    # Its end and first value may be a parameter, which becomes a constant of the file if the actions read it.
     first = variable.first if _is_told(variable.first, model) else const(variable.initial)
     return {
         "name": variable.name,
@@ -132,9 +131,9 @@ def _type(variable: Variable) -> str | dict[str, Any]:
 
 
 def _property(item: Property, model: Model) -> dict[str, Any]:
-    """No state that decides the property is reached, or not so: the greatest probability of reaching one is 0."""
+    """Whether a deciding state is reachable: the maximum probability of reaching one is 0, or not."""
     decisive = _decisive(item, model)
-    # Storm 2.0 reads `0 < P` as `P < 0`, so the probability stands on the left, and is not 0 where it must be more.
+    # Storm 2.0 reads `0 < P` as `P < 0`, so the probability is on the left, and "not 0" replaces "more than 0".
     never = {"op": "≤", "left": {"op": "Pmax", "exp": {"op": "F", "exp": decisive}}, "right": 0}
     asked = {"op": "¬", "exp": never} if item.kind == "sometimes" else never
     return {
@@ -145,9 +144,9 @@ def _property(item: Property, model: Model) -> dict[str, Any]:
 
 
 def _decisive(item: Property, model: Model) -> Expression:
-    """What a state satisfies that decides the property: of a step that must not be, its guard whole and a condition.
+    """The condition on a state that decides the property; for a forbidden step, its whole guard and a condition.
 
-    A reader that knows equal expressions evaluates the guard once in a state, whatever asks for it.
+    A reader that caches equal expressions evaluates each guard once per state.
     """
     writer = _Writer(words_of(model.variables))
     if item.kind == "sometimes":
@@ -179,10 +178,9 @@ def _edge(action: Action, words: Mapping[str, Sequence[str]]) -> dict[str, Any]:
 
 
 class _Writer:
-    """Writes terms as expressions; constants stand as words where they are compared with, or become, a word's variable.
+    """Writes terms as expressions; constants become words where a variable with words is compared or assigned.
 
-    Invariant: `_written` has what was written before, by the identity of its term and the words; `_kept` keeps the
-    terms alive whose identities are keys.
+    Invariant: `_written` caches results by the identity of the term and the words; `_kept` keeps those terms alive.
     """
 
     def __init__(self, words: Mapping[str, Sequence[str]]) -> None:
@@ -237,7 +235,6 @@ class _Writer:
         return _binary(sign, self._write(left, self._words_of(right)), self._write(right, self._words_of(left)))
 
     def _words_of(self, term: Int) -> Sequence[str]:
-        """The words of the variable that the term is, or that it chooses a value of."""
         return self._words.get(term.args[0], ()) if term.op == "var" else ()
 
 
@@ -246,7 +243,7 @@ def _binary(sign: str, left: Expression, right: Expression) -> Expression:
 
 
 def _joined(sign: str, parts: Sequence[Expression]) -> Expression:
-    """Two or more parts in a tree of two arguments each, as low as it can be: no reader recurses deeply."""
+    """Two or more parts as a balanced binary tree, so that readers do not recurse deeply."""
     if len(parts) == 1:
         return parts[0]
     half = len(parts) // 2

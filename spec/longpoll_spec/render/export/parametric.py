@@ -1,6 +1,6 @@
-"""What a TLA+ module for any number of requests and queues says: its predicates, its actions, and terms read by them.
+"""The content of a TLA+ module for any number of requests and queues: predicates, actions, and terms over them.
 
-The text is made from the terms of three requests and three queues (`quantified`). Its layout is in `tla_parametric`.
+It is made from the terms of three requests and three queues (`quantified`). Layout: `tla_parametric`.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from longpoll_spec.state import Request, State, Variable, state_of
 from longpoll_spec.terms import Effect, Term, bool_variable, int_variable, substitute
 
 _TRIVIAL: Final = frozenset({"var", "const", "true", "false", "eq", "lt", "le", "parameter"})
-"""What needs no name: it is written out where it occurs."""
+"""Terms that need no name: written out where they occur."""
 
 
 @frozen
 class Predicate:
-    """A predicate with a name: whose it is, its docstring, and its term for a state and a participant."""
+    """A named predicate: its kind of participant, its docstring, and its term for a state and a participant."""
 
     name: str
     kind: str
@@ -58,7 +58,7 @@ class Predicate:
 
 
 def _predicates(state: State) -> Iterator[Predicate]:
-    """The predicates in the order in which each may use the ones before it."""
+    """The predicates, each after those that it may use."""
     yield Predicate("Listed", "request", Request.is_listed, lambda _, each: each.is_listed)
     yield Predicate("HasMore", "request", State.has_more, State.has_more)
     yield Predicate("IsTrimmed", "request", State.is_trimmed, State.is_trimmed)
@@ -89,7 +89,7 @@ def _predicates(state: State) -> Iterator[Predicate]:
 
 @frozen
 class Operator:
-    """An action as an operator of the module: its name, its parameters, and the instance with each first one."""
+    """An action as an operator of the module: its name, its parameters, and one instance per kind."""
 
     family: Family
     name: str
@@ -110,7 +110,7 @@ class Operator:
 
 
 def steps(operators: Iterable[Operator], fixed: Container[str] = (), *, op: str = "or", each: str = "{}") -> Expression:
-    """That a step is one of some actions, for any parameters that are not fixed; those of one kind stand together."""
+    """That a step is one of some actions, for any parameters that are not fixed, grouped by kind."""
     kinds: dict[tuple[tuple[str, str], ...], list[Expression]] = {}
     for operator in operators:
         kinds.setdefault(operator.parameters, []).append(("name", each.format(operator.call)))
@@ -127,10 +127,10 @@ def steps(operators: Iterable[Operator], fixed: Container[str] = (), *, op: str 
 
 @frozen(eq=False)
 class Module:
-    """Makes the text of a policy with some features."""
+    """Makes the module of a policy with some features."""
 
     model: Model
-    """The model that is asked for; the text does not depend on its sizes."""
+    """The requested model; the text does not depend on its sizes."""
 
     @cached_property
     def bounds(self) -> Bounds:
@@ -141,12 +141,12 @@ class Module:
 
     @cached_property
     def state(self) -> State:
-        """The state of the terms."""
+        """The state of those terms."""
         return state_of(self.model.policy, self.bounds)
 
     @cached_property
     def variables(self) -> dict[str, Variable]:
-        """Each variable by its name without a number, as the first request or queue has it."""
+        """Each variable by its name without a number, from the first request or queue."""
         found: dict[str, Variable] = {}
         for each in self.state.variables:
             found.setdefault(indexed(each.name)[0], each)
@@ -154,7 +154,7 @@ class Module:
 
     @cached_property
     def groups(self) -> dict[str, tuple[str, ...]]:
-        """The variables of the requests, of the queues, and of the broker, each with a name for all together."""
+        """The variables of the requests, of the queues, and of the broker, each group with a name."""
         found: dict[str, list[str]] = {"of_broker": [], "of_queues": [], "of_requests": []}
         for name, variable in self.variables.items():
             kind = kind_of(variable)
@@ -162,7 +162,7 @@ class Module:
         return {group: tuple(names) for group, names in found.items()}
 
     def kept(self, changed: Container[str]) -> Expression:
-        """That every other variable stays as it is."""
+        """That every other variable stays the same."""
         names: list[str] = []
         for group, members in self.groups.items():
             left = [name for name in members if name not in changed]
@@ -176,7 +176,7 @@ class Module:
 
     @cached_property
     def step(self) -> Effect:
-        """What a step does, whichever it is: each variable gets a new value."""
+        """The effect of an unknown step: each variable gets an arbitrary new value."""
         return {
             each.name: (bool_variable if each.truth else int_variable)(each.name + PRIME)
             for each in self.state.variables
@@ -184,7 +184,7 @@ class Module:
 
     @cached_property
     def calls(self) -> list[tuple[Predicate, list[tuple[Term, Expression]]]]:
-        """Each predicate that says something here, with its term and its call for each participant."""
+        """Each predicate that is defined here, with its term and its call for each participant."""
         found: list[tuple[Predicate, list[tuple[Term, Expression]]]] = []
         known: set[int] = set()
         pools: Mapping[str, Sequence[object]] = {"request": self.state.requests, "queue": self.state.queues}
@@ -202,7 +202,7 @@ class Module:
         return found
 
     def reading(self, before: str = "") -> Reading:
-        """The reading by all predicates, or by those that stand before one."""
+        """The reading by all predicates, or by those before one."""
         pairs: list[tuple[Term, Expression]] = []
         for each, calls in self.calls:
             if each.name == before:
@@ -219,7 +219,7 @@ class Module:
 
     @cached_property
     def definitions(self) -> dict[str, tuple[Predicate, Expression]]:
-        """Each predicate's name -> the predicate, and what it says."""
+        """Each predicate's name -> the predicate, and its definition."""
         found = {}
         for predicate, calls in self.calls:
             reading = self.reading(predicate.name)
@@ -247,7 +247,7 @@ class Module:
 def all_alike(name: str, texts: Sequence[Expression]) -> None:
     """Raise `NotUniformError` if the texts of several requests or queues differ."""
     if any(key(text) != key(texts[0]) for text in texts):
-        raise NotUniformError(f"{name} does not say the same of every request or queue; use --to tla without it")
+        raise NotUniformError(f"{name} is not the same for every request or queue; use --to tla without --parametric")
 
 
 def _operators(family: Family, state: State) -> Iterator[Operator]:
@@ -267,13 +267,12 @@ def _operators(family: Family, state: State) -> Iterator[Operator]:
 
 
 def _actors(family: Family, action: Action) -> Iterator[Actor | None]:
-    """Who takes part, one for each kind; the only tag has no name in an action."""
     left = list(action.actors)
     for kind in family.who:
         yield None if kind in {"tag", "wish"} and not left else left.pop(0)
 
 
 def kind_of(variable: Variable) -> str | None:
-    """Of what kind it is a variable for each; None for the broker's own."""
+    """The kind whose members each have this variable; None for the broker's own."""
     slots = indexed(variable.name)[1]
     return slots[0][1] if slots else None

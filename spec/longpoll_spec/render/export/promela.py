@@ -1,8 +1,8 @@
-"""The law as Promela: what SPIN explores must be what our engines explore, state for state and step for step.
+"""The specification as Promela: SPIN must explore the same states and steps as our engines.
 
-One process, one loop, one `d_step` for each action instance, so that a transition of SPIN is a transition of the law
-and the process adds nothing to the state vector. Properties are looks that change no state (`promela_properties`).
-Leaves out the order of an effect's assignments (`promela_effects`).
+One process with one loop, and one `d_step` per action instance: a transition of SPIN is a transition of the
+specification, and the process adds nothing to the state vector. Properties are checks that change no state
+(`promela_properties`). Order of an effect's assignments: `promela_effects`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TYPES: Final = (("bit", 0, 1), ("byte", 0, 255), ("short", -32768, 32767), ("int
 
 
 def promela_of(model: Model, properties: Sequence[Property]) -> str:
-    """The model and its properties as Promela text; raises `BoundsError` for a variable that has no upper end."""
+    """The model and its properties as Promela text; raises `BoundsError` for a variable without an upper end."""
     guards = guards_of(model, "can_")
     plain = Writer(NOTATION, words_of(model.variables))
     writer = plain.naming(named_parts(guards))
@@ -62,12 +62,12 @@ def promela_of(model: Model, properties: Sequence[Property]) -> str:
 
 def _head(model: Model) -> Iterator[str]:
     file = f"{name_of(model)}.pml"
-    yield f"""/* The law of broker long polling, {setting_of(model)}.
+    yield f"""/* The specification of broker long polling, {setting_of(model)}.
  *
  * States, transitions and depth:  spin -a {file}
  *                                 gcc -O2 -DSAFETY -DNOREDUCE -DBFS -o pan pan.c && ./pan
  * with every property's verdict:  the same after  spin -a -DALWAYS -DSOMETIMES {file}, and  ./pan -c0
- * one property:                   the same after  spin -a -DPROPERTY=1 {file}  (their numbers stand below)
+ * one property:                   the same after  spin -a -DPROPERTY=1 {file}  (their numbers are below)
  *
  * A violated or a reached property is one error that bears its name, and changes no state: SPIN counts one transition
  * more for an error found in a state, and one for the start of the process.

@@ -1,7 +1,7 @@
-"""An effect as assignments one after another that together do what the law does at once.
+"""A simultaneous effect as a sequence of assignments.
 
-A variable is written after every term that reads its old value. Where terms read each other's variables in a ring, one
-old value is saved first, in a place that is 0 again at the end. Leaves out writing them down.
+A variable is written after every term that reads its old value. Where terms read each other's variables in a cycle, one
+old value is saved first, in a variable that is 0 again at the end.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from attrs import frozen
 from longpoll_spec.terms import FALSE, Effect, Int, Term, bool_variable, const, int_variable, substitute, variables_of
 
 SAVED: Final = "old_"
-"""Begins the name of the place where an old value is saved."""
+"""The prefix of variables that save old values."""
 
 
 @frozen
 class Assignment:
-    """One assignment. `variable` is whose value it is: the target, or what the target saves."""
+    """One assignment. `variable` is the target, or the variable that the target saves."""
 
     target: str
     variable: str
@@ -27,7 +27,7 @@ class Assignment:
 
 
 def sequence(effect: Effect) -> tuple[Assignment, ...]:
-    """The effect's assignments in an order that makes them simultaneous; what stays as it is is left out."""
+    """The effect's assignments in an order that makes them simultaneous; unchanged variables are left out."""
     waiting = {name: term for name, term in effect.items() if not _is_itself(name, term)}
     done: list[Assignment] = []
     cleared: list[Assignment] = []
@@ -45,7 +45,7 @@ def sequence(effect: Effect) -> tuple[Assignment, ...]:
 
 
 def _places(name: str, term: Term) -> tuple[Term, Term, Term]:
-    """The variable, the place that saves its old value, and what is in that place between steps."""
+    """The variable, the place that saves its old value, and the content of that place between steps."""
     if isinstance(term, Int):
         return int_variable(name), int_variable(SAVED + name), const(0)
     return bool_variable(name), bool_variable(SAVED + name), FALSE

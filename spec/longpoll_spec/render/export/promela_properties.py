@@ -1,8 +1,7 @@
-"""Properties in Promela: looks that find the first state, or the first step, that decides a property.
+"""Properties in Promela: checks that find the first state or step that decides a property.
 
-A look tells one error of SPIN, which bears the property's name, and remembers outside the state vector that it has. So
-it is no part of a state, one breadth-first run tells every verdict, and the error's depth tells the length of a
-shortest run. Leaves out the process in which the looks stand.
+A check reports one SPIN error with the property's name, and records outside the state vector that it has. So one
+breadth-first run gives every verdict, and the error's depth is the length of a shortest run.
 """
 
 from __future__ import annotations
@@ -17,24 +16,24 @@ from longpoll_spec.terms import FALSE, Bool
 GROUPS: Final = {"always": "ALWAYS", "inductive": "ALWAYS", "sometimes": "SOMETIMES"}
 """The switch that turns on every property of a kind."""
 BY_STEP: Final = " by this step"
-"""Ends the message where the step that is about to be taken decides the property, not the state before it."""
+"""The suffix of the message if the next step decides the property, not the state before it."""
 
 
 def message_of(item: Property) -> str:
-    """What SPIN says when a look decides the property."""
+    """The message of SPIN when a check decides the property."""
     return f"{item.name} is {'reached' if item.kind == 'sometimes' else 'violated'}"
 
 
 def check_name(action: Action) -> str:
-    """The macro that looks at a step before it is taken."""
+    """The macro that checks a step before it is taken."""
     return f"check_{identifier(action.label)}"
 
 
 def properties_text(model: Model, properties: Sequence[Property], writer: Writer) -> Iterator[str]:
-    """What stands before the process: what a look is, and for each action the looks at its step."""
+    """The text before the process: the definition of a check, and for each action the checks of its step."""
     size = len(properties) + 1
-    yield f"c_decl {{ unsigned char told_here[{size}], told_step[{size}]; }} /* What was told; no part of a state. */"
-    yield "/* A look: at a state, or at a step about to be taken. What it finds it tells once. */"
+    yield f"c_decl {{ unsigned char told_here[{size}], told_step[{size}]; }} /* What was reported; no state. */"
+    yield "/* A check: of a state, or of a step about to be taken. It reports a result once. */"
     for kind, begin, end in (("here", "d_step {", "}"), ("step", "if ::", ":: else fi;")):
         yield f"#define look_{kind}(number, found, condition) {begin} c_expr {{ !told_{kind}[number] }} && condition \\"
         yield f"  -> c_code {{ told_{kind}[number] = 1; uerror(found); }} {end}"
@@ -66,8 +65,8 @@ def _declared(number: int, item: Property, writer: Writer) -> Iterator[str]:
 
 
 def looks(properties: Sequence[Property]) -> Iterator[str]:
-    """The process's options that look at a state."""
-    yield "  /* The looks at a state; none is a step of the law. */"
+    """The process's options that check a state."""
+    yield "  /* The checks of a state; none is a step of the specification. */"
     for number, item in enumerate(properties, 1):
         if decisive_of(item) is not FALSE:
             yield f"#if {_wanted(number, item)}"
@@ -76,7 +75,7 @@ def looks(properties: Sequence[Property]) -> Iterator[str]:
 
 
 def decisive_of(item: Property) -> Bool:
-    """What a state that decides the property satisfies."""
+    """The condition on a state that decides the property."""
     return item.here if item.kind == "sometimes" else ~item.here
 
 

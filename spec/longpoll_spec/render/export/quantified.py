@@ -1,14 +1,14 @@
 """Terms of three requests and three queues as expressions about any number of them.
 
-The specification's terms name every request and queue. What a term says alike of each becomes a quantifier: a junction
-of `phase_0 = held`, `phase_1 = held` and `phase_2 = held` says that of every request, or of some. Three of a kind are
-enough to tell `every other one` from `the other one`. Nothing is guessed: a part that is missing for one of them, or a
-number that is left over, raises `NotUniformError`.
+The specification's terms name every request and queue. A statement that is the same for each becomes a quantifier: a
+junction of `phase_0 = held`, `phase_1 = held` and `phase_2 = held` is a statement about every request, or some. Three
+of a kind are enough to distinguish `every other one` from `the other one`. Nothing is guessed: a part that is missing
+for one of them, or a number that is left over, raises `NotUniformError`.
 
-An expression is a tuple: its operator, then its parts. Besides the operators of `terms` there are `var` (name, primed,
-index), `slot` (kind, number), `letter`, `word`, `name`, `num`, `call` (name, primed, arguments), `in` and `notin`
-(expression, words), `is queue`, and `every` and `some` (letter, kind, `letters` that are left out, body). Its text in
-TLA+ is in `tla_parametric`.
+An expression is a tuple: its operator, then its parts. In addition to the operators of `terms` there are `var` (name,
+primed, index), `slot` (kind, number), `letter`, `word`, `name`, `num`, `call` (name, primed, arguments), `in` and
+`notin` (expression, words), `is queue`, and `every` and `some` (letter, kind, excluded `letters`, body). As TLA+ text:
+see `tla_parametric`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Expression: TypeAlias = tuple[Any, ...]
 Slot: TypeAlias = tuple[str, int]
 """A kind and a number: `("request", 0)`."""
 Bound: TypeAlias = Mapping[Slot, str]
-"""Slots that have a letter."""
+"""The letters of slots."""
 
 SLOTS: Final = 3
 LETTERS: Final = {"request": ("r", "s", "t"), "queue": ("q", "p", "o")}
@@ -40,11 +40,11 @@ _JUNCTIONS: Final = {"and": "every", "or": "some"}
 
 
 class NotUniformError(UserError):
-    """The specification says something of one request or queue that it does not say of the others."""
+    """The specification treats one request or queue differently from the others."""
 
 
 def indexed(name: str) -> tuple[str, tuple[Expression, ...]]:
-    """A variable's name without its number, and the slot of which it is."""
+    """A variable's name without its number, and its slot."""
     found = _NAME.fullmatch(name)
     assert found is not None, name
     slots = [("slot", kind, int(number)) for kind, number in found.groupdict().items() if number is not None]
@@ -57,14 +57,14 @@ class Reading:
 
     variables: Mapping[str, Variable]
     calls: tuple[tuple[Term, Expression], ...] = ()
-    """Terms, each with the call that stands for it; the first call of a term counts."""
+    """Terms, each with the call that replaces it; the first call of a term counts."""
     named: Mapping[int, Expression] = field(init=False)
-    """The identity of a term -> its call; `calls` keeps the terms, so that no other one gets the identity."""
+    """The identity of a term -> its call; `calls` keeps the terms alive, so identities are unique."""
     junctions: tuple[tuple[Term, Expression], ...] = field(init=False)
-    """The named junctions, the longest first, by which a part of a longer one is called too."""
+    """The named junctions, the longest first, also used for parts of longer ones."""
 
     def __attrs_post_init__(self) -> None:
-        """Order the calls."""
+        """Sort the calls."""
         found = [pair for pair in self.calls if pair[0].op in _JUNCTIONS]
         object.__setattr__(self, "named", {id(term): call for term, call in reversed(self.calls)})
         object.__setattr__(self, "junctions", tuple(sorted(found, key=lambda pair: -len(pair[0].args))))
@@ -98,7 +98,7 @@ class Reading:
                 return self._compared_with_none(term) or (term.op, *map(self.expression, term.args))
 
     def _compared_with_none(self, term: Term) -> Expression | None:
-        """That a variable whose values are words has its first word, or another: they have no order in TLA+."""
+        """That a variable whose values are words has its first word, or another: words have no order in TLA+."""
         left, right = term.args[0], term.args[-1]
         if term.op == "le" and right is const(0) and (variable := self._of(left)) is not None and variable.labels:
             return ("eq", self.expression(left), ("word", variable.labels[0]))
@@ -110,7 +110,7 @@ class Reading:
         return self.variables[term.args[0].removesuffix(PRIME)] if term.op == "var" else None
 
     def _parts(self, junction: Term) -> Iterator[Expression]:
-        """The parts, of which some may together be a junction that has a name."""
+        """The parts, some of which may together form a named junction."""
         left = {id(part): part for part in junction.args}
         calls: dict[int, Expression] = {}
         for term, call in self.junctions:
@@ -126,7 +126,7 @@ class Reading:
 
 
 def _is_negative(condition: Term) -> bool:
-    """Whether it asks for a variable below zero: none is, as `TypeOK` says."""
+    """Whether it asks for a variable below zero, which `TypeOK` excludes."""
     return condition.op == "lt" and condition.args[0].op == "var" and condition.args[1] is const(0)
 
 
@@ -144,7 +144,9 @@ def generalised(expression: Expression, bound: Bound) -> Expression:
         case "slot":
             letter = bound.get(expression[1:])
             if letter is None:
-                raise NotUniformError(f"the text names {expression[1]} {expression[2]} alone; use --to tla without it")
+                raise NotUniformError(
+                    f"the specification names {expression[1]} {expression[2]} alone; use --to tla without --parametric"
+                )
             return ("letter", letter)
         case "and" | "or":
             return _junction(expression, bound)
@@ -159,27 +161,27 @@ def _mapped(expression: Expression, change: Callable[[Expression], Expression]) 
 
 
 def replaced(expression: Expression, changes: Mapping[Expression, Expression]) -> Expression:
-    """The expression with some parts in place of others, all at once."""
+    """The expression with some parts replaced, simultaneously."""
     if expression in changes:
         return changes[expression]
     return _mapped(expression, lambda part: replaced(part, changes))
 
 
 def key(expression: Expression) -> object:
-    """Equal where two expressions differ in the order of their junctions only."""
+    """Equal for expressions that differ only in the order of their junctions."""
     parts = [key(part) if isinstance(part, tuple) else part for part in expression]
     return (expression[0], frozenset(parts[1:])) if expression[0] in _JUNCTIONS else tuple(parts)
 
 
 def slots_in(expression: Expression) -> set[Slot]:
-    """Every slot that is named."""
+    """Every slot in the expression."""
     if expression[0] == "slot":
         return {expression[1:]}
     return set[Slot]().union(*(slots_in(part) for part in expression if isinstance(part, tuple)))
 
 
 def letter_for(kind: str, taken: Iterable[str]) -> str:
-    """The first letter of a kind that is not taken."""
+    """The first free letter of a kind."""
     used = set(taken)
     return next(letter for letter in LETTERS[kind] if letter not in used)
 
@@ -209,7 +211,7 @@ def _junction(expression: Expression, bound: Bound) -> Expression:
 
 
 def _is_inside(part: Expression, slot: Slot, bound: Bound) -> bool:
-    """Whether the part says the same of another slot, so that the quantifier over them is inside of it."""
+    """Whether the part also holds for another slot, so that its quantifier belongs inside."""
     others = [(slot[0], number) for number in range(SLOTS) if number != slot[1] and (slot[0], number) not in bound]
     return any(key(_swapped(part, slot, other)) == key(part) for other in others)
 
@@ -221,7 +223,7 @@ def _swapped(part: Expression, one: Slot, other: Slot) -> Expression:
 def _quantified(
     op: str, part: Expression, slot: Slot, places: Mapping[object, int], bound: Bound
 ) -> tuple[set[int], Expression]:
-    """The part said of every slot of its kind: the places of all that this says, and the text."""
+    """The part stated for every slot of its kind: the indices of all parts that this covers, and the text."""
     kind = slot[0]
     there: set[int] = set()
     left_out: list[str] = []
@@ -234,7 +236,7 @@ def _quantified(
         elif other in bound:
             left_out.append(bound[other])
         else:
-            raise NotUniformError(f"the text says of {kind} {slot[1]} what it does not say of {kind} {number}")
+            raise NotUniformError(f"the specification treats {kind} {slot[1]} differently from {kind} {number}")
     letter = letter_for(kind, bound.values())
     body = generalised(part, {**bound, slot: letter})
     whole = None if left_out or kind != "queue" else _of_its_queue(op, body, letter)
@@ -242,7 +244,7 @@ def _quantified(
 
 
 def _of_its_queue(op: str, body: Expression, letter: str) -> Expression | None:
-    """Where the queue is one that a variable names, nothing is to be quantified: it is that one."""
+    """If a variable names the queue, no quantifier is needed: it is that queue."""
     if op != "or" or body[0] != "and":
         return None
     mine = ("letter", letter)
@@ -255,7 +257,6 @@ def _of_its_queue(op: str, body: Expression, letter: str) -> Expression | None:
 
 
 def _merged(op: str, parts: Iterable[Expression]) -> list[Expression]:
-    """The parts, with one quantifier for what is said of the same ones."""
     found: dict[Expression, list[Expression]] = {}
     for part in parts:
         quantified = part[0] == _JUNCTIONS[op]
@@ -267,7 +268,6 @@ def _merged(op: str, parts: Iterable[Expression]) -> list[Expression]:
 
 
 def _memberships(op: str, parts: list[Expression]) -> list[Expression]:
-    """The parts, with one for all that compare the same with words."""
     found: dict[object, list[int]] = {}
     for place, part in enumerate(parts):
         equality = part if op == "or" else part[1] if part[0] == "not" else ()
@@ -285,7 +285,7 @@ def _memberships(op: str, parts: list[Expression]) -> list[Expression]:
 
 
 def _choice(expression: Expression, bound: Bound) -> Expression:
-    """A choice; one that asks for every queue whether it is the one that a variable names is one of that queue."""
+    """A choice; one that compares every queue with the one that a variable names becomes one about that queue."""
     cases: dict[int, Expression] = {}
     asked: Expression | None = None
     rest = expression
@@ -297,7 +297,7 @@ def _choice(expression: Expression, bound: Bound) -> Expression:
         own = ("slot", "queue", number)
         for other, then in cases.items():
             if key(replaced(cases[number], {own: ("slot", "queue", other)})) != key(then):
-                raise NotUniformError(f"the text says of queue {number} what it does not say of queue {other}")
+                raise NotUniformError(f"the specification treats queue {number} differently from queue {other}")
         its = generalised(asked, bound)
         then = generalised(cases[number], {**bound, ("queue", number): "?"})
         return ("ite", ("is queue", its), replaced(then, {("letter", "?"): its}), generalised(rest, bound))
@@ -305,7 +305,7 @@ def _choice(expression: Expression, bound: Bound) -> Expression:
 
 
 def _reduced(choice: Expression) -> Expression:
-    """The choice by a condition without a negation; a condition that an inner one repeats is asked once."""
+    """The choice with a condition without negation; a condition repeated by an inner choice is tested once."""
     _, condition, then, otherwise = choice
     if condition[0] == "not":
         return _reduced(("ite", condition[1], otherwise, then))

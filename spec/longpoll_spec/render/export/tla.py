@@ -1,9 +1,9 @@
-r"""The law as TLA+: a module and its configuration, for TLC, whose states must be ours.
+r"""The specification as TLA+: a module and its configuration for TLC, whose states must be the same as ours.
 
-Every action instance is an operator over its guard's operator, so that `tick` can say what it waits for. A property
-that speaks of a step is the invariant that no such step is possible; what must be reached is an invariant that it never
-is, to be seen violated. What is assumed of a run stands beside (`Fairness`, `TimePasses`), with what it gives
-(`Answered`): these three are for a user who checks progress. Leaves out refinement and symmetry.
+Every action instance is an operator over its guard's operator, so `tick` can name what it waits for. A property about a
+step is the invariant that no such step is enabled. A `sometimes` property is an invariant that it is never reached,
+expected to be violated. The fairness assumptions (`Fairness`, `TimePasses`) and their consequence (`Answered`) are
+included for users who check progress. There is no refinement and no symmetry.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ NOTATION: Final = Notation(
     choice="(IF {condition} THEN {then} ELSE {otherwise})",
 )
 NEVER: Final = "Never_"
-"""Begins the name of the invariant whose violation shows that a `sometimes` property is reached."""
+"""The prefix of the invariant whose violation shows that a `sometimes` property is reached."""
 GUARD: Final = "can_"
 FAIRNESS: Final = "Fairness"
 TIME_PASSES: Final = "TimePasses"
 ANSWERED: Final = "Answered"
 FAIR_SPECIFICATION: Final = "FairSpec"
 SHOWN: Final = "Shown"
-"""The name of a state as TLC shows it: with words for the values that have words."""
+"""The name of a state as TLC shows it, with words for values that have words."""
 
 
 def tla_of(model: Model, properties: Sequence[Property]) -> str:
-    """The model and its properties as a TLA+ module, which bears the name `notation.name_of`."""
+    """The model and its properties as a TLA+ module named `notation.name_of`."""
     guards = guards_of(model, GUARD)
     plain = Writer(NOTATION, words_of(model.variables))
     writer = plain.naming(named_parts(guards))
@@ -58,7 +58,7 @@ def tla_of(model: Model, properties: Sequence[Property]) -> str:
     return "\n".join(
         (
             f"---- MODULE {name} ----",
-            f"\\* The law of broker long polling, {setting_of(model)}.",
+            f"\\* The specification of broker long polling, {setting_of(model)}.",
             f"\\* Check it with TLC: java -cp tla2tools.jar tlc2.TLC {name}",
             "EXTENDS Integers",
             "",
@@ -76,7 +76,7 @@ def tla_of(model: Model, properties: Sequence[Property]) -> str:
 
 
 def tla_configuration_of(model: Model, properties: Sequence[Property]) -> str:
-    """The `.cfg` beside the module: every `always` is checked; a `sometimes` is one line to uncomment."""
+    """The `.cfg` of the module: every `always` is checked; a `sometimes` is one line to uncomment."""
     lines = [
         f"\\* For progress take {FAIR_SPECIFICATION} for Spec, no INVARIANT, and PROPERTY {ANSWERED}.",
         "SPECIFICATION Spec",
@@ -86,7 +86,7 @@ def tla_configuration_of(model: Model, properties: Sequence[Property]) -> str:
     lines += [f"INVARIANT {item.name}" for item in properties if item.kind != "sometimes"]
     reached = [f"\\* INVARIANT {NEVER}{item.name}" for item in properties if item.kind == "sometimes"]
     if reached:
-        lines += ["", "\\* Uncomment one and TLC shows a shortest run that reaches it.", *reached]
+        lines += ["", "\\* Uncomment one, and TLC shows a shortest run that reaches it.", *reached]
     return "\n".join([*lines, ""])
 
 
@@ -156,7 +156,6 @@ def _guards(guards: Sequence[tuple[Action, str]], plain: Writer) -> Iterator[str
 
 
 def _bulleted(name: str, term: Bool, writer: Writer) -> Iterator[str]:
-    """A definition: a conjunction has a line for each of its parts."""
     if term.op != "and":
         yield f"{name} == {writer.text(term)}"
         return
@@ -190,13 +189,12 @@ def _actions(model: Model, guards: Sequence[tuple[Action, str]], writer: Writer)
 
 
 def _progress(model: Model) -> Iterator[str]:
-    """What is assumed of a run that goes on for ever (`law.fairness_of`), and that every pull is then answered."""
-    yield "\\* The broker's threads run, and so does time: each of these comes about, if it could from some moment on."
+    yield "\\* The broker's threads and time make progress: each of these occurs if it is enabled from some point on."
     yield f"{FAIRNESS} =="
     for label in fairness_of(model).weak:
         yield f"  /\\ WF_vars({identifier(label)})"
     yield ""
-    yield "\\* Assumed too: among several queues or tags, or where walkers put back, tick may have no room."
+    yield "\\* Assumed too: with several queues or tags, or where requests are put back, tick may be disabled for ever."
     yield f"{TIME_PASSES} == []<><<tick>>_vars \\/ <>[]({GUARD}tick /\\ ~ENABLED <<tick>>_vars)"
     yield ""
     yield f"{FAIR_SPECIFICATION} == Spec /\\ {FAIRNESS}"
@@ -209,9 +207,9 @@ def _progress(model: Model) -> Iterator[str]:
 
 
 def _branches(guard: Bool) -> bool:
-    """Whether TLC would take the step once for each alternative of the guard that holds, and count it as often.
+    """Whether TLC would take the step once for each true alternative of the guard, and count it as often.
 
-    Compared with TRUE the guard is a value and is not taken apart.
+    Compared with TRUE, the guard is a value and is not split.
     """
     parts = guard.args if guard.op == "and" else (guard,)
     return any(part.op in {"or", "ite"} for part in parts)

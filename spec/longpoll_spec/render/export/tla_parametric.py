@@ -1,9 +1,8 @@
-r"""The specification as one TLA+ module for any number of requests and queues, to be read and to be checked by TLC.
+r"""The specification as one TLA+ module for any number of requests and queues, to read and to check with TLC.
 
 The module is made from the terms of three requests and three queues (`quantified`). Its comments are the docstrings of
-the actions, the properties and the predicates. A property about a step is a temporal formula, such as
-`[][hold(r) => ...]_vars`.
-For all properties, with the `sometimes` ones and the proof obligations, see `tla`.
+the actions, the properties and the predicates. A property about a step is a temporal formula, such as `[][hold(r) =>
+...]_vars`. For all properties, with the `sometimes` ones and the proof obligations, see `tla`.
 """
 
 from __future__ import annotations
@@ -59,18 +58,18 @@ from longpoll_spec.terms import FALSE, TRUE, any_of, bool_variable
 MAY_TICK: Final = "MayTick"
 URGENT: Final = "Urgent"
 _LEFT_OUT: Final = frozenset({time_can_pass})
-"""What speaks of the rank by which a proof shows that the clock goes on."""
+"""Properties about the rank in the proof that time can pass."""
 
 
 def parametric_name_of(model: Model) -> str:
-    """The name of the module: the sizes are in the configuration."""
+    """The name of the module, without sizes, which are in the configuration."""
     bounds = model.bounds
     features = [*(["tags"] if bounds.tags > 1 else []), *sorted(bounds.aspects)]
     return identifier("_".join(["longpoll", model.policy.name, *features]))
 
 
 def tla_parametric_of(model: Model) -> str:
-    """The module; raises `UserError` for a feature that cannot be said of any number."""
+    """The module; raises `UserError` for a feature that cannot be stated for any number."""
     module = Module(model)
     actions = [
         *_actions_text(module, [each for each in module.operators if each.action.name != "tick"]),
@@ -116,7 +115,7 @@ def tla_parametric_configuration_of(model: Model) -> str:
 
 
 def _is_of_states(item: Property) -> bool:
-    """Whether it is an invariant; what no tick may see is one of the states in which a tick may come."""
+    """Whether it is an invariant; a property about ticks is one of the states in which a tick is enabled."""
     return not item.closing or ({label for label, _ in item.closing} == {"tick"} and not _is_primed(item))
 
 
@@ -125,7 +124,7 @@ def _is_primed(item: Property) -> bool:
 
 
 def _stated(module: Module) -> list[Property]:
-    """The properties over a step of which only the new values are known, so that each says the same of every action."""
+    """The properties over a step with unknown new values, so that each is stated once for every action."""
     actions = tuple(
         attrs.evolve(action, effect=module.step, guard=bool_variable(f"{ENABLED}{action.name}{_suffix(action)}"))
         for family in FAMILIES
@@ -158,12 +157,12 @@ def _head(module: Module) -> Iterator[str]:
     yield f"---- MODULE {name} ----"
     yield from comment(
         f"Broker long polling, policy {module.model.policy.name}, for any number of requests, queues and messages. "
-        "A request is one consumer's pull and what becomes of it."
+        "A request is one consumer's pull."
     )
     yield f"\\* Check it with TLC: java -cp tla2tools.jar tlc2.TLC {name}"
     yield from comment(
-        "A guard that is compared with TRUE has alternatives: TLC would take the step once for each that holds, and "
-        "count it as often."
+        "A guard compared with TRUE has alternatives: otherwise TLC would take the step once for each true one, "
+        "and count it as often."
     )
     yield "EXTENDS Integers, FiniteSets"
     yield ""
@@ -174,7 +173,7 @@ def _declarations(module: Module) -> Iterator[str]:
         SETS["request"]: "The requests, one for each consumer: a consumer has one pull at a time.",
         SETS["queue"]: "The queues, which share one dispatcher, one scanner and one executor.",
         NO_QUEUE: "Stands for no queue.",
-        MESSAGES: "Messages that are ever appended to one queue.",
+        MESSAGES: "The number of messages appended to one queue, at most.",
         **dict.fromkeys(parameters_of(module.model), ""),
         "hold_ticks": "A pull's deadline, in ticks from its receipt.",
         "scan_ticks": "Ticks between two scans.",
@@ -201,7 +200,7 @@ def _type_and_start(module: Module) -> Iterator[str]:
         line = f"  /\\ {name} \\in {_of_each(variable, _range(variable), '->')}"
         yield from textwrap.wrap(line, WIDTH, subsequent_indent=" " * (line.find("{") + 1))
     yield ""
-    yield "\\* A consumer of the only queue reads that from the start; of several it reads none yet."
+    yield "\\* With one queue a consumer reads it from the start; with several it reads none yet."
     yield "Init =="
     for name, variable in module.variables.items():
         sign = "\\in" if _starts_at_a_queue(variable) else "="
@@ -244,7 +243,6 @@ def _first(module: Module, variable: Variable) -> str:
 
 
 def _definitions(module: Module, body: str) -> Iterator[str]:
-    """The predicates that the body uses, and the ones that these use."""
     before = ""
     for sentence, text in _used(module, body):
         if sentence != before:
@@ -254,7 +252,6 @@ def _definitions(module: Module, body: str) -> Iterator[str]:
 
 
 def _used(module: Module, body: str) -> list[tuple[str, list[str]]]:
-    """Sentence and text of the predicates that a text uses."""
     told: list[tuple[str, list[str]]] = []
     for name, (predicate, says) in reversed(module.definitions.items()):
         head = f"{name}({LETTERS[predicate.kind][0]})" if predicate.kind else name
@@ -301,7 +298,6 @@ def _waits(module: Module) -> list[Expression]:
 
 
 def _changes(module: Module, operator: Operator) -> Iterator[tuple[str, Expression]]:
-    """Each variable's name -> what it is after the step, for each variable that changes."""
     terms = {each.name: each for each in module.state.variables}
     found: dict[str, dict[Slot | None, Expression]] = {}
     for name, term in operator.action.effect.items():
@@ -316,7 +312,6 @@ def _changes(module: Module, operator: Operator) -> Iterator[tuple[str, Expressi
 
 
 def _function(base: str, values: Mapping[Slot | None, Expression], bound: Bound) -> Expression:
-    """A new value of some of the requests or queues."""
     kind = next(slot[0] for slot in values if slot is not None)
     actor = (kind, 0) if (kind, 0) in bound else None
     if actor is not None and set(values) == {actor}:
@@ -338,7 +333,7 @@ def _function(base: str, values: Mapping[Slot | None, Expression], bound: Bound)
 
 def _urgent(module: Module) -> Iterator[str]:
     waited = module.model.policy.tick == "maximal_progress"
-    yield "\\* What time waits for." if waited else "\\* What the broker's own threads do."
+    yield "\\* What time waits for." if waited else "\\* The actions of the broker's threads."
     yield from definition(URGENT, steps(each for each in module.operators if each.action.urgent))
 
 
@@ -348,10 +343,10 @@ def _next(module: Module) -> Iterator[str]:
     yield from definition("Next", ("or", ("name", URGENT), *steps(others)[1:]))
     yield "Spec == Init /\\ [][Next]_vars"
     yield ""
-    yield "\\* The broker's threads run, and so does time: each of these comes about, if it could from some moment on."
+    yield "\\* The broker's threads and time make progress: each of these occurs if it is enabled from some point on."
     fair = [*urgent, *(each for each in others if each.action.name == "tick")]
     yield from definition("Fairness", steps(fair, op="and", each="WF_vars({})"))
-    yield "\\* Among several queues or tags, or where walkers put back, tick may have no room. That it has is assumed."
+    yield "\\* With several queues or tags, or where requests are put back, tick may be disabled for ever. Assumed not."
     yield f"TimePasses == []<><<tick>>_vars \\/ <>[]({MAY_TICK} /\\ ~ENABLED <<tick>>_vars)"
     yield ""
     yield "FairSpec == Spec /\\ Fairness /\\ TimePasses"
@@ -390,7 +385,7 @@ def _property(module: Module, item: Property) -> Iterator[str]:
 
 
 def _of_anyone(expression: Expression, bound: Bound) -> Expression:
-    """What is said of all alike, and else of the ones that take part."""
+    """The quantified statement if it holds for all, otherwise one about the participants."""
     try:
         return generalised(expression, {})
     except NotUniformError:
@@ -398,7 +393,7 @@ def _of_anyone(expression: Expression, bound: Bound) -> Expression:
 
 
 def _step_text(module: Module, condition: Expression, operators: Sequence[Operator]) -> Expression:
-    """That no step of some actions has the condition."""
+    """That no step of these actions satisfies the condition."""
     says = as_implication(denied(condition))
     named = letters_in(condition)
     others = [each for each in module.operators if each not in operators]

@@ -1,6 +1,6 @@
-"""Expressions (`quantified`) as TLA+: on one line where it fits, and else in lines with bulleted junctions.
+"""Expressions (`quantified`) as TLA+: on one line if it fits, otherwise as bulleted junctions.
 
-The module around them is in `tla_parametric`.
+The module around them: `tla_parametric`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Final
 from longpoll_spec.render.export.quantified import PRIME, Expression
 
 WIDTH: Final = 118
-"""Longest line, in characters."""
+"""The longest line, in characters."""
 SETS: Final = {"request": "Requests", "queue": "Queues"}
-"""Kind -> the constant that is the set of all of that kind."""
+"""Kind -> the constant that is the set of that kind."""
 ENABLED: Final = "ENABLED "
-"""Begins the name of a variable that stands for the guard of an action."""
+"""The prefix of a variable that represents the guard of an action."""
 
 
 def comment(sentence: str) -> Iterator[str]:
@@ -25,7 +25,7 @@ def comment(sentence: str) -> Iterator[str]:
 
 
 def definition(head: str, says: Expression) -> Iterator[str]:
-    """What `head` stands for, and an empty line."""
+    """The definition of `head`, and an empty line."""
     short = f"{head} == {inline(says)}"
     if len(short) <= WIDTH * (3 if says[0] in _JUNCTIONS else 4) // 4:
         yield short
@@ -36,7 +36,7 @@ def definition(head: str, says: Expression) -> Iterator[str]:
 
 
 def letters_in(expression: Expression, bound: frozenset[str] = frozenset()) -> set[str]:
-    """The letters that no quantifier inside binds."""
+    """The free letters of the expression."""
     if expression[0] == "letter":
         return {expression[1]} - bound
     if expression[0] in {"every", "some"}:
@@ -45,7 +45,7 @@ def letters_in(expression: Expression, bound: frozenset[str] = frozenset()) -> s
 
 
 def denied(expression: Expression) -> Expression:
-    """That it is not so, with as few negations as a reader wants."""
+    """The negation, written with few negations."""
     match expression[0]:
         case "not":
             (inner,) = expression[1:]
@@ -65,7 +65,7 @@ def denied(expression: Expression) -> Expression:
 
 
 def implies(given: Sequence[Expression], then: Expression) -> Expression:
-    """That all of these give it; what it is given itself is given too."""
+    """The implication; conclusions that are among the premises are left out."""
     parts = [part for each in given for part in (each[1:] if each[0] == "and" else (each,))]
     if then[0] == "implies":
         return implies([*parts, then[1]], then[2])
@@ -73,7 +73,7 @@ def implies(given: Sequence[Expression], then: Expression) -> Expression:
 
 
 def as_implication(expression: Expression) -> Expression:
-    r"""The statement with `A => B` in place of `~A \/ B`, wherever it is said of every one."""
+    r"""The statement with `A => B` in place of `~A \/ B`, under its quantifiers."""
     match expression:
         case ("and", *parts):
             return ("and", *map(as_implication, parts))
@@ -88,7 +88,7 @@ def as_implication(expression: Expression) -> Expression:
 
 
 def _weight(expression: Expression) -> int:
-    """How much there is to read; a comparison and its opposite weigh the same."""
+    """The size for a reader; a comparison and its opposite weigh the same."""
     if expression[0] == "not":
         if expression[1][0] in {"var", "call"} and expression[1][2]:
             return 99  # what is so after the step is what is said, not what is given
@@ -198,12 +198,12 @@ def _operand(expression: Expression) -> str:
 
 
 def indented(those: Iterable[str], by: int = 2) -> Iterator[str]:
-    """Lines farther to the right."""
+    """The lines, indented."""
     return (f"{' ' * by}{line}" for line in those)
 
 
 def lines(expression: Expression, width: int, *, whole: bool = True) -> list[str]:  # noqa: C901, PLR0912 - one case each
-    """The expression in lines of this width; `whole` on one line where it fits."""
+    """The expression in lines of this width; `whole` on one line if it fits."""
     short = inline(expression)
     dense = expression[0] in _JUNCTIONS and any(part[0] != "name" for part in expression[1:])
     if expression[0] in _JUNCTIONS and not dense:

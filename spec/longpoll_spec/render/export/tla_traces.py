@@ -1,11 +1,11 @@
-r"""Runs that were seen, as a TLA+ module over the exported law: TLC says how many steps of each the law can take.
+r"""Observed runs as a TLA+ module over the exported specification: TLC reports how many steps of each it allows.
 
 A second opinion on `engines.conform`, by the usual pattern of trace validation (Cirstea, Kuppe, Loillier and Merz,
-Validating traces of distributed programs against TLA+ specifications, SEFM 2024) with one variable more, which chooses
-the run, so that one start of TLC judges many. `low` steps have happened and those in `ahead`; `Open` has the steps that
-may come next by their moments. What is reached is kept in TLC's registers, one a run, and printed at the end.
+Validating traces of distributed programs against TLA+ specifications, SEFM 2024). One more variable chooses the run, so
+one start of TLC checks many. `low` steps have happened and those in `ahead`; `Open` has the steps that may come next by
+their times. The progress is kept in TLC's registers, one per run, and printed at the end.
 
-Leaves out why a run is none: that is `engines.conform`'s to say.
+Why a run does not conform: see `engines.conform`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from longpoll_spec.model import Model, Order, SeenStep
 from longpoll_spec.render.notation import identifier, name_of, parameters_of
 
 TOLD: Final = "placed"
-"""Begins the line that TLC prints: <<TOLD, <<steps of run 1, steps of run 2, ...>>>>."""
+"""The prefix of the line that TLC prints: <<TOLD, <<steps of run 1, steps of run 2, ...>>>>."""
 
 
 def traces_name_of(model: Model) -> str:
@@ -28,14 +28,14 @@ def traces_name_of(model: Model) -> str:
 def tla_traces_of(model: Model, runs: Sequence[Order], hidden: Iterable[str] = ()) -> str:
     """The module; no run has more than `model.OPEN_MAX` steps that may all come next.
 
-    `hidden` are actions, or instances by their labels, that nobody sees.
+    `hidden` are unobserved actions, or instances by their labels.
     """
     assert all(len(run.open_at) == len(run.steps) for run in runs), "orders that can be followed"
     name = traces_name_of(model)
     return "\n".join(
         (
             f"---- MODULE {name} ----",
-            f"\\* Which of these runs does the law allow? Check it with TLC, on one thread: {name}",
+            f"\\* Which of these runs does the specification allow? Check it with TLC, on one thread: {name}",
             f"EXTENDS {name_of(model)}, Sequences, FiniteSets, TLC",
             "",
             "VARIABLES run, low, ahead",
@@ -50,18 +50,18 @@ def tla_traces_of(model: Model, runs: Sequence[Order], hidden: Iterable[str] = (
 
 
 def tla_traces_configuration_of(model: Model) -> str:
-    """The `.cfg` beside the module."""
+    """The `.cfg` of the module."""
     constants = [f"CONSTANT {name} = {value}" for name, value in parameters_of(model).items()]
     rest = ("SPECIFICATION SeenSpec", "CHECK_DEADLOCK FALSE", "CONSTRAINT Noted", "POSTCONDITION Told")
     return "\n".join([*rest[:1], *constants, *rest[1:], ""])
 
 
 def _runs(runs: Sequence[Order]) -> Iterator[str]:
-    yield "\\* Of each run its steps: what each may have been, and what is known of the state after it."
+    yield "\\* The steps of each run: their possible actions, and the known part of the state after each."
     yield "Steps == <<"
     yield from _separated(f"  {_tuple(_step(step) for step in run.steps)}" for run in runs)
     yield ">>"
-    yield "\\* Of each run, after so many steps and one: those that may come next by their moments."
+    yield "\\* For each run, after n - 1 steps: the steps that may come next by their times."
     yield "Open == <<"
     yield from _separated(
         f"  {_tuple(_set(str(number + 1) for number in each) for each in run.open_at)}" for run in runs
@@ -126,7 +126,6 @@ def _next(model: Model, hidden: set[str]) -> Iterator[str]:
 
 
 def _separated(lines: Iterable[str]) -> Iterator[str]:
-    """The lines with commas between them."""
     held = list(lines)
     yield from (f"{line}," for line in held[:-1])
     yield from held[-1:]

@@ -1,7 +1,7 @@
-"""A directed graph as SVG: nodes in layers, from the top to the bottom, and a place of its own for each arrow's words.
+"""Draw a directed graph as SVG: nodes in layers from top to bottom, with reserved space for each arrow's label.
 
-Arrows that would close a circle run upwards. What an arrow says takes part in the layout like a node, so no words lie
-on a node or on others. Leaves out what is drawn (`phases`, and the diagrams of the docs).
+Arrows that would close a cycle run upwards. A label takes part in the layout like a node, so it overlaps nothing. Used
+by `phases` and the diagrams of the docs.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from attrs import define, field, frozen
 from longpoll_spec.render.pictures.text_width import FONT, width_of, wrapped
 
 SIZE: Final = 13.0
-"""Of a node's letters."""
+"""Font size of nodes."""
 SMALL: Final = 11.5
-"""Of the letters of an arrow and of a note."""
+"""Font size of labels and notes."""
 WORDS_MAX: Final = 150.0
-"""An arrow's words are broken into lines of this width."""
+"""The width at which labels wrap."""
 LINE: Final = 16.0
 GAP: Final = 18.0
-"""Between two neighbours of a layer."""
+"""Space between two neighbours of a layer."""
 BETWEEN: Final = 22.0
-"""Between two layers."""
+"""Space between two layers."""
 EDGE: Final = 10.0
 SWEEPS: Final = 12
-"""How often neighbours are put in order, and pulled towards those above and below."""
+"""Rounds of sorting neighbours and pulling them towards those above and below."""
 STYLE: Final = f"""
 .lp-graph{{--ink:#1c2733;--dim:#55616c;--head:#eef2f5;--line:#8a98a5;font-family:{FONT};max-width:100%;height:auto}}
 @media (prefers-color-scheme:dark){{.lp-graph{{--ink:#e3e8ec;--dim:#a9b5be;--head:#1f262d;--line:#73818d}}}}
@@ -54,7 +54,7 @@ class Edge:
 
 @define
 class _Item:
-    """What stands in a layer: a node, the words of an arrow, or a bend of one."""
+    """An item of a layer: a node, the label of an arrow, or a bend of one."""
 
     lines: Sequence[str]
     size: float
@@ -68,7 +68,7 @@ class _Item:
 
 
 def render(names: Mapping[str, str], edges: Sequence[Edge], *, title: str, dots: frozenset[str] = frozenset()) -> str:
-    """The graph as one `<svg>` element. `names`: key -> what its node says; those of `dots` are drawn as a dot."""
+    """The graph as one `<svg>` element. `names`: key -> text of its node; those of `dots` are drawn as a dot."""
     nodes = {key: _dot() if key in dots else _node(name) for key, name in names.items()}
     upward = _layers(nodes, edges)
     drawn = [(edge, _way(nodes, edge, upwards=edge in upward)) for edge in edges]
@@ -100,7 +100,7 @@ def _words(text: str) -> _Item:
 
 
 def _layers(nodes: Mapping[str, _Item], edges: Sequence[Edge]) -> set[Edge]:
-    """Give each node its layer; the arrows that run upwards. Every second layer is left for words."""
+    """Assign layers to nodes; returns the arrows that run upwards. Every second layer is left for labels."""
     targets = {key: [edge for edge in edges if edge.source == key] for key in nodes}
     upward: set[Edge] = set()
     state: dict[str, int] = {}
@@ -127,7 +127,7 @@ def _layers(nodes: Mapping[str, _Item], edges: Sequence[Edge]) -> set[Edge]:
 
 
 def _way(nodes: Mapping[str, _Item], edge: Edge, *, upwards: bool) -> list[_Item]:
-    """The items that an arrow passes, from its start to its end; the words stand next to the upper node."""
+    """The items that an arrow passes, from its start to its end; the label is next to the upper node."""
     first, last = nodes[edge.source], nodes[edge.target]
     top, bottom = (last, first) if upwards else (first, last)
     way = [top]
@@ -144,7 +144,7 @@ def _way(nodes: Mapping[str, _Item], edge: Edge, *, upwards: bool) -> list[_Item
 
 
 def _ordered(items: Iterable[_Item]) -> list[list[_Item]]:
-    """The layers, each in an order in which few arrows cross."""
+    """The layers, each in an order with few crossings."""
     layers: dict[int, list[_Item]] = {}
     for item in items:
         layers.setdefault(item.layer, []).append(item)
@@ -180,7 +180,7 @@ def _place(rows: Sequence[Sequence[_Item]]) -> None:
 
 
 def _pull(row: Sequence[_Item]) -> None:
-    """Move a layer's items towards those they are bound to, as far as their neighbours let them."""
+    """Move a layer's items towards their neighbours above and below, as far as there is room."""
     wanted = [_wanted(item) for item in row]
     blocks: list[tuple[list[_Item], float]] = []
     for item, aim in zip(row, wanted, strict=True):
@@ -213,7 +213,6 @@ def _start(items: Sequence[_Item], aim: float) -> float:
 
 
 def _arrow(edge: Edge, way: Sequence[_Item]) -> Iterator[str]:
-    """The line through the bends, its tip, and its words beside none of the others."""
     first, last = way[0], way[-1]
     down = first.y < last.y
     points = [(first.x, first.y + (first.height / 2 if down else -first.height / 2))]
@@ -230,7 +229,6 @@ def _arrow(edge: Edge, way: Sequence[_Item]) -> Iterator[str]:
 
 
 def _lines(points: Sequence[tuple[float, float]], way: Sequence[_Item], edge: Edge) -> Iterator[str]:
-    """The pieces of the line; where words stand it is broken."""
     written = [bool(item.lines) for item in way[1:-1]]
     for number in range(len(points) - 1):
         inside, (x1, y1), (x2, y2) = number % 2 == 1, points[number], points[number + 1]

@@ -1,7 +1,4 @@
-"""A story as one page: the chart, the steps in full, and what is wrong. One file, no script, everything escaped.
-
-Leaves out writing the file.
-"""
+"""A story as one page: chart, steps in full, and what is wrong. One file without scripts, everything escaped."""
 
 from __future__ import annotations
 

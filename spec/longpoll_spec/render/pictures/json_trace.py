@@ -1,4 +1,4 @@
-"""A trace as plain data, for programs: its story's words beside every state's values."""
+"""A trace as plain data for programs: the descriptions and every state's values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from longpoll_spec.render.story.story import Scene, Story
 
 
 def render(trace: Trace, story: Story, token: str) -> dict[str, Any]:
-    """The trace and its story as what JSON can hold."""
+    """The trace and its story as JSON-compatible data."""
     names = [variable.name for variable in trace.model.variables]
     states = [dict(zip(names, step.state, strict=True)) for step in trace.steps]
     bounds = trace.model.bounds

@@ -1,8 +1,8 @@
-"""A run as lanes in SVG: a lane for each thread, each request's phase and each queue's visible end; a column a step.
+"""A run as lanes in SVG: one lane per thread, request phase and visible end; one column per step.
 
-Columns are equally wide, and time passes in those of a tick alone, which are marked. Steps are numbered, and told in
-words below. No text runs over its place: each is measured (`text_width`). With `moving` one step comes after the other,
-except for a reader who asked for less motion. With `narrow` the picture fits the screen of a phone.
+Columns are equally wide. Time passes only in the columns of a tick, which are marked. Steps are numbered and described
+below. Texts are measured (`text_width`), so none overflows. `moving` shows the steps one after another, except for
+readers who prefer reduced motion. `narrow` fits the screen of a phone.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WIDTH_NARROW: Final = 340.0
 STEP_S: Final = 1.2
 """Seconds between two steps of a moving picture."""
 REST: Final = 4
-"""Steps' time for which the whole picture then stands."""
+"""How long the complete picture is shown, in steps."""
 _LIGHT: Final = (
     "--ink:#1c2733;--dim:#55616c;--line:#c6cfd6;--lane:#f3f6f8;--step:#1f5fa8;--on:#fff;--bad:#b3261e;--bar:#dbe7f4"
 )
@@ -56,8 +56,6 @@ body[data-theme="light"] .lp-lanes{{{_LIGHT}}}body[data-theme="dark"] .lp-lanes{
 
 @frozen
 class _Bar:
-    """How long a value stands: from before one step to before another."""
-
     start: int
     end: int
     word: str
@@ -73,12 +71,12 @@ class _Sheet:
 
     @property
     def column(self) -> float:
-        """How wide a step is."""
+        """The width of a step."""
         return COLUMN_NARROW if self.narrow else COLUMN
 
     @property
     def bars(self) -> list[tuple[str, list[_Bar]]]:
-        """A lane for each request's phase and each queue's visible end, with what stands there when."""
+        """A lane for each request's phase and each queue's visible end, with its values over time."""
         shown = []
         for place, variable in enumerate(self.trace.model.variables):
             if variable.name.startswith("phase_"):
@@ -94,14 +92,14 @@ class _Sheet:
 
     @property
     def label(self) -> float:
-        """How wide the names of the lanes are."""
+        """The width of the lanes' names."""
         names = [width_of(each.name, SIZE) for each in self.story.participants]
         java = [0.0 if self.narrow else width_of(each.java, SMALL) for each in self.story.participants]
         return max([*names, *java, *(width_of(name, SIZE) for name, _ in self.bars)]) + 2 * PAD
 
     @property
     def right(self) -> float:
-        """Where the lanes end."""
+        """The right end of the lanes."""
         return self.label + self.column * len(self.trace.steps)
 
     @property
@@ -187,7 +185,7 @@ def _values(sheet: _Sheet) -> Iterator[str]:
 
 
 def _fitting(word: str, width: float) -> str:
-    """The word, or what of it fits with an ellipsis; nothing where that is a letter or less."""
+    """The word, truncated with an ellipsis if necessary; nothing if only a letter is left."""
     if width_of(word, SMALL) <= width:
         return word
     for length in range(len(word) - 1, 1, -1):
@@ -225,7 +223,7 @@ def _kind(last: bool) -> str:
 
 
 def _legend(sheet: _Sheet, *, moving: bool) -> Iterator[tuple[int, str]]:
-    """How many lines each step's words take, and the words."""
+    """The number of lines of each step's description, and the text."""
     room = sheet.width - 34 - PAD
     names = {each.key: each.name for each in sheet.story.participants}
     for scene in sheet.story.scenes:
@@ -247,7 +245,7 @@ def _moved(number: int, drawn: str, *, moving: bool) -> str:
 
 
 def _motion(steps: int) -> str:
-    """The rules by which step after step is seen; those who asked for less motion see all at once."""
+    """The CSS rules that show step after step; with reduced motion all are visible at once."""
     whole = (steps + REST) * STEP_S
     rules = [
         f"@keyframes lp-step-{step}{{0%,{share:.2f}%{{opacity:.25}}{share + 2:.2f}%,100%{{opacity:1}}}}"

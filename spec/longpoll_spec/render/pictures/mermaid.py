@@ -1,6 +1,6 @@
 """A story as a mermaid sequence diagram, for Markdown.
 
-Leaves out the places in Java: they stand in the text.
+Locations in Java are only in the text form.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Final
 from longpoll_spec.render.story.story import Story
 
 NOTE_WIDTH: Final = 80
-"""Characters on a line of the last note."""
+"""Characters per line of the last note."""
 _UNSAFE: Final = re.compile(r"[;#<>\n]")
 
 
 def render(story: Story) -> str:
-    """The story as the text of one `sequenceDiagram`, which ends with a newline."""
+    """The story as one `sequenceDiagram`, which ends with a newline."""
     return "\n".join(_lines(story)) + "\n"
 
 
@@ -42,5 +42,4 @@ def _lines(story: Story) -> Iterable[str]:
 
 
 def _plain(text: str) -> str:
-    """Text that mermaid does not read as its own syntax."""
     return _UNSAFE.sub(lambda found: " " if found[0] == "\n" else f"#{ord(found[0])};", text)

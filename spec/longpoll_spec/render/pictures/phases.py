@@ -1,6 +1,6 @@
 """The phases of a request as a state machine in SVG, drawn from the effects of a policy's actions.
 
-Leaves out finding the moves (`longpoll_spec.phase_changes`) and where a node stands (`graph`).
+Moves: `longpoll_spec.phase_changes`. Layout: `graph`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from longpoll_spec.render.pictures.graph import Edge, render
 
 START: Final = "[*]"
 FIRST: Final = "idle"
-"""The phase that every request begins in."""
+"""The first phase of every request."""
 
 
 def phases(moves: Iterable[PhaseChange], title: str) -> str:
-    """The moves as one `<svg>` element: an arrow from a phase to another, with the actions that take it."""
+    """The moves as one `<svg>` element: an arrow from one phase to another, labelled with its actions."""
     arrows: dict[tuple[str, str], list[str]] = {}
     for move in moves:
         arrows.setdefault((move.before, move.after), []).append(move.action)

@@ -1,7 +1,7 @@
-"""Measured figures as SVG: lines over one another with an axis of tens, or bars in groups, readable in light and dark.
+"""Plots as SVG: lines over a logarithmic axis, or grouped bars, readable in light and dark.
 
-Lines differ by their dashes as well as by colour, and each figure stands beside its bar, so that nothing is told by
-colour alone. Every text is measured (`text_width`) and escaped. Leaves out what is measured, and interaction.
+Lines differ in dashes as well as in colour, and each bar shows its number, so colour is never the only distinction.
+Every text is measured (`text_width`) and escaped.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ SMALL: Final = 11.5
 PAD: Final = 14.0
 LINE: Final = 18.0
 WIDTH: Final = 640.0
-"""Of the whole picture."""
+"""The width of the whole picture."""
 HEIGHT: Final = 260.0
-"""Of the field of a line plot."""
+"""The height of a line plot's area."""
 ROW: Final = 24.0
 BAR: Final = 15.0
 SERIES_MAX: Final = 6
-"""As many as there are colours and dashes."""
+"""The number of colours and dashes."""
 POINTS_MAX: Final = 10_000
-"""In all series of one picture."""
+"""Over all series of one picture."""
 DECADES_MAX: Final = 12
 _LIGHT: Final = (
     "--ink:#1c2733;--dim:#55616c;--line:#c6cfd6;--s0:#1f5fa8;--s1:#b3261e;--s2:#2e7a36;--s3:#8a4b00;--s4:#7a3a9a;"
@@ -64,21 +64,21 @@ class Line:
 
     name: str
     points: tuple[tuple[float, float], ...]
-    """Each x above 0 (its axis has tens) and y between 0 and 1."""
+    """Each x above 0 (the axis is logarithmic) and y between 0 and 1."""
 
 
 @frozen
 class Bars:
-    """One figure of several things: a group of bars below a head."""
+    """One measurement of several things: a group of bars below a heading."""
 
     head: str
-    """What is measured, with its unit."""
+    """The quantity, with its unit."""
     figures: tuple[tuple[str, float], ...]
-    """Name and figure, 0 or more."""
+    """Name and value, 0 or more."""
 
 
 def lines(series: Sequence[Line], *, title: str, across: str, up: str) -> str:
-    """The series as one `<svg>` element; `across` and `up` say what the axes are. Raises UserError on odd figures."""
+    """The series as one `<svg>` element; `across` and `up` label the axes. Raises UserError on invalid values."""
     _check(series)
     first, last = _decades(series)
     left = PAD + width_of("100 %", SMALL) + 8
@@ -110,7 +110,7 @@ def lines(series: Sequence[Line], *, title: str, across: str, up: str) -> str:
 
 
 def bars(groups: Sequence[Bars], *, title: str) -> str:
-    """The groups below one another as one `<svg>` element, each to a scale of its own. Raises UserError."""
+    """The groups below one another as one `<svg>` element, each with its own scale. Raises UserError."""
     _check_bars(groups)
     names = [name for group in groups for name, _ in group.figures]
     label = min(max(width_of(name, SIZE) for name in names), WIDTH / 2) + 2 * PAD
@@ -135,10 +135,10 @@ def bars(groups: Sequence[Bars], *, title: str) -> str:
 
 
 def shares(name: str, values: Sequence[float]) -> Line:
-    """How large a part of the values is at most so large: a line from 0 to 1 over them, in steps."""
+    """The cumulative distribution of the values as a step line from 0 to 1."""
     found = sorted(values)
     if not found:
-        raise UserError(f"plot: {name} has no figures; measure first")
+        raise UserError(f"plot: {name} has no values; measure first")
     points = [(found[0], 0.0)]
     for number, value in enumerate(found, start=1):
         points += [(value, points[-1][1]), (value, number / len(found))]
@@ -146,7 +146,7 @@ def shares(name: str, values: Sequence[float]) -> Line:
 
 
 def shown(value: float) -> str:
-    """A figure as it is written beside its bar: three digits that count."""
+    """The number as shown next to its bar: three significant digits."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 1 or not value else f"{value:.2g}"
@@ -160,7 +160,7 @@ def _check(series: Sequence[Line]) -> None:
         raise UserError(f"plot: {len(points)} points; give each series some, and {POINTS_MAX:,} in all at most")
     for x, y in points:
         if not (0 < x < math.inf and 0 <= y <= 1):
-            raise UserError(f"plot: the point {x}, {y} has no place: x is above 0 and finite, y from 0 to 1")
+            raise UserError(f"plot: the point {x}, {y} is out of range; x must be above 0 and finite, y from 0 to 1")
 
 
 def _check_bars(groups: Sequence[Bars]) -> None:
@@ -168,16 +168,15 @@ def _check_bars(groups: Sequence[Bars]) -> None:
         raise UserError(f"plot: give groups of 1 to {SERIES_MAX} bars each")
     for value in (value for group in groups for _, value in group.figures):
         if not 0 <= value < math.inf:
-            raise UserError(f"plot: no bar is {value} long: a figure is 0 or more and finite")
+            raise UserError(f"plot: a bar cannot be {value} long; give finite values of 0 or more")
 
 
 def _decades(series: Sequence[Line]) -> tuple[int, int]:
-    """The powers of ten at both ends of the axis."""
     values = [x for each in series for x, _ in each.points]
     first = math.floor(math.log10(min(values)))
     last = max(math.ceil(math.log10(max(values))), first + 1)
     if last - first > DECADES_MAX:
-        raise UserError(f"plot: the figures go over {last - first} powers of ten; {DECADES_MAX} can be read at most")
+        raise UserError(f"plot: the values span {last - first} powers of ten; at most {DECADES_MAX} are allowed")
     return first, last
 
 

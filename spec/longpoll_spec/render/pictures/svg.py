@@ -1,7 +1,7 @@
-"""A story as a sequence chart in SVG: no script, no font or picture from elsewhere, readable in light and in dark.
+"""A story as a sequence chart in SVG: no scripts, external fonts or images, readable in light and dark.
 
-One row a step: the step's number, an arrow between two lifelines with a few words, and what changed. At the end a box
-says what is wrong. Every text is escaped. Leaves out interaction.
+One row per step: its number, an arrow between two lifelines with a few words, and the changes. A box at the end says
+what is wrong. Every text is escaped.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from longpoll_spec.render.pictures.text_width import FONT, width_of, wrapped
 from longpoll_spec.render.story.story import Scene, Story
 
 COLUMN = 168
-"""Between two lifelines at least, in user units (pixels at no zoom)."""
+"""The least distance between two lifelines, in user units (pixels without zoom)."""
 ROW = 62
 LEFT = 64
 TOP = 84
 LINE = 18
 SIZE = 14.0
-"""Of an arrow's words."""
+"""Font size of arrow labels."""
 SMALL = 11.5
-"""Of the changes."""
+"""Font size of changes."""
 
 STYLE: Final = """
 .lp-chart{--ink:#1c2733;--dim:#66727d;--paper:#fff;--line:#c6cfd6;--head:#eef2f5;--arrow:#1f5fa8;--bad:#b3261e;
@@ -51,13 +51,13 @@ class _Sheet:
 
     @property
     def column(self) -> float:
-        """Between two lifelines: each participant's name and class have room."""
+        """The distance between two lifelines: each participant's name and class fit."""
         names = [width_of(each.name, SIZE, bold=True) + 24 for each in self.story.participants]
         return max([COLUMN, *(width_of(each.java, SMALL) + 24 for each in self.story.participants), *names])
 
     @property
     def width(self) -> float:
-        """As wide as the lifelines, or as what is said of a step where that is wider."""
+        """The width of the lifelines, or of the longest description if that is wider."""
         said = [width_of(each.short, SIZE) for each in self.story.scenes]
         said += [width_of("; ".join(each.changes), SMALL) for each in self.story.scenes]
         return max(
@@ -66,7 +66,7 @@ class _Sheet:
 
     @property
     def bottom(self) -> int:
-        """Where the lifelines end."""
+        """The bottom end of the lifelines."""
         return TOP + ROW * len(self.story.scenes) + 14
 
     @property
@@ -142,7 +142,7 @@ def _changes(sheet: _Sheet, x: float, y: float, scene: Scene) -> str:
 
 
 def _within(sheet: _Sheet, x: float, width: float) -> float:
-    """Where a text of this width begins, so that it ends on the sheet: at x, or to the left of it."""
+    """Where a text of this width begins so that it stays on the sheet: at x, or to the left of it."""
     return round(max(LEFT, min(x, sheet.width - 12 - width)), 1)
 
 

@@ -1,6 +1,6 @@
 """A story as numbered steps in plain text.
 
-Leaves out colour: the text reads the same in a terminal, a file and a message.
+Without colour: the same text for a terminal, a file and a message.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _scene(scene: Scene) -> Iterable[str]:
 
 
 def who(scene: Scene) -> str:
-    """Who acts, with the Java thread; empty when time passes."""
+    """The actor with its Java thread; empty when time passes."""
     if not scene.source:
         return ""
     actor = participant_of(scene.source)

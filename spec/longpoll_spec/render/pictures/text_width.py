@@ -1,7 +1,7 @@
-"""How wide a text is in a picture, so that none runs over its edge: known without a browser, and rather too wide.
+"""Text width in pictures without a browser, estimated rather too wide, so that no text overflows.
 
-The widths are those of DejaVu Sans, which is wider than what other systems have for `sans-serif` and `system-ui`; a
-test measures pictures in a browser. Leaves out where a text stands.
+The widths are those of DejaVu Sans, which is wider than the usual `sans-serif` and `system-ui` fonts; a test measures
+pictures in a browser.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from itertools import accumulate
 from typing import Final
 
 FONT: Final = "'DejaVu Sans',Verdana,sans-serif"
-"""What pictures are written in: nothing that is put in its place is wider."""
+"""The fonts of pictures; no likely substitute is wider."""
 _FIRST: Final = 32
-"""The character that the tables begin with."""
+"""The first character of the tables."""
 _PLAIN: Final = (
     318, 401, 460, 838, 636, 950, 780, 275, 390, 390, 500, 838, 318, 361, 318, 337, 636, 636, 636, 636, 636, 636, 636,
     636, 636, 636, 337, 337, 838, 838, 838, 531, 1000, 684, 686, 698, 770, 632, 575, 775, 752, 295, 295, 656, 557, 863,
@@ -30,11 +30,11 @@ _BOLD: Final = (
     365, 712, 838,
 )  # fmt: skip
 _OTHER: Final = 1_062
-"""What any other character takes at most, in thousandths."""
+"""The width of any other character, at most, in thousandths."""
 
 
 def width_of(text: str, size: float, *, bold: bool = False) -> float:
-    """How wide the text is at this size of its letters, in the same unit."""
+    """The width of the text at this font size, in the same unit."""
     table = _BOLD if bold else _PLAIN
     return sum(_letter(table, character) for character in text) * size / 1_000
 
@@ -45,7 +45,7 @@ def _letter(table: tuple[int, ...], character: str) -> int:
 
 
 def wrapped(text: str, width: float, size: float) -> list[str]:
-    """The text in lines of at most this width; a word that is wider is cut into pieces."""
+    """The text in lines of at most this width; a wider word is cut."""
     lines: list[str] = []
     for word in (piece for whole in text.split() for piece in _pieces(whole, width, size)):
         longer = f"{lines[-1]} {word}" if lines else word
@@ -57,7 +57,6 @@ def wrapped(text: str, width: float, size: float) -> list[str]:
 
 
 def _pieces(word: str, width: float, size: float) -> Iterator[str]:
-    """The word, or what fits of it again and again; one character at least."""
     while word and width_of(word, size) > width:
         ends = accumulate(width_of(character, size) for character in word)
         fits = max(sum(end <= width for end in ends), 1)

@@ -1,1 +1,1 @@
-"""A counterexample told in sentences, as RocketMQ's people would."""
+"""Describe a counterexample in sentences, in RocketMQ's terms."""

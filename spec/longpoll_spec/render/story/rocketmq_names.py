@@ -1,7 +1,6 @@
-"""Who takes part, and where each action lies in Apache RocketMQ 4.9.8.
+"""The participants, and where each action lies in Apache RocketMQ 4.9.8.
 
-The law's words on one side, Java's classes and methods on the other. Leaves out what a step does with the state,
-and who takes it (`threads`).
+Maps the specification's words to Java's classes and methods. Actors of steps: `threads`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ class Participant:
     key: str
     name: str
     java: str
-    """The thread, class or field that it is in RocketMQ."""
+    """The thread, class or field in RocketMQ."""
 
 
 _FIXED: Final = (
@@ -52,7 +51,7 @@ PLACES: Final[dict[str, str]] = {
     "walk_start": "suspendPullRequest -> notifyMessageArriving: only in upstream pull request #7359",
     "walk_each": "suspendPullRequest -> notifyMessageArriving, its loop: only in upstream pull request #7359",
     "walk_end": "suspendPullRequest -> notifyMessageArriving, its put-back: only in upstream pull request #7359",
-    "expire": "not in RocketMQ: a deadline is seen by the scan only",
+    "expire": "not in RocketMQ: only the scan checks deadlines",
     "run": "PullMessageProcessor.executeRequestWhenWakeup -> processRequest(brokerAllowSuspend = false)",
     "tick": "",
     "executor_rejects": "pullMessageExecutor.submit -> ThreadPoolExecutor.AbortPolicy",
@@ -66,11 +65,11 @@ PLACES: Final[dict[str, str]] = {
     "commit_pulled": "PullMessageProcessor.processRequest -> ConsumerOffsetManager.commitOffset",
     "offset_commit": "ConsumerManageProcessor.updateConsumerOffset -> ConsumerOffsetManager.commitOffset",
     "offset_reset": "AdminBrokerProcessor.resetOffset -> ConsumerOffsetManager.commitOffset",
-    "channel_closes": "ClientHousekeepingService.onChannelClose: the hold service does not hear of it",
+    "channel_closes": "ClientHousekeepingService.onChannelClose: the hold service is not notified",
     "trim": "DefaultMessageStore.CleanConsumeQueueService.deleteExpiredFiles",
     "truncate": "DefaultMessageStore.truncateDirtyLogicFiles",
     "queue_deleted": "AdminBrokerProcessor.deleteTopic -> DefaultMessageStore.cleanUnusedTopic",
-    "role_change": "ReplicasManager.changeToMaster (5.x): the hold service does not hear of it",
+    "role_change": "ReplicasManager.changeToMaster (5.x): the hold service is not notified",
     "master_returns": "BrokerController.onMinBrokerChange (5.x, a slave with enableSlaveActingMaster)",
     "flush": "CommitLog.GroupCommitService, FlushRealTimeService",
     "crash_and_recover": "DefaultMessageStore.recover",

@@ -1,8 +1,7 @@
 """Each step in words: which thread does what to which request, from the values before and after the step.
 
-Where there are several queues a sentence says of which it speaks, and where there are tags which one it is. Steps that
-read alike wherever they happen are in `feature_steps`. Leaves out who acts and what is wrong at the end (`story`,
-`diagnosis`).
+With several queues a sentence names its queue, and with tags its tag. Steps with fixed descriptions are in
+`feature_steps`. Actors and the final fault: `story`, `diagnosis`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from longpoll_spec.threads import thread_of
 
 @frozen
 class StepValues:
-    """One step with the values around it, which the tellers read."""
+    """One step with the values around it."""
 
     model: Model
     action: Action
@@ -28,14 +27,14 @@ class StepValues:
 
     @property
     def slot(self) -> int:
-        """The request that takes part."""
+        """The request of the step."""
         return next(actor for actor in reversed(self.action.actors) if isinstance(actor, int))
 
     @property
     def queue(self) -> str:
-        """The queue that the step is about, by name; empty where there is one only.
+        """The name of the step's queue; empty if there is only one.
 
-        It is the one that the action names, or that its request reads, or at which its notifier is or was.
+        It is the queue that the action names, that its request reads, or at which its notifier is or was.
         """
         names = [queue.name for queue in self.model.state.queues]
         if len(names) == 1:
@@ -51,7 +50,7 @@ class StepValues:
 
     @property
     def of_queue(self) -> str:
-        """What follows a word where there are several queues, such as ` of q1`."""
+        """The suffix with several queues, such as ` of q1`."""
         return f" of {self.queue}" if self.queue else ""
 
     @property
@@ -61,17 +60,17 @@ class StepValues:
 
     @property
     def tag(self) -> str:
-        """The tag that the step names; empty where there are none."""
+        """The tag that the step names; empty if there are none."""
         named = [str(actor) for actor in self.action.actors if str(actor).startswith("t")]
         return named[0] if named else ""
 
     def end(self, name: str, *, after: bool = False) -> int:
-        """An end of the queue that the step is about."""
+        """An end of the step's queue."""
         values = self.after if after else self.before
         return values[f"{name}_{self.queue}" if self.queue else name]
 
     def phase(self, slot: int, *, after: bool = True) -> str:
-        """Where a request stands."""
+        """The phase of a request."""
         return self.model.state.phases.labels[(self.after if after else self.before)[f"phase_{slot}"]]
 
     def has_more(self, slot: int) -> bool:
@@ -79,11 +78,11 @@ class StepValues:
         return self.before[f"offset_{slot}"] < self.end("visible_end")
 
     def filtered(self, slot: int) -> bool:
-        """Whether there was something to read, and none of it passes the request's filter."""
+        """Whether there was something to read, but nothing that passes the request's filter."""
         return self.has_more(slot) and not self.before.get(f"passes_{slot}", 1)
 
     def moved(self, prefix: str) -> list[int]:
-        """The requests that this step brought into a phase that begins so."""
+        """The requests that this step moved into a phase with this prefix."""
         return [
             slot
             for slot in range(self.model.bounds.requests)
@@ -92,7 +91,7 @@ class StepValues:
 
 
 Told = tuple[str, str, str]
-"""(key of the arrow's target, a few words for the arrow, the rest of the sentence after who acts)."""
+"""(key of the arrow's target, a few words for the arrow, the rest of the sentence after the actor)."""
 
 
 def _append(beat: StepValues) -> Told:
@@ -108,7 +107,7 @@ def _make_visible(beat: StepValues) -> Told:
     end = beat.end("visible_end", after=True)
     tag = f", which has tag {beat.tag}," if beat.tag else ""
     rest = f"writes message {end - 1}{tag} into the consume queue{beat.of_queue}: maxOffset is now {end}"
-    return "store", f"maxOffset{beat.of_queue} = {end}", f"{rest}, and arriving() is to follow"
+    return "store", f"maxOffset{beat.of_queue} = {end}", f"{rest}, and arriving() follows"
 
 
 def _next_pull(beat: StepValues) -> Told:
@@ -138,7 +137,7 @@ def _pull_read(beat: StepValues) -> Told:
     return (
         "store",
         f"getMessage({offset}): nothing",
-        f"reads offset {offset} and finds nothing, for maxOffset is {end}: PULL_NOT_FOUND, the request is to be held",
+        f"reads offset {offset} and finds nothing, as maxOffset is {end}: PULL_NOT_FOUND, the request will be held",
     )
 
 
@@ -146,7 +145,7 @@ def _hold(beat: StepValues) -> Told:
     if beat.phase(beat.slot) != "held":
         return f"consumer {beat.slot}", "answer: stopping", "finds the broker stopped and answers instead of holding"
     offset, end = beat.before[f"offset_{beat.slot}"], beat.end("visible_end")
-    late = f", though maxOffset is {end} by now" if offset < end else ""
+    late = f", although maxOffset is {end} by now" if offset < end else ""
     return (
         beat.bucket,
         f"hold request {beat.slot}",
@@ -157,26 +156,30 @@ def _hold(beat: StepValues) -> Told:
 def _recheck(beat: StepValues) -> Told:
     if isinstance(beat.action.actors[0], str):
         counter = beat.after[beat.action.actors[0]]
-        again = "finds something to read and is due to walk again" if counter else "finds nothing new"
+        again = "finds something to read and must traverse the bucket again" if counter else "finds nothing new"
         return (
             "store",
-            "recheck: walk again" if counter else "recheck: nothing new",
-            f"looks at maxOffset again and {again}",
+            "recheck: traverse again" if counter else "recheck: nothing new",
+            f"reads maxOffset again and {again}",
         )
     slot, end = beat.slot, beat.end("visible_end")
     if beat.after.get("rechecker") != beat.before.get("rechecker"):
-        return beat.bucket, "recheck: walk", f"looks again: maxOffset is {end}; it is to walk the bucket{beat.of_queue}"
+        return (
+            beat.bucket,
+            "recheck: traverse",
+            f"checks again: maxOffset is {end}; must traverse the bucket{beat.of_queue}",
+        )
     if beat.moved("queued"):
         return (
             "executor",
             f"recheck: wake {slot}",
-            f"looks again: maxOffset is {end}; request {slot} goes to the executor",
+            f"checks again: maxOffset is {end}; request {slot} goes to the executor",
         )
     where = beat.phase(slot, after=False).replace("_", " ")
     return (
         "store",
         "recheck: nothing to do",
-        f"looks again: maxOffset is {end}, request {slot} is {where}; nothing to do",
+        f"checks again: maxOffset is {end}, request {slot} is {where}; nothing to do",
     )
 
 
@@ -186,10 +189,10 @@ def _take(beat: StepValues) -> Told:
         return (
             beat.bucket,
             "list is empty",
-            f"goes to the bucket{beat.of_queue} and finds no request in it: there is nobody to wake",
+            f"goes to the bucket{beat.of_queue} and finds no request in it to wake",
         )
     names = _requests(taken)
-    rest = f"takes {names} out of the bucket{beat.of_queue}, to look at one after the other"
+    rest = f"takes {names} out of the bucket{beat.of_queue}, to check one after another"
     return beat.bucket, f"take {names}", rest
 
 
@@ -197,9 +200,9 @@ def _look(beat: StepValues) -> Told:
     slot, end = beat.slot, beat.end("visible_end")
     if beat.moved("queued"):
         why = f"maxOffset is {end}" if beat.has_more(slot) else "its deadline has passed"
-        return "executor", f"wake {slot}", f"looks at request {slot}: {why}; wakes it, to be run by the executor"
-    why = "and the message announced is not for it" if beat.has_more(slot) else "nothing for it"
-    return thread_of(beat.action), f"keep {slot}", f"looks at request {slot}: maxOffset is {end}, {why}; keeps it"
+        return "executor", f"wake {slot}", f"checks request {slot}: {why}; wakes it for the executor"
+    why = "and the announced message is not for it" if beat.has_more(slot) else "nothing for it"
+    return thread_of(beat.action), f"keep {slot}", f"checks request {slot}: maxOffset is {end}, {why}; keeps it"
 
 
 def _put_back(beat: StepValues) -> Told:
@@ -210,28 +213,40 @@ def _put_back(beat: StepValues) -> Told:
         return beat.bucket, f"put back {names}", f"puts {names} back into the bucket{beat.of_queue}"
     if refused:
         return beat.bucket, f"answer {_requests(refused)}", f"finds the broker stopped and answers {_requests(refused)}"
-    return beat.bucket, "nothing to put back", "has nothing to put back and ends its walk"
+    return beat.bucket, "nothing to put back", "has nothing to put back and ends its traversal"
 
 
 def _expire(beat: StepValues) -> Told:
     slot = beat.slot
     if beat.moved("queued"):
-        return "executor", f"expire {slot}", f"finds the deadline of request {slot} passed and hands it to the executor"
-    return beat.bucket, f"entry of {slot} spent", f"spends the entry of request {slot}, which a notifier has just now"
+        return (
+            "executor",
+            f"expire {slot}",
+            f"sees that the deadline of request {slot} has passed and hands it to the executor",
+        )
+    return (
+        beat.bucket,
+        f"entry of {slot} spent",
+        f"uses up the entry of request {slot}, which a notifier has at the moment",
+    )
 
 
 def _run(beat: StepValues) -> Told:
     slot = beat.slot
     found = "PULL_RETRY_IMMEDIATELY" if beat.filtered(slot) else "FOUND"
     status = found if beat.has_more(slot) else "PULL_NOT_FOUND"
-    return f"consumer {slot}", status, f"runs pull {slot} again, may not hold it, and answers {status}"
+    return f"consumer {slot}", status, f"runs pull {slot} again with holding off and answers {status}"
 
 
 def _rejects(beat: StepValues) -> Told:
     slot = beat.slot
     if beat.after[f"open_{slot}"]:
-        return "executor", f"reject {slot}: lost", f"refuses request {slot}; it is logged and forgotten, nobody answers"
-    return f"consumer {slot}", "SYSTEM_BUSY", f"refuses request {slot}, which is answered SYSTEM_BUSY"
+        return (
+            "executor",
+            f"reject {slot}: lost",
+            f"rejects request {slot}; this is logged, but the request gets no answer",
+        )
+    return f"consumer {slot}", "SYSTEM_BUSY", f"rejects request {slot}, which gets SYSTEM_BUSY"
 
 
 def _throws(beat: StepValues) -> Told:
@@ -243,7 +258,7 @@ def _throws(beat: StepValues) -> Told:
         return beat.bucket, f"throws: {names} lost", f"{throws}: its list with {names} is lost"
     if back:
         return beat.bucket, "throws: puts all back", f"{throws} and puts {_requests(back)} back"
-    return f"consumer {slot}", "error", f"{throws}, answers it and goes on"
+    return f"consumer {slot}", "error", f"{throws}, answers it and continues"
 
 
 def _stop(beat: StepValues) -> Told:
@@ -256,7 +271,7 @@ def _tick(beat: StepValues) -> Told:
     return (
         "",
         "time passes",
-        "One tick passes." if beat.before != beat.after else "One tick passes; nothing waits for it.",
+        "One tick passes." if beat.before != beat.after else "One tick passes; it changes nothing.",
     )
 
 

@@ -1,7 +1,7 @@
-"""A trace told step by step: who does what to whom, what it changes, and at the end what is wrong.
+"""Describe a trace step by step: actor, target, changes, and at the end what is wrong.
 
-Every sentence is made from the states before and after its step, so that it says what happened in this run and not what
-the action may do in general. The sentences are in `step_texts`, what is wrong in `diagnosis`. Leaves out layout.
+Every sentence is made from the states before and after its step, so it describes this run and not the action in
+general. The sentences are in `step_texts`, the faults in `wrong`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Scene:
 
 @frozen
 class Story:
-    """A whole trace, told. `wrong` is empty for a run that shows no violation."""
+    """The description of a whole trace. `wrong` is empty for a run that shows no violation."""
 
     policy: str
     bounds: str
@@ -45,13 +45,13 @@ class Story:
 
     @property
     def title(self) -> str:
-        """One line that says what this is."""
+        """One line that describes the trace."""
         what = f"{self.property_name} is violated" if self.wrong else self.property_name or "a run"
         return f"{self.policy}: {what}, in {len(self.scenes)} steps"
 
 
 def story_of(trace: Trace) -> Story:
-    """Tell a trace."""
+    """Describe a trace."""
     scenes = tuple(_scene(trace, index) for index in range(1, len(trace.steps)))
     keys = {key for scene in scenes for key in (scene.source, scene.target) if key}
     return Story(

@@ -20,11 +20,11 @@ SCAN_TICKS: Final = 3
 ASSUMED: Final = ("threads", "tick")
 NOTHING: Final = "nothing"
 CUT: Final = Bounds("cut", requests=1, messages=1, aspects=frozenset({"truncate"}))
-"""A queue that can be cut back and begun anew, so that a run can go on for ever."""
+"""A queue that can be truncated and recreated, so that a run can be infinite."""
 
 
 def enough_to_break(answer: str) -> Grade:
-    """The least number of requests with which a limit that is looked at too early is exceeded."""
+    """The least number of requests that can exceed a limit that is checked too early."""
     given = number_of(answer)
     if not 1 <= given <= REQUESTS_MAX:
         return missing(f"the answer is between 1 and {REQUESTS_MAX}")
@@ -41,7 +41,7 @@ def enough_to_break(answer: str) -> Grade:
 
 
 def cutoff(answer: str) -> Grade:
-    """The number of requests that stands for any number, in the proof of all that strict promises."""
+    """The number of requests that covers any number in the proof of strict's properties."""
     given = number_of(answer)
     from longpoll_spec.engines.smt import any_number, quantifiers  # noqa: PLC0415 - z3 takes its time to import
 
@@ -54,7 +54,7 @@ def cutoff(answer: str) -> Grade:
 
 
 def fair_enough(answer: str) -> Grade:
-    """What has to be assumed of a run for every pull of strict to be answered."""
+    """The fairness under which every pull of strict is answered."""
     chosen = chosen_of(answer, "assumption", (*ASSUMED, NOTHING)) - {NOTHING}
     found = left_open(chosen)
     if found is not None:
@@ -66,14 +66,14 @@ def fair_enough(answer: str) -> Grade:
 
 
 def left_open(chosen: set[str]) -> Unanswered | None:
-    """A pull that a run leaves open for ever of which this is assumed; None if there is none."""
+    """A pull that such a fair run leaves open for ever; None if there is none."""
     model = specification_of(preset("strict"), CUT)
     weak = [each for each in fairness_of(model).weak if ("tick" if each == "tick" else "threads") in chosen]
     return unanswered(model, Fairness(tuple(weak), time_passes=False))
 
 
 def longest_wait(answer: str) -> Grade:
-    """How many ticks somebody waits at most, though a message for him is there."""
+    """The longest wait, in ticks, of a request that has a message."""
     given = number_of(answer)
     found = response_bounds(preset("rocketmq-4.9"), attrs.evolve(BOUNDS, scan_ticks=SCAN_TICKS))
     woken = next(each for each in found if each.name == "woken")

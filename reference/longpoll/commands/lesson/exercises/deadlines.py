@@ -16,7 +16,7 @@ NAME: Final = "answered_by_deadline"
 
 
 def latest(answer: str) -> Grade:
-    """How late a pull of RocketMQ 4.9 is at most, where a scan comes every four ticks."""
+    """How late a pull of RocketMQ 4.9 is at most, with a scan every four ticks."""
     given = number_of(answer)
     found = response_bounds(preset("rocketmq-4.9"), attrs.evolve(BOUNDS, scan_ticks=SCAN_TICKS))
     late = next(each for each in found if each.name == "late")
@@ -29,7 +29,7 @@ def latest(answer: str) -> Grade:
 
 
 def smallest(answer: str) -> Grade:
-    """The least settings with which RocketMQ 5 is never late."""
+    """The fewest settings with which RocketMQ 5 is never late."""
     settings = settings_of(answer)
     verdict = explored(changed("rocketmq-5", settings), NAME).verdict(NAME)
     if verdict.verdict != "holds":

@@ -23,14 +23,14 @@ LOST: Final = "no_lost_wakeup"
 
 
 def driven(path: Path) -> Search:
-    """What the dojo finds in a Python program."""
+    """The dojo's result for a Python program."""
     search = Search(BOUNDS, Allowances(0, 0))
     search.run(partial(Program, [sys.executable, str(path)]), seed=None, seconds=0.0)
     return search
 
 
 def is_right(answer: str) -> Grade:
-    """A hold table with step points that is right in every order."""
+    """A hold table with scheduling points that is right in every order."""
     search = driven(program_of(answer))
     if search.finding is not None:
         return missing(
@@ -45,7 +45,7 @@ def is_right(answer: str) -> Grade:
 
 
 def breaks(answer: str) -> Grade:
-    """What a table breaks that wakes only the first of those who wait."""
+    """The property that a table violates if it wakes only the first waiter."""
     chosen = chosen_of(answer, "property", sorted(HINTS))
     (program,) = [each for each in starters("python") if each.name == ODD_ONE]
     with tempfile.TemporaryDirectory() as directory:

@@ -37,12 +37,12 @@ A_PROGRAM: Final = "a changed docs/lessons/invariant.py"
 
 
 def open_law() -> Model:
-    """The law of a proof: any number of messages, any timeout, and two requests."""
+    """The model of a proof: any number of messages, any timeout, and two requests."""
     return specification_of(preset(POLICY), Bounds("lesson", requests=REQUESTS, messages=None))
 
 
 def statements_of(answer: str, model: Model) -> list[Property]:
-    """The statements of a reader's file, those of a name together; raises UserError where it has none."""
+    """The statements in a reader's file, grouped by name; raises UserError if there are none."""
     path = program_of(answer)
     with UserCodeErrors(path):
         text = runpy.run_path(str(path), run_name="lesson").get("statements")
@@ -119,11 +119,11 @@ def is_true_only(answer: str) -> Grade:
         return missing(f"{asked.name} is not true: a run of {verdict.depth} steps leads to a state where it is false")
     failure = first_failure(model, mine)
     if failure is None:
-        return missing(f"{asked.name} is true, but also inductive by itself")
+        return missing(f"{asked.name} is true, but also inductive alone")
     return right(f"{asked.name} is true in every reachable state, but not inductive", _why_not(model, *failure).more)
 
 
 PROOF: Final = (
     Exercise(f"Find the statements with which {GOAL} of {POLICY} is inductive.", A_PROGRAM, is_inductive),
-    Exercise("Find one statement that is always true, and not inductive by itself.", A_PROGRAM, is_true_only),
+    Exercise("Find one statement that is always true, but not inductive alone.", A_PROGRAM, is_true_only),
 )

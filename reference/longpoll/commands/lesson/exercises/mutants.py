@@ -30,7 +30,7 @@ A_PROGRAM: Final = "a changed docs/lessons/mutant.py"
 
 
 def mutant_of(answer: str) -> Model:
-    """The law with the hold of a reader's program; raises UserError where the program has none."""
+    """The model with the reader's `hold`; raises UserError if the program has none."""
     path = program_of(answer)
     with UserCodeErrors(path):
         names = runpy.run_path(str(path), run_name="lesson")
@@ -43,7 +43,7 @@ def mutant_of(answer: str) -> Model:
 
 
 def is_changed(model: Model) -> bool:
-    """Whether guard or effect of the action are other than the law's; equal terms are one and the same."""
+    """Whether guard or effect of the action differ from the specification's; equal terms are identical objects."""
     own = {each.label: _parts(each) for each in actions_of(model.state)}
     return any(own[each.label] != _parts(each) for each in model.named(ACTION))
 
@@ -53,12 +53,12 @@ def _parts(action: Action) -> tuple[int, dict[str, int]]:
 
 
 def told(wrong: Sequence[Verdict]) -> str:
-    """What is not as it should be, the shortest run first."""
+    """The violated properties, the shortest run first."""
     return "\n".join(f"{each.name} is {each.verdict}" for each in wrong)
 
 
 def is_caught(answer: str) -> Grade:
-    """A hold that is caught by the property of deadlines, and loses no wakeup."""
+    """A hold that violates the property of deadlines, but loses no wakeup."""
     model = mutant_of(answer)
     _, wrong = broken_by(model)
     names = {each.name for each in wrong if each.verdict == "violated"}
@@ -70,7 +70,7 @@ def is_caught(answer: str) -> Grade:
 
 
 def is_equal(answer: str) -> Grade:
-    """A hold that is written otherwise and is the same."""
+    """A hold that is written differently but behaves the same."""
     model = mutant_of(answer)
     if not is_changed(model):
         return missing("guard and effect are unchanged; change one of them")

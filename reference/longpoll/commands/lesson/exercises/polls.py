@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 1.0
 LATE_S: Final = 0.5
-"""Time passes only when nobody can go on, so who ends after this has waited for nothing."""
+"""Virtual time passes only when no thread can run, so a thread that ends later than this waited for nothing."""
 PROGRAM: Final = Path("docs/lessons/poll.py")
 A_PROGRAM: Final = "a file with a class Mailbox, such as docs/lessons/poll.py"
 
@@ -27,7 +27,7 @@ def _poll(box: Any, _world: World) -> object:
 
 
 def threads_of(polls: int) -> Mapping[str, Thread]:
-    """Threads that poll once each, and one that puts as many messages, one after the other."""
+    """Threads that poll once each, and one that puts as many messages, one after another."""
 
     def put(box: Any, _world: World) -> object:
         for number in range(1, polls + 1):
@@ -53,12 +53,12 @@ def wrong_with(order: Schedule, polls: int) -> str:
 
 @define
 class Tried:
-    """What came of the orders of a program."""
+    """The result of trying a program's orders."""
 
     orders: int = 0
     wrong: int = 0
     first: Schedule | None = None
-    """The first that went wrong: none has fewer switches."""
+    """The first failing order: no failing order has fewer switches."""
     why: str = ""
 
 
@@ -109,7 +109,7 @@ def two_polls(answer: str) -> Grade:
 
 
 def fewest(answer: str) -> Grade:
-    """How many switches it takes to lose a wakeup of the program that the lesson begins with."""
+    """The fewest switches that lose a wakeup in the lesson's first program."""
     given = number_of(answer)
     first = tried(program_of(str(PROGRAM)), 1, 4).first
     assert first is not None

@@ -26,7 +26,7 @@ A_RUN: Final = "a token: click the run together in the explorer, and copy the pa
 
 
 def told(names: Sequence[str]) -> str:
-    """Names as a sentence has them."""
+    """Names joined for a sentence."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names) or "none"
 
 
@@ -46,7 +46,7 @@ def lost_by_other(answer: str) -> Grade:
 
 
 def found_again(answer: str) -> Grade:
-    """A run in which a request is lost by its hold, and answered after all."""
+    """A run in which a request is lost by its hold, but answered in the end."""
     trace = run_of(answer, JAVA)
     step = broken_at(trace, "lost_by_hold")
     if step is None:
@@ -75,7 +75,7 @@ def closing_values(knob: str, base: str, name: str, bounds: str = "tiny", **numb
 
 
 def predicted(answer: str, knob: str, closing: set[str], name: str) -> Grade:
-    """What is to be said of the values that somebody says keep a property."""
+    """Check a claim about the values of a knob that keep a property."""
     chosen = chosen_of(answer, f"value of {knob}", settings_known(knob))
     wrong, left = sorted(chosen - closing), sorted(closing - chosen)
     if wrong:
@@ -149,7 +149,7 @@ def no_orphans(answer: str) -> Grade:
 
 
 def swept_and_whole(answer: str) -> Grade:
-    """The settings with which rocketmq-lmq sweeps its buckets and orphans nobody."""
+    """The settings with which rocketmq-lmq removes unused buckets but orphans no request."""
     policy = changed("rocketmq-lmq", settings_of(answer))
     names = ("no_orphan", "buckets_are_swept")
     found = explored(policy, *names, bounds="buckets", requests=1)

@@ -19,12 +19,12 @@ WAKE: Final = "pull.wake.prompt"
 
 
 def violations(recording: str, wake_ms: float | None = None) -> list[Finding]:
-    """What a recording shows to be violated, under a threshold of one's own if it is given."""
+    """The violations in a recording, optionally with a different threshold."""
     return [each for each in judge(recording, wake_ms=wake_ms).findings if each.verdict == "violated"]
 
 
 def lost_pulls(answer: str) -> Grade:
-    """The pulls of the recording of 5.5.0 that waited for a message that was there."""
+    """The pulls in the recording of 5.5.0 that waited although their message was there."""
     named = set(words_of(answer))
     found = {each.request: each.why for each in violations(LOST_5) if each.clause == WAKE and each.request}
     other = sorted(named - found.keys())
@@ -36,7 +36,7 @@ def lost_pulls(answer: str) -> Grade:
 
 
 def certain_ms(answer: str) -> Grade:
-    """The least threshold, in whole ms, with which the recording of 4.9.7 convicts nobody."""
+    """The least threshold, in whole ms, with which the recording of 4.9.7 shows no violation."""
     given = number_of(answer)
     if not 1 <= given <= 60_000:
         raise UserError("the answer must be a number of milliseconds from 1 to 60000")

@@ -1,1 +1,1 @@
-"""The law as a page that runs it in a browser: data, an interpreter in JavaScript, and what a reader clicks."""
+"""The specification as an interactive page: data, an interpreter in JavaScript, and controls."""

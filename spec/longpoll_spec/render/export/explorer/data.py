@@ -1,19 +1,18 @@
-"""The law as data for an interpreter: all terms of several models in one table, each node once.
+"""The specification as data for an interpreter: all terms of several models in one table, each node once.
 
-| of the data | content                                                                                       |
-|-------------|-----------------------------------------------------------------------------------------------|
-| `texts`     | every sentence, name and word, which the rest refers to by number                             |
-| `nodes`     | [operator, arguments...]; a node stands after its arguments, which are numbers of nodes       |
-| `entries`   | every variable, action and property, each once however many laws have it                      |
-| `laws`      | a model each: its setting as a token, and its entries by number                               |
-| `slips`     | planted mistakes in the first law: other texts of some actions, other terms of some properties |
-| `hand`      | what a reader may change in the first law: its texts, and its properties over changed texts   |
+| of the data | content                                                                                        |
+|-------------|------------------------------------------------------------------------------------------------|
+| `texts`     | every sentence, name and word, referred to by number                                           |
+| `nodes`     | [operator, arguments...]; a node comes after its arguments, which are numbers of nodes         |
+| `entries`   | every variable, action and property, each once for all models                                  |
+| `laws`      | one per model: its setting as a token, and its entries by number                               |
+| `slips`     | mutants of the first model: changed definitions of some actions and terms of some properties   |
+| `hand`      | what a reader may edit in the first model: its actions, and properties over the edited actions |
 
-A constant is [`const`, value], a variable [`var`, number of its name's text]. Guards stand as they were before `tick`
-was made to wait: where `waits` holds, an interpreter lets `tick` wait for every urgent action, slips and all.
-[`after`, action, variable] is the variable's value after that action of the first law, as its text now is, and
-[`guard`, action] whether the action may happen: so a property is stated once for whatever its actions come to say.
-Leaves out the interpreter (`law.js`) and the page (`page`).
+A constant is [`const`, value], a variable [`var`, number of its name's text]. Guards are stored without the waiting of
+`tick`: where `waits` holds, the interpreter makes `tick` wait for every urgent action, also in mutants. [`after`,
+action, variable] is the variable's value after that action of the first model as edited, and [`guard`, action] whether
+the action is enabled. So a property is stated once for all edits of its actions. Interpreter: `law.js`. Page: `page`.
 """
 
 from __future__ import annotations
@@ -35,61 +34,61 @@ from longpoll_spec.threads import thread_of
 
 FORMAT_VERSION: Final = 1
 OPERATORS: Final = ("const", "var", "add", "sub", "lt", "le", "eq", "not", "ite", "and", "or", "after", "guard")
-"""An operator's number is its place here; `law.js` has the same list."""
+"""An operator's number is its index here; `law.js` has the same list."""
 _CONSTANTS: Final = {"true": 1, "false": 0}
 OF: Final = "@"
-"""`phase_0@hold(0)` is the variable after the action, and `@hold(0)` alone whether the action may happen."""
+"""`phase_0@hold(0)` is the variable after the action, and `@hold(0)` alone whether the action is enabled."""
 
 
 @frozen
 class Mistake:
-    """A planted slip: what it is called, and the model that has it."""
+    """A mutant: its name, and its model."""
 
     action: str
     what: str
     actions: tuple[Action, ...]
-    """All actions of the law with the mistake, before `tick` is made to wait."""
+    """All actions of the mutant, before `tick` is made to wait."""
     model: Model
 
 
 @frozen
 class Text:
-    """One text of the first law, which several instances share, as a reader may change it."""
+    """The definition of an action of the first model, shared by several instances, as a reader may edit it."""
 
     action: str
     who: str
-    """In parentheses, where several texts bear the action's name; else empty."""
+    """In parentheses, if several definitions have the action's name; else empty."""
     instances: tuple[int, ...]
-    """Numbers of the actions of the law that have it."""
+    """Numbers of the model's actions that have it."""
     parts: tuple[tuple[str, str], ...]
-    """Each part of the guard: its name, and how it is written for the first instance."""
+    """Each part of the guard: its name, and its text for the first instance."""
     lines: tuple[tuple[str, str], ...]
-    """Each line of the effect: the variable's name without a number, and how it is written for the first instance."""
+    """Each line of the effect: the variable's name without a number, and its text for the first instance."""
 
 
 @frozen
 class ByHand:
-    """What may be changed in the first law."""
+    """What may be edited in the first model."""
 
     texts: tuple[Text, ...]
     parts: tuple[tuple[str, ...], ...]
-    """For each action of the law the names of its guard's parts, in their order."""
+    """For each action of the model, the names of its guard's parts, in order."""
     properties: tuple[Property, ...]
-    """Those of the law, over actions that are named only: see `OF`."""
+    """The model's properties, over actions given by name only: see `OF`."""
 
 
 @define
 class Pool:
-    """The tables that everything refers to. Invariant: a node's arguments have smaller numbers than the node."""
+    """The shared tables. Invariant: a node's arguments have smaller numbers than the node."""
 
     texts: dict[str, int] = field(factory=dict)
     nodes: list[list[int]] = field(factory=list)
     entries: dict[str, int] = field(factory=dict)
     labels: Mapping[str, int] = field(factory=dict)
-    """The actions of the first law, by their labels."""
+    """The actions of the first model, by their labels."""
     _numbers: dict[int, int] = field(factory=dict)
     _shapes: dict[tuple[int, ...], int] = field(factory=dict)
-    # A term is known by its identity, which another could take over once it is gone.
+    # Keeps terms alive, because they are identified by their id.
     _kept: list[Term] = field(factory=list)
 
     def text(self, text: str) -> int:
@@ -101,7 +100,7 @@ class Pool:
         return self.entries.setdefault(_json(entry), len(self.entries))
 
     def term(self, term: Term) -> int:
-        """The number of a term; what it is made of goes into the table before it."""
+        """The number of a term; its parts enter the table before it."""
         for node in nodes(term, done=self._numbers):
             shape = self._shape(node)
             if shape not in self._shapes:
@@ -137,9 +136,9 @@ class Pool:
 def data_of(
     models: Sequence[tuple[Model, str]], mistakes: Iterable[Mistake] = (), by_hand: ByHand | None = None
 ) -> str:
-    """Models, each with the token of its run of no steps, as JSON text, and mistakes in the first of them.
+    """Models as JSON text, each with the token of its empty run, and mutants of the first of them.
 
-    `by_hand`: what may be changed in the first of them. The text has no `<`, so it can stand in a page.
+    `by_hand`: what may be edited in the first model. The text has no `<`, so it can be embedded in a page.
     """
     pool = Pool(labels={action.label: number for number, action in enumerate(models[0][0].actions)})
     laws = [_law(model, token, pool) for model, token in models]
@@ -216,7 +215,6 @@ def _property(item: Property, pool: Pool) -> dict[str, Any]:
 
 
 def _slip(mistake: Mistake, model: Model, pool: Pool) -> dict[str, Any]:
-    """What differs from the law: action number -> its text, property number -> itself."""
     right: Mapping[str, Any] = {action.label: _text(action, pool) for action in actions_of(model.state)}
     wrong = [_text(action, pool) for action in mistake.actions]
     stated = [_property(item, pool) for item in properties_of(model)]

@@ -460,7 +460,7 @@ const TOLD = {
     : say("refuses request {0}, which is answered SYSTEM_BUSY", slot)),
   stop: ({ moved, named }) => (moved("idle").length ? say("stops the broker: no append, dispatch, pull or scan begins any more, and {0} is answered", named(moved("idle")))
     : say("stops the broker: no append, dispatch, pull or scan begins any more, and nothing is answered")),
-  tick: ({ before, after }) => (before.some((value, index) => value !== after[index]) ? say("One tick passes.") : say("One tick passes; nothing waits for it.")),
+  tick: ({ before, after }) => (before.some((value, index) => value !== after[index]) ? say("One tick passes.") : say("One tick passes; it changes nothing.")),
 };
 
 /* Each step in a sentence: who, what, where in RocketMQ, and what it changed. */

@@ -1,7 +1,7 @@
-"""The explorer as one file: data, interpreter, page script and the Chinese words put into the template.
+"""The explorer as one file: data, interpreter, page script and Chinese texts put into the template.
 
-The page's own policy lets no script run but the two whose hashes it names and the worker that they make, and no address
-be asked for anything. Leaves out the data (`data`) and what the scripts do.
+The page's content security policy allows only the two scripts whose hashes it names and their worker, and no network
+access.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from importlib import resources
 
 
 def page_of(data: str, title: str) -> str:
-    """The page over data as `data_of` writes it."""
+    """The page for data written by `data_of`."""
     law, script = part("law.js"), part("page.js")
     put = {
         "TITLE": escape(title),
@@ -26,7 +26,7 @@ def page_of(data: str, title: str) -> str:
     }
     text = part("page.html")
     for name, value in put.items():
-        # The data come last, so that nothing in them is taken for a place of something else.
+        # The data come last, so that nothing in them is taken for a placeholder.
         text = text.replace(f"@{name}@", value)
     return text
 
@@ -37,5 +37,4 @@ def part(name: str) -> str:
 
 
 def _hash(script: str) -> str:
-    """As a content security policy names a script that may run."""
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

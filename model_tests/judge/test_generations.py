@@ -1,0 +1,260 @@
+"""Queues begin again: deleted, killed and started again, or unseen across a hole; a correct broker has no violation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from model_tests.support.judge.histories import gap_kinds, violated
+from model_tests.support.judge.histories import judged as judged_with
+
+from longpoll_judge.contract.result import Result
+from longpoll_judge.evidence.generation_starts import DELETION_NS
+from longpoll_judge.evidence.observers import DELETE_TOPIC
+from longpoll_judge.faults.plant import FAULTS
+from longpoll_judge.faults.recording import MS, Recording, change, moved
+from longpoll_judge.generate import BROKER, SOURCE, START_NS, TOPIC, Load, simulate, simulated_meta, write
+from longpoll_judge.rules import cross_queue
+from longpoll_judge.run.pipeline import judge
+from longpoll_spec.history import Event, Meta
+
+PAUSE_NS = DELETION_NS + 1_000 * MS
+INSIDE = ("append", "make_visible", "hold", "expire")
+
+
+def one_life(seed: int, events: int = 700) -> list[Event]:
+    """What a source tells between its beginning and its end."""
+    return list(simulate(Load(events=events, queues=2, timeout_ms=60, seed=seed)))[1:-1]
+
+
+def outside(events: list[Event]) -> list[Event]:
+    """What a proxy sees of it."""
+    named = [change(each, event="message_acknowledged") if each.event == "append" else each for each in events]
+    return [each for each in named if each.event not in INSIDE]
+
+
+def inside(events: list[Event]) -> list[Event]:
+    """All of it."""
+    return events
+
+
+def later(events: list[Event], after: list[Event], pause_ns: int, name: str = "again-") -> list[Event]:
+    """The events so long after others, with requests of their own."""
+    delay_ns = max(event.before_ns for event in after) + pause_ns - START_NS
+    return [moved(change(event, request=event.request and name + event.request), delay_ns) for event in events]
+
+
+def told(event: str, moment_ns: int, **fields: object) -> Event:
+    """One more event."""
+    return change(
+        Event(event=event, after_ns=moment_ns, before_ns=moment_ns + 1_000, source=SOURCE, sequence=0, broker=BROKER),
+        **fields,
+    )
+
+
+def life_of(source: str, events: list[Event], *, is_whole: bool = True) -> list[Event]:
+    """The events as those of one source, from its start to its end."""
+    first_ns, last_ns = events[0].after_ns - MS, max(event.before_ns for event in events) + MS
+    ends = [told("source_started", first_ns), *events, told("source_stopped", last_ns)][: None if is_whole else -1]
+    return [change(event, source=source, sequence=number) for number, event in enumerate(ends)]
+
+
+def meta_of(*sources: str) -> Meta:
+    """The meta file of some sources on one clock."""
+    meta = simulated_meta()
+    named = [msgspec.structs.replace(meta.sources[0], name=source) for source in sources]
+    return msgspec.structs.replace(meta, sources=named)
+
+
+@pytest.mark.parametrize(("weight", "accused"), [(None, set()), (1, {"send.sequential"})], ids=["as it is", "planted"])
+def test_lives_of_neighbouring_queues_do_not_meet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weight: int | None, accused: set[str]
+) -> None:
+    """A queue's life after a deletion is none of the next queue's before it, though both are told by one number."""
+    if weight is not None:
+        monkeypatch.setattr(cross_queue, "_LIFE_WEIGHT", np.uint64(weight))
+    place = {"topic": TOPIC, "connection": "c"}
+
+    def sent(at_ms: int, queue: int, offset: int) -> list[Event]:
+        asked = told("request_received", at_ms * MS, **place, queue=queue, request=f"s{at_ms}", code=10)
+        kept = told("message_acknowledged", (at_ms + 1) * MS, **place, queue=queue, request=f"s{at_ms}")
+        return [asked, change(kept, queue_offset=offset)]
+
+    hole = told("lost", 1_000 * MS, lost_count=1)
+    deletion = told("request_received", 20_000 * MS, topic=TOPIC, code=DELETE_TOPIC, connection="c")
+    events = [hole, *sent(10_000, 1, 5), deletion, *sent(40_000, 0, 1)]
+    result = judged(tmp_path / "history", life_of(SOURCE, events), SOURCE)
+
+    assert {finding.clause for finding in result.findings} == accused
+
+
+def judged(directory: Path, events: list[Event], *sources: str) -> Result:
+    """The verdict on some sources."""
+    return judged_with(directory, events, meta_of(*sources))
+
+
+Seen = Callable[[list[Event]], list[Event]]
+SEEN = pytest.mark.parametrize("seen", [inside, outside], ids=["inside", "outside"])
+
+
+def made_anew(seen: Seen, *, deleted: bool = True, pause_ns: int = PAUSE_NS) -> list[Event]:
+    """A topic that is deleted when nothing is going on, and made anew with other messages."""
+    first = one_life(1)
+    second = later(one_life(2), first, pause_ns)
+    deletion = told(
+        "request_received", max(event.before_ns for event in first) + MS, code=215, topic=TOPIC, connection="admin"
+    )
+    return seen([*first, *([deletion] if deleted else []), *second])
+
+
+@SEEN
+def test_a_topic_made_anew_is_valid(tmp_path: Path, seen: Seen) -> None:
+    """Offsets begin at 0 again, with other tags: each life is judged by its own log."""
+    result = judged(tmp_path / "history", life_of(SOURCE, made_anew(seen)), SOURCE)
+
+    assert (result.verdict, result.findings) == ("valid", [])
+    assert result.gaps == []
+
+
+@SEEN
+@pytest.mark.parametrize("name", ["message_missing", "next_wrong", "legal_called_illegal", "end_too_low"])
+def test_either_life_is_judged(tmp_path: Path, seen: Seen, name: str) -> None:
+    """A wrong answer in the second life is one, by that life's log."""
+    first = one_life(1)
+    second = Recording(later(one_life(2), first, PAUSE_NS), simulated_meta())
+    FAULTS[name].apply(second)
+    deletion = told("request_received", max(event.before_ns for event in first) + MS, code=215, topic=TOPIC)
+    events = life_of(SOURCE, seen([*first, deletion, *second.events]))
+    write(tmp_path / "history", events, meta_of(SOURCE))
+    allowed = judge([tmp_path / "history"], engine="local", wake_ms=20)
+
+    assert allowed.verdict == "invalid"
+    assert len(violated(allowed)) == 1
+
+
+@SEEN
+def test_a_deletion_amid_traffic_accuses_nobody(tmp_path: Path, seen: Seen) -> None:
+    """The topic is made anew at once: until nobody can doubt which life it is, either explains an answer."""
+    result = judged(tmp_path / "history", life_of(SOURCE, made_anew(seen, pause_ns=2 * MS)), SOURCE)
+
+    assert violated(result) == []
+
+
+def test_a_deletion_that_nobody_recorded_is_named(tmp_path: Path) -> None:
+    """Another client deleted the topic: offset 0 is given twice, so the log may be another; the verdict is unknown."""
+    result = judged(tmp_path / "history", life_of(SOURCE, made_anew(outside, deleted=False)), SOURCE)
+
+    assert (result.verdict, violated(result)) == ("unknown", [])
+    assert gap_kinds(result) == {"begun anew"}
+    assert "its log may have begun anew" in result.gaps[0]["why"]
+
+
+@pytest.mark.parametrize("survives", [False, True], ids=["tail lost", "tail kept"])
+@pytest.mark.parametrize("untold", [1, 150])
+@SEEN
+def test_a_broker_that_was_killed_accuses_nobody(tmp_path: Path, seen: Seen, untold: int, survives: bool) -> None:
+    """Its recorder lost the last events; the log that it comes back with has its tail, or has not."""
+    first = one_life(1)
+    recorded = seen(first)[:-untold]
+    events = life_of("broker-a#1", recorded, is_whole=False) + life_of("broker-a#2", seen(restarted(first, survives)))
+    result = judged(tmp_path / "history", events, "broker-a#1", "broker-a#2")
+
+    assert (result.verdict, violated(result)) == ("unknown", [])
+    assert "source end" in gap_kinds(result)
+
+
+def restarted(first: list[Event], survives: bool) -> list[Event]:
+    """A second life of the same queues, which goes on after all that was appended or after half of it."""
+    ends = {queue: sum(each.event == "append" and each.queue == queue for each in first) for queue in (0, 1)}
+    if not survives:
+        ends = {queue: end // 2 for queue, end in ends.items()}
+    second = later(one_life(2), first, 500 * MS)
+    shifted = []
+    for event in second:
+        end = ends[event.queue]
+        fields: dict[str, object] = {
+            name: getattr(event, name) + end
+            for name in ("offset", "offset_next", "offset_max", "queue_offset", "visible_end")
+            if getattr(event, name) >= 0
+        }
+        shifted.append(change(event, **fields, offsets=[offset + end for offset in event.offsets]))
+    begun_ns = second[0].after_ns - MS // 2
+    shown = [told("make_visible", begun_ns, topic=TOPIC, queue=queue, visible_end=end) for queue, end in ends.items()]
+    return [*shown, *shifted]
+
+
+# -- across a hole of the record a queue may have begun anew -----------------------------------------------------------
+
+PLACE = {"broker": "broker-a", "topic": "orders", "queue": 0, "connection": "1"}
+LOST = 5
+"""How many events are missing in a hole."""
+
+
+def event(name: str, moment_ms: int, **fields: Any) -> Event:
+    """Something that a proxy saw."""
+    after_ns = moment_ms * MS
+    return Event(event=name, after_ns=after_ns, before_ns=after_ns + MS, source=SOURCE, sequence=0, **fields)
+
+
+def sent(moment_ms: int, request: str, offset: int) -> list[Event]:
+    """A send and its acknowledgement."""
+    asked = event("request_received", moment_ms, **PLACE, request=request, code=310)
+    told = event("message_acknowledged", moment_ms + 10, **PLACE, request=request, queue_offset=offset, tag="a")
+    return [asked, told]
+
+
+def pulled(moment_ms: int, request: str, offset: int, **told: Any) -> list[Event]:
+    """A pull that may not be held, and its answer."""
+    asked = event(
+        "request_received",
+        moment_ms,
+        **PLACE,
+        request=request,
+        code=11,
+        offset=offset,
+        count_max=8,
+        expression_type="TAG",
+        expression="*",
+    )
+    return [asked, event("answer_sent", moment_ms + 10, **PLACE, request=request, offset_min=0, **told)]
+
+
+EARLY, LATE = 1_000, 9_000
+BROKEN = {
+    "send.sequential": (sent(EARLY, "1-1", 5), sent(LATE, "1-2", 0)),
+    "send.delivered.after_request": (
+        pulled(EARLY, "1-1", 0, code=0, offsets=[0], offset_next=1, offset_max=1),
+        sent(LATE, "1-2", 0),
+    ),
+    "pull.max.never_falls": (
+        pulled(EARLY, "1-1", 5, code=19, offset_next=5, offset_max=5),
+        pulled(LATE, "1-2", 0, code=19, offset_next=0, offset_max=0),
+    ),
+}
+
+
+def clauses(directory: Path, clause: str, hole_ms: int | None) -> set[str]:
+    """What is violated of a history with these events, where some are missing around a moment."""
+    earlier, later = BROKEN[clause]
+    seen = [event("source_started", 0), *earlier, *later]
+    seen += [event("connection_opened", moment_ms, connection="2") for moment_ms in range(100, 20_000, 1_000)]
+    seen = [*sorted(seen, key=lambda each: each.after_ns), event("source_stopped", 20_000)]
+    skip = 0
+    for number, each in enumerate(seen):
+        skip += LOST if hole_ms is not None and skip == 0 and each.after_ns > hole_ms * MS else 0
+        seen[number] = change(each, sequence=number + skip)
+    write(directory, seen, simulated_meta())
+    result = judge([directory], engine="local")
+    return {finding.clause for finding in result.findings if finding.verdict == "violated"}
+
+
+@pytest.mark.parametrize("clause", BROKEN)
+def test_what_was_seen_before_a_hole_convicts_nobody_after_it(tmp_path: Path, clause: str) -> None:
+    """A hole in between excuses, and one that comes later does not."""
+    assert clause in clauses(tmp_path / "whole", clause, None)
+    assert clause in clauses(tmp_path / "later", clause, 15_000)
+    assert clauses(tmp_path / "between", clause, 5_000) == set()

@@ -1,0 +1,168 @@
+"""A property of the user's own: the example of docs/judge.md finds what is planted, alike on both engines."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+import longpoll
+from longpoll.cli import main
+from longpoll_judge.contract.result import Result
+from longpoll_judge.read.source import find
+from longpoll_judge.run.local import LocalEngine
+from longpoll_judge.run.pipeline import Engine, judge_on
+from longpoll_recorder.writer import HistoryWriter
+from longpoll_runtime.real import RealRuntime
+
+PAGE: Final = (Path(__file__).parents[2] / "docs" / "judge.md").read_text(encoding="utf-8")
+(SNIPPET,) = re.findall(r"```python mine.py\n(.*?)```", PAGE, re.DOTALL)
+
+
+def recorded(directory: Path, *offsets: int) -> Path:
+    """A history of a consumer of three messages that asks for these offsets, one after the other."""
+    with HistoryWriter(RealRuntime(), directory) as history:
+        for offset in range(3):
+            history.published("jobs", offset)
+        for offset in offsets:
+            history.answered(history.polled("jobs", offset, 1_000, count_max=1), offsets=[offset])
+    return directory
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    """The page's file."""
+    file = tmp_path / "mine.py"
+    file.write_text(SNIPPET)
+    return file
+
+
+def command(*words: str | Path) -> tuple[int, dict[str, Any], str]:
+    """Exit code, result and errors of `longpoll judge`."""
+    done = CliRunner().invoke(main, ["judge", *map(str, words), "--engine", "local", "--json"])
+    return done.exit_code, json.loads(done.stdout) if done.stdout else {}, done.stderr
+
+
+def test_the_pages_property_finds_who_goes_back(mine: Path, tmp_path: Path) -> None:
+    """And nobody else."""
+    asked = "--property", f"{mine}:reads_forward"
+    code, result, _err = command(recorded(tmp_path / "forward", 0, 1, 2), *asked)
+    assert (code, result["verdict"], result["judged"]["own.reads_forward"]) == (0, "valid", 3)
+    code, result, _err = command(recorded(tmp_path / "back", 0, 1, 0, 1), *asked)
+    assert (code, result["verdict"]) == (1, "invalid")
+    assert [(each["clause"], each["verdict"]) for each in result["findings"]] == [("own.reads_forward", "violated")]
+    (finding,) = result["findings"]
+    assert finding["why"].endswith("asks for offset 0 after it was given all before 2")
+    assert [event["event"] for event in finding["evidence"]] == ["request_received", "answer_sent"]
+    assert finding["evidence"][0]["offset"] == 0
+
+
+def every_pull(pulls: pa.Table) -> list[tuple[int, str]]:
+    """All of them are wrong."""
+    return [(row, "is there") for row in range(len(pulls))]
+
+
+def raises(pulls: pa.Table) -> Iterator[tuple[int, str]]:
+    """Ends in the middle."""
+    yield 0, "is there"
+    raise ValueError("three")
+
+
+def exits(pulls: pa.Table) -> list[tuple[int, str]]:
+    """Would end the process, as if all were well."""
+    raise SystemExit(0)
+
+
+def names_no_row(pulls: pa.Table) -> list[tuple[int, str]]:
+    """There are fewer."""
+    return [(len(pulls), "is there")]
+
+
+def says_nothing(pulls: pa.Table) -> list[tuple[int, Any]]:
+    """No sentence."""
+    return [(0, None)]
+
+
+def judged(engine: Engine, history: Path, *properties: Any) -> Result:
+    """The result, but for what differs from run to run."""
+    result = judge_on(engine, find([history]), wake_ms=100, late_ms=50, say=lambda _stage: None, properties=properties)
+    return msgspec.structs.replace(result, seconds=0.0)
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_both_engines_say_the_same(spark_engine: Engine, mine: Path, tmp_path: Path) -> None:
+    """Findings, their order and their evidence."""
+    scope: dict[str, Any] = {}
+    exec(SNIPPET, scope)  # noqa: S102 - it is the page's
+    history = recorded(tmp_path / "history", 0, 1, 0, 2, 1)
+    properties = scope["reads_forward"], every_pull, raises
+    here = judged(LocalEngine(threads=1), history, *properties)
+    assert here == judged(spark_engine, history, *properties)
+    assert [finding.clause for finding in here.findings] == ["own.reads_forward"] * 2 + ["own.every_pull"] * 5
+    assert len(here.gaps) == 1
+
+
+@pytest.mark.parametrize(
+    ("own", "why"),
+    [
+        (raises, "ValueError: three"),
+        (exits, "SystemExit: 0"),
+        (names_no_row, "the row 2, but there are 2"),
+        (says_nothing, "no row's number"),
+    ],
+)
+def test_a_faulty_property_leaves_the_verdict_unknown(own: Any, why: str, tmp_path: Path) -> None:
+    """With the reason, and without its findings."""
+    result = longpoll.judge(recorded(tmp_path, 0, 1), properties=[own])
+    assert (result.verdict, result.findings, result.judged[f"own.{own.__name__}"]) == ("unknown", [], 0)
+    assert why in result.gaps[0]["why"]
+
+
+def test_what_is_not_certain_is_unknown(tmp_path: Path) -> None:
+    """A pull without an answer, and moments of a clock that may be set."""
+    with HistoryWriter(RealRuntime(), tmp_path / "open") as history:
+        history.published("jobs", 0)
+        history.abandoned(history.polled("jobs", 1, 1_000))
+    (finding,) = longpoll.judge(tmp_path / "open", properties=[every_pull]).findings
+    assert (finding.verdict, len(finding.evidence)) == ("unknown", 1)
+    settable = recorded(tmp_path / "settable", 0)
+    meta = settable / "meta.json"
+    meta.write_text(meta.read_text("utf-8").replace('"monotonic"', '"unix"'), "utf-8")
+    assert [each.verdict for each in longpoll.judge(settable, properties=[every_pull]).findings] == ["unknown"]
+
+
+def test_an_own_finding_is_in_every_report(mine: Path, tmp_path: Path) -> None:
+    """And makes no evidence that would be taken for a history."""
+    history = recorded(tmp_path / "history", 0, 0)
+    files = [tmp_path / f"report.{kind}" for kind in ("html", "md", "xml", "json")]
+    reports = [word for file in files for word in ("--report", file)]
+    asked = (
+        "--property",
+        f"{mine}:reads_forward",
+        "--evidence",
+        tmp_path / "evidence",
+        "--windows",
+        tmp_path / "windows",
+    )
+    code, _result, err = command(history, *asked, *reports)
+    assert (code, err) == (1, "")
+    assert all("own.reads_forward" in file.read_text("utf-8") for file in files)
+    assert list((tmp_path / "evidence").iterdir()) == []
+    assert len(list((tmp_path / "windows").iterdir())) == 2
+
+
+@pytest.mark.parametrize("content", ["", "reads_forward = 3\n", "1 / 0\n", "def (\n", "raise SystemExit(0)\n"])
+def test_a_file_without_such_a_function_is_one_sentence(content: str, mine: Path, tmp_path: Path) -> None:
+    """Before anything is judged."""
+    mine.write_text(content)
+    code, result, err = command(recorded(tmp_path / "history", 0), "--property", f"{mine}:reads_forward")
+    assert (code, result, err.count("\n")) == (2, {}, 1)

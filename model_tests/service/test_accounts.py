@@ -1,0 +1,653 @@
+"""Accounts: the file, when it is read, requests 50 to 54, and access control over the wire."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final, cast
+
+import pytest
+import yaml
+from attrs import define, field
+from hypothesis import given
+from hypothesis import strategies as st
+from model_tests.support.broker.brokers import SMALL_STORE
+from model_tests.support.broker.client_scenarios import member_options
+from model_tests.support.broker.raw_client import RawClient, pull_fields, send_fields
+from model_tests.support.present import present
+
+from longpoll_broker.broker import Broker
+from longpoll_broker.config import BrokerConfig
+from longpoll_broker.io.channel import Channel
+from longpoll_broker.rocketmq.accounts import access_control
+from longpoll_broker.rocketmq.accounts.access import Right, Rules
+from longpoll_broker.rocketmq.accounts.access_control import LOOK_S, AccessControl, read_rules
+from longpoll_broker.rocketmq.accounts.account_file import AccountFile
+from longpoll_client import Admin, Credentials, OutgoingMessage, Producer, PullConsumer
+from longpoll_client.errors import RefusedError
+from longpoll_client.settings import MemberConfig
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.frames.command import Command
+from longpoll_runtime.files import RealFiles
+from longpoll_runtime.logs import event
+from longpoll_runtime.real import RealRuntime
+from longpoll_spec.errors import ConfigError
+
+
+def written(text: str) -> str:
+    return AccountFile.parse(text.encode()).text().decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: ä\n", "a: ä\n"),
+        ("a: ~\nb: [~, c]\n", "a: null\nb:\n- null\n- c\n"),
+        ("a: {b: 'c', d: \"e\"}\n", "a:\n  b: c\n  d: e\n"),
+        ('a: "ä\\x85"\n', 'a: "\\xE4\\N"\n'),
+        ('a: "ä\\u2028"\n', 'a: "\\xE4\\L"\n'),
+        ('a: "ä\\u2029"\n', 'a: "\\xE4\\P"\n'),
+    ],
+)
+def test_a_file_is_written_as_java_writes_it(text: str, words: str) -> None:
+    """One value a line, with nulls as a word and only needed escapes."""
+    assert (written(text), written(words)) == (words, words)
+
+
+def test_texts_of_the_file() -> None:
+    assert written("a: &a [*a]\n") == "a: &id001\n- *id001\n"
+    assert written("a: &a {b: c}\nd: *a\n") == "a: &id001\n  b: c\nd: *id001\n"
+    assert AccountFile.parse(b"a: [~, b, null]\nc: ~\nd: {e: ~, f: 'null'}\n").values() == {
+        "a": ["b"],
+        "d": {"f": "null"},
+    }
+    with pytest.raises(ConfigError, match="a key in it is not text"):
+        AccountFile.parse(b"? [a]\n: b\n").values()
+
+
+@pytest.mark.parametrize("is_admin", [True, False])
+def test_an_administrator_is_written_as_one(is_admin: bool) -> None:
+    file = AccountFile.parse(b"")
+    file.put_account("newcomer", {"admin": is_admin})
+    assert file.text().decode() == f"accounts:\n- accessKey: newcomer\n  admin: {str(is_admin).lower()}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("dataVersion: [{counter: 3, timestamp: 17}]", (3, 17)),
+        ("dataVersion: [{counter: three, timestamp: 17}]", None),
+        ("dataVersion: [{counter: 3, timestamp: late}]", None),
+        ("dataVersion: [{counter: 3}]", None),
+        ("dataVersion: [three]", None),
+        ("dataVersion: []", None),
+        ("dataVersion: 3", None),
+        ("accounts: []", None),
+    ],
+)
+def test_a_version_that_is_none_counts_as_none(text: str, version: tuple[int, int] | None) -> None:
+    file = AccountFile.parse(text.encode())
+    assert file.version == version
+    file.count_change(99)
+    assert file.version == ((version or (0, 0))[0] + 1, 99)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("a:\n  b: [\n", ": look at line 3, column 1, and before"),
+        ("a: @b", ": look at line 1, column 4, and before"),
+        ("a: 'secret", ": look at line 1, column 11, and before"),
+        ("a: b\0", ": look at character 5"),
+        ("[" * 500, ""),
+    ],
+)
+def test_it_is_told_where_a_file_stops_being_yaml(text: str, place: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        AccountFile.parse(text.encode())
+    assert str(caught.value) == f"it is not YAML{place}"
+
+
+FIELDS: Final = next(iter(event("")))
+LOOK_NS: Final = int(LOOK_S * 1e9)
+GOOD: Final = b"accounts:\n- {accessKey: somebody, secretKey: 12345678}\n"
+OTHER: Final = GOOD + b"- {accessKey: another, secretKey: 12345678}\n"
+BAD: Final = b"accounts: 7\n"
+CHANNEL: Final = cast("Channel", SimpleNamespace(peer_host=("10.0.0.1", 1), peer="10.0.0.1:1"))
+PULL: Final = Command(code=RequestCode.PULL_MESSAGE, ext_fields={"AccessKey": "another", "Signature": ""})
+
+
+@define(eq=False)
+class World:
+    """A file of accounts, the control that reads it, and a clock that stands until it is set."""
+
+    path: Path
+    control: AccessControl
+    now_ns: int = 0
+    held: list[bool] = field(factory=list)
+
+    def look(self, content: bytes | None, after_ns: int = LOOK_NS) -> str | None:
+        """Put a content there, or nothing, and let a request come some time after the one before; its refusal."""
+        self.now_ns += after_ns
+        if content is None:
+            self.path.unlink(missing_ok=True)
+        else:
+            self.path.write_bytes(content)
+        refused = present(self.control.refusal(CHANNEL, PULL))
+        return "unknown" if b"No acl config" in b"".join(map(bytes, refused)) else "known"
+
+
+@define(eq=False)
+class Guard:
+    """A lock that says whether it is held."""
+
+    is_held: bool = False
+
+    def __enter__(self) -> None:
+        assert not self.is_held
+        self.is_held = True
+
+    def __exit__(self, *_: object) -> None:
+        self.is_held = False
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    path = tmp_path / "plain_acl.yml"
+    path.write_bytes(GOOD)
+    guard = Guard()
+    read = RealFiles.read
+
+    def noted(files: RealFiles, name: str) -> bytes:
+        made.held.append(guard.is_held)
+        return read(files, name)
+
+    runtime = RealRuntime()
+    runtime.monotonic_ns = lambda: 0
+    made = World(path, AccessControl(runtime, str(path)))
+    runtime.monotonic_ns = lambda: made.now_ns
+    made.control._guard = cast("Any", guard)
+    monkeypatch.setattr(RealFiles, "read", noted)
+    yield made
+    assert all(made.held)
+
+
+def told(caplog: pytest.LogCaptureFixture, name: str) -> int:
+    names = [getattr(record, FIELDS)["event"] for record in caplog.records if hasattr(record, FIELDS)]
+    caplog.clear()
+    return names.count(name)
+
+
+def test_the_file_is_looked_at_twice_a_second_at_most(world: World) -> None:
+    for after_ns, count in ((LOOK_NS, 1), (0, 1), (LOOK_NS - 1, 1), (1, 2), (LOOK_NS - 1, 2), (1, 3), (9 * LOOK_NS, 4)):
+        world.look(GOOD, after_ns)
+        assert len(world.held) == count
+
+
+def test_a_content_counts_from_the_first_look_at_it(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    assert (world.look(GOOD), told(caplog, "accounts_read")) == ("unknown", 0)
+    assert [world.look(OTHER) for _ in range(3)] == ["known"] * 3
+    assert told(caplog, "accounts_read") == 1
+
+
+def test_what_cannot_be_used_is_told_once_each_time_that_it_comes(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[bytes] = []
+
+    def noted(content: bytes, path: str) -> Rules:
+        tried.append(content)
+        return read_rules(content, path)
+
+    monkeypatch.setattr(access_control, "read_rules", noted)
+    world.look(OTHER)
+    for content, lines in ((BAD, 1), (BAD, 0), (None, 1), (None, 0), (None, 0), (OTHER, 0), (None, 1), (None, 0)):
+        told(caplog, "accounts_unusable")
+        assert (world.look(content), told(caplog, "accounts_unusable")) == ("known", lines)
+    assert tried == [OTHER, BAD, OTHER]
+
+
+def test_a_file_that_is_too_long_is_not_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access_control, "FILE_SIZE_MAX", len(OTHER))
+    assert world.look(OTHER) == "known"
+    monkeypatch.setattr(access_control, "FILE_SIZE_MAX", len(OTHER) - 1)
+    with pytest.raises(ConfigError, match=f"have {len(OTHER)} bytes, over the limit of {len(OTHER) - 1}"):
+        AccessControl(RealRuntime(), str(world.path))
+    world.held.clear()
+
+    def edit(file: AccountFile) -> bool:
+        file.put_white_addresses(["10.0.0.9"])
+        return True
+
+    world.look(GOOD)
+    monkeypatch.setattr(RealRuntime, "unix_ms", lambda _: 1)
+    changed = AccountFile.parse(GOOD)
+    edit(changed)
+    changed.count_change(1)
+    size = len(changed.text())
+    monkeypatch.setattr(access_control, "FILE_SIZE_MAX", size - 1)
+    with pytest.raises(ConfigError, match=f"would have {size} bytes, over the limit of {size - 1}"):
+        world.control.change(edit)
+    assert world.path.read_bytes() == GOOD
+    monkeypatch.setattr(access_control, "FILE_SIZE_MAX", size)
+    assert world.control.change(edit)
+    assert len(world.path.read_bytes()) == size
+
+
+def test_entries_that_are_empty_are_none() -> None:
+    text = b"globalWhiteRemoteAddresses: ''\naccounts:\n- accessKey: somebody\n  secretKey: '12345678'\n"
+    empty = b"".join(
+        b"  %s: ''\n" % name
+        for name in (b"whiteRemoteAddress", b"admin", b"defaultTopicPerm", b"defaultGroupPerm", b"groupPerms")
+    )
+    rules = read_rules(text + empty + b"  topicPerms: [T=PUB]\n", "plain_acl.yml")
+    account = rules.accounts["somebody"]
+    assert (rules.white, account.is_admin, account.rights) == ((), False, {"T": Right.PUB})
+    assert (account.default_topic, account.default_group) == (Right.DENY, Right.DENY)
+    assert not account.is_white("10.0.0.1")
+
+
+RUNTIME = RealRuntime()
+ACCOUNTS = """
+# for the tests
+globalWhiteRemoteAddresses:
+accounts:
+  - accessKey: RocketMQ
+    secretKey: 01234567   # an octal number to whoever reads it so
+    whiteRemoteAddress:
+    admin: false
+    defaultTopicPerm: DENY
+    topicPerms: [ "open=PUB|SUB" ]
+  - {accessKey: administrator, secretKey: 'quoted: secret', admin: true}
+"""
+USER = Credentials("RocketMQ", "01234567")
+ADMIN = Credentials("administrator", "quoted: secret")
+REFUSED: Final[list[tuple[int, dict[str, str], tuple[int, str]]]] = [
+    (50, {"accessKey": "short", "secretKey": "12345678"}, (209, "must be longer than 6")),
+    (50, {"accessKey": "newcomer"}, (209, "must be longer than 6")),
+    (50, {"accessKey": "newcomer", "secretKey": "12345678", "topicPerms": "T"}, (209, "Resource format error for T")),
+    (50, {"accessKey": "newcomer", "secretKey": "12345678", "groupPerms": ""}, (209, "Resource format error for ")),
+    (50, {"accessKey": "newcomer", "secretKey": "12345678", "groupPerms": "G=ALL"}, (209, "error for G=ALL")),
+    (50, {"accessKey": "newcomer", "secretKey": "12345678", "whiteRemoteAddress": "here"}, (209, "not an IP address")),
+    (50, {"secretKey": "12345678"}, (1, "accessKey")),
+    (51, {"accessKey": "nobody!"}, (210, "has been deleted failed")),
+    (53, {"globalWhiteAddrs": "10.1.1.1,here"}, (211, "not an IP address")),
+    (53, {"globalWhiteAddrs": "10.1.1.1", "aclFileFullPath": "/etc/passwd"}, (211, "Only ")),
+]
+
+
+@pytest.fixture
+def accounts(tmp_path: Path) -> Path:
+    path = tmp_path / "plain_acl.yml"
+    path.write_text(ACCOUNTS)
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture
+def broker(tmp_path: Path, accounts: Path) -> Iterator[Broker]:
+    config = BrokerConfig(acl_file=str(accounts))
+    with Broker.start(RUNTIME, str(tmp_path / "store"), config=config, store_config=SMALL_STORE) as started:
+        yield started
+
+
+def ask(broker: Broker, code: int, fields: Mapping[str, str], who: Credentials = ADMIN) -> Command:
+    with RawClient(broker.address) as client:
+        return client.call(code, who.signed(dict(fields), b""))
+
+
+def put(broker: Broker, **fields: str) -> Command:
+    return ask(broker, RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, fields)
+
+
+def may_send(broker: Broker, topic: str, who: Credentials) -> bool:
+    with RawClient(broker.address) as client:
+        return client.call(RequestCode.SEND_MESSAGE_V2, who.signed(send_fields(topic, 0), b"x"), b"x").code == 0
+
+
+def test_an_account_that_is_made_counts_at_once_and_so_does_its_change_and_its_end(broker: Broker) -> None:
+    new = Credentials("newcomer", "new-secret")
+    assert not may_send(broker, "T", new)
+    made = put(broker, accessKey="newcomer", secretKey="new-secret", topicPerms="T=PUB,U=PUB|SUB")
+    assert made.code == 0, made.remark
+    assert may_send(broker, "T", new)
+    put(broker, accessKey="newcomer", secretKey="new-secret", topicPerms="U=PUB")
+    assert not may_send(broker, "T", new)
+    assert ask(broker, RequestCode.DELETE_ACL_CONFIG, {"accessKey": "newcomer"}).code == 0
+    assert not may_send(broker, "U", new)
+    assert may_send(broker, "open", USER)
+
+
+def test_the_file_holds_what_was_changed_and_everything_else_to_the_letter(broker: Broker, accounts: Path) -> None:
+    """A changed account stands last, as in Java, and only the owner can read the file."""
+    put(broker, accessKey="RocketMQ", secretKey="01234567", admin="false", defaultGroupPerm="SUB", whiteRemoteAddress="10.0.0.*")  # noqa: E501  # fmt: skip
+    put(broker, accessKey="newcomer", secretKey="12345678", groupPerms="G=SUB")
+    ask(broker, RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, {"globalWhiteAddrs": "10.1.1.1,10.2.*.*"})
+    *lines, version = accounts.read_text().splitlines()
+    assert lines == [
+        "globalWhiteRemoteAddresses:",
+        "- 10.1.1.1",
+        "- 10.2.*.*",
+        "accounts:",
+        "- accessKey: administrator",
+        "  secretKey: 'quoted: secret'",
+        "  admin: true",
+        "- accessKey: RocketMQ",
+        "  secretKey: '01234567'",
+        "  whiteRemoteAddress: 10.0.0.*",
+        "  admin: false",
+        "  defaultTopicPerm: DENY",
+        "  topicPerms:",
+        "  - open=PUB|SUB",
+        "  defaultGroupPerm: SUB",
+        "- accessKey: newcomer",
+        "  secretKey: '12345678'",
+        "  admin: false",
+        "  groupPerms:",
+        "  - G=SUB",
+        "dataVersion:",
+        "- counter: 3",
+    ]
+    assert version.startswith("  timestamp: 1")
+    assert stat.S_IMODE(accounts.stat().st_mode) == 0o600
+
+
+def test_what_there_is_can_be_asked(broker: Broker, accounts: Path) -> None:
+    before = ask(broker, RequestCode.GET_BROKER_CLUSTER_ACL_INFO, {}).ext_fields or {}
+    assert json.loads(before["version"])["counter"] == 0
+    put(broker, accessKey="newcomer", secretKey="12345678", topicPerms="T=DENY")
+    after = ask(broker, RequestCode.GET_BROKER_CLUSTER_ACL_INFO, {}).ext_fields or {}
+    assert json.loads(after["version"])["counter"] == 1
+    assert list(json.loads(after["allAclFileVersion"])) == [str(accounts)]
+    assert after["brokerAddr"] == "{}:{}".format(*broker.address)
+    listed = json.loads(bytes(ask(broker, RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG, {}).body))
+    assert listed["globalWhiteAddrs"] == []
+    assert [account["accessKey"] for account in listed["plainAccessConfigs"]] == [
+        "RocketMQ",
+        "administrator",
+        "newcomer",
+    ]
+    assert listed["plainAccessConfigs"][2] == {
+        "accessKey": "newcomer",
+        "secretKey": "12345678",
+        "admin": False,
+        "topicPerms": ["T=DENY"],
+    }
+
+
+def test_what_cannot_be_is_refused_and_changes_nothing(broker: Broker, accounts: Path) -> None:
+    """The answer has RocketMQ's code and a reason."""
+    for code, fields, (answer, words) in REFUSED:
+        told = ask(broker, code, fields)
+        assert told.code == answer, fields
+        assert words in str(told.remark)
+        assert accounts.read_text() == ACCOUNTS
+
+
+def test_an_account_of_the_shortest_key_is_made_with_all_that_it_may(broker: Broker, accounts: Path) -> None:
+    """A key has at least seven characters."""
+    made = put(
+        broker,
+        accessKey="seven77",
+        secretKey="1234567",
+        admin="true",
+        defaultTopicPerm="PUB",
+        topicPerms="T=PUB,,",
+    )
+    assert made.code == 0, made.remark
+    again = put(
+        broker,
+        accessKey="seven77",
+        secretKey="1234567",
+        admin="true",
+        defaultTopicPerm="",
+        groupPerms="G=SUB,",
+    )
+    assert again.code == 0, again.remark
+    assert yaml.safe_load(accounts.read_text())["accounts"][-1] == {
+        "accessKey": "seven77",
+        "secretKey": "1234567",
+        "admin": True,
+        "defaultTopicPerm": "PUB",
+        "topicPerms": ["T=PUB"],
+        "groupPerms": ["G=SUB"],
+    }
+    for short in ({"accessKey": "six666", "secretKey": "1234567"}, {"accessKey": "seven77", "secretKey": "123456"}):
+        assert put(broker, **short).code == 209
+
+
+def test_accounts_are_for_administrators(broker: Broker, accounts: Path) -> None:
+    """4.9.7 accepts any user's signature, so a user could become an administrator."""
+    for code in range(50, 55):
+        told = ask(broker, code, {"accessKey": "newcomer", "secretKey": "12345678", "globalWhiteAddrs": "*"}, USER)
+        assert told.code == 1
+        assert f"Need admin permission for request code={code}" in str(told.remark)
+    assert accounts.read_text() == ACCOUNTS
+
+
+def test_without_accounts_there_is_nothing_to_change(tmp_path: Path) -> None:
+    with Broker.start(RUNTIME, str(tmp_path / "store"), store_config=SMALL_STORE) as broker:
+        assert {ask(broker, code, {}).code for code in range(50, 55)} == {3}
+
+
+def test_a_file_that_cannot_be_written_is_told_of(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_path: str, _content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RUNTIME.files, "write_atomic", full, raising=True)
+    told = put(broker, accessKey="RocketMQ", secretKey="other-secret")
+    assert told.code == 209
+    assert "No space left" in str(told.remark)
+    assert may_send(broker, "open", USER)
+
+
+def test_a_change_keeps_what_somebody_else_wrote_meanwhile(broker: Broker, accounts: Path) -> None:
+    """Each change reads the file again; a file that cannot be read is not changed."""
+    accounts.write_text(ACCOUNTS + "  - {accessKey: by-hand, secretKey: 87654321}\n")
+    assert put(broker, accessKey="newcomer", secretKey="12345678").code == 0
+    keys = [account["accessKey"] for account in yaml.safe_load(accounts.read_text())["accounts"]]
+    assert keys == ["RocketMQ", "administrator", "by-hand", "newcomer"]
+    assert "  secretKey: 01234567\n" in accounts.read_text()
+    accounts.write_text("accounts: [")
+    told = put(broker, accessKey="newcomer", secretKey="12345678")
+    assert (told.code, accounts.read_text()) == (209, "accounts: [")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("- a", "it has no accounts"), ("accounts: 7", "must be a list"), ("a: [", "not YAML")]
+)
+def test_a_file_of_another_kind_is_left_alone(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        AccountFile.parse(text.encode()).put_account("newcomer", {})
+
+
+TEXTS = st.text(max_size=12) | st.sampled_from(
+    ["null", "~", "true", "0123", "1e3", "2026-01-01", "- a", "a: b", "#", "\ud800", "a\x85", "ä"]
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.none() | TEXTS, st.none() | st.lists(TEXTS, max_size=3))))
+def test_the_file_holds_what_a_plain_table_holds(steps: list[tuple[str, str | None, list[str] | None]]) -> None:
+    content = b""
+    table: dict[str, dict[str, str | list[str]]] = {}
+    for key, secret, rights in steps:
+        file = AccountFile.parse(content)
+        if secret is None and rights is None:
+            assert file.remove_account(key) is (table.pop(key, None) is not None)
+        else:
+            given_values = {"secretKey": secret, "topicPerms": rights}
+            values = {name: value for name, value in given_values.items() if value is not None}
+            file.put_account(key, values)
+            table[key] = table.pop(key, {"accessKey": key}) | values
+        content = file.text()
+        assert AccountFile.parse(content).values().get("accounts", []) == list(table.values())
+
+
+PATIENCE_S = 10.0
+ACCESS_CONTROL_ACCOUNTS = """
+globalWhiteRemoteAddresses:
+{white}
+accounts:
+  - accessKey: RocketMQ
+    secretKey: 12345678
+    whiteRemoteAddress: {own}
+    admin: false
+    defaultTopicPerm: DENY
+    defaultGroupPerm: SUB
+    topicPerms:
+      - open=PUB|SUB
+      - readable=SUB
+      - writable=PUB
+    groupPerms:
+      # the group should convert to retry topic
+      - closed=DENY
+  - accessKey: administrator
+    secretKey: 87654321
+    admin: true
+"""
+CONSUMER = Credentials("RocketMQ", "12345678")
+OPERATOR = Credentials("administrator", "87654321")
+
+
+@pytest.fixture
+def rights(tmp_path: Path) -> Path:
+    path = tmp_path / "plain_acl.yml"
+    path.write_text(ACCESS_CONTROL_ACCOUNTS.format(white="", own=""))
+    return path
+
+
+@pytest.fixture
+def guarded(tmp_path: Path, rights: Path) -> Iterator[Broker]:
+    """A broker that asks for accounts and has the topics."""
+    config = BrokerConfig(acl_file=str(rights))
+    with Broker.start(RUNTIME, str(tmp_path / "store"), config=config, store_config=SMALL_STORE) as started:
+        with Admin(name_server(started), credentials=OPERATOR) as admin:
+            for topic in ("open", "readable", "writable", "secret"):
+                admin.create_topic(topic, 1)
+        yield started
+
+
+def name_server(guarded: Broker) -> str:
+    return "{}:{}".format(*guarded.name_server_address)
+
+
+def send(guarded: Broker, credentials: Credentials | None, topic: str = "open") -> None:
+    with Producer(name_server(guarded), credentials=credentials) as producer:
+        producer.send(topic, b"x")
+
+
+def consume(guarded: Broker, credentials: Credentials | None, topic: str = "open", group: str = "G") -> bytes:
+    config = MemberConfig(group=group, start_at="first")
+    with PullConsumer(
+        name_server(guarded), topics=topic, **member_options(config), credentials=credentials
+    ) as consumer:
+        return consumer.poll(PATIENCE_S)[0].body
+
+
+def send_batch(guarded: Broker, topic: str) -> int:
+    with Producer(name_server(guarded), credentials=CONSUMER) as producer:
+        return len(producer.send_batch(topic, [OutgoingMessage(b"y")] * 3))
+
+
+def make_topic(guarded: Broker) -> None:
+    with Admin(name_server(guarded), credentials=CONSUMER) as admin:
+        admin.create_topic("new", 1)
+
+
+def test_the_right_key_is_let_in(guarded: Broker) -> None:
+    send(guarded, CONSUMER)
+    assert (consume(guarded, CONSUMER), send_batch(guarded, "open")) == (b"x", 3)
+    send(guarded, CONSUMER, "writable")
+    send(guarded, OPERATOR, "secret")
+    assert consume(guarded, OPERATOR, "secret", "closed") == b"x"
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        (lambda guarded: send(guarded, None), "No accessKey is configured"),
+        (lambda guarded: send(guarded, Credentials("stranger", "12345678")), "No acl config for stranger"),
+        (lambda guarded: send(guarded, Credentials("RocketMQ", "12345679")), "Check signature failed for accessKey="),
+        (lambda guarded: send(guarded, CONSUMER, "secret"), "No default permission for topic:secret"),
+        (lambda guarded: send(guarded, CONSUMER, "readable"), "No default permission for topic:readable"),
+        (lambda guarded: consume(guarded, CONSUMER, "writable"), "No default permission for topic:writable"),
+        (lambda guarded: consume(guarded, CONSUMER, "open", "closed"), "No default permission for group:closed"),
+        (lambda guarded: send_batch(guarded, "secret"), "permission for topic:secret"),
+        (make_topic, "Need admin permission for request code=17"),
+    ],
+)  # fmt: skip
+def test_everyone_else_is_refused_in_rocketmqs_words(
+    guarded: Broker, act: Callable[[Broker], None], words: str
+) -> None:
+    with pytest.raises(RefusedError, match=words) as caught:
+        act(guarded)
+    assert caught.value.code == 1
+    assert caught.value.remark is not None
+    assert caught.value.remark.startswith("org.apache.rocketmq.acl.common.AclException: ")
+
+
+def test_a_request_replayed_on_another_topic_is_refused(guarded: Broker) -> None:
+    """The signature covers the fields."""
+    fields = CONSUMER.signed(send_fields("open", 0), b"x")
+    with RawClient(guarded.address) as client:
+        assert client.call(RequestCode.SEND_MESSAGE_V2, fields, b"x").code == 0
+        replayed = client.call(RequestCode.SEND_MESSAGE_V2, fields | {"b": "writable"}, b"x")
+        changed = client.call(RequestCode.SEND_MESSAGE_V2, fields, b"y")
+    for answer in (replayed, changed):
+        assert answer.code == 1
+        assert "Check signature failed" in str(answer.remark)
+
+
+@pytest.mark.parametrize(("white", "own"), [("  - 127.0.0.*", ""), ("", "127.0.0.1")])
+def test_a_white_address_needs_no_signature(tmp_path: Path, white: str, own: str) -> None:
+    path = tmp_path / "plain_acl.yml"
+    for inside in (True, False):
+        text = ACCESS_CONTROL_ACCOUNTS.format(white=white, own=own)
+        path.write_text(text if inside else text.replace("127.0.0", "10.0.0"))
+        config = BrokerConfig(acl_file=str(path))
+        store = str(tmp_path / f"store-{inside}")
+        with (
+            Broker.start(RUNTIME, store, config=config, store_config=SMALL_STORE) as guarded,
+            RawClient(guarded.address) as client,
+        ):
+            fields = pull_fields("open", 0) | {"AccessKey": "RocketMQ"}
+            answer = client.call(RequestCode.PULL_MESSAGE, fields)
+        assert (answer.code == 17) is inside, answer.remark
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("accounts: [", "cannot be used"),
+        ("- a\n- b", "cannot be used"),
+        ("accounts:\n  - accessKey: short\n    secretKey: 12345678", "length >= 7"),
+        ("accounts:\n  - accessKey: RocketMQ", "secretKey"),
+        ("accounts:\n  - {accessKey: RocketMQ, secretKey: 12345678, topicPerms: [open]}", "is not NAME=RIGHT"),
+        ("accounts:\n  - {accessKey: RocketMQ, secretKey: 12345678, groupPerms: [g=ALL]}", "is not NAME=RIGHT"),
+        ("accounts:\n" + "  - {accessKey: RocketMQ, secretKey: 12345678}\n" * 2, "occurs twice"),
+        ("globalWhiteRemoteAddresses: [here]", "is not an IP address"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_told_of(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        read_rules(text.encode(), "plain_acl.yml")
+    assert "\n" not in str(caught.value)
+
+
+def test_no_file_and_no_name_of_one_are_the_users_mistakes(tmp_path: Path) -> None:
+    for config, words in (
+        (BrokerConfig(acl_file=str(tmp_path / "none.yml")), "cannot be read"),
+        (BrokerConfig(acl_enable=True), "--acl FILE"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            Broker.start(RUNTIME, str(tmp_path / "store"), config=config)
+
+
+def test_a_heartbeat_that_cannot_be_read_is_refused(guarded: Broker) -> None:
+    with RawClient(guarded.address) as client:
+        answer: Command = client.call(RequestCode.HEART_BEAT, CONSUMER.signed({}, b"{"), b"{")
+    assert answer.code == 1
+    assert "AclException" in str(answer.remark)

@@ -1,0 +1,528 @@
+"""The times that the recording proxy gives: their bounds, a clock's true times, and bytes that are read late."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from model_tests.service.true_moments import Comparison, Load, compare, run_load, truthful_broker
+from model_tests.support.broker.brokers import wait_until
+from model_tests.support.broker.raw_client import PATIENCE_S, pull_fields
+
+from longpoll_observe import Observer, arrival_time, tap
+from longpoll_observe import relay_loop as loop
+from longpoll_observe.arrival_time import LARGE_FLIGHT, RECOVER_NS, SETTLE_NS, STEP, THIN_NS, ArrivalTimes
+from longpoll_observe.relay_loop import BLOCKED_NS, LOOK_NS, RelayLoop
+from longpoll_observe.tap_queue import PIECE_SIZE, TapQueue
+from longpoll_protocol.codes import CommandFlag, RequestCode
+from longpoll_protocol.frames.command import Command, encode
+from longpoll_runtime.real import RealRuntime
+
+SETTLE = 10
+
+HELD_MAX = 4 * STEP
+
+
+def arrivals() -> ArrivalTimes:
+    return ArrivalTimes(100, SETTLE, HELD_MAX)
+
+
+LATER_NS = 200 + 3 * RECOVER_NS
+FAR_NS = 3 * RECOVER_NS
+WHOLE = LARGE_FLIGHT
+Step = tuple[str, int] | tuple[str, int, int]
+CASES: dict[str, list[Step]] = {
+    "a connection that stays empty is bound by each look": [
+        ("look", 109, 0), ("since", 100), ("look", 110, 0), ("since", 110),
+    ],
+    "empty after a read counts once the acknowledgement has settled": [
+        ("read", 50), ("look", 120, 50), ("since", 100), ("permit", 121, 50), ("look", 130, 50), ("since", 100),
+        ("look", 131, 50), ("since", 131),
+    ],
+    "an acknowledgement that was not used up binds": [
+        ("read", 10), ("permit", 120, 1_000), ("read", 1_000), ("look", 130, 1_000), ("since", 120),
+    ],
+    "one that was used up does not": [
+        ("read", 10), ("permit", 120, 1_000), ("read", 1_001), ("look", 130, 1_001), ("since", 100),
+    ],
+    "a sender that used up what it was permitted may take long to go on": [
+        ("read", 1_000), ("permit", 120, 2_000), ("read", 3_000), ("look", 130, 3_000), ("permit", 131, 9_000),
+        ("look", 131 + RECOVER_NS - 1, 3_000), ("since", 100),
+        ("look", 131 + RECOVER_NS, 3_000), ("since", 131 + RECOVER_NS),
+        ("permit", LATER_NS, 9_000), ("look", LATER_NS + SETTLE, 4_000), ("read", 4_000), ("since", LATER_NS),
+    ],
+    "a large flight settles quickly up to its limit": [
+        ("permit", 120, 10 * WHOLE), ("read", WHOLE), ("look", 121, WHOLE), ("permit", 121, 10 * WHOLE),
+        ("look", 120 + SETTLE, WHOLE), ("since", 100), ("look", 121 + SETTLE, WHOLE), ("since", 121 + SETTLE),
+    ],
+    "a larger one needs as long as a sender that recovers": [
+        ("permit", 120, 10 * WHOLE), ("read", WHOLE + 1), ("look", 121, WHOLE + 1), ("permit", 121, 10 * WHOLE),
+        ("look", 120 + RECOVER_NS, WHOLE + 1), ("since", 100),
+        ("look", 121 + RECOVER_NS, WHOLE + 1), ("since", 121 + RECOVER_NS),
+    ],
+    "acknowledgements of a sender that recovers are kept until it has": [
+        ("read", 3_000), ("permit", 120, 2_000), ("look", 130, 3_000),
+        *(("permit", 131 + number * THIN_NS, 9_000) for number in range(RECOVER_NS // THIN_NS + 2)),
+        ("look", 131 + RECOVER_NS + THIN_NS, 3_000), ("since", 131 + RECOVER_NS + THIN_NS),
+    ],
+    "a bound is never taken back": [
+        ("permit", 120, 1_000), ("look", 200, 0), ("since", 200), ("look", 210, 60), ("read", 60), ("since", 200),
+    ],
+    "a look ahead binds what comes later and not what lies there": [
+        ("permit", 120, 1_000), ("look", 130, 600), ("since", 100), ("read", 599), ("since", 100),
+        ("read", 600), ("since", 120),
+    ],
+    "a sender that is always ahead is bound by what its kernel can hold": [
+        *(step for at in range(10) for step in (("read", at * STEP), ("look", 1_000 + at, at * STEP))),
+        ("since", 1_000 + 9 - HELD_MAX // STEP),
+    ],
+    "the end of the stream binds": [("read", 5), ("end", 200), ("since", 200)],
+}  # fmt: skip
+"""What the relay notes of a connection, and since when the next byte can have been sent."""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_since_when_bytes_can_have_been_sent(name: str) -> None:
+    play(arrivals(), CASES[name])
+
+
+def play(one: ArrivalTimes, steps: list[Step]) -> None:
+    """Note what a case says, and check each bound."""
+    for step in steps:
+        match step:
+            case ("read", size):
+                one.read = size
+            case ("look", now_ns, come):
+                one.looked(now_ns, come)
+            case ("permit", now_ns, permitted):
+                one.acknowledged(now_ns, permitted)
+            case ("end", now_ns):
+                one.ended(now_ns)
+            case ("since", since_ns):
+                assert one.since_ns == since_ns, step
+
+
+def test_bounds_of_arrivals() -> None:
+    steps: list[Step] = [("read", 3_000), ("permit", 1_000, 2_000), ("look", 1_000, 3_000), ("permit", 1_001, 9_000)]
+    play(ArrivalTimes(100, FAR_NS, HELD_MAX), [*steps, ("look", 1_001 + RECOVER_NS, 3_000), ("since", 100)])
+    one = ArrivalTimes(100)
+    step_ns = THIN_NS // 2
+    for number in range(100):
+        one.acknowledged(1_000 + number * step_ns, LARGE_FLIGHT)
+    now_ns = 1_000 + 99 * step_ns
+    one.looked(now_ns, 10)
+    one.read = 10
+    assert now_ns - SETTLE_NS - 2 * THIN_NS <= one.since_ns <= now_ns - SETTLE_NS
+    one = arrivals()
+    for number in range(10_000):
+        one.looked(1_000 * number, 5)
+    assert len(one._far) < 3
+    one = arrivals()
+    for number in range(10_000):
+        one.acknowledged(1_000_000 * number, number)
+    assert len(one._permits) < 100
+
+
+Change = tuple[int, bool, int, int]
+
+changes = st.lists(
+    st.tuples(st.integers(1, 30), st.booleans(), st.integers(0, 80), st.integers(0, 60)), min_size=1, max_size=40
+)
+
+
+def sent_too_early(script: list[Change], make: Callable[[], ArrivalTimes]) -> list[tuple[int, int]]:
+    """Simulate a sender that is held back by window and Nagle; return (bound, true time) of each violation.
+
+    Each change is a pause, a write or none, and a read. An acknowledgement lets bytes arrive within `SETTLE`.
+    """
+    one, now_ns, broken = make(), 200, []
+    sent: list[int] = []
+    come, window, released_ns = 0, 30, 0
+    for passed_ns, sends, size, wanted in script:
+        now_ns += passed_ns
+        if sends:
+            sent += [now_ns] * size
+        # The kernel lets go up to the window, and nothing until the last acknowledgement has reached it.
+        if now_ns >= released_ns:
+            come = max(come, min(len(sent), window))
+        one.looked(now_ns, come)
+        since_ns = one.since_ns
+        taken = min(wanted, come - one.read)
+        broken += [(since_ns, sent_ns) for sent_ns in sent[one.read : one.read + taken] if sent_ns < since_ns]
+        one.read += taken
+        if taken and one.read == come:
+            window = one.read + 30
+            released_ns = now_ns + SETTLE
+            one.acknowledged(now_ns, window - 1)
+    return broken
+
+
+@settings(max_examples=120)
+@given(changes)
+def test_no_byte_was_sent_before_its_bound(script: list[Change]) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(arrival_time, "RECOVER_NS", SETTLE)
+        assert sent_too_early(script, arrivals) == []
+
+
+class Trusting(ArrivalTimes):
+    """Takes what had come for what had been sent."""
+
+    __slots__ = ()
+
+    def looked(self, looked_ns: int, come: int) -> None:
+        self._mark(come, looked_ns)
+
+
+def test_planted_what_had_come_is_not_what_had_been_sent() -> None:
+    script = [(1, True, 40, 30), (1, False, 0, 0), (20, False, 0, 60)]
+    assert sent_too_early(script, lambda: Trusting(100, SETTLE, HELD_MAX))
+    assert not sent_too_early(script, arrivals)
+
+
+CALL_NS = 10
+
+
+class Part:
+    """Stands in for a side or a link."""
+
+    def __init__(self, **fields: object) -> None:
+        self.__dict__.update(fields)
+
+
+class Kernel:
+    """A clock, and a broker's socket whose calls take time; `come` bytes have come and room is for `room` more."""
+
+    def __init__(self, come: int, room: int) -> None:
+        self.now_ns = 100
+        self.come, self.room = come, room
+
+    def acknowledge(self) -> None:
+        self.now_ns += CALL_NS
+
+    def arrived(self) -> tuple[int, int]:
+        self.now_ns += CALL_NS
+        return self.come, self.room
+
+
+class Noted:
+    """Records of a connection of which `read` bytes were read."""
+
+    def __init__(self, read: int, since_ns: int = 0) -> None:
+        self.read, self.since_ns = read, since_ns
+        self.looks: list[tuple[int, int]] = []
+        self.acknowledgements: list[tuple[int, int]] = []
+
+    def looked(self, looked_ns: int, come: int) -> None:
+        self.looks.append((looked_ns, come))
+
+    def acknowledged(self, now_ns: int, permitted: int) -> None:
+        self.acknowledgements.append((now_ns, permitted))
+
+
+@pytest.fixture
+def relay_loop() -> Iterator[RelayLoop]:
+    """A loop that does not run."""
+    made = RelayLoop(RealRuntime())
+    yield made
+    made.stop()
+
+
+@pytest.mark.parametrize(
+    ("come", "looks", "acknowledgements"),
+    [(50, [(100, 50)], [(100 + 2 * CALL_NS, 57)]), (60, [(100, 60)], []), (49, [], [])],
+    ids=["all is read", "more has come", "the socket says less than was read"],
+)
+def test_looks_and_acknowledgements(relay_loop: RelayLoop, come: int, looks: object, acknowledgements: object) -> None:
+    kernel, noted = Kernel(come, 7), Noted(50)
+    relay_loop._now_ns = lambda: kernel.now_ns
+    link: Any = Part(onward=kernel)
+    arrivals: Any = noted
+    relay_loop._acknowledge(link, arrivals)
+    assert (noted.looks, noted.acknowledgements) == (looks, acknowledgements)
+
+
+@pytest.mark.parametrize(("passes_ago", "looks"), [(0, []), (1, []), (2, [(1_000, 50)])])
+def test_only_a_poll_that_watched_a_side_and_did_not_report_it_has_seen_it_empty(
+    relay_loop: RelayLoop, passes_ago: int, looks: list[tuple[int, int]]
+) -> None:
+    relay_loop._pass, relay_loop._quiet_ns = 10, 1_000
+    side: Any = Part(busy_pass=10 - passes_ago, look_ns=0, arrivals=Noted(50))
+    relay_loop._note_quiet(side)
+    assert (side.arrivals.looks, side.look_ns) == (looks, 1_000 + LOOK_NS if looks else 0)
+
+
+@pytest.mark.parametrize(("since_ns", "is_over"), [(0, False), (19, False), (20, True)])
+def test_a_side_has_caught_up_when_what_came_meanwhile_is_seen(
+    relay_loop: RelayLoop, since_ns: int, is_over: bool
+) -> None:
+    told: list[tuple[object, ...]] = []
+    tap = Part(unblocked=lambda *what: told.append(what), blocked=lambda *what: told.append(what))
+    side: Any = Part(stuck=(10, 20), stuck_told=True, out=b"")
+    broker = Part(busy_pass=relay_loop._pass, look_ns=0, arrivals=Noted(50, since_ns))
+    side.link = Part(client=side, broker=broker, tap=tap)
+    relay_loop._stuck[side] = None
+    relay_loop._now_ns = lambda: 900
+    relay_loop._look_at_stuck()
+    relay_loop.untold.tell_all()
+    assert told == ([("answers", 20, 900)] if is_over else [])
+    assert (side in relay_loop._stuck) == (not is_over)
+
+
+@pytest.mark.parametrize(("for_ns", "is_told"), [(BLOCKED_NS, False), (BLOCKED_NS + 1, True)])
+def test_a_side_that_has_not_caught_up_for_long_is_told_of_once(
+    relay_loop: RelayLoop, for_ns: int, is_told: bool
+) -> None:
+    told: list[tuple[object, ...]] = []
+    side: Any = Part(stuck=(10, 20), stuck_told=False, out=b"waits")
+    tap = Part(blocked=lambda *what: told.append(what))
+    side.link = Part(client=None, broker=side, tap=tap)
+    relay_loop._stuck[side] = None
+    relay_loop._now_ns = lambda: 20 + for_ns
+    for _look in range(2):
+        relay_loop._look_at_stuck()
+    relay_loop.untold.tell_all()
+    assert told == ([("requests", 10, 20)] if is_told else [])
+
+
+def test_since_when_a_side_does_not_read_is_told_by_the_first_send(relay_loop: RelayLoop) -> None:
+    clock = Kernel(0, 0)
+    relay_loop._now_ns = lambda: clock.now_ns
+    socket = Part(send=lambda _content: 1)
+    side: Any = Part(socket=socket, out=b"waits", stuck=None)
+    side.link = Part(client=side, broker=None)
+    for now_ns in (100, 200):
+        clock.now_ns = now_ns
+        assert relay_loop._send(side)
+    assert (side.stuck, bytes(side.out), list(relay_loop._stuck)) == ((100, 100), b"its", [side])
+
+
+@pytest.mark.parametrize(("is_told", "for_ns", "said"), [(False, 1, 1), (False, 0, 0), (True, 1, 0)])
+def test_a_connection_that_ends_unseen(relay_loop: RelayLoop, is_told: bool, for_ns: int, said: int) -> None:
+    told: list[tuple[object, ...]] = []
+    broker = Part(busy_pass=relay_loop._pass, look_ns=0, arrivals=Noted(50, 70))
+    tap = Part(blocked=lambda *what: told.append(what))
+    link: Any = Part(client=Part(stuck_told=is_told), broker=broker, tap=tap)
+    now_ns = 70 + BLOCKED_NS + for_ns
+    relay_loop._now_ns = lambda: now_ns
+    relay_loop._tell_unseen(link)
+    relay_loop.untold.tell_all()
+    assert told == [("answers", 70, now_ns)] * said
+
+
+STALLS_S = (0.003, 0.03, 0.2, 2.0)
+"""How long the proxy's whole process stands still."""
+COMMAND = (sys.executable, "-c", "from longpoll.cli import main; main()")
+QUICK = {
+    "bursts": (Load(3_000), 2_000, 0, True),
+    "large": (Load(60, bursts=(1, 3, 20)), 2_000, 10, True),
+    "kept small pieces": (Load(150, bursts=(3, 10)), 300, 0, False),
+}
+"""By name: what the client does, the size of most answers, one of how many has 3 MB, and whether small ones leave."""
+THOROUGH = {
+    "one by one": (Load(1_000, bursts=(1,), connections=4), 300, 0, True),
+    "bursts": (Load(400_000), 2_000, 0, True),
+    "always busy": (Load(400_000, bursts=(5_000,), connections=1, pauses=False), 2_000, 0, True),
+    "20 KB each": (Load(200_000, pauses=False), 20_000, 0, True),
+    "large": (Load(4_000, bursts=(1, 3, 20)), 2_000, 10, True),
+    "always busy with large ones": (Load(1_000, bursts=(500,), connections=2, pauses=False), 2_000, 2, True),
+    "kept small pieces": (Load(20_000, bursts=(1, 3, 10)), 300, 0, False),
+}
+"""Over a million events, some 100 s of it."""
+Case = tuple[Load, int, int, bool]
+
+
+def told_and_true(directory: Path, case: Case, seed: int) -> Comparison:
+    """Run a case through a proxy in this process, whose thread stands still now and then."""
+    load, size, large_one_in, nodelay = case
+    log, history = directory / "log", directory / "history"
+    never = threading.Event()
+
+    def stall() -> None:
+        never.wait(0.02)
+
+    with (
+        truthful_broker(log, seed=seed, small_size_max=size, large_one_in=large_one_in, nodelay=nodelay) as address,
+        Observer.start(RealRuntime(), brokers=[address], record_directory=str(history)) as proxy,
+    ):
+        (door,) = proxy.doors.values()
+        for _ in range(3):
+            proxy.loop.untold.add(stall)
+        begun_ns = run_load(door, load, seed)
+    return compare(history, log, begun_ns)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_every_event_happened_within_its_interval(name: str, tmp_path: Path) -> None:
+    seen = told_and_true(tmp_path, QUICK[name], seed=1)
+    assert seen.answers == seen.requests >= QUICK[name][0].events
+    assert (seen.answers_outside, seen.requests_outside) == (0, 0), str(seen)
+
+
+def test_the_moment_of_reading_is_not_the_moment_of_sending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An injected fault: the proxy uses the time of reading."""
+    tell = tap.ConnectionTap.answered
+    monkeypatch.setattr(
+        tap.ConnectionTap,
+        "answered",
+        lambda self, content, _after_ns, before_ns: tell(self, content, before_ns, before_ns),
+    )
+    assert told_and_true(tmp_path, QUICK["bursts"], seed=1).answers_outside > 0
+
+
+@contextmanager
+def stalled(process: subprocess.Popen[str], seed: int) -> Iterator[None]:
+    """Stop a process now and then, and let it go on."""
+    chance, over = random.Random(seed), threading.Event()
+
+    def work() -> None:
+        while not over.wait(chance.choice((0.05, 0.3, 1.0))):
+            os.kill(process.pid, signal.SIGSTOP)
+            over.wait(chance.choices(STALLS_S, (10, 10, 10, 1))[0])
+            os.kill(process.pid, signal.SIGCONT)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", THOROUGH)
+def test_a_million_intervals_hold(name: str, tmp_path: Path) -> None:
+    """The proxy's process is paused at times."""
+    load, size, large_one_in, nodelay = THOROUGH[name]
+    log, history = tmp_path / "log", tmp_path / "history"
+    with truthful_broker(log, seed=2, small_size_max=size, large_one_in=large_one_in, nodelay=nodelay) as address:
+        broker = "{}:{}".format(*address)
+        words = ("observe", "--listen", "127.0.0.1:0", "--broker", broker, "--record", str(history))
+        with subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, text=True) as proxy:
+            assert proxy.stdout is not None
+            port = int(proxy.stdout.readline().split()[1].rsplit(":", 1)[1])
+            try:
+                with stalled(proxy, 3):
+                    begun_ns = run_load(("127.0.0.1", port), load, 4)
+            finally:
+                proxy.send_signal(signal.SIGTERM)
+            assert proxy.wait(60) == 0
+    seen = compare(history, log, begun_ns)
+    assert seen.answers == seen.requests >= load.events
+    assert (seen.answers_outside, seen.requests_outside) == (0, 0), str(seen)
+
+
+ANSWER = b"".join(encode(Command(0, 77, int(CommandFlag.RESPONSE), body=bytes(3_000))))
+PULL = b"".join(encode(Command(RequestCode.PULL_MESSAGE, 1, ext_fields=pull_fields("T", 0))))
+
+
+@given(st.lists(st.integers(0, 3 * PIECE_SIZE), max_size=6))
+def test_bytes_are_told_in_their_order_with_their_moments(sizes: list[int]) -> None:
+    untold, told = TapQueue(), list[tuple[bytes, int, int]]()
+    contents = [bytes([number]) * size for number, size in enumerate(sizes)]
+    for number, content in enumerate(contents):
+        untold.add_bytes(lambda *what: told.append(what), content, number, number + 1)
+    assert untold.size == sum(sizes)
+    untold.tell_down_to(sum(sizes) // 2)
+    assert untold.size == sum(sizes) - sum(len(piece) for piece, _after, _before in told) <= sum(sizes) // 2
+    untold.tell_all()
+    for number, content in enumerate(contents):
+        assert b"".join(piece for piece, *moments in told if moments == [number, number + 1]) == content
+    assert all(len(piece) <= PIECE_SIZE for piece, _after, _before in told)
+    assert [after for _piece, after, _before in told] == sorted(after for _piece, after, _before in told)
+    assert (len(untold.calls), untold.size) == (0, 0)
+
+
+def test_a_turn_ends_when_its_time_is_over() -> None:
+    untold, calls, now_ns = TapQueue(), list[int](), 0
+
+    def call(number: int) -> None:
+        nonlocal now_ns
+        calls.append(number)
+        now_ns += 400
+
+    for number in range(10):
+        untold.add(lambda number=number: call(number))  # type: ignore[misc]
+    untold.tell(lambda: now_ns, 1_000)
+    first = len(calls)
+    untold.tell(lambda: now_ns, 0)
+    assert 1 < first < 6
+    assert first < len(calls) < 10
+    untold.tell_all()
+    assert calls == list(range(10))
+
+
+class Stopped:
+    """A proxy whose taps wait for `go`, in front of a plain socket."""
+
+    def __init__(self, directory: Path) -> None:
+        self.go = threading.Event()
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.listening.settimeout(PATIENCE_S)
+        self.proxy = Observer.start(
+            RealRuntime(), brokers=[self.listening.getsockname()], record_directory=str(directory)
+        )
+        while self.proxy.loop.link_count == 0:
+            (door,) = self.proxy.doors.values()
+            self.client = socket.create_connection(door, PATIENCE_S)
+            wait_until(lambda: self.proxy.loop.link_count == 1)
+        for _handshake in range(5):
+            self.listening.accept()[0].close()
+        self.behind, _peer = self.listening.accept()
+        self.behind.settimeout(PATIENCE_S)
+
+    def close(self) -> None:
+        self.go.set()
+        for one in (self.client, self.behind, self.listening):
+            one.close()
+        self.proxy.stop()
+
+
+@pytest.fixture
+def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stopped]:
+    """Every turn makes no call until `go`: reading commands takes for ever."""
+    tell = TapQueue.tell
+    monkeypatch.setattr(loop, "UNTOLD_STOP", 1_000_000)
+    monkeypatch.setattr(loop, "UNTOLD_GO", 500_000)
+    made = list[Stopped]()
+
+    def none_yet(self: TapQueue, *words: object) -> None:
+        if not made or made[0].go.is_set():
+            tell(self, *words)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(TapQueue, "tell", none_yet)
+    made.append(Stopped(tmp_path / "history"))
+    yield made[0]
+    made[0].close()
+
+
+def test_answers_are_read_while_others_are_not_told(stopped: Stopped) -> None:
+    writer = threading.Thread(target=stopped.behind.sendall, args=(ANSWER * 1_700,))
+    writer.start()
+    left = len(ANSWER) * 1_700
+    while left:
+        content = stopped.client.recv(1 << 20)
+        assert content
+        left -= len(content)
+    writer.join()
+    wait_until(lambda: stopped.proxy.loop._is_behind)
+    stopped.client.sendall(PULL)
+    stopped.behind.settimeout(0.05)
+    with pytest.raises(TimeoutError):
+        stopped.behind.recv(1)
+    stopped.behind.settimeout(PATIENCE_S)
+    stopped.go.set()
+    assert stopped.behind.recv(len(PULL)) == PULL

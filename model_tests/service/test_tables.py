@@ -1,0 +1,498 @@
+"""Tables on disk: damaged files, saves before the answer, and offsets that fit the log."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from attrs import evolve
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from model_tests.support.broker.brokers import SMALL_STORE, Connect, StartBroker, wait_until
+from model_tests.support.broker.raw_client import RawClient, send_message
+from model_tests.support.broker.simulated.store import DIRECTORY, Ended, StoreRuntime
+from model_tests.support.broker.stores import SMALL, message
+from model_tests.support.service import ShiftedRuntime, answer_of, served, served_two
+from model_tests.support.store import killed
+
+from longpoll.cli import main
+from longpoll_broker.broker import Broker
+from longpoll_broker.rocketmq.transactions.transaction_check import GROUP
+from longpoll_broker.send.append import HALF_TOPIC
+from longpoll_broker.shared import table_chunks
+from longpoll_broker.shared.offsets import Offsets
+from longpoll_broker.shared.timer_offsets import DelayOffsets, TimerOffsets
+from longpoll_broker.shared.topics import Groups, TopicConfig, Topics
+from longpoll_broker.startup import CORRECTED_TOLD_MAX, correct_positions
+from longpoll_broker.store.message_store import MessageStore
+from longpoll_broker.upkeep import config_files, table_saves
+from longpoll_broker.upkeep.config_files import DELAYS, GROUPS, OFFSETS, TIMERS, TOPICS, ConfigFiles
+from longpoll_broker.upkeep.flush_service import FlushService
+from longpoll_protocol.codes import RequestCode
+from longpoll_protocol.log_record import SCHEDULE_TOPIC
+from longpoll_protocol.names import TIMER_TOPIC
+from longpoll_runtime.files import RealFiles
+from longpoll_runtime.real import RealRuntime
+from longpoll_simulation.disk import Disk
+from longpoll_simulation.files import SimulatedFiles
+from longpoll_spec.errors import ConfigError
+from longpoll_spec.policy import ROCKETMQ_4_9, ROCKETMQ_5, STRICT, Policy
+
+SOUND: dict[str, dict[str, Any]] = {
+    TOPICS: {"topicConfigTable": {"T": {"topicName": "T", "readQueueNums": 3}}},
+    GROUPS: {"subscriptionGroupTable": {"G": {"groupName": "G", "retryQueueNums": 3}}},
+    OFFSETS: {"offsetTable": {"T@G": {"0": 3}}},
+    DELAYS: {"offsetTable": {"1": 3}},
+    TIMERS: {"offsetTable": {"first": 3, "read": 3, "deliveredMs": 3}},
+}
+WRONG_ROWS: dict[str, list[Any]] = {
+    TOPICS: [7, {"topicName": "T", "readQueueNums": "x"}, {"topicName": "T", "readQueueNums": 99_999}],
+    GROUPS: [7, {"groupName": 7}],
+    OFFSETS: [7, {"0": 2**64}, {"x": 1}],
+    DELAYS: ["x", 2**64],
+    TIMERS: ["x", {}],
+}
+DAMAGES = [
+    (name, json.dumps({key: dict.fromkeys(table, row)}))
+    for name, content in SOUND.items()
+    for key, table in content.items()
+    for row in WRONG_ROWS[name]
+] + [(name, text) for name in SOUND for text in ("", "[]", "{}", '{"other":{}}')]
+
+
+def loaded(directory: Path) -> ConfigFiles:
+    """The tables of a directory."""
+    offsets, delays = Offsets(), DelayOffsets()
+    files = ConfigFiles(RealRuntime(), str(directory), Topics(), Groups(), offsets, delays)
+    files.load()
+    return files
+
+
+def found(files: ConfigFiles) -> list[int]:
+    """What every sound table has three of."""
+    topic, group = files.topics.get("T"), files.groups.by_name.get("G")
+    return [
+        0 if topic is None else topic.read_queue_nums,
+        0 if group is None else group.retry_queue_nums,
+        files.offsets.query("T", "G", 0) or 0,
+        files.delays.by_level.get(1, 0),
+        files.timers.read,
+    ]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """Sound tables, each with a `.bak` like it."""
+    for name, content in SOUND.items():
+        (tmp_path / name).write_text(json.dumps(content))
+        (tmp_path / f"{name}.bak").write_text(json.dumps(content))
+    return tmp_path
+
+
+@pytest.mark.parametrize(("name", "text"), DAMAGES, ids=lambda value: value[:70])
+def test_the_one_before_is_used_where_a_table_cannot_be(
+    config: Path, caplog: pytest.LogCaptureFixture, name: str, text: str
+) -> None:
+    """A log line names the table, and the next save writes it."""
+    (config / name).write_text(text)
+    files = loaded(config)
+    assert found(files) == [3] * len(SOUND)
+    assert f"{config / name} " in caplog.text
+    files.save()
+    (config / f"{name}.bak").unlink()
+    assert found(loaded(config)) == [3] * len(SOUND)
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a_table_that_is_nowhere_in_its_file_is_reported(
+    config: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    (config / name).write_text("{}")
+    (config / f"{name}.bak").unlink()
+    assert sorted(found(loaded(config))) == [0, 3, 3, 3, 3]
+    assert f"{config / name} holds no table" in caplog.text
+    (config / f"{name}.bak").write_text("{")
+    with pytest.raises(ConfigError, match=r"\.bak cannot be read"):
+        loaded(config)
+
+
+@pytest.mark.parametrize("name", SOUND)
+@pytest.mark.timeout(20)
+def test_a_fifo_is_no_table(config: Path, name: str) -> None:
+    (config / name).unlink()
+    os.mkfifo(config / name)
+    files = loaded(config)
+    assert found(files) == [3] * len(SOUND)
+    files.save()
+    assert (config / name).is_file()
+    os.mkfifo(config / f"{TOPICS}.tmp")
+    files.topics.changed = True
+    with pytest.raises(OSError, match=r"\.tmp"):
+        files.save()
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["config/topics.json", "checkpoint", "commitlog/" + "0" * 20, "consumequeue/T/0/" + "0" * 20, "deletedTopics.json"],
+)
+@pytest.mark.timeout(20)
+def test_a_fifo_in_a_stores_file_gets_one_sentence(tmp_path: Path, path: str) -> None:
+    (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(tmp_path / path)
+    given = ["serve", "--store", str(tmp_path), "--listen", "127.0.0.1:0", "--name-server", "127.0.0.1:0"]
+    result = CliRunner().invoke(main, given)
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+    assert path.rpartition("/")[2] in result.output
+
+
+def test_an_empty_path_is_no_store(tmp_path: Path) -> None:
+    """It would be the current directory."""
+    result = CliRunner().invoke(main, ["serve", "--store", ""])
+    assert (result.exit_code, "the path is empty" in result.output) == (2, True)
+    conf = tmp_path / "broker.conf"
+    for key in ("storePathRootDir", "storePathCommitLog", "storePathConsumeQueue", "storePathIndex"):
+        conf.write_text(f"{key}=\n")
+        result = CliRunner().invoke(main, ["serve", "--config", str(conf)])
+        assert (result.exit_code, f"{key} cannot be ''" in result.output) == (2, True)
+
+
+NEVER_MS = 3_600_000
+TOPIC = {
+    "topic": "Made", "defaultTopic": "TBW102", "readQueueNums": "3", "writeQueueNums": "2", "perm": "4",
+    "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+}  # fmt: skip
+GROUP_BODY = json.dumps({"groupName": "Made", "consumeEnable": False}).encode()
+
+
+def table_of(store: Path, file: str, key: str) -> dict[str, object]:
+    table: dict[str, object] = json.loads((store / "config" / file).read_text())[key]
+    return table
+
+
+def test_a_deletion_that_was_not_saved_is_saved_before_the_next_answer(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = start_broker(store_config=evolve(SMALL_STORE, flush_interval_ms=NEVER_MS))
+    client, store = connect(broker.address), Path(broker.store.directory)
+    assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC).code == 0
+    broker.handler.shared.offsets.commit("Made", "G", 0, 5)
+    files, write_atomic = broker.runtime.files, RealFiles.write_atomic
+    fails = [True]
+
+    def write(own: RealFiles, path: str, content: bytes) -> None:
+        if path.endswith("consumerOffset.json") and fails[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        write_atomic(own, path, content)
+
+    (store / "config" / "consumerOffset.json").write_text('{"offsetTable": {"Made@G": {"0": 5}}}')
+    monkeypatch.setattr(type(files), "write_atomic", write)
+    assert client.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Made"}).code == 1
+    fails[0] = False
+    assert client.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Made"}).code == 0
+    assert table_of(store, "consumerOffset.json", "offsetTable") == {}
+
+
+def change(client: RawClient, killed: Path, store: Path) -> list[tuple[list[str], list[str]]]:
+    """The topics and groups of the directory as a kill leaves it after each change was answered."""
+    found = []
+    for code, fields, body in (
+        (RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC, b""),
+        (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, GROUP_BODY),
+        (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Made"}, b""),
+        (RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "Made"}, b""),
+    ):
+        assert client.call(code, fields, body).code == 0
+        copy = killed / str(int(code))
+        (store / "config").mkdir(exist_ok=True)
+        shutil.copytree(store / "config", copy, dirs_exist_ok=True)
+        names = []
+        for file, key in (("topics.json", "topicConfigTable"), ("subscriptionGroup.json", "subscriptionGroupTable")):
+            table = json.loads((copy / file).read_text())[key] if (copy / file).exists() else {}
+            names.append([name for name in table if name == "Made"])
+        found.append((names[0], names[1]))
+    return found
+
+
+@pytest.mark.parametrize("waiting_count_max", [0, table_saves.WAITING_COUNT_MAX])
+def test_a_change_that_is_answered_outlives_a_kill(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waiting_count_max: int
+) -> None:
+    monkeypatch.setattr(table_saves, "WAITING_COUNT_MAX", waiting_count_max)
+    rare = evolve(SMALL_STORE, flush_interval_ms=NEVER_MS)
+    client = connect(start_broker(store_config=rare).address)
+    saved = change(client, tmp_path / "killed", tmp_path / "store")
+    assert saved == [(["Made"], []), (["Made"], ["Made"]), ([], ["Made"]), ([], [])]
+    assert json.loads((tmp_path / "killed" / "17" / "topics.json").read_text())["topicConfigTable"]["Made"]["perm"] == 4
+
+
+def test_a_failed_save_is_reported(
+    start_broker: StartBroker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, admin, bystander = served_two(
+        start_broker, connect, store_config=evolve(SMALL_STORE, flush_interval_ms=NEVER_MS)
+    )
+    stands, goes_on = broker.runtime.event(), broker.runtime.event()
+    write_atomic = RealFiles.write_atomic
+
+    def fails(files: RealFiles, path: str, content: bytes) -> None:
+        if path.endswith("topics.json") and not goes_on.is_set():
+            stands.set()
+            goes_on.wait()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        write_atomic(files, path, content)
+
+    monkeypatch.setattr(RealFiles, "write_atomic", fails)
+    asked = admin.send(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)
+    try:
+        assert stands.wait(60.0)
+        assert send_message(bystander, "Other", b"meanwhile") == 0
+    finally:
+        goes_on.set()
+    refused = answer_of(admin, asked)
+    assert refused.code == 1
+    assert "could not be saved yet: OSError: [Errno 28]" in str(refused.remark)
+    assert admin.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, GROUP_BODY).code == 0
+    table = json.loads(Path(broker.store.directory, "config", "topics.json").read_text())["topicConfigTable"]
+    assert table["Made"]["readQueueNums"] == 3
+
+
+class ChangedMeanwhile:
+    """A table that changes right after a look at its flag."""
+
+    def __init__(self) -> None:
+        self.stands = False
+
+    @property
+    def changed(self) -> bool:
+        stood, self.stands = self.stands, True
+        return stood
+
+    @changed.setter
+    def changed(self, value: bool) -> None:
+        self.stands = value
+
+
+def test_a_change_while_the_flag_is_looked_at_is_saved_the_next_time() -> None:
+    table = ChangedMeanwhile()
+    with config_files._taken(table) as has_changed:  # type: ignore[arg-type] # what is asked of a table it has
+        assert not has_changed
+    assert table.stands
+
+
+@given(
+    st.dictionaries(
+        st.text(),
+        st.dictionaries(st.text(), st.dictionaries(st.integers(0, 99), st.integers(-(2**63), 2**63 - 1))),
+        min_size=1,
+    )
+)
+def test_files_are_put_together_in_parts(content: dict[str, dict[str, dict[int, int]]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table_chunks, "PART_COUNT", 4)
+        assert config_files._text(content) == msgspec.json.format(msgspec.json.encode(content), indent=1)
+
+
+DELAYED = "DELAY\x011\x02"
+BEYOND: dict[str, dict[str, Any]] = {
+    DELAYS: {"offsetTable": {"1": 50}},
+    OFFSETS: {"offsetTable": {f"{HALF_TOPIC}@{GROUP}": {"0": 50}, "T@G": {"0": 50, "1": 1}}},
+    TIMERS: {"offsetTable": {"first": 50, "read": 60, "deliveredMs": 7}},
+}
+CORRECTED: dict[str, dict[str, Any]] = {
+    DELAYS: {"1": 2},
+    OFFSETS: {f"{HALF_TOPIC}@{GROUP}": {"0": 0}, "T@G": {"0": 2, "1": 0}},
+    TIMERS: {"first": 0, "read": 0, "deliveredMs": 7},
+}
+
+
+def table(store: Path, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((store / "config" / name).read_text())["offsetTable"]
+    return found
+
+
+def test_positions_beyond_an_end_are_corrected_before_anything_is_served(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of groups, delay levels, transaction checks and the timer."""
+    runtime = ShiftedRuntime()
+    store = tmp_path / "again"
+    broker, client = served(start_broker, connect, runtime=runtime, directory=str(store))
+    for number in range(2):
+        send_message(client, "T", b"%d" % number, properties=DELAYED)
+    runtime.ahead_ms = runtime.gone_ms = 10_000
+    wait_until(lambda: broker.store.visible_end("T", 0) == 2)
+    broker.stop()
+    for name, content in BEYOND.items():
+        (store / "config" / name).write_text(json.dumps(content))
+    broker = start_broker(runtime=runtime, directory=str(store))
+    assert {name: table(killed(store), name) for name in BEYOND} == CORRECTED
+    assert "delay level 1 was at 50 of its queue, which ends at 2" in caplog.text
+    assert f"group {GROUP} was at 50 of {HALF_TOPIC} queue 0, which ends at 0" in caplog.text
+    client = connect(broker.address)
+    for number in range(4):
+        send_message(client, "T", b"%d" % number, properties=DELAYED)
+    runtime.ahead_ms = runtime.gone_ms = 20_000
+    wait_until(lambda: broker.store.visible_end("T", 0) == 6)
+
+
+def test_positions_up_to_an_end_stay_and_so_many_lines_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A truncated log may leave every group beyond its end."""
+    world = World()
+    world.fill()
+    offsets = Offsets({f"T@G{number}": {0: 9} for number in range(CORRECTED_TOLD_MAX + 5)} | {"T@ok": {0: 1, 1: 0}})
+    assert correct_positions(offsets, DelayOffsets({1: 1}), TimerOffsets((1, 1, 0)), world.store)
+    assert (offsets.by_pair["T@G3"], offsets.by_pair["T@ok"], offsets.changed) == ({0: 1}, {0: 1, 1: 0}, True)
+    assert len(caplog.messages) == CORRECTED_TOLD_MAX + 1
+    assert caplog.messages[-1] == "5 more positions were corrected"
+    offsets.changed = False
+    assert not correct_positions(offsets, DelayOffsets({1: 1}), TimerOffsets((1, 1, 0)), world.store)
+    assert not offsets.changed
+
+
+def offset(client: RawClient, topic: str, group: str) -> str | None:
+    fields = {"consumerGroup": group, "topic": topic, "queueId": "0"}
+    return (client.call(RequestCode.QUERY_CONSUMER_OFFSET, fields).ext_fields or {}).get("offset")
+
+
+@pytest.mark.parametrize("policy", [STRICT, ROCKETMQ_5, ROCKETMQ_4_9], ids=lambda policy: policy.name)
+def test_a_groups_offset_ends_with_its_topic(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path, policy: Policy
+) -> None:
+    """4.9 keeps the offset."""
+    store = tmp_path / "store"
+    broker, client = served(start_broker, connect, directory=str(store), policy=policy)
+    for topic in ("T", "Other"):
+        for number in range(3):
+            send_message(client, topic, b"%d" % number)
+        broker.groups.find("G")
+        broker.offsets.commit(topic, "G", 0, 3)
+    wait_until(lambda: (store / "config" / OFFSETS).exists() and "Other@G" in table(store, OFFSETS))
+    assert client.call(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}).code == 0
+    stays = policy is ROCKETMQ_4_9
+    assert ("T@G" in table(store, OFFSETS)) == stays
+    send_message(client, "T", b"new")
+    wait_until(lambda: broker.store.visible_end("T", 0) == 1)
+    assert (offset(client, "T", "G"), offset(client, "Other", "G")) == ("3" if stays else "0", "3")
+    broker.stop()
+    broker = start_broker(directory=str(store), policy=policy)
+    # One message has come since: a start does not believe the old offset.
+    assert offset(connect(broker.address), "T", "G") == ("1" if stays else "0")
+
+
+class World:
+    """A store, tables that speak of its log, and the thread that saves both, on a simulated disk."""
+
+    def __init__(self, disk: Disk | None = None, before: Callable[[str, str], None] | None = None) -> None:
+        self.disk = disk or Disk()
+        if disk is None:
+            self.disk.make_directory("/data")
+            self.disk.root.sync(self.disk.number)
+        self.runtime = StoreRuntime()
+        self.runtime.simulated = SimulatedFiles(self.disk)
+        self.store = MessageStore.open(self.runtime, DIRECTORY, SMALL)
+        self.offsets, self.delays, self.timers = Offsets(), DelayOffsets(), TimerOffsets()
+        self.files = ConfigFiles(
+            self.runtime, f"{DIRECTORY}/config", Topics(), Groups(), self.offsets, self.delays, self.timers,
+            self.store.flush,
+        )  # fmt: skip
+        self.files.load()
+        self.flusher = FlushService(self.runtime, self.store, self.files, 500, {})
+        if before is not None:
+            self.runtime.simulated.before = before
+
+    def fill(self) -> None:
+        """A message more in each queue of which a table speaks, and the tables behind it."""
+        for topic in ("T", HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC):
+            self.store.put(message(topic))
+        self.store.dispatch(100)
+        end = self.store.visible_end("T", 0)
+        self.offsets.commit("T", "G", 0, end)
+        self.offsets.commit(HALF_TOPIC, GROUP, 0, end)
+        self.delays.put(1, end)
+        self.timers.put(end, end, 7, 0)
+
+    def ends(self) -> dict[str, tuple[int, int]]:
+        """By table a position and the end of its queue."""
+        positions = {
+            "T": self.offsets.query("T", "G", 0) or 0,
+            HALF_TOPIC: self.offsets.query(HALF_TOPIC, GROUP, 0) or 0,
+            SCHEDULE_TOPIC: self.delays.by_level.get(1, 0),
+            TIMER_TOPIC: self.timers.read,
+        }
+        return {topic: (at, self.store.visible_end(topic, 0)) for topic, at in positions.items()}
+
+
+def cut_at(number: int, seed: int) -> dict[str, tuple[int, int]] | None:
+    """Files that a power cut leaves before the given disk call of a round; None beyond the last call.
+
+    Messages come, and tables change, during the sync of the log.
+    """
+    calls = 0
+
+    def before(operation: str, path: str) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            raise Ended
+        if operation == "sync" and "commitlog" in path and world.store.log_end < 4 * first_end:
+            world.fill()
+
+    world = World()
+    world.fill()
+    world.flusher._round()
+    first_end = world.store.log_end
+    world.fill()
+    assert world.runtime.simulated is not None
+    world.runtime.simulated.before = before
+    try:
+        world.flusher._round()
+        world.flusher._save()
+    except Ended:
+        world.runtime.simulated.before = lambda *_: None
+        return World(world.disk.cut(random.Random(seed), "none")).ends()
+    return None
+
+
+def test_a_topic_saved_in_a_new_store_survives_a_power_cut() -> None:
+    """The names of the store's directory and its parents are durable."""
+    for seed in range(10):
+        world = World(Disk())
+        world.files.topics.put(TopicConfig("Made", 1, 1))
+        world.files.save_names()
+        assert f"{DIRECTORY}/config/topics.json" in world.disk.cut(random.Random(seed), "none").paths()
+
+
+def test_positions_are_saved_after_their_records() -> None:
+    """Before any call of the disk, a power cut leaves no table beyond its queue."""
+    number = 1
+    while (found := cut_at(number, number)) is not None:
+        assert all(0 < at <= end for at, end in found.values()), (number, found)
+        number += 1
+    assert number > 20
+    world = World()
+    world.fill()
+    world.files.flush = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        world.files.save()
+    assert world.files.runtime.files.list(f"{DIRECTORY}/config") == []
+    world.files.flush = world.store.flush
+    world.files.save()
+    assert {OFFSETS, DELAYS, TIMERS} <= set(world.files.runtime.files.list(f"{DIRECTORY}/config"))
+
+
+def test_the_checks_of_transactions_correct_an_offset_that_somebody_committed(
+    broker: Broker,
+) -> None:
+    broker.offsets.commit(HALF_TOPIC, GROUP, 0, 50)
+    assert broker.sending.checks._standing(HALF_TOPIC) == (0, 0)
+    assert broker.offsets.query(HALF_TOPIC, GROUP, 0) == 0

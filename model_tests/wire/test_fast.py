@@ -1,0 +1,447 @@
+"""Sends, pulls and answers read or written in one pass, compared with the common way."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from model_tests.support.broker.raw_client import pull_fields, send_fields
+from model_tests.support.broker.wire_strategies import commands
+
+from longpoll_broker.send.send_processor import REGION_FIELDS
+from longpoll_broker.store.read import GetStatus
+from longpoll_protocol.codes import CommandFlag
+from longpoll_protocol.errors import HeaderError, LocalProtocolError, RemoteProtocolError
+from longpoll_protocol.fast.pull_answer import encode_pull_head, pull_heads
+from longpoll_protocol.fast.pull_request import PullCommand
+from longpoll_protocol.fast.send_answer import encode_send_head
+from longpoll_protocol.fast.send_request import SendCommand
+from longpoll_protocol.fast.sent_answer import SentAnswer, SentConnection, header_of, plain
+from longpoll_protocol.fast.typed_connection import TypedConnection
+from longpoll_protocol.frames.command import Command, encode, encode_head, encode_reply_head
+from longpoll_protocol.frames.connection import NEED_DATA, Connection
+from longpoll_protocol.frames.frame import FRAME_SIZE_MAX, HEAD
+from longpoll_protocol.frames.json_header import FIELD_COUNT_MAX
+from longpoll_protocol.headers import PullMessageRequestHeader, SendMessageRequestHeaderV2
+from longpoll_protocol.log_record import host_bytes
+from longpoll_protocol.message import message_id
+
+VALUES = (
+    st.integers(-(2**70), 2**70)
+    | st.booleans()
+    | st.none()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from(["", "0", "7", "+1", "007", "1.0", "1e3", "true", "FALSE", "yes", "x" * 300, "null"])
+)
+
+
+def received(header: bytes, *, reads_sends: bool) -> Command | str:
+    """A frame with this JSON header as a connection reads it, or the text of its error."""
+    connection = TypedConnection() if reads_sends else Connection()
+    connection.receive_data(HEAD.pack(4 + len(header) + 4, len(header)) + header + b"body")
+    try:
+        command = connection.next_event()
+    except RemoteProtocolError as error:
+        return str(error)
+    assert isinstance(command, Command)
+    return command
+
+
+def fields_of(command: Command) -> SendMessageRequestHeaderV2 | str:
+    """The typed fields, or the text of their error."""
+    if isinstance(command, SendCommand):
+        return command.header
+    try:
+        return SendMessageRequestHeaderV2.decode(command.ext_fields)
+    except HeaderError as error:
+        return str(error)
+
+
+def told(command: Command | str) -> object:
+    """Everything that a command says, however it was read."""
+    if isinstance(command, str):
+        return command
+    rest = (command.code, command.opaque, command.flag, bytes(command.body), command.remark, command.language)
+    return (*rest, command.version, command.serialisation, fields_of(command))
+
+
+OTHERS = st.sampled_from(["opaque", "flag", "version", "language", "remark", "other"])
+
+
+@given(st.dictionaries(st.sampled_from("abcdefghijklmno"), VALUES), st.dictionaries(OTHERS, VALUES))
+@example({}, {})
+def test_both_ways_read_the_same(changed: dict[str, object], others: dict[str, object]) -> None:
+    header = msgspec.json.encode({"code": 310, **others, "extFields": send_fields("T", 3) | changed})
+    assert told(received(header, reads_sends=True)) == told(received(header, reads_sends=False))
+
+
+@given(st.binary(max_size=40), st.integers(0, 400), st.integers(0, 30))
+@example(b"\x80", 123, 0)
+def test_damage_is_read_the_same(content: bytes, start: int, size: int) -> None:
+    whole = msgspec.json.encode({"code": 310, "extFields": send_fields("T")})
+    header = whole[:start] + content + whole[start + size :]
+    assert told(received(header or b"0", reads_sends=True)) == told(received(header or b"0", reads_sends=False))
+
+
+def test_only_a_send_is_read_so() -> None:
+    """A command without the fields, or with another code, comes the common way."""
+    send = received(msgspec.json.encode({"code": 310, "extFields": send_fields("T", 3)}), reads_sends=True)
+    bare = received(msgspec.json.encode({"code": 310}), reads_sends=True)
+    other = received(msgspec.json.encode({"code": 3100, "extFields": send_fields("T", 3)}), reads_sends=True)
+    assert isinstance(send, SendCommand)
+    assert (send.header.topic, send.header.queue_id, send.ext_fields) == ("T", 3, None)
+    assert type(bare) is type(other) is Command
+
+
+@given(st.lists(commands(), max_size=4))
+def test_everything_else_comes_as_it_is(wanted: list[Command]) -> None:
+    connection = TypedConnection()
+    connection.receive_data(b"".join(b"".join(encode(command)) for command in wanted))
+    found = [connection.next_event() for _ in wanted]
+    assert [command for command in found if type(command) is Command] == [
+        command for command, read in zip(wanted, found, strict=True) if type(read) is Command
+    ]
+
+
+def frame_of(header: bytes, body: bytes, mark: int = 0) -> bytes:
+    return HEAD.pack(4 + len(header) + len(body), mark << 24 | len(header)) + header + body
+
+
+FRAMES = st.one_of(
+    st.builds(
+        lambda number, body: frame_of(
+            msgspec.json.encode({"code": 310, "opaque": number, "extFields": send_fields("T", number % 4)}), body
+        ),
+        st.integers(0, 9),
+        st.sampled_from([b"", b"body", b"b" * 90]),
+    ),
+    commands().map(lambda command: b"".join(encode(command))),
+    st.sampled_from([
+        frame_of(b'{"code":310,"extFields":{}}', b""),
+        frame_of(b'{"code":310,"extFields":', b"{}}"),
+        frame_of(b'{"code":31', b'0,"extFields":{}}'),
+        frame_of(msgspec.json.encode({"code": 310, "extFields": send_fields("T")}), b"", mark=1),
+        frame_of(msgspec.json.encode({"code": 310, "extFields": send_fields("T") | {"i": "x" * 400}}), b""),
+        HEAD.pack(-5, 20) + b'{"code":310,',
+        HEAD.pack(1 << 30, 20) + b'{"code":310,',
+        HEAD.pack(30, 40) + b'{"code":310,"extFields":{"a":"b"}}',
+        HEAD.pack(4, 0),
+    ]),
+)  # fmt: skip
+
+
+def events_of(
+    connection: Connection,
+    chunks: list[bytes],
+    say: Callable[[Command], object],
+    ahead: Callable[[Command], Iterable[Command]],
+) -> list[object]:
+    """Commands that a connection reads, and its error; `ahead` reads further ones after each."""
+    found: list[object] = []
+    for chunk in chunks:
+        connection.receive_data(chunk)
+        try:
+            while isinstance(command := connection.next_event(), Command):
+                found.append(say(command))
+                found += [say(each) for each in ahead(command)]
+        except RemoteProtocolError as error:
+            return [*found, str(error)]
+    return [*found, connection._frames.is_between_frames]
+
+
+def read_all(chunks: list[bytes], *, in_bursts: bool) -> list[object]:
+    """Commands that a connection reads, with bursts of sends or without, and its error."""
+    connection = TypedConnection(500)
+
+    def ahead(command: Command) -> list[SendCommand]:
+        return connection.next_sends() if in_bursts and isinstance(command, SendCommand) else []
+
+    return events_of(connection, chunks, told, ahead)
+
+
+@given(st.lists(FRAMES, max_size=8), st.lists(st.integers(0, 900), max_size=3))
+def test_a_burst_is_read_as_its_sends_are(frames: list[bytes], cuts: list[int]) -> None:
+    content = b"".join(frames)
+    borders = [0, *sorted(min(cut, len(content)) for cut in cuts), len(content)]
+    chunks = [content[start:stop] for start, stop in itertools.pairwise(borders)]
+    assert read_all(chunks, in_bursts=False) == read_all(chunks, in_bursts=True)
+
+
+def send_burst(count: int) -> bytes:
+    header = msgspec.json.encode({"code": 310, "extFields": send_fields("T")})
+    return frame_of(header, b"body") * count
+
+
+def test_a_burst_is_read_in_one_go() -> None:
+    """All whole frames behind the first come together; a partial one comes later."""
+    connection = TypedConnection()
+    burst = send_burst(5)
+    connection.receive_data(burst[:-3])
+    assert isinstance(connection.next_event(), SendCommand)
+    assert [bytes(send.body) for send in connection.next_sends()] == [b"body"] * 3
+    assert connection.next_event() is NEED_DATA
+    assert connection.next_sends() == []
+    connection.receive_data(burst[-3:])
+    assert isinstance(connection.next_event(), SendCommand)
+
+
+@pytest.mark.parametrize("count", [900, 1_000, 1_100])
+def test_a_header_of_many_fields_is_read_or_refused_as_in_the_common_way(count: int) -> None:
+    fields = send_fields("T") | {f"n{number}": "" for number in range(count)}
+    header = json.dumps({"code": 310, "extFields": fields}, separators=(",", ":")).encode()
+    typed, plain = (told(received(header, reads_sends=reads_sends)) for reads_sends in (True, False))
+    assert (typed, "extension fields" in str(plain)) == (plain, len(fields) > FIELD_COUNT_MAX)
+
+
+NAMES = sorted(PullMessageRequestHeader.__struct_encode_fields__)
+
+
+def pull_told(command: Command) -> object:
+    """Everything that a command says, however it was read."""
+    fields: object = command.ext_fields
+    if isinstance(command, PullCommand):
+        fields = command.header
+    elif command.code == 11:
+        try:
+            fields = PullMessageRequestHeader.decode(command.ext_fields)
+        except HeaderError as error:
+            fields = str(error)
+    rest = (command.code, command.opaque, command.flag, bytes(command.body), command.remark, command.language)
+    return (*rest, command.version, command.serialisation, fields)
+
+
+def read_all_pulls(connection: Connection, chunks: list[bytes], *, ahead: bool = False) -> list[object]:
+    """Commands that a connection reads, and its error; `ahead` reads further pulls after each."""
+
+    def behind(_command: Command) -> Iterator[Command]:
+        if ahead and isinstance(connection, TypedConnection):
+            while pulls := connection.next_pulls(2):
+                # The second comes again: by itself, or as the next event.
+                connection.keep(1)
+                yield pulls[0]
+
+    return events_of(connection, chunks, pull_told, behind)
+
+
+def read_both(header: bytes) -> list[list[object]]:
+    content = frame_of(header, b"body")
+    return [read_all_pulls(connection, [content]) for connection in (TypedConnection(), Connection())]
+
+
+@given(st.dictionaries(st.sampled_from([*NAMES, "other"]), VALUES), st.dictionaries(OTHERS, VALUES))
+@example({}, {})
+def test_both_ways_read_the_same_pull(changed: dict[str, object], others: dict[str, object]) -> None:
+    quick, plain = read_both(msgspec.json.encode({"code": 11, **others, "extFields": pull_fields("T", 3) | changed}))
+    assert quick == plain
+
+
+@given(st.binary(max_size=40), st.integers(0, 400), st.integers(0, 30))
+@example(b"\x80", 123, 0)
+def test_damaged_pulls_are_read_the_same(content: bytes, start: int, size: int) -> None:
+    whole = msgspec.json.encode({"code": 11, "extFields": pull_fields("T", 3)})
+    quick, plain = read_both(whole[:start] + content + whole[start + size :] or b"0")
+    assert quick == plain
+
+
+def test_only_a_pull_is_read_so() -> None:
+    """A command without a required field, or with another code, comes the common way."""
+    whole = pull_fields("T", 3, timeout_ms=5)
+    headers = [
+        msgspec.json.encode({"code": code, "extFields": fields})
+        for code, fields in [(11, whole), (11, whole | {"suspendTimeoutMillis": None}), (11, {}), (110, whole)]
+    ]
+    connection = TypedConnection()
+    connection.receive_data(b"".join(frame_of(header, b"") for header in headers))
+    found = [connection.next_event() for _ in headers]
+    assert [type(command) for command in found] == [PullCommand, Command, Command, Command]
+    pull = found[0]
+    assert isinstance(pull, PullCommand)
+    assert (pull.header.topic, pull.header.queue_offset, pull.ext_fields) == ("T", 3, None)
+
+
+def pull_frame(offset: int) -> bytes:
+    return frame_of(msgspec.json.encode({"code": 11, "extFields": pull_fields("T", offset)}), b"")
+
+
+PULL_FRAMES = st.one_of(
+    st.integers(0, 9).map(pull_frame),
+    commands().map(lambda command: b"".join(encode(command))),
+    st.sampled_from([send_burst(2), frame_of(b'{"code":11,"extFields":{}}', b""), frame_of(b'{"code":11,', b"}")]),
+)
+
+
+@given(st.lists(PULL_FRAMES, max_size=8), st.lists(st.integers(0, 900), max_size=3))
+def test_pulls_asked_for_ahead_are_the_next_ones(frames: list[bytes], cuts: list[int]) -> None:
+    content = b"".join(frames)
+    borders = [0, *sorted(min(cut, len(content)) for cut in cuts), len(content)]
+    chunks = [content[start:stop] for start, stop in itertools.pairwise(borders)]
+    assert read_all_pulls(TypedConnection(), chunks) == read_all_pulls(TypedConnection(), chunks, ahead=True)
+
+
+def test_pulls_that_are_not_served_come_again() -> None:
+    connection = TypedConnection()
+    connection.receive_data(b"".join(map(pull_frame, range(4))) + pull_frame(5)[:-1])
+    assert [pull.header.queue_offset for pull in connection.next_pulls(2)] == [0, 1]
+    assert [pull.header.queue_offset for pull in connection.next_pulls(9)] == [2, 3]
+    connection.keep(1)
+    again = connection.next_event()
+    assert isinstance(again, PullCommand)
+    assert (again.header.queue_offset, connection.next_pulls(9)) == (3, [])
+    assert connection.next_event() is NEED_DATA
+
+
+@pytest.mark.parametrize("count", [900, 1_000, 1_100, 30_000])
+def test_pulls_of_many_fields_are_read_or_refused_as_in_the_common_way(count: int) -> None:
+    fields = pull_fields("T", 0) | {f"n{number}": "" for number in range(count)}
+    header = json.dumps({"code": 11, "extFields": fields}, separators=(",", ":")).encode()
+    typed, plain = read_both(header)
+    assert typed == plain
+    assert any("extension fields" in str(each) for each in plain) == (len(fields) > FIELD_COUNT_MAX)
+
+
+INT32 = st.integers(-(2**31), 2**31 - 1)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+
+
+def _pull_head(numbers: tuple[int, int, int], status: str, offsets: tuple[int, int, int], body_size: int) -> bytes:
+    names = ("nextBeginOffset", "minOffset", "maxOffset")
+    fields = {"suggestWhichBrokerId": "0"} | {name: str(offset) for name, offset in zip(names, offsets, strict=True)}
+    return encode_head(Command(*numbers, fields, remark=status), body_size)
+
+
+@given(
+    st.tuples(INT32, INT32, INT32), st.sampled_from(GetStatus), st.tuples(INT64, INT64, INT64), st.integers(0, 2**20)
+)
+def test_both_ways_write_the_same_pull_answer(
+    numbers: tuple[int, int, int], status: GetStatus, offsets: tuple[int, int, int], body_size: int
+) -> None:
+    expected = _pull_head(numbers, status.name, offsets, body_size)
+    assert expected == encode_pull_head(*numbers, status.name, *offsets, body_size)
+
+
+@given(
+    st.tuples(INT32, INT32), st.lists(INT32), st.sampled_from(GetStatus), st.tuples(INT64, INT64, INT64),
+    st.integers(0, 2**20),
+)  # fmt: skip
+def test_heads_of_a_herd_are_those_made_one_by_one(
+    numbers: tuple[int, int], opaques: list[int], status: GetStatus, offsets: tuple[int, int, int], body_size: int
+) -> None:
+    code, flag = numbers
+    heads = pull_heads(code, flag, status.name, *offsets, body_size)
+    expected = [encode_pull_head(code, opaque, flag, status.name, *offsets, body_size) for opaque in opaques]
+    assert expected == [heads.head(opaque) for opaque in opaques]
+    body = bytes(body_size % 1000)
+    assert heads.frames(opaques, body) == b"".join(head + body for head in expected)
+
+
+def test_a_frame_that_the_peer_would_refuse_is_not_made() -> None:
+    with pytest.raises(LocalProtocolError, match="over the limit"):
+        encode_pull_head(0, 1, 1, "FOUND", 1, 0, 1, FRAME_SIZE_MAX)
+    with pytest.raises(LocalProtocolError, match="over the limit"):
+        pull_heads(0, 1, "FOUND", 1, 0, 1, FRAME_SIZE_MAX)
+
+
+OFFSET = st.integers(0, 2**63 - 1)
+RESPONSE = int(CommandFlag.RESPONSE)
+
+
+def _send_head(request: Command, queue_id: int, msg_id: str, queue_offset: int) -> bytes:
+    fields = REGION_FIELDS | {"queueId": str(queue_id), "msgId": msg_id, "queueOffset": str(queue_offset)}
+    return encode_reply_head(request, 0, ext_fields=fields)
+
+
+@given(INT32, INT32, INT32, st.sampled_from(["127.0.0.1", "2001:db8::7"]), OFFSET, OFFSET)
+def test_both_ways_write_the_same_send_answer(  # noqa: PLR0917 - what differs between two answers
+    opaque: int, flag: int, queue_id: int, host: str, physical_offset: int, offset: int
+) -> None:
+    digits = host_bytes(host, 10911).hex().upper().encode()
+    expected = _send_head(Command(310, opaque, flag), queue_id, message_id(host, 10911, physical_offset), offset)
+    assert expected == encode_send_head(opaque, RESPONSE, queue_id, digits, physical_offset, offset)
+
+
+FIELDS = {"msgId": "7F00000100002A9F0000000000000000", "queueId": "3", "queueOffset": "41", "MSG_REGION": "R"}
+
+
+def answer(changed: object = (), **others: object) -> bytes:
+    return msgspec.json.encode({"code": 0, "flag": 1, **others, "extFields": FIELDS | dict(changed)})  # type: ignore[call-overload]
+
+
+def answer_told(read: Command) -> object:
+    """Everything that an answer says, however it was read, to who knows its header and to who does not."""
+    fields: object
+    try:
+        fields = header_of(read).encode()
+    except HeaderError as error:
+        fields = str(error)
+    command = plain(read)
+    names = None if command.ext_fields is None else set(command.ext_fields)
+    rest = (command.code, command.opaque, command.flag, bytes(command.body), command.remark, command.language)
+    return (*rest, command.version, command.serialisation, fields, names)
+
+
+def read_all_answers(chunks: list[bytes], connection: Connection) -> list[object]:
+    """Commands that a connection reads, answers to sends in bursts, and its error."""
+    found: list[object] = []
+    for chunk in chunks:
+        connection.receive_data(chunk)
+        try:
+            if isinstance(connection, SentConnection):
+                found += map(answer_told, connection.next_sent())
+            while isinstance(command := connection.next_event(), Command):
+                found.append(answer_told(command))
+        except RemoteProtocolError as error:
+            return [*found, str(error)]
+    return found
+
+
+def both(chunks: list[bytes]) -> tuple[list[object], list[object]]:
+    return read_all_answers(chunks, SentConnection()), read_all_answers(chunks, Connection())
+
+
+@given(
+    st.dictionaries(st.sampled_from([*FIELDS, "transactionId", "TRACE_ON", "x"]), VALUES),
+    st.dictionaries(OTHERS, VALUES),
+)
+@example({}, {})
+def test_both_ways_read_the_same_answer(changed: dict[str, object], others: dict[str, object]) -> None:
+    quick, common = both([frame_of(answer(changed, **others), b"body")])
+    assert quick == common
+
+
+@given(st.binary(max_size=40), st.integers(0, 200), st.integers(0, 30))
+def test_damaged_answers_are_read_the_same(content: bytes, start: int, size: int) -> None:
+    whole = answer()
+    quick, common = both([frame_of((whole[:start] + content + whole[start + size :]) or b"0", b"")])
+    assert quick == common
+
+
+@given(st.lists(FRAMES | st.just(frame_of(answer(), b"")), max_size=8), st.lists(st.integers(0, 900), max_size=3))
+def test_a_burst_is_read_as_its_answers_are(frames: list[bytes], cuts: list[int]) -> None:
+    content = b"".join(frames)
+    borders = [0, *sorted(min(cut, len(content)) for cut in cuts), len(content)]
+    quick, common = both([content[start:stop] for start, stop in itertools.pairwise(borders)])
+    assert quick == common
+
+
+def test_answers_that_are_read_in_one_pass() -> None:
+    """An answer with an error or a missing field comes the common way; additional fields stay."""
+    connection = SentConnection()
+    headers = [answer(), answer(flag=0), b'{"code":0,"flag":1,"extFields":{}}', answer(code=10), answer()]
+    content = b"".join(frame_of(header, b"") for header in headers)
+    connection.receive_data(content[:-1])
+    found: list[object] = list(connection.next_sent())
+    found += [connection.next_event() for _number in range(3)]
+    connection.receive_data(content[-1:])
+    found.append(connection.next_event())
+    assert [type(each) for each in found] == [SentAnswer, Command, Command, Command, SentAnswer]
+    connection = SentConnection()
+    connection.receive_data(frame_of(answer({"recallHandle": "aGFuZGxl"}), b""))
+    assert connection.next_sent() == []
+    read = connection.next_event()
+    assert isinstance(read, Command)
+    assert plain(read).ext_fields == {**FIELDS, "recallHandle": "aGFuZGxl"}

@@ -1,0 +1,239 @@
+"""Answers a broker's requests to a member: its offsets (221), its state (307), and one message to consume (309).
+
+It also starts a rebalance (40) and a reset of offsets (220), which `rebalance` does. The bodies are those that
+`mqadmin` shows.
+
+Source: `ClientRemotingProcessor.java`, `DefaultMQPushConsumerImpl.consumerRunningInfo`, `ConsumerRunningInfo.java`,
+`ConsumeMessageDirectlyResult.java`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final, Protocol, TypeAlias
+
+import msgspec
+from attrs import frozen
+
+from longpoll_client.consume.puller import Connections, Puller
+from longpoll_client.consume.statistics import TopicStatistics
+from longpoll_client.messages import ReceivedMessage, as_first_sent, decode_messages
+from longpoll_client.settings import MemberConfig
+from longpoll_protocol.bodies import ConsumeType, MessageQueue, SubscriptionData
+from longpoll_protocol.codes import VERSION, RequestCode, ResponseCode
+from longpoll_protocol.errors import HeaderError, ProtocolError, RemoteProtocolError
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import (
+    GetConsumerRunningInfoRequestHeader,
+    GetConsumerStatusRequestHeader,
+    ResetOffsetRequestHeader,
+)
+from longpoll_protocol.names import RETRY_PREFIX
+from longpoll_protocol.queue_table import decode_by_queue, encode_by_queue
+from longpoll_protocol.sizes import MIB
+
+log: logging.Logger = logging.getLogger(__name__)
+
+Reply: TypeAlias = Callable[..., None]
+"""Takes code, remark and body of the answer to a request."""
+
+DIRECT_COUNT_MAX: Final = 16
+"""Most messages that are consumed directly at one time; one more is answered 2."""
+
+
+@frozen
+class MemberState:
+    """A snapshot of a member."""
+
+    config: MemberConfig
+    name_server: str
+    consume_type: ConsumeType
+    is_orderly: bool
+    started_ms: int
+    """By the wall clock."""
+    now_ms: int
+    subscriptions: Mapping[str, SubscriptionData]
+    pullers: Mapping[MessageQueue, Puller]
+    statistics: Mapping[str, TopicStatistics]
+
+
+class DirectConsumer(Protocol):
+    """A listener that takes single messages which a broker wants consumed."""
+
+    def give(self, message: ReceivedMessage, then: Callable[[bool], None], /) -> None:
+        """Consume the message on a listener's thread, and call `then` with whether it is consumed."""
+        ...
+
+
+class BrokerRequests:
+    """Answers for one member, on reader threads. Invariant: `_direct_count` changes under `_lock`."""
+
+    def __init__(
+        self,
+        instance: Connections,
+        state: Callable[[], MemberState],
+        direct: DirectConsumer | None,
+        rebalance: Callable[[], None],
+        move: Callable[[Mapping[MessageQueue, int]], None],
+    ) -> None:
+        """`rebalance` and `move` start their work and do not wait for it."""
+        self._instance = instance
+        self._state = state
+        self._direct = direct
+        self._rebalance = rebalance
+        self._move = move
+        self._lock = instance.runtime.lock()
+        self._direct_count = 0
+
+    def requested(self, command: Command, address: str) -> bool:
+        """Handle a broker's request, on a reader thread; false for an unknown one."""
+        if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            self._rebalance()
+            return True
+        answers: dict[int, Callable[[Command, Reply], None]] = {
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset,
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._tell_offsets,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self._tell_running,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
+        }
+        found = answers.get(command.code)
+        if found is None:
+            return False
+        try:
+            found(command, partial(self._instance.reply, address, command))
+        except ProtocolError as error:
+            log.warning("request %d of %s: %s", command.code, address, error)
+            self._instance.reply(address, command, ResponseCode.SYSTEM_ERROR, str(error))
+        return True
+
+    def _reset(self, command: Command, _reply: Reply) -> None:
+        """220: continue at other offsets in the member's queues; raises HeaderError."""
+        group = self._state().config.group
+        offsets = read_reset(command, group)
+        log.warning("group %s is told by a broker to go on elsewhere in %d queues", group, len(offsets))
+        self._move(offsets)
+
+    def _tell_offsets(self, command: Command, reply: Reply) -> None:
+        """221; raises HeaderError."""
+        topic = GetConsumerStatusRequestHeader.decode(command.ext_fields).topic
+        reply(ResponseCode.SUCCESS, None, offsets_body(self._state().pullers, topic))
+
+    def _tell_running(self, command: Command, reply: Reply) -> None:
+        """307; raises HeaderError."""
+        group = GetConsumerRunningInfoRequestHeader.decode(command.ext_fields).consumer_group
+        state = self._state()
+        if group != state.config.group:
+            reply(ResponseCode.SYSTEM_ERROR, f"The Consumer Group <{group[:255]}> not exist in this consumer")
+            return
+        reply(ResponseCode.SUCCESS, None, running_body(state))
+
+    def _consume_directly(self, command: Command, reply: Reply) -> None:
+        """309, answered by a listener's thread; raises a ProtocolError."""
+        state = self._state()
+        group = state.config.group
+        messages = decode_messages(command.body)
+        if len(messages) != 1:
+            raise RemoteProtocolError(f"the body must have one message to consume, not {len(messages)}")
+        if self._direct is None:
+            reply(ResponseCode.SYSTEM_ERROR, f"group {group} is no push consumer here: it has no listener")
+            return
+        with self._lock:
+            is_much = self._direct_count >= DIRECT_COUNT_MAX
+            self._direct_count += not is_much
+        if is_much:
+            reply(ResponseCode.SYSTEM_BUSY, f"{DIRECT_COUNT_MAX} messages are being consumed directly already")
+            return
+        runtime = self._instance.runtime
+        began_ns = runtime.monotonic_ns()
+
+        def told(is_consumed: bool) -> None:
+            with self._lock:
+                self._direct_count -= 1
+            took_ms = (runtime.monotonic_ns() - began_ns) / 1e6
+            body = direct_body(is_consumed=is_consumed, is_orderly=state.is_orderly, took_ms=took_ms)
+            reply(ResponseCode.SUCCESS, None, body)
+
+        self._direct.give(as_first_sent(messages[0], RETRY_PREFIX + group), told)
+
+
+def read_reset(command: Command, group: str) -> dict[MessageQueue, int]:
+    """The offsets of a reset (220) for its topic; raises HeaderError."""
+    header = ResetOffsetRequestHeader.decode(command.ext_fields)
+    if header.group != group:
+        raise HeaderError("ResetOffsetRequestHeader", "group", f"is {header.group[:60]!r}, and this is {group!r}")
+    table = decode_by_queue(command.body, "offsetTable")
+    for queue, offset in table.items():
+        if not isinstance(offset, int) or not 0 <= offset < 2**63:
+            place = f"{queue.topic[:127]} queue {queue.queue_id}"
+            raise HeaderError("ResetOffsetBody", "offsetTable", f"has {str(offset)[:40]!r} for {place}, no offset")
+    return {queue: offset for queue, offset in table.items() if queue.topic == header.topic}
+
+
+def offsets_body(pullers: Mapping[MessageQueue, Puller], topic: str) -> bytes:
+    """The answer to 221: the offset of each queue of a topic that this member has."""
+    table = {queue: puller.offset_done for queue, puller in pullers.items() if queue.topic == topic}
+    return msgspec.json.encode({"consumerTable": {}, "messageQueueTable": encode_by_queue(table)})
+
+
+def running_body(state: MemberState) -> bytes:
+    """The answer to 307. Rates cover the time since the start; Java's cover the last minute."""
+    seconds = max((state.now_ms - state.started_ms) / 1000, 0.001)
+    body = {
+        "jstack": None,
+        "mqTable": encode_by_queue({queue: _queue_row(puller) for queue, puller in sorted(state.pullers.items())}),
+        "properties": {
+            "PROP_CLIENT_VERSION": "V4_9_7",
+            "PROP_CONSUMEORDERLY": str(state.is_orderly).lower(),
+            "PROP_CONSUMER_START_TIMESTAMP": str(state.started_ms),
+            "PROP_CONSUME_TYPE": state.consume_type.value,
+            "PROP_NAMESERVER_ADDR": state.name_server,
+            "PROP_THREADPOOL_CORE_SIZE": str(state.config.thread_count),
+            "consumerGroup": state.config.group,
+            "messageModel": "BROADCASTING" if state.config.is_broadcasting else "CLUSTERING",
+            "pullBatchSize": str(state.config.batch_count_max),
+            "version": str(VERSION),
+        },
+        "statusTable": {topic: _status_row(counts, seconds) for topic, counts in state.statistics.items()},
+        "subscriptionSet": list(state.subscriptions.values()),
+    }
+    return msgspec.json.encode(body)
+
+
+def direct_body(*, is_consumed: bool, is_orderly: bool, took_ms: float) -> bytes:
+    """The answer to 309. A listener that raises retries the message."""
+    result = "CR_SUCCESS" if is_consumed else "CR_LATER"
+    return msgspec.json.encode(
+        {
+            "autoCommit": True,
+            "consumeResult": result,
+            "order": is_orderly,
+            "remark": None,
+            "spentTimeMills": int(took_ms),
+        }
+    )
+
+
+def _queue_row(puller: Puller) -> dict[str, object]:
+    """The state of one queue (`ProcessQueueInfo`), with Java's names, including `droped`."""
+    return {
+        "cachedMsgCount": puller.cached_count,
+        "cachedMsgSizeInMiB": puller.cached_size // MIB,
+        "commitOffset": puller.offset_done,
+        "droped": puller.is_dropped,
+        "locked": puller.locked_until_ns is not None and puller.is_locked,
+    }
+
+
+def _status_row(counts: TopicStatistics, seconds: float) -> dict[str, float]:
+    """The counts of one topic (`ConsumeStatus`): milliseconds per pull and message, and messages per second."""
+    told_count = counts.consumed_count + counts.later_count
+    return {
+        "consumeFailedMsgs": counts.later_count,
+        "consumeFailedTPS": counts.later_count / seconds,
+        "consumeOKTPS": counts.consumed_count / seconds,
+        "consumeRT": counts.consume_ms / told_count if told_count else 0.0,
+        "pullRT": counts.pull_ms / counts.found_count if counts.found_count else 0.0,
+        "pullTPS": counts.message_count / seconds,
+    }

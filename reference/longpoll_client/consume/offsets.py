@@ -1,0 +1,292 @@
+"""Stores offsets: at the brokers for a group, or in a file for a broadcasting member.
+
+The stores are exchanges (`link.steps`), so threads and event loops share them. The member chooses the times.
+
+Source: `RemoteBrokerOffsetStore.java`, `LocalFileOffsetStore.java`, `RebalancePushImpl.computePullFromWhere`.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from datetime import datetime
+from typing import Final, Protocol, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from longpoll_client.checks import unix_ms
+from longpoll_client.errors import RefusedError
+from longpoll_client.link.steps import Ask, Steps, WriteFile
+from longpoll_client.settings import StartAt
+from longpoll_protocol.bodies import MessageQueue
+from longpoll_protocol.codes import RequestCode, ResponseCode
+from longpoll_protocol.headers import (
+    GetMaxOffsetRequestHeader,
+    GetMinOffsetRequestHeader,
+    Header,
+    OffsetResponseHeader,
+    QueryConsumerOffsetRequestHeader,
+    SearchOffsetRequestHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from longpoll_protocol.names import RETRY_PREFIX
+from longpoll_runtime import Files
+from longpoll_spec.errors import ConfigError
+from longpoll_spec.tables import with_table
+
+
+class OffsetStore(Protocol):
+    """The offsets of a group or of one member. One exchange per queue at a time."""
+
+    def begin(self, queue: MessageQueue) -> Steps[int]:
+        """The offset to begin at: the stored one, else as `start_at` says. Raises a ClientError."""
+        ...
+
+    def store(self, queue: MessageQueue, offset: int) -> Steps[None]:
+        """Store an offset, unless it is known to be stored. Raises a LongpollError."""
+        ...
+
+    def reset(self, queue: MessageQueue, offset: int) -> Steps[None]:
+        """Store an offset in any case: the next `begin` returns it. Raises a LongpollError."""
+        ...
+
+    def doubt(self, queue: MessageQueue) -> None:
+        """Make the next `store` store its offset in any case."""
+        ...
+
+    def stored(self, queue: MessageQueue) -> Steps[int | None]:
+        """The stored offset; None without one. Raises a ClientError."""
+        ...
+
+
+class RemoteOffsets:
+    """The offsets of one group, at the brokers.
+
+    The first offset of a new group is stored before the first pull. Java's client stores it up to 5 s later: if the
+    queue changes hands before that, the next member begins at the end and skips messages.
+
+    Invariant: `_stored` has every queue that was begun, with the offset that its broker has, except `_doubted` queues.
+    """
+
+    def __init__(self, group: str, start_at: StartAt) -> None:
+        self._group = group
+        self._start_at = start_at
+        self._stored: dict[MessageQueue, int] = {}
+        self._doubted: set[MessageQueue] = set()
+
+    def begin(self, queue: MessageQueue) -> Steps[int]:
+        """The group's offset; for a new group the one that `start_at` says. Raises a ClientError.
+
+        A broker of 4.x reports 0 for a group without an offset in a young queue, so 0 counts as none.
+        """
+        known = self._stored.get(queue)
+        stored = yield from self.stored(queue)
+        if known is None and self._start_at != "stored" and not is_retry(queue):
+            offset = stored or (yield from self._begin_at(queue, self._start_at))
+        elif stored is not None:
+            offset = stored
+        elif known is not None:
+            offset = known
+        elif is_retry(queue):
+            # Retried messages must come again, wherever the group starts in its own topics.
+            offset = 0
+        else:
+            offset = yield from self._begin_at(queue, "last")
+        self._stored[queue] = offset
+        return offset
+
+    def store(self, queue: MessageQueue, offset: int) -> Steps[None]:
+        """Store the group's offset, unless the broker has it. Raises a ClientError."""
+        if self._stored.get(queue) != offset or queue in self._doubted:
+            self._doubted.discard(queue)
+            with ExitStack() as undo:
+                undo.callback(self._doubted.add, queue)
+                yield from self.reset(queue, offset)
+                undo.pop_all()
+
+    def reset(self, queue: MessageQueue, offset: int) -> Steps[None]:
+        """Store the group's offset. Raises a ClientError."""
+        yield ask_queue(queue, store_request(self._group, queue, offset))
+        self._stored[queue] = offset
+
+    def doubt(self, queue: MessageQueue) -> None:
+        """Store the next offset in any case: pulls have committed offsets that `_stored` does not know."""
+        self._doubted.add(queue)
+
+    def stored(self, queue: MessageQueue) -> Steps[int | None]:
+        """The group's offset at its broker; None without one. Raises a ClientError."""
+        return stored_offset(self._group, queue)
+
+    def _begin_at(self, queue: MessageQueue, start_at: StartAt) -> Steps[int]:
+        """The first offset of a new group, which is stored at the broker.
+
+        A broker of 5.x refuses the offset of an unknown group. A member with assigned queues sends no heartbeat, so
+        its offset is stored after the first pull, which creates the group.
+        """
+        offset = yield from ask_offset(queue, start_request(queue, start_at))
+        try:
+            yield ask_queue(queue, store_request(self._group, queue, offset))
+        except RefusedError as error:
+            if error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                raise
+            self._doubted.add(queue)
+        return offset
+
+
+@with_table
+class _Entry(Struct, frozen=True, rename="camel"):
+    """One queue in the file of a broadcasting member."""
+
+    broker_name: str
+    topic: str
+    queue_id: int
+    offset: int
+
+
+OFFSETS_FILE_SIZE_MAX: Final = 16 * 1024 * 1024
+"""A member has a few thousand queues at most, of 200 bytes each."""
+
+
+class OffsetsFile:
+    """The offsets of one broadcasting member, in a file, or without one in memory.
+
+    `write` may run at the same time as other methods, but not twice at a time.
+
+    Invariant: `_is_behind` says whether an offset is noted that neither the file nor a running `write` has.
+    """
+
+    def __init__(self, files: Files, path: str | None) -> None:
+        """Read the file, if it is there; raises ConfigError when it cannot be read."""
+        self._files = files
+        self._path = path
+        self._is_behind = False
+        self._offsets: dict[MessageQueue, int] = {}
+        if path is not None and files.exists(path):
+            self._offsets = self._read(path)
+
+    def offset(self, queue: MessageQueue) -> int | None:
+        """A queue's noted offset; None without one."""
+        return self._offsets.get(queue)
+
+    def note(self, queue: MessageQueue, offset: int) -> None:
+        """Note an offset, in memory."""
+        if self._offsets.get(queue) != offset:
+            self._offsets[queue] = offset
+            self._is_behind = True
+
+    def unwritten(self) -> bytes | None:
+        """The next content for `write`; None if the file has it."""
+        if self._path is None or not self._is_behind:
+            return None
+        entries = [
+            _Entry(queue.broker_name, queue.topic, queue.queue_id, offset) for queue, offset in self._offsets.items()
+        ]
+        self._is_behind = False
+        return msgspec.json.encode(entries)
+
+    def write(self, content: bytes) -> None:
+        """Replace the file; raises ConfigError if that fails, and then the content is unwritten again."""
+        assert self._path is not None, "without a file nothing is unwritten"
+        try:
+            self._files.write_atomic(self._path, content)
+        except OSError as error:
+            self._is_behind = True
+            raise ConfigError(f"offsets file {self._path} cannot be written: {error}; choose another file") from None
+
+    def _read(self, path: str) -> dict[MessageQueue, int]:
+        try:
+            if self._files.size(path) > OFFSETS_FILE_SIZE_MAX:
+                raise ConfigError(
+                    f"offsets file {path} is over {OFFSETS_FILE_SIZE_MAX} bytes, so it is not an offsets file"
+                )
+            entries = msgspec.json.decode(self._files.read(path), type=list[_Entry])
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise ConfigError(f"offsets file {path} cannot be read: {error}; fix it or name another file") from None
+        return {
+            MessageQueue(topic=entry.topic, broker_name=entry.broker_name, queue_id=entry.queue_id): entry.offset
+            for entry in entries
+        }
+
+
+class LocalOffsets:
+    """The offsets of one broadcasting member, in its `OffsetsFile`."""
+
+    def __init__(self, file: OffsetsFile, start_at: StartAt) -> None:
+        self._file = file
+        self._start_at = start_at
+
+    def begin(self, queue: MessageQueue) -> Steps[int]:
+        """The member's offset; the first time as `start_at` says. Raises a ClientError."""
+        known = self._file.offset(queue)
+        if known is None:
+            known = yield from ask_offset(queue, start_request(queue, self._start_at))
+            self._file.note(queue, known)
+        return known
+
+    def store(self, queue: MessageQueue, offset: int) -> Steps[None]:
+        """Write the file, unless it has this offset; raises ConfigError if that fails."""
+        self._file.note(queue, offset)
+        yield WriteFile(self._file)
+
+    def reset(self, queue: MessageQueue, offset: int) -> Steps[None]:
+        """As `store`: nothing else changes this member's offsets."""
+        return self.store(queue, offset)
+
+    def doubt(self, queue: MessageQueue) -> None:
+        """Nothing: the file always has the member's last offset."""
+
+    def stored(self, queue: MessageQueue) -> Steps[int | None]:
+        """The member's offset; None for a queue that was not begun."""
+        yield from ()
+        return self._file.offset(queue)
+
+
+def is_retry(queue: MessageQueue) -> bool:
+    """Whether it is a queue of a retry topic."""
+    return queue.topic.startswith(RETRY_PREFIX)
+
+
+Request: TypeAlias = tuple[RequestCode, Header]
+"""Code and header of a request."""
+
+
+def store_request(group: str, queue: MessageQueue, offset: int) -> Request:
+    """Store a group's offset."""
+    header = UpdateConsumerOffsetRequestHeader(
+        consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+    )
+    return RequestCode.UPDATE_CONSUMER_OFFSET, header
+
+
+def start_request(queue: MessageQueue, start_at: StartAt) -> Request:
+    """The offset of a queue's first message, of the first at or after a time, or of its end."""
+    topic, queue_id = queue.topic, queue.queue_id
+    if start_at == "first":
+        return RequestCode.GET_MIN_OFFSET, GetMinOffsetRequestHeader(topic=topic, queue_id=queue_id)
+    if isinstance(start_at, datetime):
+        timestamp = unix_ms("start_at", start_at)
+        wanted = SearchOffsetRequestHeader(topic=topic, queue_id=queue_id, timestamp=timestamp)
+        return RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, wanted
+    return RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader(topic=topic, queue_id=queue_id)
+
+
+def ask_queue(queue: MessageQueue, request: Request) -> Ask:
+    """A request to a queue's broker."""
+    return Ask(*request, broker_name=queue.broker_name)
+
+
+def ask_offset(queue: MessageQueue, request: Request) -> Steps[int]:
+    """Ask a queue's broker for an offset; raises a ClientError or HeaderError."""
+    answer = yield ask_queue(queue, request)
+    return OffsetResponseHeader.decode(answer.ext_fields).offset
+
+
+def stored_offset(group: str, queue: MessageQueue) -> Steps[int | None]:
+    """A group's offset at its broker; None without one (code 22). Raises a ClientError."""
+    header = QueryConsumerOffsetRequestHeader(consumer_group=group, topic=queue.topic, queue_id=queue.queue_id)
+    try:
+        return (yield from ask_offset(queue, (RequestCode.QUERY_CONSUMER_OFFSET, header)))
+    except RefusedError as error:
+        if error.code != ResponseCode.QUERY_NOT_FOUND:
+            raise
+        return None

@@ -1,0 +1,231 @@
+"""The decisions of one send: to which queue it goes, what is tried again and for how long, and where it ended.
+
+Rule: values in, values out. No lock, no clock, no connection: the owner asks for routes, sends, and passes in the time
+and what came of it. A loop of threads, one of callbacks and one of asyncio make the same decisions so.
+
+    tries = SendAttempts(parcel, queue_selector, deadline_ns)
+    while True:
+        attempt = tries.begin(route, turn, now_ns)
+        outcome = ...  # the answer to the request, or the ClientError that came instead
+        if (results := tries.ended(outcome, now_ns)) is not None:
+            return results
+
+Leaves out which brokers were slow (`slow_brokers`), and the bytes of requests (`outgoing`).
+
+Source: `DefaultMQProducerImpl.sendDefaultImpl`, `TopicPublishInfo.selectOneMessageQueue`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+
+from longpoll_client.checks import check_plain
+from longpoll_client.errors import (
+    RETRIED_CODES,
+    AnswerTimeoutError,
+    ClientError,
+    ConnectionLostError,
+    NoRouteError,
+    RefusedError,
+    UnreachableError,
+)
+from longpoll_client.link.routes import Route
+from longpoll_client.produce.outgoing import Parcel
+from longpoll_client.produce.slow_brokers import SlowBrokers
+from longpoll_protocol.bodies import MessageQueue
+from longpoll_protocol.codes import SEND_SUCCESS_CODES
+from longpoll_protocol.errors import HeaderError
+from longpoll_protocol.frames.command import Command
+from longpoll_protocol.headers import SendMessageResponseHeader
+from longpoll_spec.errors import ConfigError
+from longpoll_spec.tables import with_table
+
+ATTEMPT_COUNT: Final = 3
+"""`retryTimesWhenSendFailed` 2, and the first try."""
+QueueSelector: TypeAlias = Callable[[Sequence[MessageQueue]], MessageQueue]
+"""Picks one of a topic's writable queues, which are in order and at least one (`MessageQueueSelector`)."""
+Turn: TypeAlias = Callable[[], int]
+"""The next number of the producer's turn, each once."""
+
+
+@with_table
+class SendResult(msgspec.Struct, frozen=True, gc=False):
+    """Where a message went."""
+
+    msg_id: str
+    """The id that the producer gave it (`UNIQ_KEY`)."""
+    broker_msg_id: str
+    """The id that the broker gave it, which names its place in the log."""
+    queue: MessageQueue
+    queue_offset: int
+    code: int
+    """SUCCESS, or one of `SEND_SUCCESS_CODES` when it is stored but not yet flushed or copied."""
+
+    @property
+    def physical_offset(self) -> int:
+        """The offset in its broker's log, from the broker's id; raises ValueError for another id."""
+        return int(self.broker_msg_id[-16:], 16)
+
+
+@with_table
+class Attempt(msgspec.Struct, frozen=True, gc=False):
+    """One try: which queue, at which broker, and how long its answer is waited for."""
+
+    queue: MessageQueue
+    address: str
+    """Host:port of the broker."""
+    timeout_s: float
+
+
+def read_header(answer: Command) -> SendMessageResponseHeader:
+    """The fields of an answer to a send; raises HeaderError."""
+    return SendMessageResponseHeader.decode(answer.ext_fields)
+
+
+@with_table
+class SendAttempts(msgspec.Struct, eq=False):
+    """One send, over all of its tries.
+
+    Invariant: `count` tries were begun and `failure` is how the last one ended, None before the first has ended.
+    """
+
+    parcel: Parcel
+    queue_selector: QueueSelector | None
+    """None: the queues have their turns."""
+    deadline_ns: int
+    """By the owner's clock, for all tries together; the first is made whatever the time."""
+    slow: SlowBrokers | None = None
+    """What is known of brokers that were slow, and told of how each try ended; None where nobody stays away."""
+    read: Callable[[Command], SendMessageResponseHeader] = read_header
+    """Finds the fields of an answer; raises HeaderError."""
+    count: int = 0
+    failure: ClientError | None = None
+    _queue: MessageQueue | None = None
+    _begun_ns: int = 0
+    address: str = ""
+    """Host:port of the broker of the last try; "" before the first."""
+
+    def begin(self, route: Route, turn: Turn, now_ns: int) -> Attempt:
+        """The next try, by the route as it is now; of another broker than the last one's where there is one.
+
+        Raises NoRouteError when nothing can be written, and ConfigError for a queue that is none of those given.
+        """
+        avoided = self._queue.broker_name if self._queue is not None else None
+        queue = pick(route, self.queue_selector, turn, avoided, slow=self.slow, now_ns=now_ns)
+        self.count += 1
+        self._queue = queue
+        self._begun_ns = now_ns
+        self.address = address = route.addresses[queue.broker_name]
+        return Attempt(queue, address, (self.deadline_ns - now_ns) / 1e9)
+
+    def cancel(self) -> None:
+        """The try that has begun is not made; its queue's turn has passed."""
+        self.count -= 1
+        self._queue = None
+
+    def ended(self, outcome: Command | ClientError, now_ns: int) -> tuple[SendResult, ...] | None:
+        """Where each message went; None when it is to be tried again. Raises what the send has failed with."""
+        assert self._queue is not None, "it has not begun"
+        if self.slow is not None:
+            self._tell_slow(self.slow, self._queue.broker_name, outcome, now_ns)
+        try:
+            if isinstance(outcome, ClientError):
+                raise outcome
+            return results(self.parcel, self._queue, outcome, self.read)
+        except ClientError as error:
+            self.failure = error
+            if not error.retriable or self.count >= ATTEMPT_COUNT or now_ns >= self.deadline_ns:
+                raise
+        return None
+
+    def _tell_slow(self, slow: SlowBrokers, name: str, outcome: Command | ClientError, now_ns: int) -> None:
+        """Count a try for `avoids_slow_brokers`.
+
+        A message that no broker takes does not count against the broker that refused it; in Java it does.
+        """
+        is_refusal = isinstance(outcome, Command) and outcome.code in RETRIED_CODES
+        if is_refusal or isinstance(outcome, ClientError):
+            slow.failed(name, now_ns, is_refusal=is_refusal)
+        else:
+            slow.served(name, now_ns - self._begun_ns, now_ns)
+
+
+def is_lost(error: ClientError) -> bool:
+    """Whether the broker was not heard, so that its route is to be looked at again."""
+    return isinstance(error, UnreachableError | ConnectionLostError | AnswerTimeoutError)
+
+
+def pick(
+    route: Route,
+    queue_selector: QueueSelector | None,
+    turn: Turn,
+    avoided: str | None,
+    *,
+    slow: SlowBrokers | None = None,
+    now_ns: int = 0,
+) -> MessageQueue:
+    """The queue that `queue_selector` picks, else the next in turn, of another broker than the avoided one if any.
+
+    With `slow`, of a broker that was not slow if there is one. Raises NoRouteError and ConfigError.
+    """
+    if not route.writable:
+        raise NoRouteError(f"topic {route.topic!r} is not writable: its permission lacks W")
+    if queue_selector is None:
+        queues: Sequence[MessageQueue] = route.writable
+        if slow is not None:
+            queues = slow.preferred(queues, avoided, now_ns)
+        elif avoided is not None:
+            queues = [queue for queue in queues if queue.broker_name != avoided] or queues
+        return queues[turn() % len(queues)]
+    queue = queue_selector(route.writable)
+    if queue not in route.writable:
+        raise ConfigError(f"{queue} is not a writable queue of topic {route.topic!r}; return one of the given queues")
+    return queue
+
+
+def selector(topic: str, queue_id: int | None, queue_selector: QueueSelector | None) -> QueueSelector | None:
+    """The queue selector; raises ConfigError if both ways are used."""
+    if queue_id is None:
+        if queue_selector is not None:
+            check_plain("queue_selector", queue_selector)
+        return queue_selector
+    if queue_selector is not None:
+        raise ConfigError("queue_id and queue_selector cannot be used together; pass one of them")
+
+    def by_id(queues: Sequence[MessageQueue]) -> MessageQueue:
+        for queue in queues:
+            if queue.queue_id == queue_id:
+                return queue
+        raise ConfigError(f"topic {topic!r} has no queue {queue_id}: it has {len(queues)}")
+
+    return by_id
+
+
+def results(
+    parcel: Parcel,
+    queue: MessageQueue,
+    answer: Command,
+    read: Callable[[Command], SendMessageResponseHeader] = read_header,
+) -> tuple[SendResult, ...]:
+    """Where each message went; raises RefusedError or another ClientError."""
+    if answer.code not in SEND_SUCCESS_CODES:
+        raise RefusedError(f"send to topic {parcel.topic!r}", answer.code, answer.remark)
+    try:
+        header = read(answer)
+    except HeaderError as error:
+        raise ClientError(f"send to topic {parcel.topic!r}: the answer cannot be read: {error}") from None
+    stored = queue
+    if header.queue_id != queue.queue_id:
+        stored = MessageQueue(topic=parcel.topic, broker_name=queue.broker_name, queue_id=header.queue_id)
+    if len(parcel.msg_ids) == 1:
+        return (SendResult(parcel.msg_ids[0], header.msg_id, stored, header.queue_offset, answer.code),)
+    broker_ids = header.msg_id.split(",")
+    if len(broker_ids) != len(parcel.msg_ids):
+        broker_ids = [header.msg_id] * len(parcel.msg_ids)
+    return tuple(
+        SendResult(msg_id, broker_id, stored, header.queue_offset + number, answer.code)
+        for number, (msg_id, broker_id) in enumerate(zip(parcel.msg_ids, broker_ids, strict=True))
+    )

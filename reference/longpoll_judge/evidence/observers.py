@@ -1,0 +1,261 @@
+"""Who watched: where each source begins and ends, whether it stood inside a broker, and which topics were deleted.
+
+A part of the survey, taken of each split and merged in any order. Leaves out what is missing in between (`survey`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from longpoll_judge.columns.lookup import are_of, is_one_of
+from longpoll_judge.columns.queue_log import NEVER
+from longpoll_judge.contract.clause import SEND_CODES
+from longpoll_judge.contract.result import Gap
+from longpoll_judge.read.arrow import compute
+from longpoll_judge.read.schema import NAMES, are_named, coded, coded_texts
+from longpoll_judge.read.source import History
+from longpoll_spec.errors import SpecUserError
+from longpoll_spec.history import WHITE_BOX
+from longpoll_spec.policy import Policy, policy_named
+from longpoll_spec.tables import with_table
+
+DELETE_TOPIC: Final = 215
+"""DELETE_TOPIC_IN_BROKER: the topic's queues begin anew after it, if ever."""
+ENDS_MAX: Final = 10
+"""Most numbers of doubled starts or stops that a split tells."""
+NEEDED: Final = {
+    "request_received": ("code",),
+    "answer_sent": ("code", "request"),
+    "message_acknowledged": ("topic", "queue", "queue_offset"),
+    "message_seen": ("topic", "queue", "queue_offset"),
+    "append": ("topic", "queue", "queue_offset"),
+    "make_visible": ("topic", "queue", "visible_end"),
+    "connection_opened": ("connection",),
+    "connection_closed": ("connection",),
+    "lost": ("lost_count",),
+    "omitted": ("lost_count", "cause"),
+} | dict.fromkeys(("hold", "recheck", "take", "keep", "expire", "run", "stop"), ("request",))
+"""Fields that an event needs whatever else is there; those that pulls need stand with their answers (`case`)."""
+Deletion = tuple[str, str, int, int]
+"""(source, topic, after_ns, before_ns) of a request to delete a topic; an empty topic is any."""
+Booleans = NDArray[np.bool_]
+Integers = NDArray[np.int64]
+
+
+@with_table
+class Seen(msgspec.Struct):
+    """What splits show of one source."""
+
+    starts: list[int] = msgspec.field(default_factory=list)
+    """Sequence numbers of its `source_started`."""
+    stops: list[int] = msgspec.field(default_factory=list)
+    last: int = -1
+    """Its highest sequence number."""
+    inside: int = 0
+    """How many events it has that only the inside of a broker shows."""
+    requests: int = 0
+    """How many requests it tells."""
+    missing: dict[str, int] = msgspec.field(default_factory=dict)
+    """How many events lack a field that they need, by event and field."""
+
+
+@with_table
+class Observers(msgspec.Struct):
+    """What splits show of all sources."""
+
+    sources: dict[str, Seen] = msgspec.field(default_factory=dict)
+    deletions: list[Deletion] = msgspec.field(default_factory=list)
+    sends: int = 0
+    """Requests to store messages that have an identifier."""
+    acknowledged: int = 0
+    appended: int = 0
+    min_least: int = NEVER
+    """The least offset_min that an answer tells; `NEVER` if none does."""
+    min_most: int = -1
+    moved: int = 0
+    """How often a visible end was told."""
+    identified: int = 0
+    """Events that tell who their messages are."""
+
+
+def attend(table: pa.Table, missing: Mapping[str, Booleans]) -> Observers:
+    """What one split shows; `missing` is what it lacks (`lacking`)."""
+    found = Observers()
+    codes, names = coded(table, "event")
+    sources, source_names = coded(table, "source")
+    # How many of each event there are, a row a source.
+    places = sources.astype(np.int64) * len(names) + codes if len(source_names) > 1 else codes
+    counts = np.bincount(places, minlength=len(names) * len(source_names)).reshape(-1, len(names))
+    count_of = dict(zip(names, counts.sum(axis=0).tolist(), strict=True))
+    found.acknowledged = count_of.get("message_acknowledged", 0)
+    found.appended, found.moved = count_of.get("append", 0), count_of.get("make_visible", 0)
+    if "offset_min" in table.column_names:
+        found.min_least, found.min_most = _ends_of_told(table["offset_min"].to_numpy())
+    if "ids" in table.column_names:
+        found.identified = int(np.count_nonzero(compute.list_value_length(table["ids"]).to_numpy()))
+    sequence = table["sequence"].to_numpy()
+    is_start, is_stop = are_of(codes, names, {"source_started"}), are_of(codes, names, {"source_stopped"})
+    is_inside, is_request = (np.isin(names, wanted) for wanted in (list(WHITE_BOX), ["request_received"]))
+    for code in np.flatnonzero(counts.any(axis=1)).tolist():
+        mine: Any = sources == code if len(source_names) > 1 else slice(None)
+        found.sources[source_names[code]] = Seen(
+            starts=sequence[mine][is_start[mine]][:ENDS_MAX].tolist(),
+            stops=sequence[mine][is_stop[mine]][:ENDS_MAX].tolist(),
+            last=int(sequence[mine].max()),
+            inside=int(counts[code][is_inside].sum()),
+            requests=int(counts[code][is_request].sum()),
+            missing={text: int(np.count_nonzero(flags[mine])) for text, flags in missing.items()},
+        )
+    rows = np.flatnonzero(are_of(codes, names, {"request_received"}))
+    requested = table["code"].to_numpy()[rows]
+    found.sends = int(np.count_nonzero(is_one_of(requested, SEND_CODES)))
+    rows = rows[requested == DELETE_TOPIC]
+    if len(rows):
+        fields = ["source", "topic", "after_ns", "before_ns"]
+        found.deletions = [tuple(row.values()) for row in table.select(fields).take(pa.array(rows)).to_pylist()]
+    return found
+
+
+def _ends_of_told(values: Integers) -> tuple[int, int]:
+    """The least and the highest of the values that are told, which are not negative; `NEVER` and -1 if none is."""
+    most = int(values.max(initial=-1))
+    # Read as numbers without a sign the negative ones are the highest.
+    return (int(values.view(np.uint64).min()), most) if most >= 0 else (NEVER, -1)
+
+
+def lacking(table: pa.Table, codes: NDArray[np.int32], names: list[str]) -> dict[str, Booleans]:
+    """By event and field, which events lack it; `codes` and `names` are those of the column `event`."""
+    found: dict[str, Booleans] = {}
+    untold: dict[str, Booleans] = {}
+    for event in sorted(NEEDED.keys() & set(names), key=list(NEEDED).index):
+        is_event = codes == names.index(event)
+        for name in NEEDED[event] if is_event.any() else ():
+            if name not in untold:
+                untold[name] = _are_untold(table, name)
+            # Columns are compared in the order in which they lie, which is faster than to pick an event's rows first.
+            lacks = is_event & untold[name]
+            if lacks.any():
+                found[f"{event} without {name}"] = lacks
+    return found
+
+
+def _are_untold(table: pa.Table, name: str) -> Booleans:
+    """Which events do not tell a field."""
+    if name in NAMES:
+        codes, texts = coded_texts(table, name)
+        empty = np.flatnonzero(~are_named(texts))
+        return is_one_of(codes, empty.tolist())
+    lacks: Booleans = table[name].to_numpy() < (name == "lost_count")
+    return lacks
+
+
+def add(whole: Observers, part: Observers) -> None:
+    """Put what another split shows into the whole."""
+    whole.deletions += part.deletions
+    whole.sends += part.sends
+    whole.acknowledged += part.acknowledged
+    whole.appended += part.appended
+    whole.identified += part.identified
+    whole.moved += part.moved
+    whole.min_least = min(whole.min_least, part.min_least)
+    whole.min_most = max(whole.min_most, part.min_most)
+    for name, seen in part.sources.items():
+        known = whole.sources.setdefault(name, Seen())
+        known.starts += seen.starts
+        known.stops += seen.stops
+        known.last = max(known.last, seen.last)
+        known.inside += seen.inside
+        known.requests += seen.requests
+        for text, count in seen.missing.items():
+            known.missing[text] = known.missing.get(text, 0) + count
+
+
+def field_gaps(observers: Observers, lawful: Iterable[str]) -> list[Gap]:
+    """Events that lack a field; those of histories of steps need none."""
+    counts: Counter[str] = Counter()
+    for name, seen in observers.sources.items():
+        counts.update(seen.missing if name not in lawful else {})
+    return [Gap("field missing", text, count, f"{count} events: {text}") for text, count in sorted(counts.items())]
+
+
+def observer_gaps(observers: Observers, history: History, policies: Iterable[str]) -> list[Gap]:
+    """Sources that do not begin or end as they must, or are not there at all, and policies that nobody knows."""
+    gaps = []
+    for name, seen in sorted(observers.sources.items()):
+        if name in history.laws:
+            continue
+        if seen.starts != [0]:
+            gaps.append(Gap("source start", name, len(seen.starts), f"source {name!r} {_start_fault(seen)}"))
+        if seen.stops != [seen.last]:
+            gaps.append(Gap("source end", name, len(seen.stops), f"source {name!r} {_stop_fault(seen)}"))
+    for name in sorted(history.declared_sources - observers.sources.keys()):
+        text = f"source {name!r} stands in meta.json, and no event of it is there"
+        gaps.append(Gap("source silent", name, 0, text))
+    for text in sorted(policies):
+        try:
+            policy_named(text)
+        except SpecUserError as error:
+            gaps.append(Gap("unknown policy", text, 1, f"meta.json names a policy that nobody knows: {error}"))
+    return gaps
+
+
+def _fault(event: str, sequences: Sequence[int], *, lacks: str, misplaced: str) -> str:
+    """What is wrong with an event that a source must have once: it is missing, there twice, or at the wrong place."""
+    if not sequences:
+        return lacks
+    if len(sequences) > 1:
+        return f"has {event} {len(sequences)} times"
+    return f"has {event} with sequence {sequences[0]}, {misplaced}"
+
+
+def _start_fault(seen: Seen) -> str:
+    lacks = "does not begin with source_started: what came before its first event is not known"
+    return _fault("source_started", seen.starts, lacks=lacks, misplaced="not as its first event")
+
+
+def _stop_fault(seen: Seen) -> str:
+    lacks = "breaks off without source_stopped: what came after its last event is not known"
+    return _fault("source_stopped", seen.stops, lacks=lacks, misplaced=f"and events up to {seen.last}")
+
+
+def are_own(policies: Iterable[str]) -> bool:
+    """Whether every policy that is named is one of this project's own design, and any is."""
+    names = [text.split("+")[0] for text in policies]
+    return bool(names) and all(name in {"strict", "strict-clone"} for name in names)
+
+
+def stops_silently(policies: Iterable[str]) -> bool:
+    """Whether every policy that is named leaves held pulls unanswered when the broker stops, and any is."""
+    return _all_are(policies, lambda policy: policy.on_stop == "silent")
+
+
+def keeps_role(policies: Iterable[str]) -> bool:
+    """Whether every policy that is named answers no held pull when a role changes, and any is."""
+    return _all_are(policies, lambda policy: "answer" not in {policy.on_role_change, policy.on_master_return})
+
+
+def _all_are(policies: Iterable[str], question: Callable[[Policy], bool]) -> bool:
+    try:
+        found = [question(policy_named(text)) for text in policies]
+    except SpecUserError:
+        return False
+    return bool(found) and all(found)
+
+
+def answers_on_stop(policies: Iterable[str]) -> bool:
+    """Whether every policy named by the meta files is known to answer on stop."""
+    known = []
+    for text in policies:
+        try:
+            policy = policy_named(text)
+        except SpecUserError:
+            return False
+        known.append(policy.on_stop == "answer")
+    return bool(known) and all(known)

@@ -1,0 +1,397 @@
+"""Judges a history: find it, survey it, judge its queues, add up the results. The engine is `local` or `spark`.
+
+`show.report` and the command show the result.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, Protocol
+
+import attrs
+import msgspec
+import pyarrow as pa
+from attrs import define
+
+from longpoll_judge.contract.causes import Cause, alone, finding_order, told_once
+from longpoll_judge.contract.clause import NOTE_REFUSED, are_many_refused
+from longpoll_judge.contract.identity import identified
+from longpoll_judge.contract.rate import Rate, rate
+from longpoll_judge.contract.result import (
+    ANSWERED_BY_DEADLINE,
+    COMMIT_IS_TOLD,
+    COMMIT_NEVER_REGRESSES,
+    FOLLOWS_THE_LAW,
+    HOLD_LIMIT_KEPT,
+    MESSAGE_IS_DELIVERED,
+    NO_LOST_WAKEUP,
+    OFFSETS_IN_ORDER,
+    PROPERTIES,
+    SEND_IS_KEPT,
+    VISIBLE_IS_MONOTONE,
+    Finding,
+    Gap,
+    Result,
+    Share,
+    Verdict,
+    overall,
+)
+from longpoll_judge.evidence.survey import Context, Survey, context_and_gaps, merge
+from longpoll_judge.read.source import History, InputSplit, find
+from longpoll_judge.rules.conformance import judge_conformance
+from longpoll_judge.rules.counting import PULLS
+from longpoll_judge.rules.cross_queue import Tables
+from longpoll_judge.rules.holds import judge_holds
+from longpoll_judge.rules.latency import histogram, percentiles
+from longpoll_judge.run import queue_verdict
+from longpoll_judge.run.excerpt import with_excerpts
+from longpoll_judge.run.local import LocalEngine
+from longpoll_judge.run.queue_verdict import FINDING, LOOKED_AT_MAX, NOTE_PROPERTIES, Found
+from longpoll_judge.run.user_properties import OwnProperty, judge_own
+from longpoll_judge.run.wide_pulls import COMMITS, FALLS, SENDS, Outcome, Rule, rules_of
+
+EngineName = Literal["spark", "local"]
+WAKE_MS: Final = 100.0
+LATE_MS: Final = 50.0
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Reading(Protocol):
+    """A history that an engine reads."""
+
+    def surveys(self) -> Iterable[Survey]:
+        """The survey of every split, in any order; to be asked for first, and once."""
+        ...
+
+    def tables(self) -> Iterator[tuple[int, pa.Table]]:
+        """Every split's number and events, all columns of `EVENT_SCHEMA`."""
+        ...
+
+    def verdicts(self, context: Context, *, unplaced: bool) -> pa.Table:
+        """All rows of `queue_verdict.judge_queue`, in any order; `unplaced`: some answers name no queue."""
+        ...
+
+    def outcomes(self, rules: Sequence[Rule], context: Context) -> list[Outcome]:
+        """What each of the rules finds, in their order."""
+        ...
+
+
+class Engine(Protocol):
+    """Where splits are read and queues judged."""
+
+    def read(self, splits: Sequence[InputSplit]) -> AbstractContextManager[Reading]:
+        """Read the splits; what is kept in between is released at the end of the block."""
+        ...
+
+
+Look = Callable[[Result, Tables], None]
+"""Gets the result and every split's events, while they are at hand."""
+
+
+def judge(
+    paths: Iterable[Path | str] | DataFrame,
+    *,
+    engine: EngineName = "spark",
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    session: SparkSession | None = None,
+    wake_ms: float = WAKE_MS,
+    late_ms: float = LATE_MS,
+    properties: Sequence[OwnProperty] = (),
+    say: Callable[[str], None] = lambda _text: None,
+    look: Look | None = None,
+) -> Result:
+    """Judge the histories under the paths, or the events of a DataFrame, as one.
+
+    Args:
+        paths: Directories, or URIs such as `s3a://bucket/history`; or a DataFrame with the columns of `PLAIN_SCHEMA`.
+        engine: `spark`, or `local` for this process alone.
+        master: A Spark master, or `sc://HOST:PORT`; see `longpoll_judge.run.spark.cluster.open_cluster`.
+        conf: Further settings of Spark.
+        session: The caller's own Spark session, which stays open.
+        wake_ms: How long after a message became visible a held pull may be answered.
+        late_ms: How long after its deadline a pull may be answered.
+        properties: The caller's own (`longpoll_judge.run.user_properties`), which are asked besides.
+        say: Hears of each stage.
+        look: Is shown the events beside the result, for a page that draws them.
+
+    Raises `HistoryNotFoundError` and `SparkUnavailableError`.
+    """
+    if not isinstance(paths, Iterable):
+        from longpoll_judge.run.spark.frames import history_of  # noqa: PLC0415 - Spark takes a second to import
+
+        given: AbstractContextManager[History] = history_of(paths)
+        session = paths.sparkSession
+    else:
+        given = nullcontext(find(paths))
+    say("starting Spark" if engine == "spark" else "reading the history")
+    with given as history:
+        begun = time.monotonic()
+        with open_engine(engine, master, conf, session) as running:
+            start_seconds = time.monotonic() - begun
+            result = judge_on(
+                running, history, wake_ms=wake_ms, late_ms=late_ms, say=say, properties=properties, look=look
+            )
+    return msgspec.structs.replace(result, engine=engine, start_seconds=round(start_seconds, 3))
+
+
+@contextmanager
+def open_engine(
+    engine: EngineName,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    session: SparkSession | None = None,
+) -> Iterator[Engine]:
+    """The engine of this name, which ends with the block; raises `SparkUnavailableError`."""
+    if engine == "local":
+        yield LocalEngine(threads=os.cpu_count() or 1)
+        return
+    from longpoll_judge.run.spark import engine as spark  # noqa: PLC0415 - Spark takes a second to import
+
+    with spark.open_engine(master, conf, session) as running:
+        yield running
+
+
+def judge_on(
+    engine: Engine,
+    history: History,
+    *,
+    wake_ms: float,
+    late_ms: float,
+    say: Callable[[str], None],
+    properties: Sequence[OwnProperty] = (),
+    look: Look | None = None,
+) -> Result:
+    """Judge on an engine that is already running."""
+    begun = time.monotonic()
+    say(f"surveying {len(history.splits)} splits")
+    with engine.read(history.splits) as reading:
+        survey = merge(reading.surveys())
+        context, gaps = context_and_gaps(history, survey, wake_ms=wake_ms, late_ms=late_ms)
+        say(f"judging {survey.event_count} events")
+        rows = reading.verdicts(context, unplaced=survey.unplaced_answers > 0)
+        others = Others(judged=_counts_of(survey, history))
+        rules = rules_of(history, survey)
+        if rules:
+            say(f"judging {', '.join(rules)}")
+        outcomes = dict(zip(rules, reading.outcomes(list(rules.values()), context), strict=True)) if rules else {}
+        for name in (SENDS, FALLS):
+            gaps += others.add(name, outcomes.get(name), survey)
+        gaps += _judge_beside(history, survey, context, others)
+        gaps += others.add(COMMITS, outcomes.get(COMMITS), survey)
+        asked = [finding for finding in others.findings if context.asks(finding.clause)]
+        others.findings = [finding for finding in asked if finding.verdict != "observed"]
+        others.observed = [finding for finding in asked if finding.verdict == "observed"]
+        added_up = _add_up(rows, others, gaps)
+        observed, _beyond = listed(others.observed)
+        named = msgspec.structs.replace(
+            added_up, findings=identified(added_up.findings), observations=identified(observed)
+        )
+        result = with_excerpts(named, reading.tables, survey, history)
+        if properties:
+            result = _with_own(result, properties, reading.tables, context)
+        result = msgspec.structs.replace(
+            result,
+            events=survey.event_count,
+            seconds=round(time.monotonic() - begun, 3),
+            thresholds={"wake_ms": wake_ms, "late_ms": late_ms},
+        )
+        if look is not None:
+            look(result, reading.tables)
+    return result
+
+
+Pick = Callable[[list[Finding]], tuple[list[Finding], int]]
+"""Which findings are listed, in order, and how much is not among them."""
+
+
+def added_up(
+    rows: pa.Table, gaps: list[Gap], survey: Survey, history: History, *, beside: Iterable[Finding], pick: Pick
+) -> Result:
+    """The result of rows of queues, and of findings beside these, as many as were kept."""
+    others = Others(judged=_counts_of(survey, history), findings=list(beside))
+    return _add_up(rows, others, gaps, pick=pick, looked_at_max=None)
+
+
+def _with_own(result: Result, properties: Sequence[OwnProperty], tables: Tables, context: Context) -> Result:
+    """The result with what the caller's own properties say besides."""
+    found, left_out, lacking, judged = judge_own(properties, tables, context)
+    findings = [*result.findings, *identified(found)]
+    gaps = [*result.gaps, *({"clause": gap.clause, **attrs.asdict(gap)} for gap in lacking)]
+    return msgspec.structs.replace(
+        result,
+        verdict="invalid" if result.verdict == "invalid" else _overall_of(findings, gaps),
+        findings=findings,
+        findings_left_out=result.findings_left_out + left_out,
+        gaps=gaps,
+        judged=result.judged | judged,
+    )
+
+
+def _overall_of(findings: Sequence[Finding], gaps: Sequence[object]) -> Verdict:
+    return overall(findings, [Gap("", "", 0, "")] if gaps else [])
+
+
+@define
+class Others:
+    """What was judged beside the queues."""
+
+    judged: dict[str, int]
+    """By property."""
+    findings: list[Finding] = attrs.field(factory=list)
+    observed: list[Finding] = attrs.field(factory=list)
+    left_out: int = 0
+    """Findings that are not listed."""
+    shares: dict[str, Share] = attrs.field(factory=lambda: {"sends": Share(0, 0), "commits": Share(0, 0)})
+
+    def add(self, name: str, outcome: Outcome | None, survey: Survey) -> list[Gap]:
+        """Take what a rule that needs the whole record found, if it was asked; the gaps among it."""
+        if outcome is None:
+            return []
+        self.findings += outcome.findings
+        self.left_out += outcome.left_out
+        if name == SENDS:
+            self.shares[SENDS] = outcome.share
+            self.judged |= {
+                SEND_IS_KEPT: outcome.share.judged,
+                MESSAGE_IS_DELIVERED: survey.observers.identified,
+            }
+        if name == COMMITS:
+            self.shares[COMMITS] = outcome.share
+            told = outcome.share.judged
+            self.judged |= {COMMIT_NEVER_REGRESSES: told, COMMIT_IS_TOLD: told + survey.offset_updates}
+        return outcome.gaps
+
+
+def _judge_beside(history: History, survey: Survey, context: Context, others: Others) -> list[Gap]:
+    """Judge what few histories have: a declared law, a promised limit; the gaps found there."""
+    gaps: list[Gap] = []
+    if history.laws:
+        found, unknown_laws, others.shares["steps"] = judge_conformance(history, context)
+        others.judged[FOLLOWS_THE_LAW] = others.shares["steps"].judged
+        others.findings += found
+        gaps += unknown_laws
+    others.findings += judge_holds(history, survey, context)
+    return gaps
+
+
+def _counts_of(survey: Survey, history: History) -> dict[str, int]:
+    """How many events properties of whole logs and sources were asked of."""
+    limited = [seen.holds for name, seen in survey.sources.items() if name in history.hold_limits]
+    logged = survey.observers.acknowledged + survey.observers.appended
+    return {
+        OFFSETS_IN_ORDER: logged,
+        VISIBLE_IS_MONOTONE: survey.observers.moved,
+        HOLD_LIMIT_KEPT: sum(limited),
+    }
+
+
+def _add_up(
+    rows: pa.Table,
+    others: Others,
+    gaps: list[Gap],
+    *,
+    pick: Pick | None = None,
+    looked_at_max: int | None = LOOKED_AT_MAX,
+) -> Result:
+    """One result from the rows of all queues, whatever their order, and what is no queue's own."""
+    counts: Counter[tuple[str, str]] = Counter()
+    buckets: dict[str, Counter[int]] = {"wake": Counter(), "late": Counter()}
+    highest = {"wake_max": 0, "late_max": 0}
+    found: dict[str, list[Found]] = {}
+    for row in rows.to_pylist():
+        kind, count = row["kind"], row["count"]
+        if kind == FINDING:
+            one = msgspec.json.decode(row["text"], type=Found)
+            found.setdefault(one.group, []).append(one)
+        elif kind in buckets:
+            buckets[kind][row["bucket"]] += count
+        elif kind in highest:
+            highest[kind] = max(highest[kind], count)
+        else:
+            counts[kind, row["text"]] += count
+    looked_at = [sorted(group, key=lambda one: one.order)[:looked_at_max] for group in found.values()]
+    by_queue = (Cause(one.finding, one.keys) for group in looked_at for one in group)
+    findings, left_out = (pick or listed)(told_once([*by_queue, *alone(others.findings)]))
+    left_out += others.left_out + sum(map(len, found.values())) - sum(map(len, looked_at))
+    notes = sorted((text, count) for (kind, text), count in counts.items() if kind == "note")
+    refused = counts["refused", ""]
+    if are_many_refused(refused, counts["pulls", ""]):
+        notes.append((NOTE_REFUSED.format(counts["pulls", ""], "pulls"), refused))
+    busy = {text: count for (kind, text), count in counts.items() if kind == "busy"}
+    starved = sum(count for text, count in busy.items() if count > counts["served", text])
+    if starved:
+        notes.append(("pulls found the broker busy, more than were read of the same group and queue", starved))
+    limits = [Gap("not judged", "", count, f"{count} {text}") for text, count in notes if text == NOTE_PROPERTIES]
+    gaps = gaps + [Gap("not judged", "", count, f"{count} {text}") for text, count in notes if text != NOTE_PROPERTIES]
+    missing = sorted((text, count) for (kind, text), count in counts.items() if kind == "missing" and count)
+    gaps += [Gap("field missing", text, count, f"{count} events: {text}") for text, count in missing]
+    shares = {"pulls": Share(counts["judged", PULLS], counts["pulls", ""])} | others.shares
+    judged = {name: counts["judged", name] + others.judged.get(name, 0) for name in PROPERTIES}
+    is_told = any(gap.kind in {"empty", "unknown law"} for gap in gaps)
+    if not (is_told or shares["pulls"].judged or shares["commits"].judged or judged[FOLLOWS_THE_LAW]):
+        text = "no pull, no question for a committed offset and no step of a law could be judged"
+        gaps.append(Gap("nothing judged", "", 0, text))
+    return Result(
+        verdict=overall(findings, gaps),
+        events=0,
+        queues=sum(count > 0 for (kind, _text), count in counts.items() if kind == "queue"),
+        requests=counts["pulls", ""],
+        seconds=0.0,
+        start_seconds=0.0,
+        engine="",
+        findings=findings,
+        findings_left_out=left_out + sum(count for (kind, _text), count in counts.items() if kind == "left_out"),
+        gaps=[{"clause": gap.clause, **attrs.asdict(gap)} for gap in gaps],
+        notes=[{"clause": gap.clause, **attrs.asdict(gap)} for gap in limits],
+        latency={
+            "wake_ms": percentiles(buckets["wake"], highest["wake_max"]),
+            "late_ms": percentiles(buckets["late"], highest["late_max"]),
+        },
+        thresholds={},
+        histogram={"wake_ms": histogram(buckets["wake"]), "late_ms": histogram(buckets["late"])},
+        shares=shares,
+        judged=judged,
+        rates={
+            NO_LOST_WAKEUP: _rate(NO_LOST_WAKEUP, buckets["wake"], found, counts),
+            ANSWERED_BY_DEADLINE: _rate(ANSWERED_BY_DEADLINE, buckets["late"], found, counts),
+        },
+    )
+
+
+def _rate(
+    name: str, measured: Counter[int], found: Mapping[str, Sequence[Found]], counts: Counter[tuple[str, str]]
+) -> Rate:
+    """How often a property of time was broken, of all that could have: what was measured, and what never came."""
+    return rate(_violated(name, found, counts), measured.total() + counts["missed", name])
+
+
+def _violated(name: str, found: Mapping[str, Sequence[Found]], counts: Counter[tuple[str, str]]) -> int:
+    """How often a property was certainly broken, listed or left out."""
+    title = f"{name} violated "
+    looked_at = sum(len(group) for text, group in found.items() if text.startswith(title))
+    return looked_at + sum(
+        count for (kind, text), count in counts.items() if kind == "left_out" and text.startswith(title)
+    )
+
+
+def listed(findings: Iterable[Finding]) -> tuple[list[Finding], int]:
+    """The findings in order, the earliest of each queue, property and verdict; and how much is not among them."""
+    kept: list[Finding] = []
+    counts: Counter[tuple[object, ...]] = Counter()
+    left_out = 0
+    for finding in sorted(findings, key=finding_order):
+        group = finding.property, finding.verdict, finding.topic, finding.queue
+        counts[group] += 1
+        if counts[group] <= queue_verdict.FINDINGS_MAX:
+            kept.append(finding)
+        else:
+            left_out += 1 + sum(each.count for each in finding.follows)
+    return kept, left_out

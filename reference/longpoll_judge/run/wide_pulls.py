@@ -1,0 +1,199 @@
+"""Judges the requests that no window could: their events lie far apart, they look far back, or they never end.
+
+Each is first judged with the log of the windows in which its events lie. The others follow, some queues at a time, with
+as much of the log as can matter, and so do logs that may be at fault. Memory grows with these logs only, so it grows
+where consumers lag, pulls wait for long or logs are uneven.
+
+Rules that need the whole record (sends and messages, ends that fall, committed offsets) are a task each. A rule reads
+the splits itself, in this process or on an executor (`pipeline.Reading.outcomes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from attrs import field, frozen
+from numpy.typing import NDArray
+
+from longpoll_judge.columns.batch import Batch, Events, QueueName, make_batch
+from longpoll_judge.columns.exchange import joined
+from longpoll_judge.columns.lookup import is_one_of
+from longpoll_judge.contract.result import Finding, Gap, Share
+from longpoll_judge.evidence.survey import Context, Survey
+from longpoll_judge.read.schema import coded, coded_texts
+from longpoll_judge.read.source import History
+from longpoll_judge.rules.commits import judge_commits
+from longpoll_judge.rules.cross_queue import Tables
+from longpoll_judge.rules.offset_regression import judge_offset_regression
+from longpoll_judge.rules.queue_case import make_log
+from longpoll_judge.rules.queue_columns import PULL_CODES
+from longpoll_judge.rules.sends import judge_sends
+from longpoll_judge.run.queue_verdict import RESULT_SCHEMA, judge_logs, judge_queue, repeated_rows
+from longpoll_judge.run.window_pulls import are_single
+from longpoll_judge.run.window_sweep import WindowReader
+from longpoll_judge.run.windows import REACH, WindowPlan
+
+SPAN_MAX: Final = 16
+"""A request whose events lie in more windows is judged with the others."""
+LOG_EVENTS_MAX: Final = 2_000_000
+"""Queues are judged together as long as what is needed of their logs has no more events."""
+
+
+def judge_rest(windows: WindowReader, rest: pa.Table, faulty: Iterable[QueueName], context: Context) -> pa.Table:
+    """Judge all events that are left, and the logs of the faulty queues; returns rows of `RESULT_SCHEMA`."""
+    # Of a request that is here all events are: where its answers belong holds for good.
+    rest = windows.placed(rest)
+    judged = [RESULT_SCHEMA.empty_table()]
+    left = [rest.slice(0, 0)]
+    single, others = _by_window(windows.plan, rest)
+    for first, last, table in single:
+        logs = [windows.log(window) for window in range(first - REACH, last + REACH + 1)]
+        settled = windows.judge(first, last, logs, context).settle(table, unanswered=True)
+        judged.append(settled.rows)
+        left += [settled.open, settled.far]
+    batch = make_batch(joined([others, *left]))
+    judged.append(repeated_rows(batch))
+    requests = dict(batch.queues())
+    for group in _groups(windows.plan, requests, frozenset(faulty), context):
+        judged += _judge_group(windows, group, batch, requests, context)
+    return pa.concat_tables(judged)
+
+
+def _by_window(plan: WindowPlan, rest: pa.Table) -> tuple[Iterator[tuple[int, int, pa.Table]], pa.Table]:
+    """The requests that are there once and take no more than `SPAN_MAX` windows, by the last one; and all others.
+
+    With each the first and the last window that any of them lies in.
+    """
+    sources, source_names = coded(rest, "source")
+    requests, _names = coded_texts(rest, "request")
+    key = np.unique(requests.astype(np.int64) * max(len(source_names), 1) + sources, return_inverse=True)[1]
+    place = np.maximum(np.searchsorted(plan.firsts_ns, rest["after_ns"].to_numpy(), side="right") - 1, 0)
+    first, last = (np.full(int(key.max(initial=-1)) + 1, none, dtype=np.int64) for none in (len(plan.windows), -1))
+    np.minimum.at(first, key, place)
+    np.maximum.at(last, key, place)
+    is_near = are_single(rest) & ((last - first)[key] < SPAN_MAX)
+
+    def of_window(window: int) -> tuple[int, int, pa.Table]:
+        mine = is_near & (last[key] == window)
+        return int(first[key[mine]].min()), window, rest.filter(pa.array(mine))
+
+    return map(of_window, np.unique(last[key[is_near]]).tolist()), rest.filter(pa.array(~is_near))
+
+
+@frozen(eq=False)
+class _Group:
+    """Queues that are judged together, beside the logs of some windows."""
+
+    names: list[QueueName]
+    faulty: frozenset[QueueName]
+    windows: NDArray[np.bool_]
+
+
+def _groups(
+    plan: WindowPlan, requests: dict[QueueName, Events], faulty: frozenset[QueueName], context: Context
+) -> Iterator[_Group]:
+    names: list[QueueName] = []
+    together, count = np.zeros(len(plan.windows), dtype=np.bool_), 0
+    for name in sorted({*requests, *faulty}):
+        needed = _needed(plan, name, requests.get(name), context)
+        if name in faulty:
+            needed = np.ones_like(needed)
+        events = plan.log_count(name, needed)
+        if names and count + events > LOG_EVENTS_MAX:
+            yield _Group(names, faulty, together)
+            names, together, count = [], np.zeros_like(together), 0
+        names.append(name)
+        together, count = together | needed, count + events
+    if names:
+        yield _Group(names, faulty, together)
+
+
+def _needed(plan: WindowPlan, name: QueueName, events: Events | None, context: Context) -> NDArray[np.bool_]:
+    """The windows whose log can matter to the requests of a queue."""
+    received = np.empty(0, dtype=np.int64) if events is None else events.rows("request_received")
+    if events is None or not len(received):
+        return np.zeros(len(plan.windows), dtype=np.bool_)
+    pulls = received[is_one_of(events.integers("code", received), PULL_CODES)]
+    first, count, body = events.bodies(events.rows("answer_sent"))
+    bodies = [body[start : start + length].min() for start, length in zip(first, count, strict=True) if length]
+    told = events.integers("offset_max", events.rows("answer_sent"))
+    lowest = min([*events.integers("offset", pulls).tolist(), *bodies, *told[told >= 0].tolist()], default=0)
+    lives = context.lives(name)
+    if lives is not None and len(lives.deletions):
+        return np.ones(len(plan.windows), dtype=np.bool_)
+    since_ns = int(events.integers("after_ns", np.arange(len(events))).min()) - context.wake_ns
+    return plan.needed(name, int(lowest), since_ns)
+
+
+def _judge_group(
+    windows: WindowReader, group: _Group, batch: Batch, requests: dict[QueueName, Events], context: Context
+) -> Iterator[pa.Table]:
+    tables = [_of_queues(windows.log(int(number)), group.names) for number in np.flatnonzero(group.windows)]
+    seen = dict(make_batch(joined(tables)).queues())
+    outlook = partial(windows.plan.beside, group.windows)
+    logs = {name: make_log(seen.get(name, batch.nothing()), context, outlook(name)) for name in group.names}
+    yield judge_logs({name: logs[name] for name in group.names if name in group.faulty}, context)
+    for name in group.names:
+        if name in requests:
+            yield judge_queue(name, requests[name], logs[name], context)
+
+
+def _of_queues(table: pa.Table, names: Iterable[QueueName]) -> pa.Table:
+    """The events of these queues."""
+    batch = make_batch(table)
+    wanted = set(names)
+    rows = [events.table_rows(np.arange(len(events))) for name, events in batch.queues() if name in wanted]
+    return table.take(pa.array(np.concatenate(rows))) if rows else table.slice(0, 0)
+
+
+SENDS: Final = "sends"
+FALLS: Final = "falls"
+COMMITS: Final = "commits"
+NO_SHARE: Final = Share(0, 0)
+
+
+@frozen
+class Outcome:
+    """What a rule finds in a history."""
+
+    findings: list[Finding]
+    left_out: int = 0
+    """Findings that are not listed."""
+    share: Share = NO_SHARE
+    gaps: list[Gap] = field(factory=list)
+
+
+Rule = Callable[[Tables, Context], Outcome]
+
+
+def rules_of(history: History, survey: Survey) -> dict[str, Rule]:
+    """The rules that have anything to judge in a history, by name."""
+    rules: dict[str, Rule] = {}
+    seen = survey.observers
+    if seen.acknowledged or seen.sends or seen.identified:
+        rules[SENDS] = _of_sends
+    if seen.min_least < seen.min_most or not survey.answered <= survey.shown:
+        rules[FALLS] = _of_falls
+    if survey.offset_queries or survey.offset_updates:
+        rules[COMMITS] = partial(_of_commits, history)
+    return rules
+
+
+def _of_sends(tables: Tables, context: Context) -> Outcome:
+    findings, left_out, share, gaps = judge_sends(tables, context)
+    return Outcome(findings, left_out, share, gaps)
+
+
+def _of_falls(tables: Tables, context: Context) -> Outcome:
+    findings, left_out = judge_offset_regression(tables, context)
+    return Outcome(findings, left_out)
+
+
+def _of_commits(history: History, _tables: Tables, context: Context) -> Outcome:
+    # It reads the splits by itself, with a few of their columns.
+    findings, share, gaps = judge_commits(history, context)
+    return Outcome(findings, share=share, gaps=gaps)
