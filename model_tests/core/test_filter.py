@@ -19,10 +19,20 @@ from model_tests.support.broker.sql92_cases import WORDS, Case, outcome
 from longpoll_broker.shared.filter import data as module
 from longpoll_broker.shared.filter import sql92, sql92_grammar, sql92_tree
 from longpoll_broker.shared.filter.data import FilterTable
-from longpoll_broker.shared.filter.filters import ExpressionError, SqlFilter, filter_of, sql_filter, tag_filter
+from longpoll_broker.shared.filter.filters import (
+    CACHED_SIZE_MAX,
+    SQL92,
+    TAG,
+    ExpressionError,
+    SqlFilter,
+    filter_of,
+    sql_filter,
+    tag_filter,
+)
 from longpoll_broker.shared.filter.sql92 import Sql92Error, compile_expression
 from longpoll_broker.shared.filter.sql92_values import Value
 from longpoll_conform.vectors import recorded
+from longpoll_protocol import tags
 from longpoll_protocol.properties import (
     FORM_4_9,
     FORM_5,
@@ -166,6 +176,21 @@ def test_filters_of_groups_that_are_gone_are_bounded(monkeypatch: pytest.MonkeyP
     table.register("T0", "G", "a > 1", "SQL92", 1)
     table.group_gone("G", ["T2", "T3"])
     assert [known(table, f"T{number}") is not None for number in range(5)] == [True, False, True, True, True]
+
+
+def test_filters_of_short_expressions_alone_are_kept() -> None:
+    """A client chooses the expressions: thousands of long ones would take gigabytes."""
+    short, long = "a" * CACHED_SIZE_MAX, "a" * (CACHED_SIZE_MAX + 1)
+    assert tag_filter(short, TAG) is tag_filter(short, TAG)
+    assert tag_filter(long, TAG) is not tag_filter(long, TAG)
+    assert sql_filter("a = 1" + " " * CACHED_SIZE_MAX, SQL92) is not sql_filter("a = 1" + " " * CACHED_SIZE_MAX, SQL92)
+
+
+def test_hashes_of_long_words_are_not_kept() -> None:
+    """A peer chooses its tags, and thousands of 64 KiB would be a quarter of a gigabyte."""
+    before = tags._kept_hash.cache_info().misses
+    assert word_hash("b" * 300) == tags.java_hash("b" * 300)
+    assert tags._kept_hash.cache_info().misses == before
 
 
 EXPECTED = Path(__file__).parents[1] / "store" / "golden" / "store-4.9.7-clean.expected.json.xz"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import pytest
 from model_tests.support.present import present
@@ -82,6 +83,11 @@ def test_limits_bound_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not offsets.commit("T", "I", 0, 1)
     assert not offsets.commit("T", "G", 1, 1)
     assert offsets.commit("T", "G", 0, 2)
+    monkeypatch.setattr(offsets_module, "QUEUE_COUNT_MAX", 9)
+    assert not offsets.commit("T", "G", 1, 1), "each queue counts"
+    offsets.forget_topic("T")
+    offsets.lay_over({"T@G": {0: 1, 1: 1, 2: 1}, "T@H": {0: 1, 1: 1}})
+    assert offsets.by_pair == {"T@H": {0: 1, 1: 1}}
 
 
 def test_a_light_group_has_one_queue() -> None:
@@ -245,10 +251,10 @@ def test_sums_by_queue_and_by_broker() -> None:
     counts = [{key: (item.value, item.times) for key, item in each._items.items()} for each in (alike, singly)]
     assert counts[0] == counts[1]
     assert counts[0] == {
-        (GROUP_GET_NUMS, ("T", "G")): (10, 5),
-        (GROUP_GET_SIZE, ("T", "G")): (500, 5),
-        (GROUP_GET_LATENCY, (3, "T", "G")): (20, 5),
-        (BROKER_GET_NUMS, ()): (10, 5),
+        (GROUP_GET_NUMS, "T@G"): (10, 5),
+        (GROUP_GET_SIZE, "T@G"): (500, 5),
+        (GROUP_GET_LATENCY, "3@T@G"): (20, 5),
+        (BROKER_GET_NUMS, ""): (10, 5),
     }
     statistics = Statistics()
     assert statistics.given() == 0
@@ -270,31 +276,59 @@ class NotedGuard:
 
 
 class Guarded(dict[Any, Any]):
-    """Items that are only gone through with the guard held: another thread's count would change them meanwhile."""
+    """Items that are only read with the guard held: another thread's count would change them meanwhile."""
 
     def __init__(self, guard: NotedGuard) -> None:
         self.guard = guard
-        self.walks = 0
 
-    def values(self) -> Any:
+    def get(self, *key: Any) -> Any:
         assert self.guard.held
-        self.walks += 1
-        return super().values()
+        return super().get(*key)
 
     def items(self) -> Any:
         assert self.guard.held
-        self.walks += 1
         return super().items()
 
 
 def test_samples_and_snapshots_hold_the_guard() -> None:
+    """Whoever goes through the items has it, and gives it back."""
     guard = NotedGuard()
     statistics = Statistics(guard=guard)
-    statistics._items = items = Guarded(guard)
+    statistics._items = Guarded(guard)
     statistics.count_get("T", "G", 3, messages=5, size=500, latency_ms=2)
     statistics.sample(0)
     assert statistics.snapshots(GROUP_GET_NUMS, "T@G") is not None
-    assert (items.walks, guard.held) == (2, False)
+    assert not guard.held
+
+
+def test_others_count_while_many_items_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part holds the guard once; an item is looked up by its key, however many there are."""
+    monkeypatch.setattr(module, "PART_COUNT", 2)
+    statistics = Statistics()
+    for group in "ABCD":
+        statistics.count_get("T", group, 0, messages=1, size=1, latency_ms=0)
+    statistics.guard = guard = mock.MagicMock()
+    statistics.sample(0)
+    assert guard.__enter__.call_count == 1 + len(statistics._items) // 2 + 1
+    assert statistics.snapshots(GROUP_GET_NUMS, "T@A") is not None
+
+
+def test_an_item_leaves_after_a_day_without_a_count() -> None:
+    """Its room is another's then; the broker's own sums stay."""
+    statistics = Statistics()
+    for group in "GH":
+        statistics.count_get("T", group, 3, messages=5, size=500, latency_ms=2)
+    hour_ms = 3_600_000
+    for hour in range(25):
+        statistics.count_get("T", "H", 3, messages=5, size=500, latency_ms=2)
+        statistics.sample(hour * hour_ms)
+    assert statistics.snapshots(GROUP_GET_NUMS, "T@G") is None
+    assert statistics.snapshots(GROUP_GET_NUMS, "T@H") is not None
+    for hour in range(25, 51):
+        statistics.sample(hour * hour_ms)
+    assert (statistics.quota.used, statistics.given()) == (1, 27 * 5)
+    statistics.count_get("T", "H", 3, messages=5, size=500, latency_ms=2)
+    assert statistics.snapshots(GROUP_GET_NUMS, "T@H") is not None
 
 
 def test_items_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,7 +128,7 @@ def test_what_is_refused_is_not_tried_again(code: int) -> None:
         webhook.put("two", b"{}")
         assert receiver.wait_for(2) == ["one", "two"]
     assert (webhook.taken, webhook.refused) == (1, 1)
-    assert f"refuses finding one with {code}" in said[0]
+    assert f"rejects finding one with {code}" in said[0]
 
 
 def test_who_offers_never_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

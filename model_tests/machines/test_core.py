@@ -1,9 +1,9 @@
 """Drives the broker's real hold table beside the law, one move at a time, and compares all that can be seen.
 
 The machine draws any move that the law allows in the world of `longpoll.broker_simulation.refinement`: the real
-`HoldService`, `Walk` and `HoldTable` under a controlled scheduler, with consumers, a dispatcher, a scanner, an executor
-that may be full, a stop and looks that throw. After each move every variable of the law, read off the table and the
-actors, must be where steps of the law's own actions lead.
+`HoldService`, `BucketTraversal` and `HoldTable` under a controlled scheduler, with consumers, a dispatcher, a scanner,
+an executor that may be full, a stop and looks that throw. After each move every variable of the law, read off the table
+and the actors, must be where steps of the law's own actions lead.
 """
 
 from __future__ import annotations

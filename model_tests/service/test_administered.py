@@ -12,6 +12,7 @@ from model_tests.support.broker.raw_client import RawClient, pull_fields, send_m
 from model_tests.support.present import present
 
 from longpoll_broker.broker import Broker
+from longpoll_broker.io import processors
 from longpoll_broker.rocketmq.accounts.access import ADMIN_CODES, Right
 from longpoll_broker.rocketmq.accounts.resources import wanted_by
 from longpoll_broker.rocketmq.admin import progress_processor, table_processor
@@ -164,7 +165,7 @@ def test_tables_are_told_whole(broker: Broker, client: RawClient, monkeypatch: p
     assert (topics["T"]["topicName"], topics["T"]["perm"]) == ("T", 6)
     assert told(client, RequestCode.GET_ALL_CONSUMER_OFFSET) == {"offsetTable": {"T@G": {"0": 1}}}
     assert told(client, RequestCode.GET_ALL_DELAY_OFFSET)["offsetTable"]["3"] == 7
-    monkeypatch.setattr(table_processor, "TABLE_SIZE_MAX", 10)
+    monkeypatch.setattr(processors, "ANSWER_SIZE_MAX", 10)
     monkeypatch.setattr(table_processor, "OFFSET_COUNT_MAX", 0)
     for code in (RequestCode.GET_ALL_TOPIC_CONFIG, RequestCode.GET_ALL_CONSUMER_OFFSET):
         refused = client.call(code)

@@ -19,7 +19,7 @@ from model_tests.support.service import served
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.io.channel import Channel, Parts
-from longpoll_broker.rocketmq.admin import client_calls, member_notifications
+from longpoll_broker.rocketmq.admin import client_calls, lock_processor, member_notifications
 from longpoll_broker.rocketmq.admin.member_notifications import MemberNotifications
 from longpoll_broker.shared.subscription import Clients
 from longpoll_client import Listener, PullConsumer, PushConsumer, Retry
@@ -470,7 +470,9 @@ def test_a_group_is_told_to_go_on_elsewhere(broker: Broker, client: RawClient, c
     assert broker.offsets.query("T", "G", 0) == 2
 
 
-def test_queues_are_assigned_to_members(broker: Broker, client: RawClient, connect: Connect) -> None:
+def test_queues_are_assigned_to_members(
+    broker: Broker, client: RawClient, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Request 400, for 5.x clients that do not rebalance themselves."""
     queues = {"topic": "T", "readQueueNums": "3", "writeQueueNums": "3", "perm": "6"}
     assert client.call(RequestCode.UPDATE_AND_CREATE_TOPIC, queues).code == 0
@@ -497,6 +499,8 @@ def test_queues_are_assigned_to_members(broker: Broker, client: RawClient, conne
     assert [assigned("c@1", strategyName="AVG_BY_CIRCLE")] == [everything[1::2]]
     assert assigned("unknown", messageModel="BROADCASTING") == everything
     assert (assigned("c@0", topic="none"), assigned("c@0", strategyName="odd")) == ([], 1)
+    monkeypatch.setattr(lock_processor, "TOLD_QUEUE_COUNT_MAX", 4)
+    assert assigned("c@0") == 1
 
 
 @pytest.mark.parametrize("is_online", [True, False])

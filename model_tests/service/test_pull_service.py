@@ -138,7 +138,7 @@ def test_woken_pulls_in_a_herd_get_what_each_asked_for(
     monkeypatch.setattr(notifier, "LARGE_HERD", large_herd)
     broker = start_broker()
     assert answers_of_herd(broker, connect) == HERDS
-    assert broker.shared.statistics._items[GROUP_GET_NUMS, ("T", "G")].value == 20
+    assert broker.shared.statistics._items[GROUP_GET_NUMS, "T@G"].value == 20
 
 
 Told = tuple[int, dict[str, str] | None, str | None, list[bytes]]

@@ -20,15 +20,19 @@ from model_tests.support.service import served
 
 from longpoll_broker import shared
 from longpoll_broker.broker import Broker
+from longpoll_broker.hold import hold_service
 from longpoll_broker.io.channel import Channel, Outbox
 from longpoll_broker.rocketmq import accounts, name_server, tables
-from longpoll_broker.rocketmq.admin import client_processor
+from longpoll_broker.rocketmq.admin import client_calls, client_processor
 from longpoll_broker.rocketmq.name_server.kv_settings import KvSettings
+from longpoll_broker.rocketmq.name_server.own_topics import OwnTopics
 from longpoll_broker.rocketmq.name_server.routes import RegisteredBroker, Routes
+from longpoll_broker.rocketmq.tables import timer_counts
+from longpoll_broker.rocketmq.tables.timer_counts import TimerCounts
 from longpoll_broker.send import send_back_processor
 from longpoll_broker.shared import filter as filter_package
 from longpoll_broker.shared.quota import Quota
-from longpoll_broker.shared.topics import TopicConfig
+from longpoll_broker.shared.topics import TopicConfig, Topics
 from longpoll_protocol.codes import RequestCode
 from longpoll_protocol.frames.command import Command, encode
 from longpoll_runtime.real import RealRuntime
@@ -61,6 +65,12 @@ def call(number: int) -> Request:
     return RequestCode.GET_CONSUMER_RUNNING_INFO, fields, b""
 
 
+def long_pull(number: int) -> Request:
+    """A pull that waits and brings a long subscription."""
+    fields = pull_fields("TBW102", 1, timeout_ms=20_000) | {"subscription": f"t{number}" + "x" * 90}
+    return RequestCode.PULL_MESSAGE, fields, b""
+
+
 ATTACKS: Final[dict[str, Callable[[int], Request]]] = {
     "topics": lambda number: (RequestCode.SEND_MESSAGE_V2, send_fields(f"t{number}", 0), b"x"),
     "groups": lambda number: (RequestCode.PULL_MESSAGE, pull_fields("TBW102", 0, group=f"g{number}"), b""),
@@ -71,6 +81,8 @@ ATTACKS: Final[dict[str, Callable[[int], Request]]] = {
     "characters of subscriptions": lambda number: heartbeat(number, consumer=True),
     "characters of filters": lambda number: heartbeat(number, consumer=True, sql=True),
     "waiting calls": call,
+    "statistics": lambda number: (RequestCode.PULL_MESSAGE, pull_fields("TBW102", 0, group=f"g{number}"), b""),
+    "characters of held pulls": long_pull,
 }
 """By the name of a table's quota, a request that makes one more entry."""
 
@@ -79,6 +91,7 @@ ATTACKS: Final[dict[str, Callable[[int], Request]]] = {
 def broker(tmp_path: Path) -> Iterator[Broker]:
     """A broker without sockets."""
     with ThreadlessBroker.start(RealRuntime(), str(tmp_path / "store"), store_config=SMALL_STORE) as started:
+        tell(Peer(started, 1), (RequestCode.SEND_MESSAGE_V2, send_fields("TBW102", 0), b"x"))
         yield started
 
 
@@ -111,7 +124,16 @@ def test_one_connection_leaves_room_for_others(name: str, broker: Broker) -> Non
         assert quota.used > before
 
 
-@pytest.mark.parametrize("name", ["producers", "members of groups", "characters of subscriptions", "waiting calls"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "producers",
+        "members of groups",
+        "characters of subscriptions",
+        "waiting calls",
+        "characters of held pulls",
+    ],
+)
 def test_what_a_connection_made_goes_with_it(name: str, broker: Broker) -> None:
     tell(Peer(broker, 1), heartbeat(0, consumer=True))
     tell(Peer(broker, 2), heartbeat(1, consumer=True))
@@ -146,7 +168,7 @@ def test_what_is_deleted_makes_room(broker: Broker) -> None:
 
 def test_what_is_sent_back_has_a_share(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request of 36 bytes may store a large message again."""
-    back = {"offset": "0", "group": "G", "delayLevel": "0"}
+    back = {"offset": str(broker.store.log_end), "group": "G", "delayLevel": "0"}
     asked = b"".join(map(bytes, encode(Command(code=RequestCode.CONSUMER_SEND_MSG_BACK, opaque=1, ext_fields=back))))
     tell(Peer(broker, 1), (RequestCode.SEND_MESSAGE_V2, send_fields("T", 0), bytes(10_000)))
     monkeypatch.setattr(send_back_processor, "SENT_BACK_SIZE_MAX", 1_000_000)
@@ -183,6 +205,52 @@ def test_a_connection_leaves_many_groups_in_turns(broker: Broker, monkeypatch: p
     assert (left, clients.producers.quota.used) == ([61, 21], 0)
     assert clients.clients.channels("g98") == [stayed.channel]
     assert list(clients.programs) == [stayed.channel]
+
+
+def test_a_connection_leaves_many_held_pulls_in_turns(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of others stay."""
+    monkeypatch.setattr(hold_service, "DROPPED_COUNT", 4)
+    leaving, stayed = Peer(broker, 7), Peer(broker, 8)
+    for peer in (leaving, stayed):
+        for number in range(10):
+            tell(peer, long_pull(number))
+    broker.handler.closed(leaving.channel)
+    held = []
+    while broker.handler.has_more:
+        held.append(len(broker.hold_service))
+        broker.handler.end_pass(Outbox())
+    assert held == [16, 12]
+    assert len(broker.hold_service) == 10
+
+
+def test_many_members_are_reset_in_turns(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """222 tells each member by 220, and answers after the last one."""
+    monkeypatch.setattr(client_calls, "NOTICES_MAX", 2)
+    members = [Peer(broker, 20 + number) for number in range(5)]
+    for member in members:
+        tell(member, heartbeat(0, consumer=True))
+    broker.offsets.commit("TBW102", "g0", 0, 1)
+    broker.topics.put(TopicConfig("TBW102", 1, 1))
+    asker = Peer(broker, 7)
+    for member in members:
+        member.heard()
+    tell(asker, (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, {"topic": "TBW102", "group": "g0", "timestamp": "0"}, b""))
+    told = []
+    while asker.channel.rest is not None:
+        told.append([b'"code":220' in member.heard() for member in members].count(True))
+        rest, asker.channel.rest = asker.channel.rest, None
+        rest(Outbox())
+    assert told == [2, 2]
+    assert [b'"code":220' in member.heard() for member in members].count(True) == 1
+
+
+def test_who_waits_for_a_member_keeps_no_large_request(broker: Broker) -> None:
+    """Its fields may have a megabyte; the answer needs none of them."""
+    tell(Peer(broker, 1), heartbeat(0, consumer=True))
+    code, fields, body = call(0)
+    tell(Peer(broker, 7), (code, fields | {"more": "x" * 100_000}, body))
+    (waiting,) = broker.administering.calls._waiting.values()
+    assert not waiting.asked.ext_fields
 
 
 def test_connections_of_one_peer_address_are_told_apart(broker: Broker) -> None:
@@ -255,8 +323,7 @@ WITHOUT: Final = {
     "Rules": "an administrator's file",
     "Account": "an administrator's file",
     "Wanted": "lives as long as a request",
-    "Statistics": "its rows are those of topics and groups",
-    "ToldTopics": "has topics that are in `Topics`, or were",
+    "ToldTopics": "has no more rows than `Topics`, and one",
     "Group": "its rows count in `Clients`",
     "RegisteredBroker": "its topics count in `Routes`",
     "TimerOffsets": "has as many rows as the broker's own timers",
@@ -286,6 +353,21 @@ def tables_without(packages: Any) -> set[str]:
 
 def test_every_table_has_a_quota() -> None:
     assert tables_without([shared, filter_package, tables, accounts, name_server]) - WITHOUT.keys() == set()
+
+
+def test_topics_that_came_and_went_leave_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each was made, forgotten by 216 or counted by the timer, and deleted."""
+    monkeypatch.setattr(timer_counts, "TOPIC_COUNT_MAX", 3)
+    topics, counts = Topics(), TimerCounts()
+    told = OwnTopics(topics, outlive=True)
+    for number in range(10):
+        topics.put(TopicConfig(f"t{number}"))
+        told.forget(f"t{number}")
+        topics.remove(f"t{number}")
+        counts.add(f"t{number}", 1, 0)
+        counts.add(f"t{number}", -1, 0)
+    assert len(told._forgotten) <= 1
+    assert len(counts.by_topic) <= 3
 
 
 class Sender:

@@ -380,7 +380,7 @@ def test_what_was_put_is_counted(start_broker: StartBroker, connect: Connect) ->
     assert client.call(RequestCode.CONSUMER_SEND_MSG_BACK, back).code == 0
 
     def total(name: str, key: str) -> int:
-        found = broker.shared.statistics._items.get((name, tuple(key.split("@")) if key else ()))
+        found = broker.shared.statistics._items.get((name, key))
         return 0 if found is None else found.value
 
     assert [total("TOPIC_PUT_NUMS", topic) for topic in "TU"] == [15, 1]

@@ -23,10 +23,10 @@ from model_tests.support.service import answer_of, served, served_two
 from longpoll_broker.broker import Broker
 from longpoll_broker.config import BrokerConfig
 from longpoll_broker.handler import BrokerHandler
-from longpoll_broker.io import transport
+from longpoll_broker.io import processors, transport
 from longpoll_broker.io.channel import Channel, Outbox
 from longpoll_broker.io.transport import PASS_NS, QUEUED_SIZE_MAX, TURN_NS_MAX, TURN_NS_MIN, IoLoop
-from longpoll_broker.rocketmq.admin import progress_processor, table_processor
+from longpoll_broker.rocketmq.admin import connection_processor, progress_processor, table_processor
 from longpoll_broker.shared import offsets, table_chunks
 from longpoll_broker.shared.topics import TopicConfig
 from longpoll_broker.startup import limits_of
@@ -62,6 +62,9 @@ def unending(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return ended
 
 
+CONSUMER: Final = b'{"groupName":"members","subscriptionDataSet":[{"topic":"T0","subString":"*","subVersion":1}]}'
+
+
 @pytest.mark.parametrize(
     ("code", "fields"),
     [
@@ -72,6 +75,8 @@ def unending(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         (RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "T0"}),
         (RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}),
         (RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": "g0"}),
+        (RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "members"}),
+        (RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "members"}),
     ],
 )
 def test_full_tables_are_told_in_turns(
@@ -86,11 +91,16 @@ def test_full_tables_are_told_in_turns(
             broker.groups.find(f"g{number}")
             for topic, group in ((f"T{number}", "g0"), ("T0", f"g{number}")):
                 broker.offsets.commit(topic, group, 0, number)
+        member = b'{"clientID":"c","producerDataSet":[{"groupName":"members"}],"consumerDataSet":[%s]}' % CONSUMER
+        for number in range(20):
+            beat = encode(Command(code=RequestCode.HEART_BEAT, opaque=1, body=member))
+            Peer(broker, 20 + number).tell(b"".join(map(bytes, beat)))
         peer = Peer(broker)
         asked = b"".join(map(bytes, encode(Command(code=code, opaque=1, ext_fields=fields))))
         at_once = peer.tell(asked)
         assert peer.channel.rest is None
         assert at_once
+        monkeypatch.setattr(connection_processor, "PART_COUNT", 5)
         for module, name in ((table_chunks, "PART_COUNT"), (offsets, "TURN_COUNT"), (progress_processor, "TURN_COUNT")):
             monkeypatch.setattr(module, name, 5)
         told, count = peer.tell(asked), 0
@@ -106,16 +116,21 @@ def test_full_tables_are_told_in_turns(
 
 
 def test_a_table_that_is_too_long_is_refused_at_the_limit(
-    broker: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, client: RawClient, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """99,000 groups with long names do not fit into a frame."""
     for number in range(20):
         broker.groups.find(f"{number:0255}")
     monkeypatch.setattr(table_chunks, "PART_COUNT", 4)
-    monkeypatch.setattr(table_processor, "TABLE_SIZE_MAX", 4_000)
-    answer = client.call(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-    assert answer.code == 1
-    assert "over the limit of 4000 bytes for one answer" in str(answer.remark)
+    for module in (table_processor, processors):
+        monkeypatch.setattr(module, "ANSWER_SIZE_MAX", 100)
+    for peer, code in (
+        (client, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG),
+        (connect(broker.name_server_address), RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER),
+    ):
+        answer = peer.call(code)
+        assert answer.code == 1
+        assert "over the limit of 100: ask for less" in str(answer.remark)
 
 
 def queried(client: RawClient) -> int:

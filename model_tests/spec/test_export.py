@@ -191,7 +191,7 @@ def test_what_is_said_of_one_request_alone_has_no_parametric_text() -> None:
 
     assert generalised(("and", *idle), {})[:3] == ("every", "r", "request")
     assert generalised(("or", *idle[1:]), {("request", 0): "r"})[1:4] == ("s", "request", ("letters", "r"))
-    with pytest.raises(NotUniformError, match="does not say of request 2"):
+    with pytest.raises(NotUniformError, match="differently from request 2"):
         generalised(("and", *idle[:2]), {})
     with pytest.raises(NotUniformError, match="request 1 alone"):
         generalised(idle[1], {("request", 0): "r"})

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from longpoll.cli import main
 from longpoll_broker.config import StoreConfig
 from longpoll_broker.errors import StoreUserError, TopicLeavingError
-from longpoll_broker.store.queues.consume_queue import UNIT_SIZE
+from longpoll_broker.store.queues.consume_queue import UNIT_SIZE, ConsumeQueue
 from longpoll_broker.store.queues.inner_queues import inner_places
 from longpoll_broker.store.queues.queue_table import MAPS_MAX, OTHER_MAPS, QueueTable, Topic
 from longpoll_broker.store.segment import SegmentList
@@ -382,3 +382,19 @@ def test_a_name_that_is_no_directorys_is_passed_over() -> None:
     assert places_of(f"%LMQ%../x,../x,a.b,U,{DEVICE}", "1,2,3,4,5") == [("U", 7, 4), (DEVICE, 0, 5)]
     assert places_of("%LMQ%" + "x" * 251 + ",%LMQ%\x07,%LMQ%", "1,2,3") == [("%LMQ%", 0, 3)]
     assert places_of("U,V", "1") == []
+
+
+def test_the_zeros_behind_a_queue_are_not_read_as_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of 6 MB that a copy has filled with zeros would take most of a second."""
+    holed(tmp_path, range(COUNT, COUNT))
+    asked: list[int] = []
+    unit = ConsumeQueue.unit
+
+    def note(queue: ConsumeQueue, offset: int) -> tuple[int, int, int] | None:
+        asked.append(offset)
+        return unit(queue, offset)
+
+    monkeypatch.setattr(ConsumeQueue, "unit", note)
+    open_store(tmp_path).close()
+    assert asked
+    assert max(asked) < COUNT

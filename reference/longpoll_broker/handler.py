@@ -115,6 +115,8 @@ class BrokerHandler:
             clients.subscriptions_quota,
             clients.filters.quota,
             administering.calls.quota,
+            self.shared.statistics.quota,
+            self.pulling.hold_service.texts,
         )
 
     def opened(self, channel: Channel) -> None:
@@ -164,8 +166,6 @@ class BrokerHandler:
         outbox = Outbox()
         self.administering.clients.closed(channel, outbox)
         self.administering.calls.closed(channel, outbox)
-        for quota in self.quotas:
-            quota.closed(channel)
         outbox.flush()
 
     def _receive(self, channel: Channel, command: Command, outbox: Outbox) -> SendBursts | PullBursts | None:

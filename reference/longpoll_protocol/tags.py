@@ -78,7 +78,11 @@ def tags_code(tags: str | None) -> int:
     return java_hash(tags) if tags else 0
 
 
-@lru_cache(maxsize=4096)
 def word_hash(word: str) -> int:
-    """`java_hash` of a frequent word, such as a subscribed tag or a property's name; cached."""
-    return java_hash(word)
+    """`java_hash` of a frequent word, such as a subscribed tag or a property's name; cached if short."""
+    return _kept_hash(word) if len(word) <= KEPT_SIZE_MAX else java_hash(word)
+
+
+_kept_hash: Final = lru_cache(maxsize=4096)(java_hash)
+KEPT_SIZE_MAX: Final = 255
+"""Maximum characters of a cached word: peers choose the words."""

@@ -220,7 +220,7 @@ OURS: Final = (
         "A program that tries to start a consumer again and again, while its topic is not there, has two threads and "
         "sockets more each time that it makes a new one.",
         Change(
-            f"{CLIENT}/consume/consumer.py",
+            f"{CLIENT}/consume/member.py",
             "            undo.callback(self._instance.disconnect)\n",
             "",
         ),

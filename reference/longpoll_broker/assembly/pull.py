@@ -65,8 +65,8 @@ class PullServices:
 
     @property
     def has_more(self) -> bool:
-        """Whether released pulls wait for a loop's next pass."""
-        return self.inline is not None and self.inline.has_more
+        """Whether released pulls, or those of closed channels, wait for a loop's next pass."""
+        return self.hold_service.has_more or (self.inline is not None and self.inline.has_more)
 
     def wake_by(self, wake: Callable[[], None]) -> None:
         """Set the function that wakes a sleeping loop for its next pass."""
@@ -74,7 +74,8 @@ class PullServices:
             self.inline.later.wake = wake
 
     def turn(self, outbox: Outbox) -> None:
-        """End a loop's pass: run some of the waiting pulls."""
+        """End a loop's pass: drop or run some of the waiting pulls."""
+        self.hold_service.turn()
         if self.inline is not None:
             self.inline.turn(outbox)
 

@@ -180,7 +180,7 @@ class QuickPullProcessor(PullProcessor):
         self.runner.statistics.count_get(
             topic, header.consumer_group, queue_id,
             messages=len(read.offsets), size=read.size_bytes,
-            latency_ms=(self.runtime.monotonic_ns() - channel.received_ns) // 1_000_000,
+            latency_ms=(self.runtime.monotonic_ns() - channel.received_ns) // 1_000_000, channel=channel,
         )  # fmt: skip
         head = encode_pull_head(
             ResponseCode.SUCCESS.value, command.opaque, RESPONSE, read.status,

@@ -167,6 +167,7 @@ class HerdRunner(PullRunner):
         self.statistics.count_get(
             first.topic, first.group, first.queue_id,
             messages=len(read.offsets), size=read.size_bytes, latency_ms=0, times=len(pulls),
+            channel=channel,
         )  # fmt: skip
 
 

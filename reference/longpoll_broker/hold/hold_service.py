@@ -9,7 +9,9 @@ Sources: `PullRequestHoldService.java`; upstream issue #7358 for the recheck.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, Protocol
 from zlib import crc32
 
@@ -32,6 +34,8 @@ SHARD_COUNT: Final = 8
 """Number of shards and locks; a queue's bucket belongs to a shard by hash."""
 SMALL_TABLE: Final = 1000
 """Minimum number of pulls that one connection may have in one shard."""
+DROPPED_COUNT: Final = 10_000
+"""Maximum pulls of a closed connection that one pass removes: some 7 ms."""
 EXPIRED_COUNT: Final = 2_000
 """Maximum pulls that expire in one call of `run`, about 20 ms of work; then other connections get their turn."""
 HERD_PART: Final = FLUSH_COUNT
@@ -148,10 +152,18 @@ class HoldService:
         self._clock_sleeps_until_ms: float = float("inf")
         self._expire_first = 0
         """Index of the shard whose deadlines `run` checks first."""
+        self._closed: deque[Channel] = deque()
+        """Closed channels that may still have pulls."""
+        self.texts = self._room.texts
 
     def __len__(self) -> int:
         """Returns the number of pulls that are held or taken."""
         return self._room.used
+
+    @property
+    def has_more(self) -> bool:
+        """Whether a closed channel waits for a later pass."""
+        return bool(self._closed)
 
     def now_ms(self) -> int:
         """Returns the time of the clock that deadlines use, ms."""
@@ -462,12 +474,19 @@ class HoldService:
     # -- channels and the end ----------------------------------------------------------------------------------------
 
     def drop_channel(self, channel: Channel) -> int:
-        """Remove the pulls of a closed channel; returns their number."""
+        """Remove the pulls of a closed channel, many in several passes; returns the number of this pass."""
         dropped = 0
         for shard in self._shards:
             with shard.lock:
-                dropped += len(shard.table.drop_channel(channel))
+                dropped += len(shard.table.drop_channel(channel, DROPPED_COUNT - dropped))
+        if dropped == DROPPED_COUNT:
+            self._closed.append(channel)
         return dropped
+
+    def turn(self) -> None:
+        """End a pass: continue with a closed channel."""
+        with suppress(IndexError):
+            self.drop_channel(self._closed.popleft())
 
     def topic_deleted(self, topic: str, outbox: Outbox) -> None:
         """Run every held pull of a deleted topic, so that clients learn of it at once."""

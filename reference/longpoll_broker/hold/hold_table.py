@@ -14,13 +14,16 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 from attrs import define, field
 
 from longpoll_broker.hold.deadlines import Deadlines
-from longpoll_broker.shared.filter.filters import Filter
+from longpoll_broker.shared.filter.filters import Filter, TagFilter
+from longpoll_broker.shared.quota import Quota
+from longpoll_broker.shared.subscription import SUBSCRIPTION_COST, SUBSCRIPTION_SIZE_MAX
 
 Key = tuple[str, int]
 """Topic and queue id: the key of a bucket."""
@@ -28,6 +31,10 @@ Cause: TypeAlias = Literal["immediate", "woken", "expired", "thrown", "busy", "s
 """Why a pull is answered, as recorded in a history. `busy`, `thrown` and `stopped` pulls are not run again."""
 Choose: TypeAlias = "Callable[[Iterable[Pull]], tuple[list[Pull], list[Pull]]]"
 """Returns the pulls of a bucket to wake, and those whose filter raised; the rest stays."""
+
+
+SHORT_SIZE_MAX: Final = 32
+"""Maximum characters of a pull's texts that are not counted."""
 
 
 class Phase(enum.IntEnum):
@@ -101,6 +108,23 @@ class HoldLimit:
     guard: AbstractContextManager[Any] = field(factory=nullcontext)
     """Protects `used`; always acquired after a shard's lock, never before."""
     used: int = field(default=0, init=False)
+    texts: Quota = field(factory=lambda: Quota("characters of held pulls", SUBSCRIPTION_SIZE_MAX), init=False)
+
+    def take_texts(self, pull: Pull) -> bool:
+        """Reserve room for a pull's subscription until `give_texts`; returns false if there is less."""
+        size = len(pull.subscription or "") + len(pull.expression_type or "")
+        if size <= SHORT_SIZE_MAX:
+            return True
+        if isinstance(pull.filter, TagFilter):
+            size += SUBSCRIPTION_COST * len(pull.filter.codes)
+        with self.guard:
+            return self.texts.take(pull, pull.channel, size)
+
+    def give_texts(self, pulls: Iterable[Pull]) -> None:
+        """Release what `take_texts` reserved for these pulls."""
+        with self.guard:
+            for pull in pulls:
+                self.texts.release(pull)
 
     def take(self, count: int = 1) -> bool:
         """Reserve room for `count` pulls; returns false and changes nothing if there is less."""
@@ -216,13 +240,21 @@ class HoldTable:
             bucket = self._buckets.get((pull.topic, pull.queue_id))
         if bucket is not None and self.queue_limit is not None and bucket.known >= self.queue_limit:
             return False
-        if self.room is not None and not self.room.take():
+        if self.room is not None and not self._take_room(pull, self.room):
             return False
         if bucket is None:
             key = (pull.topic, pull.queue_id)
             bucket = self._buckets[key] = Bucket(key)
         self._insert(pull, bucket)
         return True
+
+    def _take_room(self, pull: Pull, room: HoldLimit) -> bool:
+        if not room.take():
+            return False
+        if self.channel_limit is None or room.take_texts(pull):
+            return True
+        room.give(1)
+        return False
 
     def hold_together(self, pulls: Sequence[Pull]) -> int:
         """Insert pulls that missed and have room reserved; returns the number that a limit rejects.
@@ -232,7 +264,7 @@ class HoldTable:
         limit, left_out = self.queue_limit, 0
         for pull in pulls:
             assert pull.phase is MISSED
-            if self._is_full_of(pull.channel):
+            if self._is_full_of(pull.channel) or (self.room is not None and not self.room.take_texts(pull)):
                 left_out += 1
                 continue
             key = (pull.topic, pull.queue_id)
@@ -241,6 +273,8 @@ class HoldTable:
                 bucket = self._buckets[key] = Bucket(key)
             elif limit is not None and bucket.known >= limit:
                 left_out += 1
+                if self.room is not None:
+                    self.room.give_texts([pull])
                 continue
             self._insert(pull, bucket)
         return left_out
@@ -355,11 +389,12 @@ class HoldTable:
         self._remove(late)
         return late
 
-    def drop_channel(self, channel: Hashable) -> list[Pull]:
-        """Remove every pull of a closed channel, including taken ones."""
-        known = self._channels.get(channel, ())
-        held = [pull for pull in known if pull.phase is HELD]
-        taken = [pull for pull in known if pull.phase is TAKEN]
+    def drop_channel(self, channel: Hashable, count_max: int | None = None) -> list[Pull]:
+        """Remove the pulls of a closed channel, including taken ones; at most `count_max`."""
+        known = (pull for pull in self._channels.get(channel, ()) if pull.phase in {HELD, TAKEN})
+        mine = list(islice(known, count_max))
+        held = [pull for pull in mine if pull.phase is HELD]
+        taken = [pull for pull in mine if pull.phase is TAKEN]
         self._remove(held)
         self._forget(taken)
         dropped = held + taken
@@ -420,6 +455,8 @@ class HoldTable:
             self.room.give(count)
 
     def _unlink(self, pulls: Sequence[Pull]) -> None:
+        if self.room is not None and self.room.texts.used:
+            self.room.give_texts(pulls)
         channels, own_deadlines, disarm = self._channels, self.own_deadlines, self._deadlines.remove
         for pull in pulls:
             pull.bucket = None

@@ -1,8 +1,8 @@
 """A notifier's traversal of one bucket: take the pulls, check each, keep the rest.
 
-An arrival, or a scan of a bucket, creates a `Walk`. Call `start` and `end` with the shard's lock held, and `each`
-without it. A policy changes two things here: pulls are taken by clone-and-clear or in place, and what happens to the
-list when a filter raises. A passed deadline wakes a pull as an arrival does.
+An arrival, or a scan of a bucket, creates a `BucketTraversal`. Call `start` and `end` with the shard's lock held, and
+`each` without it. A policy changes two things here: pulls are taken by clone-and-clear or in place, and what happens to
+the list when a filter raises. A passed deadline wakes a pull as an arrival does.
 
 Threads and the executor: see `hold.hold_service`. Source: `PullRequestHoldService.notifyMessageArriving`.
 """

@@ -88,7 +88,7 @@ class PullRunner:
             latency_ms = (self.runtime.monotonic_ns() - begun_ns) // 1_000_000
             self.statistics.count_get(
                 pull.topic, pull.group, pull.queue_id,
-                messages=len(read.offsets), size=read.size_bytes, latency_ms=latency_ms,
+                messages=len(read.offsets), size=read.size_bytes, latency_ms=latency_ms, channel=pull.channel,
             )  # fmt: skip
         elif isinstance(decision, OffsetMoved) and decision.code == PULL_OFFSET_MOVED:
             self.offset_moved(pull, decision.read.offset_next)

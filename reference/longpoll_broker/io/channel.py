@@ -280,6 +280,8 @@ class Channel:
             self._unwatch()
             self._socket.close()
         self.rest = None
+        # Held pulls refer to the channel, and some policies keep them after the close.
+        self.connection = Connection(0)
 
     def give_up(self, limit: ConnectionLimit, bytes_max: int, size: int) -> None:
         """Ask the loop to close this channel, which has the most bytes over a limit. Callable from any thread.

@@ -16,6 +16,7 @@ from longpoll_protocol.codes import CommandFlag, RequestCode, ResponseCode
 from longpoll_protocol.errors import HeaderError
 from longpoll_protocol.frames.command import Command, encode_reply_head
 from longpoll_protocol.frames.frame import EMPTY, Buffer, Serialisation
+from longpoll_protocol.sizes import MIB
 from longpoll_runtime.logs import event
 from longpoll_runtime.recoverable import FAULTS
 
@@ -26,6 +27,8 @@ _ONE_WAY: Final = CommandFlag.ONE_WAY.value
 
 REMARK_SIZE_MAX: Final = 2_000
 """Maximum characters of an exception in a remark: its text may repeat the request."""
+ANSWER_SIZE_MAX: Final = 15 * MIB
+"""Maximum bytes of an answer's body: a client accepts frames of 16 MiB."""
 OVERLOAD: Final = "[OVERLOAD]system busy, try again later"
 TOO_LATE: Final = "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while"
 """Why a request is not served, in RocketMQ's words."""
@@ -92,7 +95,10 @@ def answer(
     fields: dict[str, str] | None = None,
     body: Buffer = EMPTY,
 ) -> Parts:
-    """The reply to a command."""
+    """The reply to a command; code 1 in place of a body that fits no frame that clients take."""
+    if len(body) > ANSWER_SIZE_MAX:
+        told = f"the answer has {len(body)} bytes, over the limit of {ANSWER_SIZE_MAX}: ask for less at a time"
+        code, remark, fields, body = ResponseCode.SYSTEM_ERROR, told, None, EMPTY
     head = encode_reply_head(command, code, remark=remark, ext_fields=fields, body_size=len(body))
     if code != ResponseCode.SUCCESS:
         return Refusal((head, body) if len(body) else (head,), code, remark)

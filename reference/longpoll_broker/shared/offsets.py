@@ -22,7 +22,7 @@ from longpoll_protocol.names import LMQ_PREFIX
 
 SEPARATOR: Final = "@"
 OFFSET_COUNT_MAX: Final = 1_000_000
-"""Maximum (topic, group) pairs; further ones are refused."""
+"""Maximum offsets of all queues of all (topic, group) pairs; further ones are refused."""
 TURN_COUNT: Final = 10_000
 """Pairs visited in one turn: some 2 ms."""
 QUEUE_COUNT_MAX: Final = 4096
@@ -68,13 +68,11 @@ class Offsets:
             queue_id = 0
         # Comparing and storing are one step, because another thread may commit in between.
         with self.guard:
-            queues = self.by_pair.get(pair)
-            if queues is None:
-                if not self.quota.take(pair, channel):
+            queues = self.by_pair.get(pair, {})
+            if queue_id not in queues:
+                if len(queues) >= QUEUE_COUNT_MAX or not self.quota.take(pair, channel, len(queues) + 1):
                     return False
-                queues = self.by_pair[pair] = {}
-            if queue_id not in queues and len(queues) >= QUEUE_COUNT_MAX:
-                return False
+                self.by_pair[pair] = queues
             if forward_only and offset < queues.get(queue_id, offset):
                 return True
             queues[queue_id] = offset
@@ -83,8 +81,8 @@ class Offsets:
 
     def note_loaded(self) -> None:
         """Count the entries that were loaded from a file."""
-        for pair in self.by_pair:
-            self.quota.take(pair)
+        for pair, queues in self.by_pair.items():
+            self.quota.take(pair, size=len(queues))
 
     def lay_over(self, table: Mapping[str, Mapping[int, int]], channel: Hashable = None) -> None:
         """Take over another broker's offsets, pair by pair (`SlaveSynchronize.syncConsumerOffset`).
@@ -94,7 +92,7 @@ class Offsets:
         with self.guard:
             for pair, queues in table.items():
                 is_new = len(queues) <= QUEUE_COUNT_MAX and self.by_pair.get(pair) != queues
-                if is_new and self.quota.take(pair, channel):
+                if is_new and self.quota.take(pair, channel, len(queues)):
                     self.by_pair[pair] = dict(queues)
                     self.changed = True
 

@@ -76,14 +76,10 @@ class Quota:
         if entry is not None:
             self._add(entry.connection, entry.account, -entry.size)
 
-    def closed(self, channel: Hashable) -> None:
-        """A connection closed; its remaining entries still count for its account."""
-        self._counts.pop(("connection", getattr(channel, "number", channel)), None)
-
     def _add(self, connection: Hashable, account: Hashable, size: int) -> None:
         self.used += size
         for owner in (connection, account):
-            if owner is None or (size < 0 and owner not in self._counts):
+            if owner is None:
                 continue
             count = self._counts.get(owner, 0) + size
             if count > 0:

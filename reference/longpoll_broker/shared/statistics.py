@@ -15,6 +15,8 @@ from typing import Any, Final
 
 from attrs import define, field, frozen
 
+from longpoll_broker.shared.quota import Quota
+
 GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
 GROUP_GET_SIZE: Final = "GROUP_GET_SIZE"
 GROUP_GET_LATENCY: Final = "GROUP_GET_LATENCY"
@@ -26,6 +28,8 @@ SNDBCK_PUT_NUMS: Final = "SNDBCK_PUT_NUMS"
 
 ITEM_COUNT_MAX: Final = 100_000
 """Maximum counted items; further ones are ignored."""
+PART_COUNT: Final = 2_000
+"""Items that one acquisition of the guard samples: some 2 ms."""
 _MINUTE_MS: Final = 60_000
 _SPANS: Final = (
     ("statsMinute", _MINUTE_MS // 6, 7),
@@ -62,6 +66,12 @@ class Item:
             if not samples or now_ms - samples[-1][0] >= step_ms:
                 samples.append((now_ms, self.value, self.times))
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing was counted for a day."""
+        day = self.samples[-1]
+        return len(day) == day.maxlen and day[0][2] == self.times
+
     def snapshots(self) -> dict[str, Snapshot]:
         """Returns the sums by span."""
         return {name: _between(samples) for (name, _step_ms, _count), samples in zip(_SPANS, self.samples, strict=True)}
@@ -77,10 +87,11 @@ def _between(samples: deque[tuple[int, int, int]]) -> Snapshot:
 
 @define(slots=True, eq=False)
 class Statistics:
-    """Every item, by name and key; each is sampled from its first count on."""
+    """Every item, by name and key; each is sampled from its first count on, and removed after an idle day."""
 
     guard: AbstractContextManager[Any] = field(factory=nullcontext)
-    _items: dict[tuple[str, Hashable], Item] = field(factory=dict, init=False)
+    quota: Quota = field(factory=lambda: Quota("statistics", ITEM_COUNT_MAX), init=False)
+    _items: dict[tuple[str, str], Item] = field(factory=dict, init=False)
     _last_place: tuple[str, str, int] = field(default=("", "", -1), init=False)
     _last_items: tuple[Item, Item, Item, Item] = field(factory=lambda: (Item(), Item(), Item(), Item()), init=False)
     """The items of `_last_place`."""
@@ -89,17 +100,27 @@ class Statistics:
     """The items of `_last_topic`."""
 
     def count_get(
-        self, topic: str, group: str, queue_id: int, *, messages: int, size: int, latency_ms: int, times: int = 1
+        self,
+        topic: str,
+        group: str,
+        queue_id: int,
+        *,
+        messages: int,
+        size: int,
+        latency_ms: int,
+        times: int = 1,
+        channel: Hashable = None,
     ) -> None:
         """Count messages that a group got from a queue, `times` times."""
         with self.guard:
             # One message may wake a thousand pulls of one group: look their sums up once.
             if self._last_place != (topic, group, queue_id):
+                pair = f"{topic}@{group}"
                 self._last_items = (
-                    self._item(GROUP_GET_NUMS, (topic, group)),
-                    self._item(GROUP_GET_SIZE, (topic, group)),
-                    self._item(GROUP_GET_LATENCY, (queue_id, topic, group)),
-                    self._item(BROKER_GET_NUMS, ()),
+                    self._item(GROUP_GET_NUMS, pair, channel),
+                    self._item(GROUP_GET_SIZE, pair, channel),
+                    self._item(GROUP_GET_LATENCY, f"{queue_id}@{pair}", channel),
+                    self._item(BROKER_GET_NUMS),
                 )
                 self._last_place = (topic, group, queue_id)
             nums, sizes, latencies, broker = self._last_items
@@ -117,9 +138,9 @@ class Statistics:
         with self.guard:
             if self._last_topic != topic:
                 self._last_put = (
-                    self._item(TOPIC_PUT_NUMS, (topic,)),
-                    self._item(TOPIC_PUT_SIZE, (topic,)),
-                    self._item(BROKER_PUT_NUMS, ()),
+                    self._item(TOPIC_PUT_NUMS, topic),
+                    self._item(TOPIC_PUT_SIZE, topic),
+                    self._item(BROKER_PUT_NUMS),
                 )
                 self._last_topic = topic
             nums, sizes, broker = self._last_put
@@ -133,39 +154,43 @@ class Statistics:
     def count_back(self, topic: str, group: str) -> None:
         """Count a message of a topic that a group sent back."""
         with self.guard:
-            item = self._item(SNDBCK_PUT_NUMS, (topic, group))
+            item = self._item(SNDBCK_PUT_NUMS, f"{topic}@{group}")
             item.value += 1
             item.times += 1
 
     def sample(self, now_ms: int) -> None:
-        """Sample every item; calls within ten seconds have no effect."""
+        """Sample every item; calls within ten seconds have no effect. Other threads can count between batches."""
         with self.guard:
-            for item in self._items.values():
-                item.sample(now_ms)
+            items = list(self._items.items())
+        for start in range(0, len(items), PART_COUNT):
+            with self.guard:
+                for key, item in items[start : start + PART_COUNT]:
+                    item.sample(now_ms)
+                    if key[1] and item.is_idle:
+                        del self._items[key]
+                        self.quota.release(key)
+                        self._last_place, self._last_topic = ("", "", -1), ""
 
     def snapshots(self, name: str, key: str) -> dict[str, Snapshot] | None:
         """Returns an item by RocketMQ's key: `topic`, `topic@group`, `queue@topic@group` or the cluster; or None."""
         with self.guard:
-            for (known, parts), item in self._items.items():
-                assert isinstance(parts, tuple)
-                if known == name and (not parts or "@".join(map(str, parts)) == key):
-                    return item.snapshots()
-        return None
+            item = self._items.get((name, "" if name in {BROKER_GET_NUMS, BROKER_PUT_NUMS} else key))
+            return None if item is None else item.snapshots()
 
     def times_given(self) -> int:
         """Number of pulls that got messages."""
-        item = self._items.get((BROKER_GET_NUMS, ()))
+        item = self._items.get((BROKER_GET_NUMS, ""))
         return 0 if item is None else item.times
 
     def given(self) -> int:
         """Number of messages that all groups got."""
-        item = self._items.get((BROKER_GET_NUMS, ()))
+        item = self._items.get((BROKER_GET_NUMS, ""))
         return 0 if item is None else item.value
 
-    def _item(self, name: str, parts: tuple[Hashable, ...]) -> Item:
-        item = self._items.get((name, parts))
+    def _item(self, name: str, key: str = "", channel: Hashable = None) -> Item:
+        item = self._items.get((name, key))
         if item is None:
             item = Item()
-            if len(self._items) < ITEM_COUNT_MAX:
-                self._items[name, parts] = item
+            if self.quota.take((name, key), channel):
+                self._items[name, key] = item
         return item

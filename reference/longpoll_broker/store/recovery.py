@@ -362,6 +362,9 @@ def _has_hole(log: CommitLog, queue: ConsumeQueue) -> bool:
     offset_end, _physical_end = _last_good(newest, None)
     for segment in newest:
         for at, stop in segment.data(max(0, offset_end * UNIT_SIZE - segment.start)):
+            # A copied store may have megabytes of zeros instead of holes.
+            if bytes(segment.view[at:stop]).count(0) == stop - at:
+                continue
             for offset in range((segment.start + at) // UNIT_SIZE, (segment.start + stop - 1) // UNIT_SIZE + 1):
                 unit = queue.unit(offset)
                 if offset > offset_end and unit is not None and 0 < unit[1] < PRE_BLANK_SIZE:

@@ -87,7 +87,7 @@ class AsyncProducer(RequestNowait):
 
     def _set_up(self, instance: AsyncInstance, options: SenderOptions) -> None:
         runtime = instance.runtime
-        self.group = options.group
+        self.group: str = options.group
         self._instance = instance
         self._runtime = runtime
         self._options = options

@@ -108,7 +108,7 @@ class Producer(Closeable, RequestNowait):
 
     def _set_up(self, instance: ClientInstance, options: SenderOptions) -> None:
         runtime = instance.runtime
-        self.group = options.group
+        self.group: str = options.group
         self._instance = instance
         self._runtime = runtime
         self._options = options

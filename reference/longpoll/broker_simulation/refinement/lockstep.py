@@ -1,9 +1,9 @@
 """Runs the hold table's real threads under a controlled scheduler and compares each step with the specification.
 
-Consumers, a dispatcher, a scanner and an executor use the real `HoldService`, `Walk` and `HoldTable`. One of them runs
-between two scheduling points. The specification's variables, read from the table and the actors, must then match a
-state that this actor's own actions can reach; no action is allowed too. The code is coarser than the specification in
-an in-place bucket traversal, and where a traversal skips an empty bucket without a step.
+Consumers, a dispatcher, a scanner and an executor use the real `HoldService`, `BucketTraversal` and `HoldTable`. One of
+them runs between two scheduling points. The specification's variables, read from the table and the actors, must then
+match a state that this actor's own actions can reach; no action is allowed too. The code is coarser than the
+specification in an in-place bucket traversal, and where a traversal skips an empty bucket without a step.
 
 On request, the executor may become full and empty again, the broker may stop, and a notifier's read may throw.
 `explore` chooses the schedules.

@@ -16,13 +16,14 @@ from collections.abc import Mapping
 from typing import Final
 
 import msgspec
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 from msgspec import structs
 
 from longpoll_broker.io.channel import Channel, Outbox, Parts
-from longpoll_broker.io.processors import Serving, answer, serves
+from longpoll_broker.io.processors import Serving, Turns, answer, in_turns, serves
 from longpoll_broker.rocketmq.accounts.access import Right
 from longpoll_broker.rocketmq.admin.client_processor import ClientProcessor
+from longpoll_broker.rocketmq.admin.member_notifications import NOTICES_MAX
 from longpoll_broker.send.send_processor import REGION_FIELDS
 from longpoll_broker.shared.offsets import Offsets
 from longpoll_broker.shared.quota import Quota
@@ -225,12 +226,16 @@ class ClientCalls(Serving):
         return self._call(channel, command, asked, outbox, member=member, record=read)
 
     @serves(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
-    def reset_offset(self, _channel: Channel, command: Command, outbox: Outbox) -> Parts:
+    def reset_offset(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
         """222: reset a group's members to the offsets of a time (220); 206 without members.
 
         Without `isForce`, no queue moves forward. The members store the new offsets. As in 5.x, with `queueId` only
         that queue is reset, to `offset` if given, and directly for a group without members.
         """
+        # The body lies in the receive buffer and is not needed.
+        return in_turns(channel, command, self._reset_offset(structs.replace(command, body=EMPTY)))
+
+    def _reset_offset(self, command: Command) -> Turns:
         header = ResetOffsetRequestHeader.decode(command.ext_fields)
         topic = self.topics.get(header.topic)
         if topic is None:
@@ -257,10 +262,16 @@ class ClientCalls(Serving):
             return answer(command, ResponseCode.CONSUMER_NOT_ONLINE, told)
         body = _reset_body(table, is_list=command.language == "CPP")
         fields = ResetOffsetRequestHeader(topic=header.topic, group=header.group, timestamp=header.timestamp).encode()
-        for channel in channels:
+        # One-way, so that members may share the opaque.
+        request = _request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body, flag=CommandFlag.ONE_WAY.value)
+        parts, outbox = encode(structs.replace(request, opaque=self._opaque())), Outbox()
+        for number, channel in enumerate(channels):
             assert isinstance(channel, Channel)
-            request = _request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body, flag=CommandFlag.ONE_WAY.value)
-            outbox.write(channel, encode(structs.replace(request, opaque=self._opaque())))
+            if number and number % NOTICES_MAX == 0:
+                outbox.flush()
+                yield
+            outbox.write(channel, parts)
+        outbox.flush()
         return answer(command, ResponseCode.SUCCESS, body=_reset_body(table, is_list=False))
 
     @serves(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
@@ -402,6 +413,8 @@ class ClientCalls(Serving):
     def _ask(self, channel: Channel, asked: Command, waiting: _Waiting, outbox: Outbox) -> Parts | None:
         """Send a request to a client's connection; returns None, or the refusal."""
         opaque = self._opaque()
+        # The answer needs neither fields nor body, and fields may have a megabyte.
+        waiting = evolve(waiting, asked=structs.replace(waiting.asked, ext_fields=None, body=EMPTY))
         with self.lock:
             if not waiting.asked.is_one_way:
                 if not self.quota.take((channel, opaque), waiting.asker):

@@ -6,14 +6,14 @@ Registration: see `client_processor`. Source: `AdminBrokerProcessor.getConsumerC
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from typing import Final
 
 import msgspec
 from attrs import define
 
 from longpoll_broker.io.channel import Channel, Outbox, Parts
-from longpoll_broker.io.processors import Serving, answer, serves
+from longpoll_broker.io.processors import Serving, Turns, answer, in_turns, serves
 from longpoll_broker.rocketmq.admin.client_processor import ClientProcessor
 from longpoll_broker.rocketmq.admin.progress_processor import subscription_data
 from longpoll_protocol.bodies import (
@@ -32,6 +32,8 @@ from longpoll_protocol.headers import (
     QuerySubscriptionByConsumerRequestHeader,
 )
 
+PART_COUNT: Final = 2_000
+"""Members or subscriptions of one turn: some 4 ms."""
 TOLD_PRODUCER_COUNT_MAX: Final = 10_000
 """Maximum producers of one answer."""
 
@@ -43,29 +45,42 @@ class ConnectionProcessor(Serving):
     members: ClientProcessor
 
     @serves(RequestCode.GET_CONSUMER_CONNECTION_LIST)
-    def consumers(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """203: return the members of a group and its subscriptions; 206 without members."""
+    def consumers(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+        """203: return a group's members and subscriptions; 206 without members."""
         name = GetConsumerConnectionListRequestHeader.decode(command.ext_fields).consumer_group
+        return in_turns(channel, command, self._consumers(command, name))
+
+    def _consumers(self, command: Command, name: str) -> Turns:
         with self.members.lock:
             group = self.members.clients.group(name)
             if group is None:
                 text = f"the consumer group[{name[:255]}] not online"
                 return answer(command, ResponseCode.CONSUMER_NOT_ONLINE, text)
-            body = ConsumerConnection(
-                connection_set=self._connections(group.members),
-                subscription_table={topic: subscription_data(each) for topic, each in group.subscriptions.items()},
-                consume_type=ConsumeType(group.consume_type),
-                message_model=MessageModel(group.message_model),
-                consume_from_where=ConsumeFromWhere(group.consume_from_where),
-            )
+            members, subscriptions = list(group.members), list(group.subscriptions.items())
+        table = {}
+        for number, (topic, each) in enumerate(subscriptions, 1):
+            table[topic] = subscription_data(each)
+            if number % PART_COUNT == 0:
+                yield
+        body = ConsumerConnection(
+            connection_set=(yield from self._connections(members)),
+            subscription_table=table,
+            consume_type=ConsumeType(group.consume_type),
+            message_model=MessageModel(group.message_model),
+            consume_from_where=ConsumeFromWhere(group.consume_from_where),
+        )
         return answer(command, ResponseCode.SUCCESS, body=body.encode())
 
     @serves(RequestCode.GET_PRODUCER_CONNECTION_LIST)
-    def producers(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
-        """204: return the members of a producer group; 1 without members."""
+    def producers(self, channel: Channel, command: Command, _outbox: Outbox) -> Parts | None:
+        """204: return a producer group's members; 1 without members."""
         name = GetProducerConnectionListRequestHeader.decode(command.ext_fields).producer_group
+        return in_turns(channel, command, self._producers(command, name))
+
+    def _producers(self, command: Command, name: str) -> Turns:
         with self.members.lock:
-            found = self._connections(self.members.producers.channels(name))
+            members = self.members.producers.channels(name)
+        found = yield from self._connections(members)
         if not found:
             return answer(command, ResponseCode.SYSTEM_ERROR, f"the producer group[{name[:255]}] not exist")
         return answer(command, ResponseCode.SUCCESS, body=ProducerConnection(connection_set=found).encode())
@@ -106,16 +121,23 @@ class ConnectionProcessor(Serving):
             "lastUpdateTimestamp": program.heard_ms,
         }
 
-    def _connections(self, channels: Iterable[object]) -> list[Connection]:
+    def _connections(self, channels: Iterable[object]) -> Generator[None, None, list[Connection]]:
         found = []
-        for channel in channels:
+        for number, channel in enumerate(channels, 1):
             assert isinstance(channel, Channel)
-            program = self.members.programs[channel]
-            # Java cannot read a name that its enum does not have.
-            language = program.language if program.language in LANGUAGES else "OTHER"
-            found.append(
-                Connection(
-                    client_id=program.client_id, client_addr=channel.peer, language=language, version=program.version
+            program = self.members.programs.get(channel)
+            # A member may have left between two turns.
+            if program is not None:
+                # Java cannot read a name that its enum does not have.
+                language = program.language if program.language in LANGUAGES else "OTHER"
+                found.append(
+                    Connection(
+                        client_id=program.client_id,
+                        client_addr=channel.peer,
+                        language=language,
+                        version=program.version,
+                    )
                 )
-            )
+            if number % PART_COUNT == 0:
+                yield
         return found

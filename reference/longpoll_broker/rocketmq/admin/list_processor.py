@@ -29,7 +29,7 @@ from longpoll_protocol.frames.frame import Buffer
 from longpoll_protocol.headers import GetSubscriptionGroupConfigRequestHeader, GetTopicConfigRequestHeader
 from longpoll_protocol.names import FILTER_TYPES, group_problem, name_problem
 
-LIST_COUNT_MAX: Final = 10_000
+LIST_COUNT_MAX: Final = 5_000
 """Maximum topics or groups of one request."""
 NOT_SET: Final = "not set any response code"
 """Text of Java's answer to a created topic, even on success."""

@@ -10,6 +10,7 @@ Source: `AdminBrokerProcessor.lockBatchMQ`, `unlockBatchMQ`; `QueryAssignmentPro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import chain, islice
 from typing import Final
 
 from attrs import define
@@ -17,6 +18,7 @@ from attrs import define
 from longpoll_broker.io.channel import Channel, Outbox, Parts
 from longpoll_broker.io.processors import Serving, answer, serves
 from longpoll_broker.rocketmq.admin.client_processor import ClientProcessor, check_sizes
+from longpoll_broker.rocketmq.admin.progress_processor import TOLD_QUEUE_COUNT_MAX
 from longpoll_broker.rocketmq.tables.queue_locks import QueueLocks
 from longpoll_broker.shared.topics import Topics
 from longpoll_protocol.bodies import (
@@ -101,7 +103,11 @@ class AssignmentProcessor(Serving):
         topic = self.topics.get(asked.topic)
         count = topic.read_queue_nums if topic is not None and topic.is_readable else 0
         own = (MessageQueue(topic=asked.topic, broker_name=self.broker_name, queue_id=each) for each in range(count))
-        queues = sorted([*own, *self.queues_elsewhere(asked.topic)])
+        queues = list(islice(chain(own, self.queues_elsewhere(asked.topic)), TOLD_QUEUE_COUNT_MAX + 1))
+        if len(queues) > TOLD_QUEUE_COUNT_MAX:
+            told = f"the topic has over {TOLD_QUEUE_COUNT_MAX} queues at all brokers: set clientRebalance=true"
+            return answer(command, ResponseCode.SYSTEM_ERROR, told)
+        queues.sort()
         if asked.message_model is MessageModel.CLUSTERING:
             with self.members.lock:
                 clients = sorted(self.members.clients.client_ids(asked.consumer_group))

@@ -19,7 +19,7 @@ from attrs import define, field
 
 from longpoll_broker.config import BrokerConfig, StoreConfig
 from longpoll_broker.io.channel import Channel, Outbox, Parts
-from longpoll_broker.io.processors import RequestCounts, Serving, Turns, answer, in_turns, serves
+from longpoll_broker.io.processors import ANSWER_SIZE_MAX, RequestCounts, Serving, Turns, answer, in_turns, serves
 from longpoll_broker.rocketmq.accounts.access import TRACE_TOPIC
 from longpoll_broker.rocketmq.tables.rates import Rates
 from longpoll_broker.rocketmq.tables.timer_counts import TimerCounts
@@ -48,14 +48,11 @@ from longpoll_protocol.bodies import (
 )
 from longpoll_protocol.codes import VERSION, RequestCode, ResponseCode
 from longpoll_protocol.frames.command import Command
-from longpoll_protocol.frames.frame import Buffer
 from longpoll_protocol.headers import DeliveredResponseHeader, GetBrokerConfigResponseHeader
 from longpoll_protocol.log_record import SCHEDULE_TOPIC
-from longpoll_protocol.sizes import KIB, MIB
+from longpoll_protocol.sizes import KIB
 from longpoll_runtime import Runtime
 
-TABLE_SIZE_MAX: Final = 15 * MIB
-"""Maximum bytes of a table in one answer: a client accepts frames of 16 MiB."""
 OFFSET_COUNT_MAX: Final = 200_000
 """Maximum pairs of topic and group in one answer, to limit the encoding time."""
 _BROKER_KEYS: Final = {
@@ -232,7 +229,8 @@ class TableProcessor(Serving):
         counts = {
             topic: TimerCount(count=each[0], time_stamp=each[1]) for topic, each in self.counts.by_topic.copy().items()
         }
-        return _table(command, TimerCountTable(data_version=version, timing_count=counts).encode())
+        body = TimerCountTable(data_version=version, timing_count=counts).encode()
+        return answer(command, ResponseCode.SUCCESS, body=body)
 
     @serves(RequestCode.GET_BROKER_HA_STATUS)
     def replication(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
@@ -370,16 +368,9 @@ def _told(command: Command, empty: Body, rows: Mapping[str, Any]) -> Turns:
             yield
             body += b","
         body += msgspec.json.encode(part)[1:-1]
-        if len(body) > TABLE_SIZE_MAX:
+        if len(body) > ANSWER_SIZE_MAX:
             break
     body += brackets[1:] + tail
-    return _table(command, body)
-
-
-def _table(command: Command, body: Buffer) -> Parts:
-    if len(body) > TABLE_SIZE_MAX:
-        told = f"the table is over the limit of {TABLE_SIZE_MAX} bytes for one answer"
-        return answer(command, ResponseCode.SYSTEM_ERROR, told)
     return answer(command, ResponseCode.SUCCESS, body=body)
 
 

@@ -10,7 +10,7 @@ Source: `DefaultRequestProcessor.java` (namesrv), `RouteInfoManager.java`.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -109,7 +109,6 @@ class NameServer:
     def closed(self, channel: Channel) -> None:
         """A connection closed: remove its broker until it registers again."""
         self.routes.closed(channel)
-        self._administering.settings.quota.closed(channel)
 
     @property
     def quotas(self) -> tuple[Quota, ...]:
@@ -151,26 +150,27 @@ class NameServer:
         if own is not None and own_topic is not None:
             brokers.append(self._broker(own))
             queues.append(self._queue_data(own.config.broker_name, own_topic))
+        addresses = self.routes.addresses_by_name()
         for broker, topic in self.routes.with_topic(name):
             if own is not None and broker.name == own.config.broker_name:
                 # A slave of the own broker, or its master: the own broker has listed the queues.
                 continue
-            brokers.append(self._registered(broker, self.routes.addresses(broker.name)))
+            brokers.append(self._registered(broker, addresses[broker.name]))
             queues.append(self._queue_data(broker.name, topic))
         if not brokers:
             return _no_route(command, name)
         data = TopicRouteData(broker_datas=brokers, queue_datas=queues)
         return answer(command, ResponseCode.SUCCESS, None, None, data.encode())
 
-    def queues_elsewhere(self, topic: str) -> list[MessageQueue]:
-        """Returns the readable queues of a topic on other brokers; callable from any thread."""
+    def queues_elsewhere(self, topic: str) -> Iterator[MessageQueue]:
+        """Yields the readable queues of a topic on other brokers; callable from any thread."""
         own_name = "" if self.own is None else self.own.config.broker_name
-        return [
+        return (
             MessageQueue(topic=topic, broker_name=broker.name, queue_id=queue_id)
             for broker, config in self.routes.with_topic(topic)
             if broker.name != own_name and self._administering.permission(broker.name, config) & PERM_READ
             for queue_id in range(min(config.read_queue_nums, QUEUE_COUNT_MAX))
-        ]
+        )
 
     def cluster(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:
         """106: return every cluster and its brokers."""

@@ -48,6 +48,8 @@ class OwnTopics:
         topic = self.topics.by_name.get(name)
         if topic is not None:
             self._forgotten[name] = (topic, self.topics.told_whole)
+        if len(self._forgotten) > len(self.topics.by_name):
+            self._forgotten = {name: each for name, each in self._forgotten.items() if name in self.topics.by_name}
 
     def _is_forgotten(self, topic: TopicConfig) -> bool:
         forgotten = self._forgotten.get(topic.topic_name)

@@ -99,8 +99,6 @@ class Routes:
         for broker in self:
             if broker.channel is channel:
                 self.remove(broker.address)
-        for quota in self.quotas:
-            quota.closed(channel)
 
     def expire(self, now_ms: int) -> None:
         """Remove brokers that were silent for too long."""

@@ -37,7 +37,6 @@ from longpoll_protocol.headers import (
     WipeWritePermOfBrokerResponseHeader,
 )
 from longpoll_protocol.names import PERM_READ_WRITE, PERM_WRITE
-from longpoll_protocol.sizes import MIB
 
 SETTINGS: Final = {
     "clusterTest": "false",
@@ -50,8 +49,6 @@ SETTINGS: Final = {
 It checks for silent brokers on each request.
 """
 
-TABLE_SIZE_MAX: Final = 15 * MIB
-"""Maximum bytes of a table in one answer: a client accepts frames of 16 MiB."""
 TURN_COUNT: Final = 10_000
 """Names collected in one turn, plus those of one broker: a few milliseconds."""
 
@@ -108,11 +105,7 @@ class RoutesProcessor(Serving):
         if not found:
             told = f"No config item, Namespace: {namespace[:255]}"
             return answer(command, ResponseCode.QUERY_NOT_FOUND, told)
-        body = KVTable(table=found).encode()
-        if len(body) > TABLE_SIZE_MAX:
-            told = f"the settings of {namespace[:255]} have {len(body)} bytes; ask for each with 101"
-            return answer(command, ResponseCode.SYSTEM_ERROR, told)
-        return answer(command, ResponseCode.SUCCESS, body=body)
+        return answer(command, ResponseCode.SUCCESS, body=KVTable(table=found).encode())
 
     @serves(RequestCode.WIPE_WRITE_PERM_OF_BROKER)
     def wipe_write(self, _channel: Channel, command: Command, _outbox: Outbox) -> Parts:

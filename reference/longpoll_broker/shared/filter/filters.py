@@ -9,8 +9,9 @@ Sources: `FilterAPI.java`, `ExpressionMessageFilter.java`, `ConsumerFilterManage
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Final, TypeAlias
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -21,6 +22,9 @@ from longpoll_spec.tables import with_table
 SUBSCRIBE_ALL: Final = "*"
 TAG: Final = "TAG"
 SQL92: Final = "SQL92"
+CACHED_SIZE_MAX: Final = 1_000
+"""Maximum characters of an expression whose filter is cached: a long one takes a megabyte."""
+Made = TypeVar("Made")
 
 
 class ExpressionError(ValueError):
@@ -77,7 +81,18 @@ def filter_of(expression: str | None, expression_type: str | None, *, with_parts
     return sql_filter(expression, expression_type, with_parts=with_parts)
 
 
-@lru_cache(maxsize=4096)
+def _cached(make: Callable[..., Made]) -> Callable[..., Made]:
+    """Cache the results for short expressions."""
+    cached = lru_cache(maxsize=1024)(make)
+
+    @wraps(make)
+    def find(expression: str | None, *arguments: Any, **named: Any) -> Made:
+        return (cached if len(expression or "") <= CACHED_SIZE_MAX else make)(expression, *arguments, **named)
+
+    return find
+
+
+@_cached
 def tag_filter(expression: str | None, expression_type: str | None) -> TagFilter:
     """Parse tags; raises `ExpressionError` where `FilterAPI.build` throws.
 
@@ -99,7 +114,7 @@ def tag_filter(expression: str | None, expression_type: str | None) -> TagFilter
     return TagFilter(expression, kind, frozenset(word_hash(tag) for tag in tags if tag), all_tags=False)
 
 
-@lru_cache(maxsize=256)
+@_cached
 def sql_filter(expression: str, expression_type: str, *, with_parts: bool = False) -> SqlFilter:
     """Returns the filter of any other type; as in `FilterFactory`, only SQL92 compiles to a condition.
 
