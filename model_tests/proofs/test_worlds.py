@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from multiprocessing import active_children
@@ -38,7 +39,7 @@ from longpoll_spec.engines.smt.proof import PLAIN, Obligation, Proof, StepName, 
 from longpoll_spec.engines.smt.quantifiers import NotUniformError, Rests
 from longpoll_spec.engines.smt.vacuity import Found, Situation, situations_of
 from longpoll_spec.engines.tokens import parse
-from longpoll_spec.errors import MemoryShortError, UnknownPropertyError, UnknownWorldError
+from longpoll_spec.errors import EngineLimitError, MemoryShortError, UnknownPropertyError, UnknownWorldError
 from longpoll_spec.model import Model, Property
 from longpoll_spec.mutants.generated import mutated
 from longpoll_spec.mutants.named import NAMED
@@ -194,16 +195,29 @@ def test_processes_give_what_one_process_gives(monkeypatch: pytest.MonkeyPatch) 
     assert str(os.getpid()) not in {each.situations[0].name for each in two}
 
 
+def _raises_limit() -> None:
+    raise EngineLimitError("too large")
+
+
 @pytest.mark.parametrize(
-    ("end", "error"), [(lambda: 1 // 0, ZeroDivisionError), (lambda: os._exit(1), MemoryShortError)]
+    ("end", "error", "text"),
+    [
+        (_raises_limit, EngineLimitError, "^too large$"),
+        (lambda: 1 // 0, RuntimeError, "traceback is on standard error"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), MemoryShortError, "^signal 9 ended"),
+    ],
+    ids=["error", "bug", "killed"],
 )
-def test_a_process_that_fails_fails_the_call(end: Callable[[], object], error: type[Exception]) -> None:
-    """What a task raises is raised, and so is the early end of a process; no process is left."""
+def test_a_process_that_fails_fails_the_call(
+    end: Callable[[], object], error: type[Exception], text: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A task's error is raised; a bug shows its traceback; a killed process means short memory. No process is left."""
     before = set(active_children())
-    with pytest.raises(error):
+    with pytest.raises(error, match=text):
         in_processes({"good": lambda _report: 1, "bad": lambda _report: end()}, 2, lambda _text: None)
 
     assert set(active_children()) == before
+    assert ("ZeroDivisionError" in capfd.readouterr().err) == (error is RuntimeError)
 
 
 @pytest.mark.long
