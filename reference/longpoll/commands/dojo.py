@@ -180,7 +180,8 @@ def _write(language: str, words: Sequence[str], *, as_json: bool) -> None:
     right = next(each for each in written if each.name == RIGHT)
     build = " ".join(right.words(right.language.build))
     run = f"{build + ' && ' if build else ''}longpoll dojo {' '.join(right.words(right.language.run))}"
-    say(f"\nNext: cd {words[0]} && {run}")
+    faulty = next(each for each in written if each.name != RIGHT)
+    say(f"\nNext: cd {words[0]} && {run}\nFor another program, replace {RIGHT} by its name, such as {faulty.name}.")
 
 
 # -- shown -----------------------------------------------------------------------------------------------------------

@@ -262,10 +262,9 @@ def prove(
 
     For any number of requests the command proves several configurations. The plain one has no features, and the bare
     one has two queues. The whole one has two queues, two tags and every feature. The uncut one is the whole one without
-    the feature truncate, under which fewer properties are promised. The others are chosen so that some configuration
-    has every combination of three features that one proof obligation contains.
-    --queues, --tags and --aspect change a configuration. The command also looks for each
-    situation that must occur: if one does not, the proof counts as unknown.
+    the feature truncate, under which fewer properties are promised. The others together cover every three features
+    that occur in one proof obligation. --queues, --tags and --aspect change a configuration. The command also looks
+    for each situation that must occur: if one does not, the proof counts as unknown.
 
     \b
     Examples:

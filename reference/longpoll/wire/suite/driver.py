@@ -51,7 +51,7 @@ class Driver:
     # -- begin and end -----------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Create the topics, and the groups by a first pull."""
+        """Create the topics, and create each group by pulling once."""
         link = self.example.links.get(0)
         for index, count in enumerate(QUEUE_COUNTS):
             topic = f"{self.example.name}-t{index}"
