@@ -100,14 +100,14 @@ AUTO: Final = "auto"
     type=Amount(),
     default=WAKE_MS,
     show_default=True,
-    help="Most milliseconds from when a message is visible to the answer to a pull that waits for it.",
+    help="Maximum milliseconds from a visible message to the answer of a pull that waits for it.",
 )
 @click.option(
     "--late-ms",
     type=Amount(),
     default=LATE_MS,
     show_default=True,
-    help="Most milliseconds from a pull's deadline to its answer.",
+    help="Maximum milliseconds from a pull's deadline to its answer.",
 )
 @click.option(
     "--follow",

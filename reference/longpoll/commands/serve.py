@@ -57,7 +57,7 @@ LEVELS = ("debug", "info", "warning", "error")
 @click.option(
     "--access-key", envvar=ACCESS_KEY, help=f"Access key for master and name servers. Default: ${ACCESS_KEY}."
 )
-@click.option("--secret-key", envvar=SECRET_KEY, help=f"Secret of the account. Default (safer): ${SECRET_KEY}.")
+@click.option("--secret-key", envvar=SECRET_KEY, help=f"Its secret key. Default: ${SECRET_KEY}, which is safer.")
 @click.option("--record", type=PATH, help="Record a history into this directory.")
 @click.option("--config", "config_file", type=PATH, help="Configuration file in RocketMQ's broker.conf format.")
 @click.option("--acl", "acl_file", type=PATH, help="File of accounts in RocketMQ's plain_acl.yml format.")

@@ -64,7 +64,7 @@ def compare(left: Value, right: Value) -> int:  # noqa: PLR0911 - Java's table o
             return left - right
         if isinstance(right, str):
             # Java casts the Boolean instead of the String here, and throws.
-            raise EvaluationError("a boolean stands before a text")
+            raise EvaluationError("a boolean cannot be compared with a text")
         return -1
     if isinstance(right, bool):
         return (left.lower() == "true") - right if isinstance(left, str) else -1
@@ -127,7 +127,7 @@ def double_of(text: str) -> float:
         return _NAMED[trimmed]
     found = _HEXADECIMAL.fullmatch(trimmed)
     if found is None:
-        raise EvaluationError("a text is no number")
+        raise EvaluationError(f"{text!r} is not a number")
     try:
         return float.fromhex(found.group(1))
     except OverflowError:
