@@ -142,9 +142,9 @@ def test_a_wrong_answer_is_refused(change: dict[str, Any], finding: str) -> None
     ("change", "finding"),
     [
         ({"body": b"other"}, "has body"),
-        ({"topic": "U"}, "says that it is of U@0"),
-        ({"queue_id": 1}, "says that it is of T@1"),
-        ({"physical_offset": 7}, "stands at 7"),
+        ({"topic": "U"}, "claims to be in U@0"),
+        ({"queue_id": 1}, "claims to be in T@1"),
+        ({"physical_offset": 7}, "has log offset 7"),
         ({"properties": {"TAGS": "b"}}, "has properties"),
         ({"properties": {"TAGS": "a", "KEYS": "k"}}, "has properties"),
         ({"properties": {}}, "has properties"),
@@ -208,8 +208,8 @@ def test_an_answer_is_due_when_there_is_something_to_read() -> None:
         ([0, 1], 1, ""),
         ([0, 2], 2, ""),
         ([0, 0, 3], 3, ""),
-        ([2], 0, "has 2 messages more, though one was sent 1 times"),
-        ([0, 3], 0, "has 3 messages more, though one was sent 2 times"),
+        ([2], 0, "got 2 more messages, although one was sent 1 times"),
+        ([0, 3], 0, "got 3 more messages, although one was sent 2 times"),
         ([0, 0, 0], 0, "though message 0 was sent 3 times"),
     ],
 )
