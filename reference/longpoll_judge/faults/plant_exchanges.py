@@ -93,7 +93,7 @@ def _misplaced(recording: Recording) -> None:
 
 
 def _two_sends(second_at: int, offsets: tuple[int, int]) -> Callable[[Recording], None]:
-    """Two sends whose messages are appended in order, with the offset acknowledged to each; the second is at `second_at`."""
+    """Two sends whose messages are appended in order; `offsets` are acknowledged, the second send is at `second_at`."""
 
     def apply(recording: Recording) -> None:
         place, end = _place(recording)
