@@ -33,7 +33,7 @@ OVERVIEW_COLUMNS: Final = tuple(dict.fromkeys((*_LOG_COLUMNS, *SURVEY_COLUMNS)))
 
 @with_table
 class LogSpan(msgspec.Struct, frozen=True, array_like=True):
-    """One split's view of one queue's log through one source. Without values a least one is `NEVER`, a highest one -1."""
+    """One split's view of one queue's log through one source. Without values the least is `NEVER`, the highest -1."""
 
     broker: str
     topic: str

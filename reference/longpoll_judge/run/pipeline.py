@@ -118,9 +118,9 @@ def judge(
         session: The caller's own Spark session, which stays open.
         wake_ms: How long after a message became visible a held pull may be answered.
         late_ms: How long after its deadline a pull may be answered.
-        properties: The caller's own (`longpoll_judge.run.user_properties`), which are asked besides.
-        say: Hears of each stage.
-        look: Is shown the events beside the result, for a page that draws them.
+        properties: The caller's additional properties (`longpoll_judge.run.user_properties`).
+        say: Called with the name of each stage.
+        look: Called with the result and its events, for a page that draws them.
 
     Raises `HistoryNotFoundError` and `SparkUnavailableError`.
     """

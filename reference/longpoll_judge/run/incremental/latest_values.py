@@ -1,4 +1,7 @@
-"""The latest values of a repeated search, so that a follower can report the new ones for weeks. `run.follow` reports."""
+"""The latest values of a repeated search, so that a follower can report the new ones for weeks.
+
+`run.follow` reports them.
+"""
 
 from __future__ import annotations
 

@@ -252,7 +252,7 @@ class _BridgeFilter(logging.Filter):
 
 @contextmanager
 def _bridge_kept_quiet() -> Iterator[None]:
-    """Silence py4j, which logs through the root logger and two others; a filter applies to one logger, so each gets one."""
+    """Silence py4j, which logs through the root logger and two others; each needs its own filter."""
     bridge = _BridgeFilter()
     loggers = [logging.getLogger(name) for name in _BRIDGE_LOGGERS]
     for logger in loggers:
