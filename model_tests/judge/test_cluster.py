@@ -71,7 +71,7 @@ def faulted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_callers_session_is_used_and_left_as_it_was(faulted: Path, spark_engine: SparkEngine) -> None:
     """It is open afterwards, with its settings; and a setting that an open session cannot take is a sentence."""
     session = spark_engine.session
-    session.conf.set("spark.sql.adaptive.enabled", "true")
+    session.conf.set("spark.sql.adaptive.enabled", "false")
     before = dict(session.conf.getAll)
     try:
         assert without_time(longpoll.judge([faulted], session=session)) == without_time(longpoll.judge(faulted))
@@ -80,7 +80,7 @@ def test_the_callers_session_is_used_and_left_as_it_was(faulted: Path, spark_eng
             judge([faulted], session=session, conf={"spark.executor.memory": "1g"})
         assert dict(session.conf.getAll) == before
     finally:
-        session.conf.set("spark.sql.adaptive.enabled", "false")
+        session.conf.set("spark.sql.adaptive.enabled", "true")
     assert session.range(3).count() == 3
 
 

@@ -1,4 +1,4 @@
-"""Who watched: each way in which a source does not begin or end as it must is a gap, told in its own sentence."""
+"""A source that starts or stops wrongly is a gap with its own sentence."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from longpoll_spec.history import Law
 
 
 def found(*, laws: dict[str, tuple[str, Law]] | None = None, declared: frozenset[str] = frozenset({"b"})) -> History:
-    """What the meta file of one source `b` says."""
+    """The meta file of one source `b`."""
     return History([], [], declared, frozenset(), frozenset(), laws or {}, {}, {}, {})
 
 
@@ -47,7 +47,7 @@ def found(*, laws: dict[str, tuple[str, Law]] | None = None, declared: frozenset
     ],
 )
 def test_a_source_begins_once_and_ends_once(starts: list[int], stops: list[int], said: list[str]) -> None:
-    """With its first event and its last; what is otherwise is a gap of its kind."""
+    """A source needs a first and a last event; each deviation is its own gap."""
     gaps = observer_gaps(Observers({"b": Seen(starts, stops, last=5)}), found(), ())
 
     assert [text in gap.why for text, gap in zip(said, gaps, strict=True)] == [True] * len(said)
@@ -58,7 +58,7 @@ def test_a_source_begins_once_and_ends_once(starts: list[int], stops: list[int],
 
 
 def attended(*events: Mapping[str, object]) -> Observers:
-    """What a split of these events shows."""
+    """The observers that a split of these events shows."""
     moments = [{"after_ns": number, "before_ns": number, "sequence": number} for number in range(len(events))]
     columns = {name: None for event in events for name in event}
     rows = [columns | moment | dict(event) for moment, event in zip(moments, events, strict=True)]
@@ -66,7 +66,7 @@ def attended(*events: Mapping[str, object]) -> Observers:
 
 
 def test_each_source_has_its_own_counts() -> None:
-    """Of what it tells of the inside and of requests, as far as it is in this split; the split has them together."""
+    """A split reports the events of the inside and of requests that it has."""
     kinds = ("source_started", "request_received", "append", "make_visible", "append", "message_acknowledged")
     told = attended(
         *({"event": kind, "source": source} for source in "bc" for kind in kinds[: 6 if source == "b" else 3])
@@ -81,7 +81,7 @@ def test_each_source_has_its_own_counts() -> None:
 
 
 def test_the_ends_that_answers_tell_are_those_of_answers_that_tell_one() -> None:
-    """The others have none, and say nothing of what the least is."""
+    """Other answers have no minimum and do not change it."""
     answers = [{"event": "answer_sent", "source": "b", "offset_min": told} for told in (-1, 7, 3, 5)]
     some, none = attended(*answers), attended(*answers[:1])
 
@@ -90,7 +90,7 @@ def test_the_ends_that_answers_tell_are_those_of_answers_that_tell_one() -> None
 
 
 def test_a_source_that_declares_its_law_needs_no_ends() -> None:
-    """It tells states instead; another one beside it does need them."""
+    """It records states instead; another source next to it needs them."""
     declared = found(laws={"b": ("strict", Law(requests=1))})
     everyone = Observers({"b": Seen(last=5), "c": Seen(last=5)})
 
@@ -101,14 +101,14 @@ def test_a_source_that_declares_its_law_needs_no_ends() -> None:
 
 
 def test_who_is_declared_and_silent_is_missed() -> None:
-    """And so is the meaning of a policy that nobody knows."""
+    """The meaning of an unknown policy is a gap."""
     gaps = observer_gaps(Observers({"b": Seen([0], [5], 5)}), found(declared=frozenset({"b", "c"})), ("strict", "x"))
 
     assert [(gap.kind, gap.where) for gap in gaps] == [("source silent", "c"), ("unknown policy", "x")]
 
 
 def test_splits_are_put_together() -> None:
-    """What one shows of a source that another shows as well is added, and the highest number counts."""
+    """Counts of one source are added over splits; the highest number is kept."""
     first = Observers({"b": Seen([0], [], 5, 1, 2, {"x": 1})}, [("b", "T", 1, 2)], 1, 2, 3, 4, 5, 6, 7)
     second = Observers({"b": Seen([], [7], 7, 1, 2, {"x": 1, "y": 1}), "c": Seen([0])}, [], 1, 2, 3, 2, 9, 6, 8)
     add(first, second)
@@ -130,7 +130,7 @@ def test_splits_are_put_together() -> None:
     ],
 )
 def test_what_is_known_of_policies(policies: tuple[str, ...], answers: tuple[bool, ...]) -> None:
-    """All that are named must be so, and one must be named."""
+    """Every named source must be inside, and one must be named."""
     asked = (are_own, stops_silently, keeps_role, answers_on_stop)
 
     assert tuple(question(policies) for question in asked) == answers
@@ -145,7 +145,7 @@ def test_what_is_known_of_policies(policies: tuple[str, ...], answers: tuple[boo
     ],
 )
 def test_a_record_without_an_end_is_not_valid(dropped: str | None, said: str, tmp_path: Path) -> None:
-    """Whatever else there is in it is right."""
+    """The rest of the record is correct."""
     told = watched(10, 900, acknowledged(50, 0), pull(100, "1-1", 0, 0, end=1))
     judged = judge_it(strictly([one for one in told if one["event"] != dropped], policy=""), tmp_path)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
+from multiprocessing import active_children
 from types import SimpleNamespace
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import pytest
@@ -13,6 +15,7 @@ from model_tests.support.spec.cases import quick_if
 from model_tests.support.spec.traces import breaks_its_property
 
 from longpoll_spec.bounds import ASPECTS, Bounds
+from longpoll_spec.engines import explore
 from longpoll_spec.engines.evaluate import trace_of
 from longpoll_spec.engines.smt import any_number as smt_any
 from longpoll_spec.engines.smt import situations
@@ -24,16 +27,18 @@ from longpoll_spec.engines.smt.combinations import (
     Question,
     not_taken,
     questions_of,
+    world_with,
     worlds_of,
 )
 from longpoll_spec.engines.smt.inductive import Answer, Induction, Outcome
+from longpoll_spec.engines.smt.processes import in_processes
 from longpoll_spec.engines.smt.proof import PLAIN, Obligation, Proof, StepName, prove_model
 from longpoll_spec.engines.smt.rest import NotUniformError, Rests
 from longpoll_spec.engines.smt.runs import explored
 from longpoll_spec.engines.smt.situations import Found, Situation, situations_of
 from longpoll_spec.engines.smt.worlds import WorldProof, chosen, prove_worlds, unstated, verdicts, worst
 from longpoll_spec.engines.tokens import parse
-from longpoll_spec.errors import UnknownPropertyError, UnknownWorldError
+from longpoll_spec.errors import MemoryShortError, UnknownPropertyError, UnknownWorldError
 from longpoll_spec.law import law_of, properties_of
 from longpoll_spec.model import Model, Property
 from longpoll_spec.mutants.slips import slipped
@@ -174,6 +179,55 @@ def test_a_world_leaves_out_what_excuses_and_another_has_it() -> None:
     assert (set(ASPECTS) - whole, set(whole - uncut), set(plain)) == ({"lateness"}, {"truncate"}, set[str]())
 
 
+def test_processes_give_what_one_process_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each configuration is proved once, by a forked process, and the results keep the order of the call."""
+    monkeypatch.setattr(smt_worlds, "prove_any", lambda *_all, **_options: whole_of({FIRST: "proved"}))
+    monkeypatch.setattr(smt_worlds, "situations_of", lambda *_all: (Situation(str(os.getpid()), "", "reached"),))
+    worlds = {name: WORLDS[name] for name in ("plain", "whole", "bare")}
+    one, two = (prove_worlds(STRICT, worlds=worlds, processes=count) for count in (1, 2))
+
+    assert [each.name for each in two] == list(worlds)
+    assert [each.found.proof.obligations for each in two] == [each.found.proof.obligations for each in one]
+    for mine, theirs in zip(two[0].found.proof.stated, one[0].found.proof.stated, strict=True):
+        assert mine.here is theirs.here
+    assert {each.situations[0].name for each in one} == {str(os.getpid())}
+    assert str(os.getpid()) not in {each.situations[0].name for each in two}
+
+
+@pytest.mark.parametrize(
+    ("end", "error"), [(lambda: 1 // 0, ZeroDivisionError), (lambda: os._exit(1), MemoryShortError)]
+)
+def test_a_process_that_fails_fails_the_call(end: Callable[[], object], error: type[Exception]) -> None:
+    """What a task raises is raised, and so is the early end of a process; no process is left."""
+    before = set(active_children())
+    with pytest.raises(error):
+        in_processes({"good": lambda _report: 1, "bad": lambda _report: end()}, 2, lambda _text: None)
+
+    assert set(active_children()) == before
+
+
+@pytest.mark.long
+def test_a_short_run_that_is_improbable_is_found_by_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more than the quick random runs come first: two notifiers at two queues took 160,000 runs to meet."""
+    searched: list[object] = []
+    real = explore
+
+    def counted(*given: Any, **options: Any) -> object:
+        searched.append(options.get("runs"))
+        return real(*given, **options)
+
+    monkeypatch.setattr(situations, "explore", counted)
+    monkeypatch.setattr(situations, "_sometimes", _only_two_queues)
+    (found,) = situations_of(LAW, world_with(("buckets", "queues", "role", "sql")), (), timeout_s=1.0)
+
+    assert found.found == "reached"
+    assert searched[-1] is None
+
+
+def _only_two_queues(model: Model) -> dict[str, Property]:
+    return {item.name: item for item in properties_of(model) if item.name == "queues_walked_at_once"}
+
+
 # -- situations ----------------------------------------------------------------------------------------------------
 
 
@@ -219,7 +273,7 @@ def test_a_situation_is_looked_for_in_both_worlds(monkeypatch: pytest.MonkeyPatc
         shown = [name for name in names if is_free != (name == "hold_fires")]
         return SimpleNamespace(verdicts=[SimpleNamespace(name=name, token=f"run {is_free}") for name in shown])
 
-    monkeypatch.setattr(situations, "TRIES", ((False, 1, 1),))
+    monkeypatch.setattr(situations, "TRIES", ((False, {"runs": 1, "steps": 1}),))
     monkeypatch.setattr(situations, "explore", scripted)
     monkeypatch.setattr(situations, "prover_of", lambda *_all, **_options: ScriptedProver("refuted", []))
     found = {each.name: each for each in situations_of(LAW, attrs.evolve(PLAIN, aspects=frozenset({"limit"})), (), 1.0)}
@@ -572,7 +626,7 @@ def _never_refuses(bounds: Bounds) -> Model:
 
 def test_a_situation_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where an action can never happen that is ruled out, and no run is made up for it."""
-    monkeypatch.setattr(situations, "TRIES", ((False, 4_096, 40),))
+    monkeypatch.setattr(situations, "TRIES", ((False, {"runs": 4_096, "steps": 40}),))
 
     found = {each.name: each for each in situations_of(_never_refuses, PLAIN, (), timeout_s=10.0)}
 

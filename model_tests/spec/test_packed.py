@@ -135,7 +135,7 @@ def test_a_worker_without_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_workers_that_cannot_all_start_leave_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    starts = packed_workers._start
+    starts = packed_workers.start_process
     begun: list[object] = []
 
     def refused(process: ForkProcess) -> None:
@@ -144,7 +144,7 @@ def test_workers_that_cannot_all_start_leave_none(monkeypatch: pytest.MonkeyPatc
         begun.append(process)
         starts(process)
 
-    monkeypatch.setattr(packed_workers, "_start", refused)
+    monkeypatch.setattr(packed_workers, "start_process", refused)
     with pytest.raises(EngineLimitError, match="cannot start worker 2 of 3: no more processes; use --workers 1"):
         explore(model_named("strict"), workers=3)
 

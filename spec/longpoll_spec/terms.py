@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar, overload
 
 from attrs import frozen
@@ -26,6 +26,8 @@ class _Node:
     """Makes `if`, `and`, `or`, `not`, `==` and chained comparison raise while the specification is built."""
 
     __slots__ = ()
+    op: str
+    args: tuple[Any, ...]
     reads: frozenset[str]
 
     def __bool__(self) -> NoReturn:
@@ -38,6 +40,11 @@ class _Node:
         raise TypeError("terms are not compared with !=; write ~a.is_(b)")
 
     __hash__ = object.__hash__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A term that is sent to another process is one object with its equals there as well."""
+        leaf = self.op in _LEAVES or self.op in _OPPOSITE
+        return (_leaf, (type(self), self.op, *self.args)) if leaf else (rebuild, (self.op, self.args))
 
 
 @frozen(eq=False)
@@ -317,7 +324,7 @@ def _substituted(term: Term, effect: Effect, memo: dict[int, Term]) -> Term:
     return rebuild(term.op, args)
 
 
-def rebuild(op: str, args: list[Any]) -> Term:
+def rebuild(op: str, args: Sequence[Any]) -> Term:
     """The node `op` over built arguments, simplified as the operators simplify."""
     match op:
         case "and":

@@ -156,8 +156,8 @@ PEERS: Final = (
             HOLD,
             "        if bucket is not None and self.queue_limit is not None and bucket.known >= "
             "self.queue_limit:\n            return False\n"
-            "        if self.room is not None and not self.room.take():\n            return False\n",
-            "        if self.room is not None and not self.room.take():\n            return False\n"
+            "        if self.room is not None and not self._take_room(pull, self.room):\n            return False\n",
+            "        if self.room is not None and not self._take_room(pull, self.room):\n            return False\n"
             "        if bucket is not None and self.queue_limit is not None and bucket.known >= "
             "self.queue_limit:\n            return False\n",
         ),

@@ -95,11 +95,11 @@ ROCKETMQ: Final = (
         "without an answer. Under load clients hang for as long as they are ready to wait.",
         Change(
             HOLD,
-            "        if self.room is not None and not self.room.take():\n            return False\n",
-            "        if self.room is not None and not self.room.take():\n"
+            "        if self.room is not None and not self._take_room(pull, self.room):\n            return False\n",
+            "        if self.room is not None and not self._take_room(pull, self.room):\n"
             "            if not self._held:\n                return False\n"
             "            oldest = next(pull for bucket in self._buckets.values() for pull in bucket.pulls)\n"
-            "            self._remove([oldest])\n            self.room.take()\n",
+            "            self._remove([oldest])\n            self._take_room(pull, self.room)\n",
         ),
     ),
     _bug(

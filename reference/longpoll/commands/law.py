@@ -5,6 +5,7 @@ The work is done in `longpoll_spec`; the output is in `longpoll.shown`.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -288,11 +289,13 @@ def prove(
     changes = {key: value for key, value in own.items() if value is not None}
     chosen = smt_worlds.chosen(world_names, any_number=requests is None, changes=changes)
     record = None if smt_folder is None else _smt_writer(smt_folder)
+    # The files of the queries are numbered by one process.
+    processes = len(os.sched_getaffinity(0)) if record is None else 1
     limits: dict[str, Any] = {"names": names, "timeout_s": timeout_s, "depth_max": depth_max, "record": record}
     try:
         with _spinner(f"proving {policy.name} for {requests or 'any number of'} requests") as say:
             found = (
-                smt_worlds.prove_worlds(policy, worlds=chosen, report=say, **limits)
+                smt_worlds.prove_worlds(policy, worlds=chosen, report=say, processes=processes, **limits)
                 if requests is None
                 else smt.prove(policy, requests=requests, world=next(iter(chosen.values())), report=say, **limits)
             )

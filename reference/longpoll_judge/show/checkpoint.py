@@ -3,7 +3,8 @@
 Each finding goes to `findings.ndjson` first. `posted.ndjson` has the names of those that the webhook accepted. The next
 start sends the missing ones. `checkpoint.json` names the histories and thresholds to which the findings belong.
 
-The state of a long history is in the same directory (`run.incremental.state_file`). Without it the whole history is judged again.
+The state of a long history is in the same directory (`run.incremental.state_file`). Without it the whole history is
+judged again.
 """
 
 from __future__ import annotations

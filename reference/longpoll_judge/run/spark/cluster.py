@@ -16,6 +16,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from attrs import frozen
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -163,7 +164,7 @@ def failures_told() -> Iterator[None]:
     """
     try:
         yield
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:  # the second where Python fails while Spark plans a scan
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         # A worker's own exception is the last line of its traceback, before the Java one begins.
         own = [line for line in lines if _PYTHON_FAULT.match(line)]

@@ -226,7 +226,7 @@ def crew_of(part: Part, workers: int) -> Crew:
             worker = _Worker(own, trays, theirs)
             process = context.Process(target=_run, args=(worker, tuple(crew.pipes)), daemon=True)
             try:
-                _start(process)
+                start_process(process)
             except OSError as error:
                 theirs.close()
                 raise EngineLimitError(
@@ -238,7 +238,7 @@ def crew_of(part: Part, workers: int) -> Crew:
     return crew
 
 
-def _start(process: ForkProcess) -> None:
+def start_process(process: ForkProcess) -> None:
     """Fork. A worker uses nothing that another thread of this process could hold, which later Pythons warn about.
 
     It starts with Ctrl-C ignored, so there is no window in which Ctrl-C could end it.

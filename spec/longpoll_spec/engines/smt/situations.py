@@ -10,7 +10,7 @@ Two requests are used: enough for each situation.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import attrs
 from attrs import frozen
@@ -32,15 +32,16 @@ REQUESTS_EXCLUDED: Final = 3
 MESSAGES: Final = 2
 NOTHING_WRONG: Final = frozenset({"append", "flush", "make_visible", "next_pull", "tick"})
 """The actions of a run without faults; in some policies more of them are urgent than in others."""
-TRIES: Final = (
-    (True, 512, 40),
-    (False, 512, 40),
-    (True, 8_192, 40),
-    (True, 32_768, 60),
-    (False, 40_960, 60),
-    (True, 81_920, 80),
+TRIES: Final[tuple[tuple[bool, Mapping[str, Any]], ...]] = (
+    (True, {"runs": 512, "steps": 40}),
+    (False, {"runs": 512, "steps": 40}),
+    (True, {"runs": 8_192, "steps": 40}),
+    (True, {"limit_states": 2_000_000}),
+    (False, {"runs": 40_960, "steps": 60}),
+    (True, {"runs": 81_920, "steps": 80}),
 )
-"""(without faults, random runs, steps of each), until every situation is reached."""
+"""(without faults, what to search), until every situation is reached: random runs, or all states up to a limit, which
+is faster where a short run is improbable."""
 
 
 @frozen
@@ -84,16 +85,15 @@ def _sometimes(model: Model) -> dict[str, Property]:
 
 
 def _runs(model: Model, sought: Sequence[Property]) -> Iterable[tuple[str, str]]:
-    """(situation, token of a run) for the situations that random runs reach; equal models give equal runs.
+    """(situation, token of a run) for the situations that the tries reach; equal models give equal runs.
 
     Runs without faults get deepest, so they come first.
     """
     left = list(sought)
-    for seed, (quiet, runs, steps) in enumerate(TRIES):
+    for seed, (quiet, options) in enumerate(TRIES):
         if left:
-            tried = explore(
-                _quiet(model) if quiet else model, left, engine="simulate", runs=runs, steps=steps, seed=seed
-            )
+            random: Mapping[str, Any] = {"engine": "simulate", "seed": seed} if "runs" in options else {}
+            tried = explore(_quiet(model) if quiet else model, left, **random, **options)
             yield from ((each.name, each.token) for each in tried.verdicts if each.token is not None)
             done = {each.name for each in tried.verdicts if each.token is not None}
             left = [item for item in left if item.name not in done]

@@ -11,6 +11,7 @@ The proof: `any_number`. The choice of worlds: `combinations`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -20,6 +21,7 @@ from longpoll_spec.bounds import Bounds
 from longpoll_spec.engines.smt.any_number import AnyProof, Found, ModelOf, prove_any, statements_of
 from longpoll_spec.engines.smt.combinations import FEATURES, WORLDS, questions_of, world_with, worlds_of
 from longpoll_spec.engines.smt.inductive import Answer, Record
+from longpoll_spec.engines.smt.processes import in_processes
 from longpoll_spec.engines.smt.proof import DEPTH_MAX, TIMEOUT_S, Report
 from longpoll_spec.engines.smt.situations import Situation, situations_of
 from longpoll_spec.errors import UnknownWorldError, not_known
@@ -85,38 +87,45 @@ def prove_worlds(
     report: Report | None = None,
     model_of: ModelOf | None = None,
     record: Record | None = None,
+    processes: int = 1,
 ) -> list[WorldProof]:
     """As `any_number.prove_any`, in each of the worlds. A named property is proved wherever it is stated.
 
-    By default the worlds are chosen so that every combination of three features of a question is covered. Raises
-    `UnknownPropertyError` for a property that no world states.
+    By default the worlds are chosen so that every combination of three features of a question is covered. With several
+    processes `record` cannot be used. Raises `UnknownPropertyError` for a property that no world states.
     """
     wanted = list(names)
     make = model_of or (lambda bounds: law_of(policy, bounds))
     worlds = worlds or worlds_of(questions_of(make))
     stated = {name: statements_of(make, 1, world).stated for name, world in worlds.items()}
     select([item for each in stated.values() for item in each], wanted)
-    done: list[WorldProof] = []
     seen: Found = {}
-    for name, world in worlds.items():
-        here = [item.name for item in stated[name] if item.name in wanted]
-        if here or not wanted:
-            say = _in_world(name, report)
-            found = prove_any(
-                policy,
-                world=world,
-                names=here,
-                timeout_s=timeout_s,
-                depth_max=depth_max,
-                report=say,
-                model_of=model_of,
-                seen=seen,
-                record=record,
-            )
-            if say is not None:
-                say("what comes about")
-            done.append(WorldProof(name, world, found, situations_of(make, world, _kept(found), timeout_s)))
-    return done
+
+    def proved(name: str, report: Report | None) -> WorldProof:
+        world = worlds[name]
+        say = _in_world(name, report)
+        found = prove_any(
+            policy,
+            world=world,
+            names=[item.name for item in stated[name] if item.name in wanted],
+            timeout_s=timeout_s,
+            depth_max=depth_max,
+            report=say,
+            model_of=model_of,
+            seen=seen,
+            record=record,
+        )
+        if say is not None:
+            say("what comes about")
+        return WorldProof(name, world, found, situations_of(make, world, _kept(found), timeout_s))
+
+    asked = [name for name in worlds if not wanted or any(item.name in wanted for item in stated[name])]
+    if processes == 1:
+        return [proved(name, report) for name in asked]
+    # The dearest come first, so that no process is left alone with one at the end.
+    dearest = sorted(asked, key=lambda name: (-worlds[name].queues, -len(worlds[name].aspects)))
+    found = in_processes({name: partial(proved, name) for name in dearest}, processes, report or (lambda _text: None))
+    return [found[name] for name in asked]
 
 
 def worst(proofs: Sequence[WorldProof]) -> Answer:

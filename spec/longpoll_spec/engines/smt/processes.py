@@ -1,0 +1,87 @@
+"""Tasks in several processes: each process takes the next task that no other has taken, until none is left.
+
+The processes are forked, so a task may be any function. Its result is pickled. Ctrl-C interrupts the caller only, and
+the processes end with the call.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
+from multiprocessing.sharedctypes import Synchronized
+from typing import TypeAlias, TypeVar
+
+from longpoll_spec.engines.packed.workers import start_process
+from longpoll_spec.errors import MemoryShortError
+
+T = TypeVar("T")
+Report: TypeAlias = Callable[[str], None]
+Task: TypeAlias = Callable[[Report], T]
+"""Returns its result, and reports what it is doing."""
+
+
+def in_processes(tasks: Mapping[str, Task[T]], count: int, report: Report) -> Mapping[str, T]:
+    """The result of each task, from `count` processes; tasks begin in the order given.
+
+    Raises what a task raises, and `MemoryShortError` where a process ends before its task.
+    """
+    context = multiprocessing.get_context("fork")
+    taken: Synchronized[int] = context.Value("i", 0)
+    started: list[ForkProcess] = []
+    pipes: list[Connection] = []
+    found: dict[str, T] = {}
+    try:
+        for _ in range(min(count, len(tasks))):
+            mine, theirs = context.Pipe(duplex=False)
+            pipes.append(mine)
+            process = context.Process(target=_work, args=(tasks, taken, theirs, tuple(pipes)), daemon=True)
+            start_process(process)
+            started.append(process)
+            theirs.close()
+        while pipes:
+            for pipe in wait(pipes):
+                assert isinstance(pipe, Connection)
+                try:
+                    name, said = pipe.recv()
+                except EOFError:
+                    pipes.remove(pipe)
+                    continue
+                if isinstance(said, BaseException):
+                    raise said
+                if name:
+                    found[name] = said
+                else:
+                    report(said)
+    finally:
+        for process in started:
+            process.kill()
+            process.join()
+            process.close()
+    if len(found) < len(tasks):
+        raise MemoryShortError(
+            "a process of the proof ended early, probably for lack of memory: prove one --world each"
+        )
+    return found
+
+
+def _work(
+    tasks: Mapping[str, Task[T]], taken: Synchronized[int], pipe: Connection, callers: Sequence[Connection]
+) -> None:
+    """What one process does. It closes the caller's ends, so that it fails to send once the caller is gone."""
+    for each in callers:
+        each.close()
+    while (name := _next(list(tasks), taken)) is not None:
+        try:
+            answer: object = tasks[name](lambda text: pipe.send(("", text)))
+        except Exception as error:  # noqa: BLE001 - the caller raises it
+            answer = error
+        pipe.send((name, answer))
+
+
+def _next(names: Sequence[str], taken: Synchronized[int]) -> str | None:
+    with taken.get_lock():
+        number = taken.value
+        taken.value += 1
+    return names[number] if number < len(names) else None
