@@ -30,7 +30,7 @@ from model_tests.support.broker.raw_client import RawClient, pull_fields, send_m
 
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime import Address
-from longpoll_runtime.stalls import StallWatch
+from longpoll_runtime.host_pauses import HostPauseWatch
 
 TOPIC: Final = "Bystander"
 PAUSE_S: Final = 0.001
@@ -124,7 +124,7 @@ def _goes_on() -> bool:
         return True
 
 
-def own_of(watch: StallWatch) -> Own:
+def own_of(watch: HostPauseWatch) -> Own:
     """The rest without the host pauses that a watch has seen; waits until it has seen them."""
 
     def own(begin_ns: int, end_ns: int) -> float:
@@ -145,7 +145,7 @@ def main() -> None:
     with ExitStack() as stack:
         own = None
         if options.broker is not None:
-            own = own_of(stack.enter_context(StallWatch(options.broker, sleep_s=LOOK_S)))
+            own = own_of(stack.enter_context(HostPauseWatch(options.broker, sleep_s=LOOK_S)))
         stand_by((host, int(port)), own, is_held=not options.asks_again)
 
 

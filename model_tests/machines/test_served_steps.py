@@ -22,8 +22,8 @@ from longpoll_broker.hold.pull_runner import PullRunner
 from longpoll_judge.contract.result import FOLLOWS_THE_LAW, Result
 from longpoll_judge.faults.recording import Recording, load
 from longpoll_judge.generate import write
-from longpoll_judge.law_projection import NotProjectableError, project
 from longpoll_judge.run.pipeline import judge
+from longpoll_judge.specification_steps import NotProjectableError, project
 from longpoll_protocol.codes import RequestCode
 from longpoll_runtime.real import RealRuntime
 from longpoll_spec.history import Event

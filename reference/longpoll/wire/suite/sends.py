@@ -12,8 +12,8 @@ from attrs import define
 
 from longpoll.wire.load import LONG_MS
 from longpoll.wire.suite.answers import header_of
+from longpoll.wire.suite.connection import Reply
 from longpoll.wire.suite.example import Example
-from longpoll.wire.suite.link import Reply
 from longpoll.wire.suite.model import Message, Queue, ViolationError, Wanted
 from longpoll.wire.suite.pulls import Pulls
 from longpoll.wire.suite.requests import Form, PullTerms, send_request
