@@ -4,9 +4,9 @@
 
 It prints a line for each round until its standard input ends: milliseconds from a send to the answer of the pull that
 fetches the message. With the broker's process id it also prints the time left without waits for a processor, by this
-client's or the broker's threads (`longpoll_runtime.stalls`). A busy machine causes these. Waits for another request, a
-lock, the interpreter or the disk count for the broker. The waiting thread may not be the answering one, so the broker's
-part is at least the time left.
+client's or the broker's threads (`longpoll_runtime.host_pauses`). A busy machine causes these. Waits for another
+request, a lock, the interpreter or the disk count for the broker. The waiting thread may not be the answering one, so
+the broker's part is at least the time left.
 
 A pull is held until its message comes. If the policy may lose a wakeup, as RocketMQ's does, a pull would sometimes wait
 up to five seconds for the scan. With `--asks-again` pulls are not held but repeated.

@@ -1,7 +1,8 @@
 """Our broker's answers compared with those recorded from Apache RocketMQ 4.9.7 and 5.5.0, in each profile.
 
 The recordings are the vectors of `longpoll_conform`, which plays them. Deliberate differences of strict are listed with
-reasons in `longpoll_conform.differs` and `docs/conformance.md`. A listed vector that passes is also a failure.
+reasons in `longpoll_conform.policy_differences` and `docs/conformance.md`. A listed vector that passes is also a
+failure.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ bounds = st.sampled_from((PLAIN, *EXPLORATIONS.values()))
 
 @pytest.mark.long
 def test_the_page_is_fresh() -> None:
-    """`python -m longpoll_spec.render.spec > docs/spec.md` updates it."""
+    """`python -m longpoll_spec.render.spec_page > docs/spec.md` updates it."""
     # In a process of its own: in which order a junction's parts are told depends on what was built before.
     told = subprocess.run(
         [sys.executable, "-m", "longpoll_spec.render.spec_page"], capture_output=True, text=True, check=True

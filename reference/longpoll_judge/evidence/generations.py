@@ -67,8 +67,9 @@ class Generation:
         return found
 
     def possible(self, after_ns: Integers, before_ns: Integers) -> Booleans:
-        """Which events may describe its log: they touch a change, or are of an earlier generation and may have outlived
-        it.
+        """Which events may describe its log.
+
+        They touch a change, or are of an earlier generation and may have outlived it.
         """
         if self.number == NEITHER:
             return np.zeros(len(after_ns), dtype=np.bool_)

@@ -1,6 +1,7 @@
 """Reads the new part of a growing history: from the end of the last look, each byte once.
 
-Several chunks of 8 MiB are read at a time by as many threads, and returned in order. `growth` finds the complete part.
+Several chunks of 8 MiB are read at a time by as many threads, and returned in order. `growing_history` finds the
+complete part.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Both ends of a queue as answers report them: within one run of the broker neither falls from one read to a later one.
 
-Connections do not outlive their broker, so overlapping ones are of one run (`connected`), and a restart is not a fall.
-A deleted topic begins again. The visible end is judged only for queues seen from outside, because the inside shows it
-directly (`rightness`). Single answers: `rightness`. Messages passed over: `filters`.
+Connections do not outlive their broker, so overlapping ones are of one run (`generations`), and a restart is not a
+fall. A deleted topic begins again. The visible end is judged only for queues seen from outside, because the inside
+shows it directly (`rightness`). Single answers: `rightness`. Messages passed over: `filters`.
 
 Source: `DefaultMessageStore.getMinOffsetInQueue` and `getMaxOffsetInQueue`.
 """

@@ -2,7 +2,7 @@
 
 The file `judging.state` has a line with its name and version, a checksum, and the contents of a `Growing` as
 MessagePack, with events as Arrow streams. It is written under another name and renamed, so it is always complete. It
-also holds how far each part was read, and a checksum of some earlier bytes (`read.same`). So a rewritten part is
+also holds how far each part was read, and a checksum of some earlier bytes (`read.checksum`). So a rewritten part is
 noticed, and a deleted one is not read.
 
 Reported findings are stored separately (`show.checkpoint`): findings that are judged again are not reported again.
