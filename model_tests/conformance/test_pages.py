@@ -56,7 +56,7 @@ def outcomes_of(name: str) -> Mapping[str, str]:
 
 
 def told(address: Address, name_server: Address, policy: str) -> Mapping[str, str]:
-    """What the command says of every clause, but of those that a busy machine keeps it from seeing."""
+    """The command's result for every clause, except those that depend on a busy machine."""
     places = [f"--broker={address[0]}:{address[1]}", f"--name-server={name_server[0]}:{name_server[1]}"]
     done = CliRunner().invoke(main, ["conform", *places, f"--policy={policy}", "--json"])
     assert done.stdout, done.output

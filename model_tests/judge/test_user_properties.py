@@ -1,4 +1,4 @@
-"""A property of the user's own: the example of docs/judge.md finds what is planted, alike on both engines."""
+"""The user-defined property of docs/judge.md finds an injected fault on both engines."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def says_nothing(pulls: pa.Table) -> list[tuple[int, Any]]:
 
 
 def judged(engine: Engine, history: Path, *properties: Any) -> Result:
-    """The result, but for what differs from run to run."""
+    """The result without the fields that differ between runs."""
     result = judge_on(engine, find([history]), wake_ms=100, late_ms=50, say=lambda _stage: None, properties=properties)
     return msgspec.structs.replace(result, seconds=0.0)
 

@@ -216,7 +216,7 @@ def test_an_answer_is_due_when_there_is_something_to_read() -> None:
 def test_an_unacknowledged_send_appears_once(
     monkeypatch: pytest.MonkeyPatch, came: list[int], end: int, said: str
 ) -> None:
-    """What was slow and not dropped comes with its next copy, and is noted as well; one more is a violation."""
+    """A slow copy comes with the next one and is noted; a further one is a violation."""
     sent: list[bool] = []
     link = SimpleNamespace(ask=lambda *_request, one_way, **_options: sent.append(one_way))
     example: Any = SimpleNamespace(

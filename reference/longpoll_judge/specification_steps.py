@@ -158,7 +158,7 @@ def _pull_steps(pull: _Pull, policy: Policy, base: int) -> Iterator[Event]:
 
 
 def _hidden(policy: Policy, *, stops: bool) -> list[str]:
-    """What the recorder does not write, or what it writes of each request and not as a step."""
+    """Actions that the recorder does not write, or writes as part of a request and not as a step."""
     walkers = [f"recheck({name})" for name in ("dispatcher", "scanner")]
     early = ["recheck"] if policy.recheck_after_hold in {"before_lock", "in_lock"} else walkers
     return ["tick", *WALKS, *early, *(["stop"] if stops else [])]

@@ -49,7 +49,7 @@ class Recording:
                 yield request, event
 
     def replace(self, old: Event, *new: Event) -> None:
-        """Put events in another's place and number their source's later ones anew."""
+        """Replace an event by others and renumber the later events of their source."""
         at = next(place for place, event in enumerate(self.events) if event is old)
         self.events[at : at + 1] = new
         shift = len(new) - 1
@@ -103,7 +103,7 @@ def deadline_ns(request: Event) -> int:
 
 
 def last_ns(recording: Recording, source: str) -> int:
-    """The last moment that the source tells of."""
+    """The last timestamp of the source."""
     return max(event.after_ns for event in recording.events if event.source == source)
 
 
